@@ -1,15 +1,14 @@
-"""What was decided becomes transactions: each holds only in the controller's own epoch, and only for the versions it was
-decided on.
+"""Turns decisions into transactions: each is valid only in the controller's own epoch and for the versions it was decided on.
 
-Three outcomes, and none of them needs a memory. Committed: the journal tells everybody, ourselves too. Refused because of the
-epoch: somebody else is the controller, and all else is his to do. Refused because of a node: it was changed meanwhile; that one
-is left out, the others are written, and the next image decides about it. Unknown: AnswerLost; whatever is decided again from an
-image that is older than the write is refused by its versions.
+None of the outcomes needs to be remembered. Committed: every broker, ourselves included, learns it from the journal. Refused
+because of the epoch: another broker is the controller, and everything else is up to it. Refused because of a node: it was changed
+in the meantime; that one is left out, the others are written, and it is decided again from the next image. Unknown: AnswerLost;
+whatever is decided again from an image older than the write is refused by its versions.
 
-Versions of a topic's znodes begin anew where it is deleted and made again, so all that is written below one checks its id too.
+Versions of a topic's znodes restart when it is deleted and recreated, so everything written below one checks its id, too.
 
-Deletion is repeated until its last transaction, so a controller that ends in the middle leaves nothing behind. Each of its
-transactions checks that the topic is still marked: the name may already be another topic's.
+Deletion is repeated until its last transaction, so a controller that ends halfway leaves nothing behind. Each of its transactions
+checks that the topic is still marked: the name may already belong to another topic.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from broker.coordination.znodes import (
 )
 from broker.errors import BrokerError
 
-ENTRIES_KEPT = 2_000  # of the journal; a broker that is further behind reads everything, which takes less than so many entries
+ENTRIES_KEPT = 2_000  # of the journal; a broker further behind reads everything, which is cheaper than that many entries
 
 
 class Deposed(BrokerError):
@@ -52,19 +51,19 @@ class Deposed(BrokerError):
 
 
 def batches(decisions: Sequence[Decision]) -> list[Sequence[Decision]]:
-    """One transaction's each."""
+    """Batches of one transaction each."""
     return [decisions[begin : begin + STATES_MAX] for begin in range(0, len(decisions), STATES_MAX)]
 
 
 def write_states(mandate: Mandate, decisions: Sequence[Decision], ids: Mapping[str, UUID]) -> Script[list[Decision]]:
-    """Store up to STATES_MAX decisions; those that were stored. `ids` of their topics."""
+    """Store up to STATES_MAX decisions; returns those that were stored. `ids` are those of their topics."""
     wanted = list(decisions)
     while wanted:
         changes = [_state_change(one.topic, ids[one.topic], one.index, one.state, mandate) for one in wanted]
         refused = yield from _fenced(mandate, state_writes(changes))
         if refused is None:
             break
-        # First come the checks that the topics are still the same, then the states, in the order of `wanted`.
+        # The checks that the topics are still the same come first, then the states, in the order of `wanted`.
         topics = list(dict.fromkeys(change.topic_id for change in changes))
         if refused < len(topics):
             wanted = [decision for decision in wanted if ids[decision.topic] != topics[refused]]
@@ -74,8 +73,8 @@ def write_states(mandate: Mandate, decisions: Sequence[Decision], ids: Mapping[s
 
 
 def write_reassigned(step: Reassigned, mandate: Mandate | None) -> Script[bool]:
-    """Store one step of a topic's reassignments: the list and the in-sync sets in one transaction. False: something of it has
-    changed meanwhile. Without a mandate it is a broker that was asked to begin or to cancel some, which moves no lead."""
+    """Store one step of a topic's reassignments: the replica lists and the in-sync replicas in one transaction. False: part of it
+    has changed since. Without a mandate the caller is a broker asked to begin or cancel some, which moves no leader."""
     topic = step.topic
     changes = [_state_change(topic.name, topic.topic_id, index, topic.states[index], mandate) for index in step.moved]
     operations: list[Operation] = [
@@ -91,7 +90,7 @@ def write_reassigned(step: Reassigned, mandate: Mandate | None) -> Script[bool]:
 
 
 def delete_topic(mandate: Mandate, name: str, topic_id: UUID) -> Script[None]:
-    """Remove all that a marked topic has, its own node last."""
+    """Remove all znodes of a topic marked for deletion, those of its partitions first."""
     mark = Check(path=deletion_path(name), version=-1)
     found = yield from read(topic_path(name))
     if not isinstance(found, NoNode):
@@ -114,8 +113,8 @@ def delete_topic(mandate: Mandate, name: str, topic_id: UUID) -> Script[None]:
 
 
 def trim_journal(mandate: Mandate, old: int) -> Script[int]:
-    """Remove entries up to position `old`, but for the newest ENTRIES_KEPT. Returns the newest position, -1 if there is none:
-    a minute later it is old."""
+    """Remove entries up to position `old`, except the newest ENTRIES_KEPT of them. Returns the newest position, which is `old`
+    a minute later; -1 if there is none."""
     positions = entry_positions((yield from children(CHANGES)))
     gone = [position for position in positions if position <= old][:-ENTRIES_KEPT]
     for begin in range(0, len(gone), STATES_MAX):
@@ -124,7 +123,7 @@ def trim_journal(mandate: Mandate, old: int) -> Script[int]:
 
 
 def _delete(mandate: Mandate, before: Sequence[Operation], paths: Iterable[str], after: Sequence[Operation]) -> Script[bool]:
-    """Remove nodes in one transaction, those that are not there left out. False: `before` or `after` does not hold."""
+    """Remove nodes in one transaction, leaving out those that do not exist. False: `before` or `after` was refused."""
     left = list(paths)
     while True:
         refused = yield from _fenced(mandate, [*before, *(Delete(path=path) for path in left), *after])
@@ -136,8 +135,8 @@ def _delete(mandate: Mandate, before: Sequence[Operation], paths: Iterable[str],
 
 
 def _fenced(mandate: Mandate | None, operations: Sequence[Operation]) -> Script[int | None]:
-    """Commit in the mandate's epoch. None: done; else which of the operations was refused. Deposed: it is another's epoch.
-    AnswerLost: nobody knows."""
+    """Commit in the mandate's epoch. None: committed; otherwise the index of the refused operation. Deposed: the epoch is now
+    another controller's. AnswerLost: the outcome is unknown."""
     fence = [] if mandate is None else [Check(path=CONTROLLER_EPOCH, version=mandate.epoch_version)]
     outcome = yield from commit([*fence, *operations])
     if isinstance(outcome, Committed):

@@ -1,15 +1,14 @@
-"""Who is the controller: whoever holds `/controller`, in the epoch that it set in the same transaction.
+"""Which broker is the controller: the one that holds `/controller`, in the epoch that it set in the same transaction.
 
-Each claim raises `/controller_epoch` by compare-and-set, and each of a controller's writes checks that node's version. So one
-that was deposed and does not know it yet can write nothing (KAFKA-6082), and two claims at once cannot both hold.
+Each claim raises `/controller_epoch` by compare-and-set, and each write of a controller checks that node's version. So a
+deposed controller that is not aware of it can write nothing (KAFKA-6082), and of two concurrent claims only one succeeds.
 
-The seat is free where the node is missing. It is taken from a controller whose port refuses connections, since its process is
-gone and only its session still lives; and from ourselves in an earlier session or process: no other process can have our id,
-since the registration sees to that. What a lost answer means is found by reading: the seat is ours if our session owns the
-node.
+The seat is free if the node is missing. It is taken from a controller whose port refuses connections, since its process is gone
+and only its session still lives; and from ourselves in an earlier session or process: registration ensures that no other process
+has our id. After a lost answer the nodes are read again: the seat is ours if our session owns the node.
 
-The epoch is read first and the owner second. The other way round, somebody could take the seat between the two reads, and we
-would hold ours for valid in the epoch of another.
+The epoch is read first and the owner second. The other way round, another broker could take the seat between the two reads, and
+we would consider ours valid in the other's epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from broker.errors import MalformedNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mandate:
-    """The right to decide: as long as `/controller_epoch` has this version. It ends with the session at the latest."""
+    """The right to decide, while `/controller_epoch` has this version. It ends with the session at the latest."""
 
     session_id: int
     epoch: int
@@ -41,7 +40,7 @@ class Mandate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The transaction that takes the seat, and the epoch that it begins."""
+    """The transaction that takes the seat, and the epoch it begins."""
 
     operations: tuple[Operation, ...]
     epoch: int
@@ -49,7 +48,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Who would be controller. `timestamp_ms` is for people who look at the node."""
+    """The broker that claims the seat. `timestamp_ms` is only for people who look at the node."""
 
     broker_id: int
     session_id: int
@@ -57,7 +56,7 @@ class Candidate:
 
 
 def judge(epoch: Node | NoNode, seat: Node | NoNode, candidate: Candidate, suspects: Collection[int]) -> Mandate | Claim | None:
-    """What two nodes mean, read in this order: the seat is ours, may be taken, or is another's."""
+    """What the two nodes, read in this order, mean: the seat is ours, may be taken, or is another broker's."""
     if isinstance(epoch, NoNode):
         raise MalformedNode(f"{CONTROLLER_EPOCH} is missing in ZooKeeper: restore it with a higher number than any before")
     number = decode_controller_epoch(epoch.data)
@@ -76,7 +75,7 @@ def judge(epoch: Node | NoNode, seat: Node | NoNode, candidate: Candidate, suspe
 
 
 def claim(store: Store, broker_id: int, suspects: Collection[int], timestamp_ms: int) -> Script[Mandate | None]:
-    """Become the controller if the seat may be taken; None: somebody else is. AnswerLost: to be asked again."""
+    """Become the controller if the seat may be taken; None: another broker is. AnswerLost: try again."""
     epoch, seat = yield from read_all([CONTROLLER_EPOCH, CONTROLLER])
     candidate = Candidate(broker_id=broker_id, session_id=store.session_id, timestamp_ms=timestamp_ms)
     step = judge(epoch, seat, candidate, suspects)
@@ -85,7 +84,7 @@ def claim(store: Store, broker_id: int, suspects: Collection[int], timestamp_ms:
     outcome = yield from commit(step.operations)
     if isinstance(outcome, Unknown):
         raise AnswerLost(outcome.detail)
-    if not isinstance(outcome, Committed):  # somebody was quicker
+    if not isinstance(outcome, Committed):  # another broker was faster
         return None
-    # Of the session that was asked: an answer never comes after the next connection.
+    # Still the session of the request: an answer never arrives after the next connection.
     return Mandate(session_id=store.session_id, epoch=step.epoch, epoch_version=outcome.versions[-1])

@@ -1,19 +1,19 @@
-"""What the controller would change: a pure function of the image, of who is there, and of what was asked for.
+"""What the controller would change: a pure function of the image, of the live brokers, and of what was requested.
 
-One look at a partition gives at most one new state, in this order of preference:
+One look at a partition yields at most one new state, in this order of preference:
 
-1. Nobody leads it: an election. First of the assignment that is in the in-sync set and there; else an eligible one (KIP-966);
-   else nobody, in a new epoch, so that the old leader cannot come back in the one it had. Unclean only where it is allowed
-   and neither a member of the set nor an eligible one is registered, or where somebody asks for it.
-2. Members of the in-sync set whose session has ended are taken out, so that acks=all does not wait for them.
-3. The lead is better elsewhere (the leader is being stopped, is not the preferred one, or is being moved away): the leader
-   is asked to hand it over. It does so once the other has everything, so such a move loses nothing, not even with acks=1.
+1. It has no live leader: an election. The first assigned replica that is in sync and live; else an eligible one (KIP-966); else
+   none, in a new epoch, so that the old leader cannot return in the one it had. Unclean only if that is allowed and neither an
+   in-sync nor an eligible replica is registered, or if a client requests it.
+2. In-sync replicas whose session has ended are removed, so that acks=all does not wait for them.
+3. Another leader is preferable (the current one is being stopped, is not the preferred one, or is being moved away): the leader
+   is asked to hand over. It does so once its successor has everything, so this loses nothing, not even with acks=1.
 
-The epoch rises with the leader only. An election is safe at any time, whether the old leader lives or not (a new leader is
-a member of the stored in-sync set, and the old one can move nothing without it): so it needs no proof that a broker is dead,
-and a refused connection is reason enough. A broker that is only *suspected* is not taken out of sets that others lead.
+The epoch rises only when the leader changes. An election is safe at any time, whether the old leader lives or not (a new leader
+is a member of the stored in-sync set, and the old one can move nothing without it): so it needs no proof that a broker is dead,
+and a refused connection is reason enough. A broker that is only *suspected* is not removed from sets that other brokers lead.
 
-No change, no state: decide(apply(decide(image))) is empty.
+It is idempotent: decide(apply(decide(image))) is empty.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from broker.controller.reassign import leader_must_move
 from broker.coordination.eligible import eligible_after
 from broker.coordination.image import NO_LEADER, ClusterTopic, Image, PartitionState
 
-HANDOVER_SECONDS = 5.0  # a leader that was asked to hand over takes no records: it is not kept waiting for a slow target
-HANDOVER_AGAIN_SECONDS = 60.0  # before a request that was withdrawn is made again
+HANDOVER_SECONDS = 5.0  # while it hands over, a leader takes no records: it must not wait for a slow target
+HANDOVER_AGAIN_SECONDS = 60.0  # before a withdrawn request is repeated
 
 Key = tuple[str, int]  # topic and partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """Which brokers are there.
+    """Which brokers are live.
 
-    `registered` have their znode. Of those `able` may lead: not suspected, and registered by the process that runs now (a newer
+    `registered` have their znode. Of those, `able` may lead: not suspected, and registered by the process that runs now (a newer
     incarnation than the registered one means that the registered process is dead, and the new one not yet ready). `leaving` are
-    being stopped: they lead nothing new. While `is_settling`, because our own connection is young, brokers that are not
-    registered may only not be so again *yet*: nobody is dead for that."""
+    being stopped: they lead nothing new. While `is_settling`, because our own connection is new, a broker that is not registered
+    may just not have re-registered *yet*: it does not count as dead."""
 
     registered: frozenset[int]
     able: frozenset[int]
@@ -50,16 +50,16 @@ class Presence:
         return broker not in self.registered and not self.is_settling
 
     def may_stay(self, broker: int) -> bool:
-        """May be a member of the in-sync set with which a new leader begins."""
+        """Whether it may stay in the in-sync set that a new leader starts with."""
         return broker in self.able or (self.is_settling and broker not in self.registered)
 
     def leads(self, broker: int) -> bool:
-        """Nobody else has to be elected."""
+        """Whether it can go on leading, so that no election is needed."""
         return broker != NO_LEADER and self.may_stay(broker)
 
 
 def presence(image: Image, suspects: Collection[int], *, is_settling: bool) -> Presence:
-    """`suspects`: brokers whose port refuses, which a live process' does not."""
+    """`suspects`: brokers whose port refuses connections, which that of a live process does not."""
     registered = frozenset(image.brokers)
     able = (
         broker
@@ -80,8 +80,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What was asked for besides what must be: by ElectLeaders (`preferred`, `unclean`), by the balance (`preferred`), and what
-    was asked of leaders before (`handovers`)."""
+    """Optional changes: requested by ElectLeaders (`preferred`, `unclean`) or by leader balancing (`preferred`); and what was
+    already asked of leaders (`handovers`)."""
 
     preferred: Collection[Key] = ()
     unclean: Collection[Key] = ()
@@ -110,7 +110,7 @@ def decide(
     now: float,
     wishes: Wishes = NO_WISHES,
 ) -> list[Decision]:
-    """What to change in these topics, which should not be among those that are being deleted. `minimum_of` a topic is its
+    """What to change in these topics, none of which should be in deletion. `minimum_of` returns a topic's
     min.insync.replicas."""
     decisions = []
     quiet = there.able - there.leaving
@@ -121,9 +121,9 @@ def decide(
         name = topic.name
         asked_here = asked.get(name, ())
         for index, state in enumerate(topic.states):
-            # Nearly all of them, nearly always: ten thousand partitions are looked at in a few milliseconds.
-            # What everything is as it should be looks like; whatever falls through is looked at properly by `next_state`, so a
-            # condition too many here costs time and one too few costs a decision that is never made.
+            # True for nearly all partitions nearly always: ten thousand of them are checked in a few milliseconds.
+            # This is what a partition in order looks like; any other is examined by `next_state`, so a superfluous condition
+            # here costs time, and a missing one a decision that is never made.
             if (
                 state.leader in quiet
                 and state.handover_to is None
@@ -132,7 +132,7 @@ def decide(
                 and index not in topic.removing
             ):
                 continue
-            if state.version < 0:  # the znode is not there: the topic is being deleted
+            if state.version < 0:  # the znode does not exist: the topic is being deleted
                 continue
             new = next_state(topic, index, there, minimum_of(name), is_unclean_allowed(name), now, wishes)
             if new != state:
@@ -150,25 +150,25 @@ def next_state(
     now: float,
     wishes: Wishes = NO_WISHES,
 ) -> PartitionState:
-    """The state that one partition should have, with the version of the one that it has."""
+    """The state that one partition should have, with the version of its current one."""
     state, replicas, key = topic.states[index], topic.replicas[index], (topic.name, index)
     waited = _waited(state, wishes.handovers.get(key), now)
     if not there.leads(state.leader):
         state = elect(state, replicas, there, minimum, is_unclean_allowed, is_unclean_asked=key in wishes.unclean)
     elif state.leader in there.leaving and state.handover_to is not None and waited >= HANDOVER_SECONDS:
-        # The leader is being stopped and has not handed over in time. Taking the lead from it is safe (it can acknowledge
-        # nothing without the set), merely less gentle: what it took with acks=1 may not be on the others.
+        # The leader is being stopped and has not handed over in time. Electing another is safe (the old one cannot answer
+        # acks=all without the set), only less gentle: what it took with acks=1 may not be on the others.
         state = _elect_clean(state, replicas, there, minimum, other_than=state.leader) or state
     if state.leader == NO_LEADER:
         return state
-    # Only where there is a leader: with none, the set is what the next election goes by, and members that are gone now may be
-    # the only ones that have everything.
+    # Only if there is a leader: without one, the set decides the next election, and members that are gone now may be the only
+    # ones that have everything.
     state = without_dead(state, there, minimum)
     return replace(state, handover_to=_heir(topic, index, state, there, minimum, waited, key in wishes.preferred))
 
 
 def _waited(state: PartitionState, asked: Asked | None, now: float) -> float:
-    """For how long the leader has been asked to do what it is asked now, or, asked nothing now, since it was asked last.
+    """How long the current hand-over request has been pending, or, if there is none, how long ago the last one was made.
     A request that this controller sees for the first time begins now."""
     is_asked = state.handover_to is not None
     if asked is None or asked.epoch != state.leader_epoch or (is_asked and asked.to != state.handover_to):
@@ -185,16 +185,16 @@ def elect(
     *,
     is_unclean_asked: bool = False,
 ) -> PartitionState:
-    """A new leader, or none; in any case nobody goes on in the old epoch."""
+    """A new leader, or none; in either case no broker continues in the old epoch."""
     new = _elect_clean(state, replicas, there, minimum)
-    # Unclean only where waiting is hopeless: none of those that have everything is even registered. One that is registered and
-    # not able to lead yet will be in a moment.
-    holders = state.eligible if state.is_lost else (*state.isr, *state.eligible)  # who has all of it
+    # Unclean only if waiting is hopeless: none of the brokers that have everything is even registered. One that is registered but
+    # not yet able to lead will be in a moment.
+    holders = state.eligible if state.is_lost else (*state.isr, *state.eligible)  # brokers that have everything
     hopeless = not there.is_settling and there.registered.isdisjoint(holders)
     if new is None and (is_unclean_asked or (is_unclean_allowed and hopeless)):
         new = _elect_unclean(state, replicas, there)
-    # "Nobody" is a decision too, with an epoch of its own. Without it a leader that was only cut off could come back and go on
-    # in its old epoch, next to one that was elected meanwhile by a state that it has not seen.
+    # "No leader" is a decision too, with its own epoch. Otherwise a leader that was only cut off could return and continue in its
+    # old epoch, next to one elected in the meantime by a state that it has not seen.
     if new is None and state.leader != NO_LEADER:
         new = replace(state, leader=NO_LEADER, leader_epoch=state.leader_epoch + 1, handover_to=None)
     return state if new is None else new
@@ -203,39 +203,39 @@ def elect(
 def _elect_clean(
     state: PartitionState, replicas: tuple[int, ...], there: Presence, minimum: int, other_than: int = NO_LEADER
 ) -> PartitionState | None:
-    """One that has everything that was acknowledged or seen. A member that is being stopped is better than an eligible one, which
-    may lack what was only written."""
+    """Elect one that has everything acknowledged or visible. An in-sync replica that is being stopped is better than an eligible
+    one, which may lack what was only written."""
     members = [broker for broker in replicas if broker in state.isr and broker in there.able and broker != other_than]
     if members and not state.is_lost:
-        # In the order of the assignment, not of the set: so the preferred leader is chosen wherever it can be, and the balance
+        # In the order of the assignment, not of the set: so the preferred leader is chosen whenever possible, and balancing
         # needs no second move.
         leader = next((broker for broker in members if broker not in there.leaving), members[0])
         if other_than != NO_LEADER and leader in there.leaving:
             return None
         isr = tuple(broker for broker in state.isr if there.may_stay(broker))
         # Members that cannot lead now may stay in the set while this controller is still settling: a broker that has not
-        # registered again yet is not dead for that.
+        # re-registered yet is not necessarily dead.
         return _led_by(leader, state, isr, eligible_after(state, isr, minimum))
     if other_than != NO_LEADER:
         return None
     heirs = [broker for broker in replicas if broker in state.eligible and broker in there.able]
     if heirs:
         leader = next((broker for broker in heirs if broker not in there.leaving), heirs[0])
-        # The members are dead, not behind: nothing has moved since the set became too small, and nothing will before it is large
-        # enough. So each of them still has all of it when it is back, and whether its disk has kept it, it says itself then.
+        # The members are dead, not lagging: nothing has moved since the set became too small, and nothing will before it is large
+        # enough. So each still has everything when it returns; it reports itself then if its disk has lost something.
         holders = replace(state, isr=()) if state.is_lost else state
         return _led_by(leader, state, (leader,), eligible_after(holders, (leader,), minimum))
     return None
 
 
 def _elect_unclean(state: PartitionState, replicas: tuple[int, ...], there: Presence) -> PartitionState | None:
-    """Whoever is there. Records that were acknowledged may be lost, which the state says from then on."""
+    """Elect any live replica. Acknowledged records may be lost, which the state records from then on (`is_recovering`)."""
     present = [broker for broker in replicas if broker in there.able]
     if not present:
         return None
-    # One whose log is gone comes after all that have one.
-    # `present` is in the order of the assignment and min() takes the first of equals, so the preferred one wins unless
-    # something speaks against it.
+    # A broker whose log is gone ranks after all that have one.
+    # `present` is in the order of the assignment and min() returns the first of equals, so the preferred leader wins unless it
+    # ranks lower.
     leader = min(present, key=lambda broker: (state.is_lost and broker in state.isr, broker in there.leaving))
     return replace(_led_by(leader, state, (leader,), ()), is_recovering=True)
 
@@ -253,7 +253,7 @@ def _led_by(leader: int, state: PartitionState, isr: tuple[int, ...], eligible: 
 
 
 def without_dead(state: PartitionState, there: Presence, minimum: int) -> PartitionState:
-    """Without the members that are dead. The leader is alive, so one always remains."""
+    """The state without dead in-sync replicas. The leader is live, so at least one remains."""
     isr = tuple(broker for broker in state.isr if broker == state.leader or not there.is_dead(broker))
     return state if isr == state.isr else replace(state, isr=isr, eligible=eligible_after(state, isr, minimum))
 
@@ -267,10 +267,10 @@ def _heir(
     waited: float,
     is_preferred_wanted: bool,
 ) -> int | None:
-    """To whom the leader should hand over; None: it keeps the lead.
+    """The broker that the leader should hand over to; None: it stays leader.
 
-    A request that was asked before stays as it is while it can be met. One that a living leader does not meet in time is
-    withdrawn, since no record is taken meanwhile, and not made again for a minute."""
+    An earlier request stays as it is while it can be met. One that a live leader does not meet in time is withdrawn, since no
+    records are taken in the meantime, and not repeated for a minute."""
 
     leader, replicas = state.leader, topic.replicas[index]
 
@@ -278,8 +278,8 @@ def _heir(
         able = broker in there.able and broker not in there.leaving and broker != leader
         return able and broker in state.isr and broker not in topic.removing.get(index, ())
 
-    # An earlier request stands although a better target may have come up: changing it would begin the wait anew each time, and
-    # no record is taken during any of it.
+    # An earlier request is kept even if a better target has appeared: changing it would restart the wait each time, and no
+    # records are taken during it.
     if state.handover_to is not None and may_get_it(state.handover_to):
         return state.handover_to if leader in there.leaving or waited < HANDOVER_SECONDS else None
     may_ask = state.handover_to is not None or waited >= HANDOVER_AGAIN_SECONDS
@@ -291,8 +291,8 @@ def _heir(
 
 
 def handovers(topics: Iterable[ClusterTopic], known: Mapping[Key, Asked], now: float) -> dict[Key, Asked]:
-    """Which leaders were asked to hand over, and since when: what `Wishes` carries from one decision to the next. Those that were
-    withdrawn are kept until they may be made again."""
+    """Which leaders were asked to hand over, and since when: `Wishes` carries this from one decision to the next. Withdrawn
+    requests are kept until they may be repeated."""
     asked = {}
     for topic in topics:
         for index, state in enumerate(topic.states):
@@ -311,8 +311,8 @@ IMBALANCE_PERCENT = 10  # Kafka's leader.imbalance.per.broker.percentage
 
 
 def out_of_balance(image: Image) -> list[Key]:
-    """Partitions that should go back to their preferred leaders: of each broker of whose preferred partitions more than a tenth
-    are led elsewhere."""
+    """Partitions that should return to their preferred leaders: those of each broker that has more than a tenth of its preferred
+    partitions led elsewhere."""
     preferred: dict[int, int] = {}
     elsewhere: dict[int, list[Key]] = {}
     for topic in image.topics.values():

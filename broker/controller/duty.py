@@ -1,14 +1,14 @@
-"""A broker's part as the controller, or as the one that waits to be it: when to claim, when to decide, what to do besides.
+"""A broker's part as the controller, or as a candidate for it: when to claim, when to decide, and the controller's other tasks.
 
-It looks after each change of the image or of the suspects, and once a second, on the loop's thread. Nothing is kept that
-another controller would need: with the mandate all of it is thrown away.
+It checks after each change of the image or of the suspects, and once a second, on the loop's thread. It keeps nothing that
+another controller would need: when the mandate ends, all of it is discarded.
 
-A decision whose transaction is on its way, or which the image does not show yet, is not made again: `_awaited` holds the version
-that its partition will have. Whatever else goes wrong (refused, answer lost) only leaves the partition to the next look, which
-the journal's next entry or the next second brings.
+A decision whose transaction is in flight, or which the image does not show yet, is not made again: `_awaited` holds the version
+that its partition will have. Whatever else goes wrong (refused, answer lost) only leaves the partition to the next check, which
+comes with the journal's next entry or the next second.
 
-For one session timeout after each new connection nobody counts as dead: after an outage of ZooKeeper all sessions may be new
-ones, and those who are not back yet are not gone.
+For one session timeout after each new connection no broker counts as dead: after a ZooKeeper outage all sessions may be new, and
+brokers that have not reconnected yet are not gone.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from broker.errors import BrokerError
 
 logger = logging.getLogger("broker.controller")
 
-LOOK_SECONDS = 1.0  # between two looks where nothing changes
+LOOK_SECONDS = 1.0  # between two checks if nothing changes
 BALANCE_SECONDS = 300.0  # Kafka's leader.imbalance.check.interval.seconds
-TRIM_SECONDS = 60.0  # an entry of the journal is old when it was there at the last trimming
+TRIM_SECONDS = 60.0  # a journal entry is old if it already existed at the last trim
 
 
 class Duty:
-    """See the file's theory. `minimum_of` a topic is its min.insync.replicas, `is_unclean_allowed` its
+    """See the module docstring. `minimum_of` returns a topic's min.insync.replicas, `is_unclean_allowed` its
     unclean.leader.election.enable."""
 
     _balance_at: float
@@ -72,7 +72,7 @@ class Duty:
         self.due = inf  # when `work` has something to do, by the monotonic clock
         self._begin_term(None)
 
-    # What is new
+    # Events
 
     def image_changed(self, image: Image) -> None:
         self._image = image
@@ -80,13 +80,13 @@ class Duty:
         self.due = -inf
 
     def suspect(self, suspects: Collection[int]) -> None:
-        """These brokers refuse connections. A suspect is one no more once it answers."""
+        """These brokers refuse connections. A broker is no longer suspected once it answers."""
         if self._suspects.keys() != set(suspects):
             self._suspects = dict.fromkeys(sorted(suspects))
             self.due = -inf
 
     def elect(self, keys: Iterable[Key], *, is_unclean: bool) -> None:
-        """ElectLeaders: give the lead to the preferred leaders; or, unclean, to whoever is there, where nobody leads."""
+        """ElectLeaders: elect the preferred leaders; or, unclean, any live replica of partitions that have no leader."""
         (self._unclean if is_unclean else self._preferred).update(dict.fromkeys(keys))
         self.due = -inf
 
@@ -97,15 +97,15 @@ class Duty:
         self.due = -inf
 
     def suspended(self) -> None:
-        """Nothing: what is written from now on has an unknown outcome, and is refused if we are not the controller any more."""
+        """Nothing to do: what is written from now on has an unknown outcome, and is refused if we are no longer controller."""
 
     def changed(self, path: str) -> None:
-        """Watches are the image's."""
+        """Nothing to do: watches are handled by the image."""
 
     # The loop
 
     def work(self) -> None:
-        """Look at everything that may have changed."""
+        """Check everything that may have changed."""
         now = self._clock.monotonic()
         self.due = now + LOOK_SECONDS
         if not self._is_known:
@@ -129,7 +129,7 @@ class Duty:
     def _maybe_claim(self) -> None:
         holder = self._image.controller.broker_id
         is_vacant = holder in (NO_CONTROLLER, self._broker_id) or holder in self._suspects
-        # Only who is registered: the registration sees to it that nobody else has our id.
+        # Only a registered broker claims: registration ensures that no other process has our id.
         if not is_vacant or self._is_claiming or self._broker_id not in self._image.brokers:
             return
         self._is_claiming = True
@@ -150,11 +150,11 @@ class Duty:
         self._begin_term(None)
 
     def _begin_term(self, mandate: Mandate | None) -> None:
-        """Nothing of an earlier term is left; what is on its way finds its term over."""
+        """Discard everything of the earlier term; answers still in flight are ignored, since their term is over."""
         self.mandate = mandate
         self._term += 1
         now = self._clock.monotonic()
-        self._awaited: dict[Key, tuple[UUID, int]] = {}  # by partition: its topic's id and the version to come
+        self._awaited: dict[Key, tuple[UUID, int]] = {}  # by partition: its topic's id and the expected version
         self._handovers: dict[Key, Asked] = {}
         self._settled_topics: dict[str, ClusterTopic] = {}
         self._seen_presence: tuple[object, ...] = ()
@@ -165,7 +165,7 @@ class Duty:
         self._old_position = -1
 
     def _act(self, script: Script[Any], then: Callable[[Any], None]) -> None:
-        """Run one transaction or several; `then` is told None where it failed, nothing where our term is over."""
+        """Run one or more transactions; `then` gets None if they failed, and is not called if our term is over."""
         term = self._term
 
         def answered(result: Any, error: BrokerError | None) -> None:
@@ -199,7 +199,7 @@ class Duty:
         self._remember_settled(topics, found)
         self._awaited = {key: coming for key, coming in self._awaited.items() if self._is_awaited(image, key, *coming)}
         fresh = [decision for decision in found if (decision.topic, decision.index) not in self._awaited]
-        # A wish is met, on its way, or cannot be met now; whoever has it may say so again.
+        # Each wish has been met, is in flight, or cannot be met now; the client may ask again.
         self._preferred, self._unclean = {}, {}
         for batch in batches(fresh):
             ids = {decision.topic: image.topics[decision.topic].topic_id for decision in batch}
@@ -208,7 +208,7 @@ class Duty:
             self._act(write_states(mandate, batch, ids), partial(self._written, batch))
 
     def _worth_a_look(self, image: Image, there: Presence) -> list[ClusterTopic]:
-        """All but those that needed nothing the last time and have not changed, nor has who is there."""
+        """All topics except those that needed nothing last time, if neither they nor the live brokers have changed since."""
         seen = (there, image.topic_settings, image.broker_settings, image.deleting)
         if self._preferred or self._unclean or seen != self._seen_presence:
             self._settled_topics = {}

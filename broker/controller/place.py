@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go: round robin over the brokers from a seed, over racks first where all have one.
+"""Where to place the replicas of new partitions: round robin over the brokers from a seed, over racks first if all have one.
 
-The first replica of a partition is its preferred leader, so going round spreads the leads. The followers of each next round of
-partitions are shifted by one more, so that what one broker loses is taken over by all the others and not by its neighbour
-(Apache Kafka's way, without its random numbers: whoever asks hands in the seed).
+The first replica of a partition is its preferred leader, so the round robin spreads the leaders. The followers of each further
+round of partitions are shifted by one more, so that when a broker fails all the others take over its partitions and not just its
+neighbour (Apache Kafka's method, without its random numbers: the caller passes the seed).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from broker.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidRe
 def place(
     partition_count: int, factor: int, racks: Mapping[int, str], *, seed: int, first: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """Replicas for `partition_count` new partitions, of which `first` is the first's number. `racks`: by live broker, "" where it
-    has none. InvalidReplicationFactor with the reason where there are too few brokers."""
+    """Replicas for `partition_count` new partitions, numbered from `first`. `racks`: by live broker, "" if it has none.
+    InvalidReplicationFactor with the reason if there are too few brokers."""
     if partition_count <= 0:
         raise InvalidPartitions(f"number of partitions {partition_count}: it must be at least 1")
     if factor <= 0:
@@ -31,8 +31,8 @@ def place(
 def _replicas(
     number: int, factor: int, ring: Sequence[int], racks: Mapping[int, str], rack_count: int, seed: int
 ) -> tuple[int, ...]:
-    """One partition's: the leader at its place in the ring, then whoever comes after a gap that grows from round to round; a rack
-    is taken twice only when all have been taken."""
+    """Replicas of one partition: the leader at its place in the ring, then the brokers after a gap that grows from round to
+    round; a rack is used twice only when all have been used."""
     start = (number + seed) % len(ring)
     chosen = [ring[start]]
     if len(ring) == 1:
@@ -48,7 +48,7 @@ def _replicas(
 
 
 def _alternating(racks: Mapping[int, str]) -> list[int]:
-    """The brokers so that neighbours are in different racks: the first of each rack, then the second of each."""
+    """The brokers ordered so that neighbours are in different racks: the first of each rack, then the second of each."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -59,7 +59,7 @@ def _alternating(racks: Mapping[int, str]) -> list[int]:
 def check_assignments(
     assignments: Mapping[int, Sequence[int]], brokers: Mapping[int, str], *, first: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """Replicas that somebody chose by hand, by partition; as tuples in the order of the partitions. `brokers`: the live ones."""
+    """Check replicas assigned by the client, by partition; returns tuples in partition order. `brokers`: the live ones."""
     numbers = range(first, first + len(assignments))
     if not assignments or sorted(assignments) != list(numbers):
         raise InvalidReplicaAssignment(f"assignments name partitions {sorted(assignments)}: they must be all from {first} on")

@@ -1,20 +1,20 @@
 """Moving replicas (KIP-455): a partition's list grows by the new ones, and once they have caught up it becomes the target.
 
     replicas              adding   removing
-    1 2 3                                      as it was
-    4 5 1 2 3             4 5      2 3         asked for: 4 5 1. The new ones fetch, nobody stops
-    4 5 1                                      4 and 5 are in the in-sync set, and the lead is with one of the targets
+    1 2 3                                      before
+    4 5 1 2 3             4 5      2 3         requested: 4 5 1. The new replicas fetch, the old ones continue
+    4 5 1                                      4 and 5 are in sync, and one of the targets leads
 
-The originals are the list without `adding`, the target is the list without `removing`: the topic's znode says all of it, so any
-controller can go on, and cancelling is nothing but a move back to the originals. A broker that was to be added, and is no longer,
-stands in both until then. The last step writes list and in-sync set in one
-transaction: a broker that is no replica any more never stays in the set (KAFKA-9672).
+The originals are the list without `adding`, the target is the list without `removing`: the topic's znode holds all of it, so any
+controller can continue, and cancelling is just a move back to the originals. A broker that was to be added but no longer is stays
+in both until the last step. That step writes list and in-sync replicas in one transaction: a broker that is no longer a replica
+never stays in the set (KAFKA-9672).
 
-A target that was a replica before and is behind does not hold up the end (as in KRaft), but the set must not end smaller than
-min.insync.replicas, as far as there are so many targets.
+A target that was a replica before and lags does not hold up the last step (as in KRaft), but the set must not end smaller than
+min.insync.replicas, if there are that many targets.
 
-The throttle is per broker, so a move of everything at once would make all of them slow for hours. `moving` says which partitions'
-new replicas fetch now: the same for every broker with the same image, so there is no queue to keep.
+The throttle is per broker, so moving everything at once would slow all moves down for hours. `moving` says which partitions' new
+replicas fetch now: it is the same for every broker with the same image, so there is no queue to maintain.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ MOVING_MAX = 10  # logbus.reassignments.max
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassigned:
     """Replace the topic's znode, and in the same transaction the states of the partitions `moved`. All have the next versions,
-    and the write holds only if the znodes have those before."""
+    and the write succeeds only if the znodes still have the previous ones."""
 
     topic: ClusterTopic
     moved: tuple[int, ...] = ()
 
 
 def originals(topic: ClusterTopic, index: int) -> tuple[int, ...]:
-    """The replicas to go back to."""
+    """The replicas to return to if cancelled."""
     return _without(topic.replicas[index], topic.adding.get(index, ()))
 
 
 def targets(topic: ClusterTopic, index: int) -> tuple[int, ...]:
-    """The replicas in the end; those of a partition that does not move are its replicas."""
+    """The final replicas; for a partition that is not being moved, its current ones."""
     return _without(topic.replicas[index], topic.removing.get(index, ()))
 
 
@@ -54,17 +54,17 @@ def is_reassigned(topic: ClusterTopic, index: int) -> bool:
 
 
 def reassign(topic: ClusterTopic, wanted: Mapping[int, tuple[int, ...]]) -> Reassigned | None:
-    """Begin to move partitions, or change where they move to; None if that is where they are. The order counts: the first of the
-    target becomes the preferred leader.
+    """Begin to move partitions, or change their targets; None if they are already there. The order matters: the first broker of
+    the target becomes the preferred leader.
 
-    InvalidReplicaAssignment: a list is empty or names a broker twice. Whether the brokers live is for the caller to check."""
+    InvalidReplicaAssignment: a list is empty or names a broker twice. The caller checks that the brokers are live."""
     replicas, adding, removing = list(topic.replicas), dict(topic.adding), dict(topic.removing)
     for index, target in wanted.items():
         if not target or len(set(target)) != len(target):
             raise InvalidReplicaAssignment(
                 f"partition {index} of {topic.name!r}: {list(target)} is empty or names a broker twice"
             )
-        # Those of an earlier move stay in the list until the last step: their leader may just be taking them into the set.
+        # Replicas added by an earlier move stay in the list until the last step: the leader may be adding them to the set now.
         held, original = topic.replicas[index], originals(topic, index)
         replicas[index] = tuple(dict.fromkeys((*target, *held)))
         _put(adding, index, _without(replicas[index], original))
@@ -80,13 +80,13 @@ def cancel(topic: ClusterTopic, indexes: Iterable[int]) -> Reassigned | None:
 
 
 def leader_must_move(topic: ClusterTopic, index: int, state: PartitionState, minimum: int) -> bool:
-    """All else is there, but the leader is one of those that go."""
+    """Whether the partition is ready except that its leader is one of the replicas to be removed."""
     return state.leader in topic.removing.get(index, ()) and _is_ready(topic, index, state, minimum)
 
 
 def finish(topic: ClusterTopic, minimum: int, *, busy: Collection[int] = (), limit: int = STATES_MAX) -> Reassigned | None:
-    """The last step of partitions of the topic that are ready for it; None if none is. `busy` ones are left out: a write of their
-    state is on its way."""
+    """The last step for the topic's partitions that are ready for it; None if none is. `busy` ones are left out: a write of their
+    state is in flight."""
     replicas, adding, removing = list(topic.replicas), dict(topic.adding), dict(topic.removing)
     states, moved = list(topic.states), list[int]()
     for index in sorted({*topic.adding, *topic.removing}):
@@ -99,7 +99,7 @@ def finish(topic: ClusterTopic, minimum: int, *, busy: Collection[int] = (), lim
         isr = tuple(broker for broker in state.isr if broker in target)
         eligible = tuple(broker for broker in eligible_after(state, isr, minimum) if broker in target)
         heir = state.handover_to if state.handover_to in isr else None
-        # Written even where it stays the same: the leader's next write must be one that knows of the shorter list.
+        # Written even if unchanged: this fences writes that the leader makes before it has seen the shorter list.
         moved.append(index)
         states[index] = replace(state, isr=isr, eligible=eligible, handover_to=heir, version=state.version + 1)
     if not moved:
@@ -116,8 +116,8 @@ def finish(topic: ClusterTopic, minimum: int, *, busy: Collection[int] = (), lim
 
 
 def moving(topics: Iterable[ClusterTopic], registered: Collection[int], limit: int = MOVING_MAX) -> dict[tuple[str, int], None]:
-    """The partitions whose new replicas fetch now: the first in the order of names that are not done. One that waits for a broker
-    that is not there takes nobody's place."""
+    """The partitions whose new replicas fetch now: the first unfinished ones in the order of names. One that waits for a broker
+    that is not registered takes no slot."""
     chosen: dict[tuple[str, int], None] = {}
     for topic in sorted((topic for topic in topics if topic.adding), key=lambda topic: topic.name):
         for index, new in sorted(topic.adding.items()):

@@ -1,1 +1,1 @@
-"""Who is alive, who leads, which topics exist. `local.py` is the single broker's own answer, kept beside its logs."""
+"""Which brokers are live, which lead, which topics exist. `local.py` is the single broker's version, kept next to its logs."""

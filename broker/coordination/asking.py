@@ -1,15 +1,15 @@
-"""Several questions to ZooKeeper, one after the other, written down as one story.
+"""Several requests to ZooKeeper, one after the other, written as one function.
 
-A script is a generator that yields questions and is sent their answers; `ask` runs it over a Store. So what takes three round
-trips reads from top to bottom, blocks nobody, and can be run against any Store, or by hand:
+A script is a generator that yields requests and is sent their answers; `ask` runs it over a Store. So what takes three round
+trips reads from top to bottom, does not block the loop, and can be run against any Store, or by hand:
 
     def grow(path: str) -> Script[None]:
         found = yield from read(path)
         ...
         outcome = yield from commit([...])
 
-A BrokerError that a script raises is its outcome. Anything else is a bug: whoever asked is told that there is no answer, so that
-it is not the last thing that was ever asked, and the exception goes up to whoever drains the store.
+A BrokerError that a script raises is its outcome. Anything else is a bug: the caller gets AnswerLost, so that it does not wait
+forever, and the exception propagates to the code that drains the store.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Script = Generator[Question, Any, T]
 
 
 class AnswerLost(RequestTimedOut):
-    """ZooKeeper did not answer in time, or the connection was lost: ask again after the next one is made. Where a client
-    waits for it, it is the client who asks again."""
+    """ZooKeeper did not answer in time, or the connection was lost: ask again once there is a new one. If a client waits for
+    the answer, the client retries."""
 
 
 def read(path: str, *, watch: bool = False) -> Script[Node | NoNode]:
@@ -58,7 +58,7 @@ def read(path: str, *, watch: bool = False) -> Script[Node | NoNode]:
 
 
 def read_all(paths: Sequence[str], *, watch: bool = False) -> Script[list[Node | NoNode]]:
-    """What is at the paths, in their order; AnswerLost if one is not known."""
+    """The nodes at the paths, in the same order; AnswerLost if any was not answered."""
     found: list[Found] = []
     for begin in range(0, len(paths), READS_AT_ONCE):
         found += yield Reads(paths[begin : begin + READS_AT_ONCE], watch)
@@ -66,7 +66,7 @@ def read_all(paths: Sequence[str], *, watch: bool = False) -> Script[list[Node |
 
 
 def read_twice(path: str) -> Script[Node | NoNode]:
-    """`read`, and once more if the answer was lost: the second waits for the next connection. For what a client waits for."""
+    """`read`, and again if the answer was lost: the second waits for the next connection. For requests that clients wait for."""
     try:
         return (yield from read(path))
     except AnswerLost:
@@ -80,8 +80,8 @@ def _known(found: Found) -> Node | NoNode:
 
 
 def children(path: str, *, watch: bool = False) -> Script[tuple[str, ...]]:
-    """The names below a path, none where it does not exist; AnswerLost if they are not known, or if what should be watched is not
-    there: ZooKeeper watches only what is."""
+    """The names below a path, none if it does not exist; AnswerLost if there was no answer, or if the path to be watched does not
+    exist: ZooKeeper only watches the children of existing nodes."""
     names: Children = yield Names(path, watch)
     if isinstance(names, Unknown):
         raise AnswerLost(names.detail)
@@ -98,15 +98,15 @@ def commit(operations: Sequence[Operation]) -> Script[Outcome]:
 
 
 def ask(store: Store, script: Script[T], then: Callable[[T | None, BrokerError | None], None]) -> Asking[T]:
-    """Run the script; `then(its result, None)` or `then(None, its error)`, once, never from inside of this call unless the script
-    asks nothing."""
+    """Run the script; calls `then(its result, None)` or `then(None, its error)` once, never before this returns unless the
+    script makes no request."""
     asking = Asking(store, script, then)
     asking.go_on(None)
     return asking
 
 
 class Asking(Generic[T]):
-    """A script under way."""
+    """A running script."""
 
     def __init__(self, store: Store, script: Script[T], then: Callable[[T | None, BrokerError | None], None]) -> None:
         self._store = store
@@ -115,7 +115,7 @@ class Asking(Generic[T]):
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Whatever is answered from now on, the script does not go on and nobody is told."""
+        """Ignore all further answers: the script does not continue and `then` is not called."""
         self._is_stopped = True
 
     def go_on(self, answer: Any) -> None:

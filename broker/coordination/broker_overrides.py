@@ -1,7 +1,7 @@
-"""Broker settings that were changed while it ran: for every broker of the cluster, and for this one. One that is alone keeps them
-in one small JSON file.
+"""Broker settings changed at run time: for every broker of the cluster, and for this one. A single broker keeps them in one small
+JSON file.
 
-The stronger scope is this broker's own, as in Kafka. What is stored was checked before, and holds once it is on the disk.
+This broker's own scope takes precedence, as in Kafka. Values are checked before they are stored, and apply once they are on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILE = "broker-configs.json"
 
 
 class Scope(Enum):
-    """Whose setting it is; the value is the key in the file."""
+    """Which brokers a setting applies to; the value is the key in the file."""
 
     THIS_BROKER = "broker"
     EVERY_BROKER = "default"
@@ -32,17 +32,17 @@ class Overrides(ABC):
         """What a scope sets."""
 
     def with_change(self, scope: Scope, values: Mapping[str, str]) -> dict[str, str]:
-        """All that would hold if `values` were the scope's."""
+        """The effective settings if `values` were the scope's."""
         changed = {each: values if each is scope else self.of(each) for each in Scope}
         return {**changed[Scope.EVERY_BROKER], **changed[Scope.THIS_BROKER]}
 
     def merged(self) -> dict[str, str]:
-        """All that holds."""
+        """The effective settings of both scopes."""
         return self.with_change(Scope.THIS_BROKER, self.of(Scope.THIS_BROKER))
 
 
 class BrokerOverrides(Overrides):
-    """Those of a broker that is alone, in its file."""
+    """Those of a single broker, in its file."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -53,25 +53,25 @@ class BrokerOverrides(Overrides):
         return self._values[scope]
 
     def write_job(self, scope: Scope, values: Mapping[str, str]) -> Callable[[], None]:
-        """A job for any thread that writes down `values` as the scope's."""
+        """A job for any thread that stores `values` as the scope's."""
         changed = {**self._values, scope: values}
         stored = {scope.value: dict(rows) for scope, rows in changed.items()}
         return lambda: self._files.write_json_atomic(_FILE, stored)
 
     def replace(self, scope: Scope, values: Mapping[str, str]) -> None:
-        """They hold from now on."""
+        """They apply from now on."""
         self._values = {**self._values, scope: dict(values)}
 
 
 class ImageOverrides(Overrides):
-    """As of whenever somebody asks."""
+    """Those of a cluster, from the image as it is at each call."""
 
     def __init__(self, image: Callable[[], Image], broker_id: int) -> None:
         self._image = image
         self._names = {Scope.EVERY_BROKER: EVERY_BROKER, Scope.THIS_BROKER: str(broker_id)}
 
     def name(self, scope: Scope) -> str:
-        """Below /config/brokers."""
+        """The scope's node name below /config/brokers."""
         return self._names[scope]
 
     def of(self, scope: Scope) -> Mapping[str, str]:

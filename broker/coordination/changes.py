@@ -1,13 +1,13 @@
 """What can change in the image, and what the image is afterwards.
 
-Every change carries the version of the znode that it is about, and `apply` passes over what the image already knows. So changes
-may be applied twice, and those that were made while an image was being read may be applied to it afterwards: in the end it is the
-same. For this a change of a topic carries the topic's id too, since the versions of one that was deleted and made again begin
-anew. What is about another topic of the same name is passed over: it is older than what the image holds, for an image is never
-ahead of the deletion of a topic in it (`follow.py` reads a topic's node before all else that belongs to the topic).
+Every change carries the version of the znode it concerns, and `apply` skips what the image already has. So changes may be applied
+twice, and those made while an image was being read may be applied to it afterwards: the result is the same. For this a change of
+a topic carries the topic's id, too, since versions restart when a topic is deleted and recreated. A change of another topic with
+the same name is skipped: it is older than what the image holds, since an image is never ahead of the deletion of a topic in it
+(`full_read.py` reads a topic's node before everything else that belongs to the topic).
 
-What is ephemeral (brokers, the controller, who is leaving) goes away without a transaction of ours. It is read from its own
-znodes, and stands here as changes that no journal entry holds, so that listeners learn of everything in one way. Pure.
+Ephemeral state (brokers, the controller, leaving brokers) vanishes without a transaction of ours. It is read from its own
+znodes, and represented here by changes that no journal entry holds, so that listeners learn of everything in one way. Pure.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from broker.coordination.znodes import TopicNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """A topic was made, has grown or is being reassigned. The states of new partitions come in the same entry, behind it."""
+    """A topic was created, has grown or is being reassigned. The states of new partitions follow in the same entry."""
 
     topic: TopicNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """One partition's state was made or replaced; its version is that after the change."""
+    """One partition's state was created or replaced; its version is the one after the change."""
 
     topic: str
     topic_id: UUID
@@ -54,7 +54,7 @@ class BrokerSettingsChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionAsked:
-    """The topic is marked: it serves nobody any more, and the controller removes it."""
+    """The topic is marked for deletion: it is no longer served, and the controller removes it."""
 
     topic: str
     topic_id: UUID
@@ -70,7 +70,7 @@ class TopicGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncarnationRaised:
-    """A new process has the broker's id; what earlier ones fetched counts no longer."""
+    """A new process has the broker's id; the fetches of earlier ones no longer count."""
 
     broker_id: int
     incarnation: int
@@ -85,7 +85,7 @@ class BrokersChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerChanged:
-    """Who decides; never in an entry."""
+    """Which broker is the controller; never in an entry."""
 
     controller: Controller
 
@@ -102,14 +102,14 @@ Change = Journaled | BrokersChanged | ControllerChanged | LeavingChanged
 
 
 def apply(image: Image, changes: Iterable[Change]) -> tuple[Image, tuple[Change, ...]]:
-    """The image after the changes, in their order, and those of them that were news to it."""
+    """The image after the changes, applied in order, and those of them that were new to it."""
     draft = _Draft(image)
     news = tuple(change for change in changes if draft.take(change))
     return (draft.image() if news else image), news
 
 
 class _Draft:
-    """An image under change. What is large is copied once, however many changes come."""
+    """An image being changed. Large parts are copied once, however many changes are applied."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
@@ -133,7 +133,7 @@ class _Draft:
         )
 
     def take(self, change: Change) -> bool:
-        """Whether it was news."""
+        """Apply one change; whether it was new."""
         match change:
             case StateChange():
                 return self._state(change)

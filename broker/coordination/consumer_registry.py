@@ -1,14 +1,14 @@
-"""The paper's registries of consumers, /consumers/G/{ids,owners,offsets}: a mirror for people and for tools of that time.
+"""The paper's consumer registries, /consumers/G/{ids,owners,offsets}: a mirror for people and for tools of that time.
 
     /consumers/G/ids/C          ephemeral: what consumer C has subscribed to
     /consumers/G/owners/T/P     ephemeral: which consumer reads the partition
     /consumers/G/offsets/T/P    up to where the group has read it, plain decimal
 
-The truth is in __consumer_offsets and in the coordinator's memory; nobody of ours ever reads these nodes back. So they are
-written behind, by the group's coordinator, at most WRITES_PER_SECOND of them: a place that changes more often is written with
-what it holds by then. An answer that is lost means another try, and in a new session the ephemeral nodes are made again.
+The authoritative data is in __consumer_offsets and in the coordinator's memory; no broker ever reads these nodes back. So they
+are written asynchronously, by the group's coordinator, at most WRITES_PER_SECOND of them: a node that changes more often is
+written with its latest value. A lost answer means another attempt, and in a new session the ephemeral nodes are recreated.
 
-A group that moves to another coordinator is shown by both for a moment: each takes away only what its own session owns.
+A group that moves to another coordinator is shown by both for a moment: each removes only what its own session owns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger("broker.coordination")
 
 TICK_SECONDS = 0.1
 WRITES_PER_SECOND = 200  # a twentieth of what one ZooKeeper server can do: the mirror must not slow down elections
-NODE_BYTES_MAX = TRANSACTION_BYTES_MAX // 2  # a consumer of ten thousand topics; a read and a replaced node fit as well
+NODE_BYTES_MAX = TRANSACTION_BYTES_MAX // 2  # a consumer of ten thousand topics; leaves room to replace a node
 _CONSUMERS = "/consumers"
 
 
@@ -54,15 +54,15 @@ class Shown:
 
 
 class ConsumerRegistry:
-    """See the file's theory. It listens to the store (StoreEvents)."""
+    """See the module docstring. It listens to the store (StoreEvents)."""
 
     def __init__(self, store: Store, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._now_ms = now_ms
         self._groups: dict[str, dict[str, bytes]] = {}  # ephemeral nodes by group and path
         self._offsets: dict[str, int] = {}  # not written yet, by path
-        self._due: dict[str, str] = {}  # ephemeral paths to be written or removed, with their group
-        self._parents: dict[str, None] = {}  # that are known to exist
+        self._due: dict[str, str] = {}  # ephemeral paths to write or remove, with their group
+        self._parents: dict[str, None] = {}  # parents known to exist
         self._session_id = 0
         self._is_connected = False
         self._is_writing = False
@@ -93,20 +93,20 @@ class ConsumerRegistry:
         """The group has read the partition up to the offset."""
         self._offsets[f"{_CONSUMERS}/{_name(group)}/offsets/{topic}/{partition}"] = offset
 
-    # What the store says
+    # Events of the store
 
     def connected(self, session_id: int) -> None:
         self._is_connected = True
         if session_id != self._session_id:
             self._session_id = session_id
-            # Nothing that is shown is ours any more: what was to be taken away went with the session before.
+            # No node in ZooKeeper is ours any more: what was to be removed went with the previous session.
             self._due = {path: group for group, nodes in self._groups.items() for path in nodes}
 
     def suspended(self) -> None:
         self._is_connected = False
 
     def changed(self, path: str) -> None:
-        """Nothing is watched."""
+        """Nothing to do: no node is watched."""
 
     @property
     def due(self) -> float:
@@ -123,7 +123,7 @@ class ConsumerRegistry:
         self._go_on()
 
     def _go_on(self) -> None:
-        """One after the other: two writes of one place at once could end with the older."""
+        """One write after the other: of two concurrent writes to one node the older could win."""
         if self._is_writing or not self._is_connected or self._allowance < 1:
             return
         if self._due:
@@ -179,12 +179,12 @@ class ConsumerRegistry:
                 self._parents[parent] = None
         outcome = yield from _commit([create])
         if isinstance(outcome, Refused) and outcome.reason is Reason.NO_NODE:
-            for parent in parents:  # somebody tidied up
+            for parent in parents:  # removed by hand or by a tool
                 self._parents.pop(parent, None)
 
 
 def _commit(operations: Sequence[Operation]) -> Script[Outcome]:
-    """A refusal is as good: then another coordinator was quicker, and knows more."""
+    """A refusal is fine, too: then another coordinator was faster, and its data is newer."""
     outcome = yield from commit(operations)
     if isinstance(outcome, Unknown):
         raise AnswerLost(outcome.detail)
@@ -197,5 +197,5 @@ def _subscription(topics: Iterable[str], timestamp: str) -> bytes:
 
 
 def _name(text: str) -> str:
-    """A group or a consumer may have any name; that of a node has no slash and is not made of dots."""
+    """A group or consumer may have any name; that of a node must not contain a slash or consist of dots only."""
     return quote(text, safe=" @:+,=") if text.strip(".") else text.replace(".", "%2E")

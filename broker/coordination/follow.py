@@ -1,18 +1,18 @@
-"""Keeps the image of one broker up to date, and says what is new.
+"""Keeps the image of one broker up to date, and reports what is new.
 
-What is persistent comes from the journal: a watch on its directory, then the entries after `position`, in order. Where that
-cannot be (the first time, a gap since entries were trimmed, an entry that a newer broker wrote) everything is read (full_read.py)
-and the entries that were written meanwhile are applied before anybody is told. A new session means a full read too, after the
-journal: it finds what tools wrote past the journal.
+Persistent state comes from the journal: a watch on its directory, then the entries after `position`, in order. If that is not
+possible (the first time, a gap because entries were trimmed, an entry that a newer broker wrote) everything is read
+(full_read.py), and the entries written meanwhile are applied before listeners are called. A new session means a full read too,
+after the journal: it finds what tools wrote without a journal entry.
 
-What is ephemeral (registered brokers, the controller, who is leaving) is watched where it is. Its nodes are removed by sessions
-that end, with no transaction of ours that could journal it.
+Ephemeral state (registered brokers, the controller, leaving brokers) is watched directly. Its nodes are removed when sessions
+end, without a transaction of ours that could journal it.
 
-Watches only mean "look again"; one that fires while its thing is being looked at makes for another look. They are gone with the
-connection, so every new connection looks at everything again. What was not answered is asked again then, or in the next `tick`.
-One turn of the loop handles as many answers as two milliseconds allow (ENTRIES_AT_ONCE, READS_AT_ONCE).
+A watch only means "read again"; one that fires while its node is being read causes another read. Watches are lost with the
+connection, so every new connection reads everything again. What was not answered is requested again then, or in the next `tick`.
+One turn of the loop handles as many answers as fit in two milliseconds (ENTRIES_AT_ONCE, READS_AT_ONCE).
 
-The image never goes back. A server of the ensemble that lags may show an older journal to a new session: then the image stays as
+The image never moves backwards. A lagging server of the ensemble may show a new session an older journal: then the image stays as
 it is until the journal moves.
 """
 
@@ -33,13 +33,13 @@ from broker.errors import BrokerError, MalformedNode
 
 logger = logging.getLogger("broker.coordination")
 
-ENTRIES_AT_ONCE = 2  # of at most 250 states, a millisecond each
+ENTRIES_AT_ONCE = 2  # of at most 250 states, one millisecond each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What is different in the image since the last time: `changes` in their order, or, if `is_everything`, whatever.
-    `has_caught_up`: once for each connection, when the image has all that was committed before it was made."""
+    """What has changed in the image since the last call: `changes` in their order, or, if `is_everything`, possibly anything.
+    `has_caught_up`: once per connection, when the image has everything committed before the connection was made."""
 
     changes: tuple[Change, ...] = ()
     is_everything: bool = False
@@ -50,17 +50,17 @@ Listener = Callable[[Image, News], None]
 
 
 class ImageFollower:
-    """See the file's theory. It listens to the store (StoreEvents); whoever wants to know of changes asks by `listen`."""
+    """See the module docstring. It listens to the store (StoreEvents); `listen` registers for changes."""
 
     def __init__(self, store: Store) -> None:
         self.image = Image()
-        self.is_known = False  # before that the image is empty, and nobody was told anything
+        self.is_known = False  # until then the image is empty, and no listener has been called
         self._listeners: list[Listener] = []
-        self._owed: dict[Listener, None] = {}  # who failed to act on some news, and has to be told everything
+        self._owed: dict[Listener, None] = {}  # listeners that failed on some news: their next call says `is_everything`
         self._session_id = 0
         self._must_read_all = True
-        self._is_behind = True  # the journal was not read since the last connection was made
-        self._draft: Image | None = None  # an image that is being read, not yet a state that there once was
+        self._is_behind = True  # the journal has not been read since the last connection was made
+        self._draft: Image | None = None  # an image being read, which does not yet match any state that existed
         self._looks: Mapping[str, _Look] = {
             znodes.BROKERS: _Look(store, self._look_at_brokers),
             znodes.LEAVING: _Look(store, self._look_at_leaving),
@@ -70,21 +70,21 @@ class ImageFollower:
         self._unseen = dict.fromkeys(self._looks)
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener(image, news)` after every change, beginning with everything, once it is known."""
+        """Call `listener(image, news)` after every change, the first time with everything, once the image is known."""
         self._listeners.append(listener)
         if self.is_known:
             listener(self.image, News(is_everything=True))
 
     @property
     def unanswered(self) -> str:
-        """Why some of it is not known; empty: nobody was refused an answer."""
+        """Why part of the image is missing; empty: every read was answered."""
         return "; ".join(dict.fromkeys(look.unanswered for look in self._looks.values() if look.unanswered))
 
-    # What the store says
+    # Events of the store
 
     def connected(self, session_id: int) -> None:
         # Within a session the server has kept our place, and the journal alone brings the image up to date. Between sessions
-        # entries may have been trimmed, and tools may have written what no entry tells.
+        # entries may have been trimmed, and tools may have written changes without an entry.
         self._must_read_all |= session_id != self._session_id
         self._session_id = session_id
         self._is_behind = True
@@ -92,20 +92,20 @@ class ImageFollower:
             look.begin()
 
     def suspended(self) -> None:
-        """The image stays as it is: what it says may be old from now on, as it may be at any time."""
+        """The image stays as it is: it may be out of date from now on, as it may be at any time."""
 
     def changed(self, path: str) -> None:
         if path in self._looks:
             self._looks[path].look_again()
 
     def tick(self) -> None:
-        """About once a second: ask again what was not answered, and tell again who failed to act."""
+        """About once a second: repeat reads that were not answered, and call listeners that failed again."""
         for listener in list(self._owed):
             self._tell_one(listener, News(is_everything=True, has_caught_up=not self._is_behind))
         for look in self._looks.values():
             look.tick()
 
-    # What is ephemeral
+    # Ephemeral state
 
     def _look_at_brokers(self) -> Script[None]:
         names = [name for name in (yield from children(znodes.BROKERS, watch=True)) if name.isdecimal()]
@@ -133,7 +133,7 @@ class ImageFollower:
         if news and was_known:
             self._tell(News(changes=news))
 
-    # What is persistent
+    # Persistent state
 
     def _look_at_journal(self) -> Script[None]:
         self._draft = None
@@ -158,11 +158,11 @@ class ImageFollower:
             self._tell(News(has_caught_up=True))
 
     def _catch_up(self) -> Script[bool]:
-        """Apply the entries after the image's, or the draft's, position. False: one of them is not there, or cannot be read."""
+        """Apply the entries after the position of the image, or of the draft. False: one is missing, or cannot be decoded."""
         names = yield from children(znodes.CHANGES, watch=True)
         positions = [position for position in entry_positions(names) if position > self._position]
-        # Each entry is applied as soon as it is read, not when all are: where the connection breaks in the middle, the image
-        # stands at a state that there once was, and `position` says at which.
+        # Each entry is applied as soon as it is read, not once all are: if the connection breaks halfway, the image matches a
+        # state that existed, and `position` says which.
         for begin in range(0, len(positions), ENTRIES_AT_ONCE):
             some = positions[begin : begin + ENTRIES_AT_ONCE]
             found = yield from read_all([entry_path(position) for position in some])
@@ -212,7 +212,7 @@ class ImageFollower:
                 self._tell_one(listener, replace(news, is_everything=news.is_everything or listener in self._owed))
 
     def _tell_one(self, listener: Listener, news: News) -> None:
-        """One that fails must not keep the image from going on, nor the others from hearing of it."""
+        """A listener that fails must not stop the image from being updated, nor the others from being called."""
         try:
             listener(self.image, news)
         except Exception:
@@ -223,17 +223,17 @@ class ImageFollower:
 
 
 class _Look:
-    """Looks at one thing, one look at a time."""
+    """Reads one part of the state, one read at a time."""
 
     def __init__(self, store: Store, script: Callable[[], Script[None]]) -> None:
         self._store = store
         self._script = script
         self._asking: Asking[None] | None = None
         self._is_owed = False
-        self.unanswered = ""  # why the last look did not end well
+        self.unanswered = ""  # why the last read failed
 
     def begin(self) -> None:
-        """From the beginning: the connection is a new one, and answers to earlier questions, if any come, are old."""
+        """Start over: the connection may be new, and any answers to earlier requests are then out of date."""
         if self._asking is not None:
             self._asking.stop()
         self._is_owed = False

@@ -1,13 +1,13 @@
-"""The whole image from its znodes: at the start, with a new session, and where the journal has a gap.
+"""Reads the whole image from its znodes: at the start, in a new session, and when the journal has a gap.
 
-The journal's newest position is read first, the image second. While it is read others write; the journal's entries after that
-position are applied to it afterwards, and only then is it a state that there once was. For that to end right, the node of a topic
-is read before all else that belongs to the topic: what is found then is of the same topic, or of a later one whose making is
-still to come from the journal.
+The journal's newest position is read first, the image second. Meanwhile other brokers write; the journal's entries after that
+position are applied afterwards, and only then does the image match a state that existed. For that to work, the node of a topic is
+read before everything else that belongs to the topic: what is found then belongs to the same topic, or to a later one whose
+creation is still to come from the journal.
 
-A topic or a state that cannot be read is said in the log and left out: it must not keep the other topics from being served. So is
-a topic whose settings cannot be read. Such a topic is not gone, so its name is kept (`Image.unreadable`): what is on the disks of
-it must not be removed.
+A topic or state that cannot be read is logged and left out: it must not keep the other topics from being served. So is a topic
+whose settings cannot be read. Such a topic still exists, so its name is kept (`Image.unreadable`): its data on the brokers' disks
+must not be removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger("broker.coordination")
 
 
 def read_image(position: int) -> Script[Image]:
-    """All that is persistent, read after the journal's newest entry was seen to be `position`."""
+    """All persistent state, read after the journal's newest entry was found to be `position`."""
     cluster_id = yield from read(znodes.CLUSTER_ID)
     if isinstance(cluster_id, NoNode):
         raise AnswerLost("the cluster has no id yet")
@@ -60,7 +60,7 @@ def _read_incarnations() -> Script[dict[int, int]]:
 
 
 def _read_broker_settings() -> Script[dict[str, Settings]]:
-    """There is no part of the cluster for which these do not hold: without them nothing new is believed."""
+    """These apply to every part of the cluster: if they cannot be read, no new image is accepted."""
     unreadable: set[str] = set()
     settings = yield from _read_settings(znodes.BROKER_SETTINGS, (yield from children(znodes.BROKER_SETTINGS)), unreadable)
     if unreadable:
@@ -69,7 +69,7 @@ def _read_broker_settings() -> Script[dict[str, Settings]]:
 
 
 def _read_settings(parent: str, names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, Settings]]:
-    """Without those that are unreadable: retention by a default might delete what they were to keep."""
+    """Unreadable ones are left out and reported, not replaced by defaults: default retention might delete what they protect."""
     settings = {}
     found = yield from read_all([f"{parent}/{name}" for name in names])
     for name, node in zip(names, found, strict=True):
@@ -118,8 +118,8 @@ def _state_of(name: str, index: int, node: Node | NoNode) -> PartitionState:
 
 
 def read_controller() -> Script[Controller]:
-    """Who decides, watched. The epoch is read before and after: a controller is made in the transaction that raises it, so where
-    the epoch stood still it is that controller's. One that was deposed must never see the version of its successor's epoch."""
+    """The controller, watched. The epoch is read before and after: a controller is set in the transaction that raises it, so if
+    it did not move it is that controller's. A deposed one must never see the version of its successor's epoch."""
     while True:
         before = yield from read(znodes.CONTROLLER_EPOCH)
         node = yield from read(znodes.CONTROLLER, watch=True)

@@ -1,7 +1,7 @@
-"""Which partition of __consumer_offsets holds a group: its leader coordinates the group.
+"""Which partition of __consumer_offsets holds a group: the leader of that partition coordinates the group.
 
 Clients do not compute this, but Kafka's own tools and people who read the topic do, so it is Kafka's rule. It depends on the
-number of partitions, which therefore never changes once the topic is made.
+number of partitions, which therefore never changes once the topic is created.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def partition_of_group(group_id: str, partition_count: int) -> int:
 
 
 def _java_hash(text: str) -> int:
-    """String.hashCode: over the units of UTF-16, in 32 bits with a sign."""
+    """String.hashCode: over UTF-16 code units, as a signed 32-bit integer."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     value = 0
     for unit in units:
@@ -24,5 +24,5 @@ def _java_hash(text: str) -> int:
 
 
 def _absolute(number: int) -> int:
-    """Kafka's: the smallest integer has no positive counterpart in 32 bits, and counts as 0."""
+    """Kafka's absolute value: the smallest integer has no positive counterpart in 32 bits, and counts as 0."""
     return 0 if number == -(1 << 31) else abs(number)

@@ -1,7 +1,7 @@
-"""A small file that is written beside the loop, again and again: whoever changed what it holds is told when that is on the disk.
+"""A small file rewritten off the loop again and again: the caller that changed its content is called back once it is on disk.
 
-One write at a time. What is asked for while one runs goes with the next: a thousand changes take two writes and not a thousand,
-as with the flushes of a log.
+One write at a time. What is requested while one runs goes with the next: a thousand changes take two writes, not a thousand, as
+with the flushes of a log.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Then = Callable[[BaseException | None], None]
 
 
 class GroupedWrites:
-    """`snapshot` is called on the loop's thread and gives the job that writes what holds at that moment. All methods run on the
-    loop's thread."""
+    """`snapshot` is called on the loop's thread and returns the job that writes the content as of that moment. All methods run on
+    the loop's thread."""
 
     def __init__(self, store: Store, snapshot: Callable[[], Job]) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class GroupedWrites:
         self._is_writing = False
 
     def write(self, then: Then) -> None:
-        """Write what holds now; `then(None)` is called once it is on the disk, `then(error)` where it could not be written."""
+        """Write the current content; `then(None)` is called once it is on disk, `then(error)` if it could not be written."""
         self._asked.append(then)
         if not self._is_writing:
             self._begin()
@@ -45,7 +45,7 @@ class GroupedWrites:
             for then in told:
                 try:
                     then(error)
-                except Exception:  # one that cannot be told is nobody else's business
+                except Exception:  # a failing callback must not affect the others
                     logger.exception("who waited for a small file could not be told; this is a defect of the broker")
             if self._asked and not self._is_writing:
                 self._begin()
@@ -53,7 +53,7 @@ class GroupedWrites:
         self._is_writing = True
         try:
             job = self._snapshot()
-        except Exception as error:  # those who wait must not wait forever because of it
+        except Exception as error:  # otherwise its waiters would wait forever
             logger.exception("a small file could not be put together; this is a defect of the broker")
             written(None, error)
         else:

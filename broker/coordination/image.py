@@ -1,8 +1,8 @@
-"""What the brokers of a cluster agree on, as frozen values: which brokers there are, which topics, who leads which partition.
+"""What the brokers of a cluster agree on, as frozen values: which brokers and topics exist, which broker leads what.
 
-ZooKeeper is the truth, and this is a copy of it in the memory of every broker: decisions are pure functions over an image, and
-brokers act on the states that they see here, never on commands. A value carries the version of the znode that it was read from,
-since every write is conditional on the version that its writer saw.
+ZooKeeper is authoritative, and this is a copy of it in the memory of every broker: decisions are pure functions of an image, and
+brokers act on the states they see here, never on commands. A value carries the version of the znode it was read from, since every
+write is conditional on the version that its writer has read.
 
 Nothing here does I/O. `znodes.py` turns these values into Kafka's JSON and back, `follow.py` keeps an image up to date.
 """
@@ -19,7 +19,7 @@ NO_CONTROLLER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where one listener of a broker is reached."""
+    """The address of one listener of a broker."""
 
     host: str
     port: int
@@ -34,18 +34,18 @@ class BrokerNode:
     incarnation: int
     endpoints: Mapping[str, Endpoint]  # by listener name
     rack: str = ""
-    directory_id: str = ""  # of its data directory: whether a registration under this id is that of our own predecessor
+    directory_id: str = ""  # of its data directory: shows whether a registration is our own predecessor's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Kafka's state znode of one partition, with what ours adds to it.
+    """Kafka's state znode of one partition, with our additions.
 
     `version` is the znode's: Kafka's partition epoch. The in-sync set (`isr`) is never empty and a subset of the replicas.
-    `eligible` are those that left the set while that made it smaller than min.insync.replicas (KIP-966's eligible leader
-    replicas): they hold all that was acknowledged or seen. `handover_to` asks the leader to give the lead to that broker once it
-    has everything. `is_recovering` follows an unclean election: followers may cut below what was visible. `is_lost`: the log of
-    the set's only member is gone. It stays named, since nobody else has all that it had, but it must not lead."""
+    `eligible` are those that left the set when that made it smaller than min.insync.replicas (KIP-966's eligible leader
+    replicas): they have everything acknowledged or visible. `handover_to` asks the leader to hand over to that broker once it
+    has everything. `is_recovering` follows an unclean election: followers may truncate below what was visible. `is_lost`: the log
+    of the set's only member is gone. It stays listed, since no other broker has everything it had, but it must not lead."""
 
     leader: int
     leader_epoch: int
@@ -61,7 +61,7 @@ class PartitionState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTopic:
     """A topic: for each partition its replicas in order of preference and its state. `adding` and `removing` are those of a
-    reassignment under way, by partition. The id is never that of an earlier topic of the same name."""
+    reassignment in progress, by partition. The id is never that of an earlier topic of the same name."""
 
     name: str
     topic_id: uuid.UUID
@@ -90,7 +90,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """Who decides, and in which epoch. `epoch_version` is that of /controller_epoch: each of its writes checks it."""
+    """Which broker is the controller, and in which epoch. `epoch_version` is that of /controller_epoch, checked by its writes."""
 
     broker_id: int = NO_CONTROLLER
     epoch: int = 0
@@ -99,16 +99,16 @@ class Controller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """All of it, as of the journal entry `position`."""
+    """The complete state, as of the journal entry `position`."""
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
-    incarnations: Mapping[int, int] = field(default_factory=dict)  # of every broker that ever was, alive or not
+    incarnations: Mapping[int, int] = field(default_factory=dict)  # of every broker that ever existed, live or not
     controller: Controller = field(default_factory=Controller)
     topics: Mapping[str, ClusterTopic] = field(default_factory=dict)
     topic_settings: Mapping[str, Settings] = field(default_factory=dict)
     broker_settings: Mapping[str, Settings] = field(default_factory=dict)  # by broker id, "<default>" for all
-    deleting: frozenset[str] = frozenset()  # topics that wait to be deleted
+    deleting: frozenset[str] = frozenset()  # topics marked for deletion
     leaving: frozenset[int] = frozenset()  # brokers that are being stopped
-    unreadable: frozenset[str] = frozenset()  # topics whose node is there and says nothing: not gone, whatever `topics` holds
+    unreadable: frozenset[str] = frozenset()  # topics whose nodes cannot be decoded: they exist, whatever `topics` holds
     position: int = -1

@@ -1,9 +1,8 @@
-"""What holds for a topic by the image: its own settings over those of the brokers over the configuration file.
+"""A topic's effective settings by the image: its own settings over those of the brokers over the configuration file.
 
-Two questions are answered differently. What a log does (segments, retention, flushes) is each broker's own affair, so a setting
-of one broker counts there. What brokers must agree on is asked without it: a leader that counts with another
-min.insync.replicas than the controller would acknowledge what the controller may give up. Where they agree, the configuration
-files have to agree as well.
+There are two kinds. What a log does (segments, retention, flushes) is each broker's own business, so a per-broker setting applies
+there. What brokers must agree on is determined without it: a leader that uses another min.insync.replicas than the controller
+would acknowledge what the controller may give up. For these settings the configuration files of all brokers must agree, too.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from broker.errors import InvalidConfig
 logger = logging.getLogger("broker.coordination")
 
 _NOTHING: Mapping[str, str] = {}
-# Of those that decide what is deleted, one that cannot be used was perhaps to keep what the setting below it would delete.
+# An unusable value of one of these may have been meant to keep what the setting below it would delete.
 _DECIDES_ON_DELETION = ("retention.ms", "retention.bytes", "cleanup.policy")
 _KEEPS_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _Sources = tuple[Settings | None, ...]
 
 
 class ImageSettings:
-    """See the file's theory. Answers are remembered as long as what they were made from is the same."""
+    """See the module docstring. Results are cached until one of their sources changes."""
 
     def __init__(self, static: LogConfig, broker_id: int) -> None:
         self._static = static
@@ -35,7 +34,7 @@ class ImageSettings:
         self._agreed: dict[str, tuple[_Sources, LogConfig]] = {}
 
     def of_topic(self, image: Image, topic: str) -> LogConfig:
-        """What holds for its logs on this broker."""
+        """The settings of its logs on this broker."""
         brokers = image.broker_settings
         sources = brokers.get(EVERY_BROKER), brokers.get(self._own), image.topic_settings.get(topic)
         return self._remembered(self._logs, topic, sources)
@@ -49,7 +48,7 @@ class ImageSettings:
         return self._agreed_on(image, topic).unclean_leader_election_enable
 
     def forget(self, topic: str) -> None:
-        """It is gone."""
+        """The topic is gone."""
         self._logs.pop(topic, None)
         self._agreed.pop(topic, None)
 
@@ -74,8 +73,8 @@ class ImageSettings:
 
     @staticmethod
     def _over(config: LogConfig, values: Mapping[str, str], whose: str, *, is_topics: bool) -> LogConfig:
-        """What cannot be used was written by a newer broker or by hand: all else of it still holds, and nothing is deleted where
-        that was what it said."""
+        """An unusable value was written by a newer broker or by hand: the others still apply, and if it was to decide on
+        deletion, nothing is deleted."""
         for name, value in values.items():
             try:
                 config = config.with_topic_overrides({name: value}) if is_topics else config.with_broker_overrides({name: value})

@@ -1,9 +1,9 @@
-"""The topic registry of one broker of many: names, ids, partition counts and overrides, from the image.
+"""The topic registry of a broker in a cluster: names, ids, partition counts and overrides, from the image.
 
-It answers as `TopicRegistry` does, so whoever looks a topic up does not know which of the two it asks. What is different is who
-changes it: here the journal does, whichever broker wrote, and nothing is planned, since ZooKeeper is where a name is taken.
+It has the same read side as `TopicRegistry`, so look-ups need not know which of the two they use. The difference is how it
+changes: here from the journal, whichever broker wrote, and nothing is planned, since names are reserved in ZooKeeper.
 
-A topic that is marked for deletion serves nobody any more, so it is not here, though its name is still taken.
+A topic marked for deletion is no longer served, so it is not shown here, though its name is still taken.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from broker.errors import InvalidTopic, TopicAlreadyExists
 
 
 class ImageTopics(ShownTopics):
-    """See the file's theory."""
+    """See the module docstring."""
 
     def __init__(self, new_id: Callable[[], uuid.UUID]) -> None:
         super().__init__()
         self._new_id = new_id
         self._image = Image()
-        self._names_folded: dict[str, dict[str, None]] = {}  # of all that the image has, marked ones too
+        self._names_folded: dict[str, dict[str, None]] = {}  # of all topics in the image, including marked ones
 
     def new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
-        """A topic with an id of its own; raises what is wrong with its name, as far as this broker knows. ZooKeeper has the last
-        word on whether it is taken."""
+        """A topic with a new id; raises what is wrong with its name, as far as this broker knows. ZooKeeper has the final say on
+        whether it is taken."""
         check_topic_name(name)
         if name in self._image.topics:
             is_marked = name not in self._topics
@@ -43,7 +43,7 @@ class ImageTopics(ShownTopics):
         return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
 
     def image_changed(self, image: Image, news: News) -> list[Topic]:
-        """Take what is new. Returns the topics that are here and were not so before: made, grown or given other settings."""
+        """Apply what is new. Returns the shown topics that are new or have changed: created, grown or given other settings."""
         self._image = image
         if news.is_everything:
             names = dict.fromkeys((*self._names_known(), *image.topics))
@@ -76,7 +76,7 @@ class ImageTopics(ShownTopics):
 
 
 def _topic_of(change: Change) -> str | None:
-    """The topic that is another after the change. Who leads what is nothing that stands here."""
+    """The topic that the change affects, None for partition states: leadership is not part of the registry."""
     match change:
         case TopicChange(topic=node):
             return node.name

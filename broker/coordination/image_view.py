@@ -1,7 +1,7 @@
-"""What one broker of many tells clients about the cluster: the view over the image.
+"""What a broker in a cluster reports to clients about the cluster: the view over the image.
 
-A leader that is not registered is shown as none: clients ask again, instead of connecting to what is not there. The image may
-still name it until the controller has elected another.
+A leader that is not registered is shown as no leader: clients ask again instead of connecting to a broker that is down. The image
+may still name it until the controller has elected another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 
 
 class ImageView:
-    """A `ClusterView` of the image as it is whenever somebody asks."""
+    """A `ClusterView` of the image as it is at each call."""
 
     def __init__(self, image: Callable[[], Image]) -> None:
         self._image = image
@@ -28,17 +28,17 @@ class ImageView:
 
     @property
     def controller_id(self) -> int:
-        """One that is not registered any more is nobody to ask."""
+        """-1 if the controller is no longer registered: clients could not reach it."""
         image = self._image()
         return image.controller.broker_id if image.controller.broker_id in image.brokers else -1
 
     def brokers(self, listener: str) -> Sequence[BrokerAddress]:
-        """Those that have the listener: what the others advertise elsewhere may be out of reach for who asks here."""
+        """Those that have the listener: addresses on other listeners may be out of this client's reach."""
         found = (_address(node, listener) for _, node in sorted(self._image().brokers.items()))
         return [address for address in found if address is not None]
 
     def _broker(self, broker_id: int, listener: str) -> BrokerAddress | None:
-        """Where one broker is reached; None: it is not there, or not on this listener."""
+        """The address of one broker; None: it is not registered, or does not have this listener."""
         node = self._image().brokers.get(broker_id)
         return None if node is None else _address(node, listener)
 

@@ -1,10 +1,10 @@
 """The journal: one sequential znode /logbus/changes/c-N for each transaction that changes something, holding its changes.
 
-ZooKeeper's truth is in Kafka's znodes; the journal is the news of it. Every broker watches one directory and reads what is new,
-which costs a hundredth of reading the changed znodes one by one. N has no holes and is in the order of the commits, so a gap
-means that entries were trimmed: then everything is read again. Nothing is lost by losing the journal.
+The authoritative state is in Kafka's znodes; the journal only announces changes to it. Every broker watches one directory and
+reads what is new, which costs a hundredth of reading the changed znodes one by one. N is consecutive and in commit order, so a
+gap means that entries were trimmed: then everything is read again. Losing the journal loses nothing.
 
-An entry is JSON: a list of changes in their order, states of one topic that follow each other in one row. Pure.
+An entry is JSON: a list of changes in their order, with consecutive states of one topic in one row. Pure.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from broker.coordination.znodes import (
 )
 from broker.storage.meta_properties import encode_id
 
-STATES_MAX = 250  # in one transaction: a reader needs a millisecond for such an entry
+STATES_MAX = 250  # in one transaction: reading such an entry takes a millisecond
 
 _PREFIX = "c-"
 
 
 def journal_entry(changes: Sequence[Journaled]) -> Create:
-    """The operation that every transaction carries along with what it changes."""
+    """The operation that every transaction carries in addition to its changes."""
     return Create(path=f"{CHANGES}/{_PREFIX}", data=encode_changes(changes), is_sequential=True)
 
 
 def state_writes(changes: Sequence[StateChange]) -> list[Operation]:
-    """The whole transaction that replaces states of partitions, of which each was seen with the version before; whoever is fenced
-    by more puts those checks before it. It is refused too where a topic was deleted meanwhile, though it was made again."""
+    """The complete transaction that replaces partition states, each of which was read with the previous version; a caller with
+    further fencing puts its checks in front. It is also refused if a topic was deleted in the meantime, even if recreated."""
     topics = dict.fromkeys(change.topic_id for change in changes)
     return [
         *(Check(path=topic_id_path(topic_id), version=-1) for topic_id in topics),
@@ -73,7 +73,7 @@ def entry_path(position: int) -> str:
 
 
 def entry_positions(names: Iterable[str]) -> list[int]:
-    """The entries among the names below /logbus/changes, in their order."""
+    """The positions of the entries among the names below /logbus/changes, in ascending order."""
     digits = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
     return sorted(int(number) for number in digits if number.isdecimal())
 
@@ -90,8 +90,8 @@ def encode_changes(changes: Iterable[Journaled]) -> bytes:
 
 
 def decode_changes(data: bytes) -> tuple[Journaled, ...]:
-    """The changes of an entry in their order. MalformedNode also where a newer broker wrote what this one does not know; to the
-    reader that is a gap."""
+    """The changes of an entry in their order. MalformedNode also if a newer broker wrote something this one does not know; the
+    reader treats that as a gap."""
     with reading("an entry of the journal"):
         return tuple(change for row in json.loads(data)["changes"] for change in _DECODERS[row["kind"]](row))
 

@@ -1,14 +1,14 @@
 """The topic registry of a single broker: names, ids, partition counts and overrides, in one small JSON file.
 
-The file is the truth about which topics exist. It is replaced as a whole, before the partition directories of a new topic are
-made and before those of a deleted one are removed. So a crash in between leaves a topic whose empty partitions are still to be
-made, or directories of a topic whose id stands among the deleted ones, to be removed: never records without a name.
+The file is authoritative for which topics exist. It is replaced atomically, before the partition directories of a new topic are
+created and before those of a deleted one are removed. So a crash in between leaves a topic whose empty partitions still have to
+be created, or directories still to be removed of a topic whose id is listed as deleted: never records without a name.
 
-What is planned and what is public are two things. `plan` and `forget` change what the next write of the file will hold; `publish`
-and `hide` what clients see. The first comes before the disk, the second after it: nobody is shown a topic that a power cut could
-still take back.
+What is planned and what is public are separate. `plan` and `forget` change what the next write of the file will hold; `publish`
+and `hide` change what clients see. The first happen before the write, the second after it: no client sees a topic that a power
+failure could still undo.
 
-Producer ids are taken in blocks that are written down before the first of them is used: none is given twice.
+Producer ids are taken in blocks that are recorded before the first id is used: none is assigned twice.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TOPICS_FILE = "topics.json"
 _PRODUCER_IDS_FILE = "producer-ids.json"
 _FORMAT_VERSION = 1
 _PRODUCER_ID_BLOCK = 1000  # as Kafka: one write per thousand producers
-_PRODUCER_IDS_AHEAD = 100  # with fewer left the next block is asked for
+_PRODUCER_IDS_AHEAD = 100  # with fewer left the next block is requested
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
 
 
 class Files(Protocol):
-    """The storage room's small-file helpers; writing is for any thread."""
+    """The small-file helpers of the data directory; writing may run on any thread."""
 
     def read_json(self, name: str) -> Any | None: ...
 
@@ -46,7 +46,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic; the id is stable through restarts and never that of an earlier topic of the same name."""
+    """One topic; the id is stable across restarts and never that of an earlier topic of the same name."""
 
     name: str
     topic_id: uuid.UUID
@@ -60,18 +60,18 @@ class Topic:
 
 
 def check_topic_name(name: str | None) -> None:
-    """InvalidTopic where a name breaks Kafka's rules."""
+    """Raises InvalidTopic if a name breaks Kafka's rules."""
     if not name or not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidTopic(f"topic name {str(name)[:260]!r} is not 1 to 249 of [a-zA-Z0-9._-], or is '.' or '..'")
 
 
 def folded(name: str) -> str:
-    """Names that are the same in Kafka's metrics, where '.' becomes '_', may not stand side by side."""
+    """The name as in Kafka's metrics, where '.' becomes '_': two topics may not share it."""
     return name.replace(".", "_")
 
 
 class ShownTopics:
-    """The topics that clients see, by name and by id: how both registries are read."""
+    """The topics that clients see, by name and by id: the read side of both registries."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
@@ -103,7 +103,7 @@ class ShownTopics:
 
 
 class TopicRegistry(ShownTopics):
-    """Every topic, by name and by id; see the file's theory."""
+    """Every topic, by name and by id; see the module docstring."""
 
     def __init__(self, files: Files, new_id: Callable[[], uuid.UUID]) -> None:
         super().__init__()
@@ -123,23 +123,23 @@ class TopicRegistry(ShownTopics):
             )
             self.plan(topic)
             self.publish(topic)
-        # Ids of topics that were deleted, and whose directories may still have their names.
+        # Ids of deleted topics whose directories may still have their old names.
         self.deleted: set[uuid.UUID] = {uuid.UUID(text) for text in stored.get("deleted", ())}
 
     # What the file will hold
 
     def new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
-        """A topic with an id of its own, not planned yet; raises what is wrong with its name."""
+        """A topic with a new id, not planned yet; raises what is wrong with its name."""
         check_topic_name(name)
         if name in self._rows:
             raise TopicAlreadyExists(f"topic {name!r} exists")
         other = self._names_folded.get(folded(name), name)
-        if other != name and name not in INTERNAL_TOPICS:  # ours are made whatever an older broker let clients make
+        if other != name and name not in INTERNAL_TOPICS:  # ours are created even if a colliding one exists
             raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
         return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
 
     def plan(self, topic: Topic) -> None:
-        """The next write holds the topic so."""
+        """The next write will hold the topic in this form."""
         row = {
             "name": topic.name,
             "id": str(topic.topic_id),
@@ -150,13 +150,13 @@ class TopicRegistry(ShownTopics):
         self._names_folded.setdefault(folded(topic.name), topic.name)
 
     def forget(self, topic: Topic) -> None:
-        """The next write does not hold the topic."""
+        """The next write will not hold the topic."""
         del self._rows[topic.name]
         if topic.name not in INTERNAL_TOPICS and self._names_folded.get(folded(topic.name)) == topic.name:
             del self._names_folded[folded(topic.name)]
 
     def write_job(self) -> Callable[[], None]:
-        """A job for any thread that writes what is planned now; StorageError."""
+        """A job for any thread that writes what is currently planned; StorageError."""
         rows, deleted = list(self._rows.values()), sorted(map(str, self.deleted))
 
         def write() -> None:
@@ -168,7 +168,7 @@ class TopicRegistry(ShownTopics):
     # What clients see
 
     def publish(self, topic: Topic) -> None:
-        """The topic is so from now on."""
+        """Clients see the topic in this form from now on."""
         self._topics[topic.name] = topic
         self._by_id[topic.topic_id] = topic
 
@@ -181,8 +181,8 @@ TakenId = Callable[[int, BaseException | None], None]
 
 
 class ProducerIds:
-    """Hands out producer ids, each once in the life of the data directory. The next block is written down while the last ids of
-    the one before are given, so that hardly anybody waits for the disk."""
+    """Assigns producer ids, each once in the life of the data directory. The next block is recorded while the last ids of the
+    current one are being assigned, so that a client seldom waits for the disk."""
 
     def __init__(self, files: Files, store: Store) -> None:
         stored = files.read_json(_PRODUCER_IDS_FILE) or {"next": 1000}
@@ -197,8 +197,8 @@ class ProducerIds:
         self._writes = GroupedWrites(store, snapshot)
 
     def take(self, then: TakenId) -> None:
-        """Call `then(id, None)` with an id that nobody had, at once where there is one; `then(-1, error)` where the disk refuses
-        to write down that it was given."""
+        """Call `then(id, None)` with an unused id, at once if there is one; `then(-1, error)` if its block cannot be recorded
+        on disk."""
         if self._next < self._block_end:
             then(self._give(), None)
         else:
@@ -222,7 +222,7 @@ class ProducerIds:
             elif error is not None:
                 then(-1, error)
             else:
-                self.take(then)  # more waited than one block holds
+                self.take(then)  # more requests waited than one block holds
 
 
 class KnownTopics(Protocol):
@@ -235,13 +235,13 @@ class KnownTopics(Protocol):
     def __len__(self) -> int: ...
 
     def names(self) -> list[str]:
-        """In their order."""
+        """Sorted."""
 
     def get(self, name: str) -> Topic:
-        """UnknownTopicOrPartition."""
+        """Raises UnknownTopicOrPartition."""
 
     def get_by_id(self, topic_id: uuid.UUID) -> Topic:
-        """UnknownTopicId."""
+        """Raises UnknownTopicId."""
 
     def new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
-        """A topic that is not there yet, with an id of its own; raises what is wrong with its name."""
+        """A topic that does not exist yet, with a new id; raises what is wrong with its name."""

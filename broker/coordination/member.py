@@ -1,10 +1,10 @@
-"""This broker as a member of its cluster: its store, its registration, its image, and whoever waits for something in the image.
+"""This broker as a member of its cluster: its store, its registration, its image, and callers waiting for something in the image.
 
-A broker writes to ZooKeeper and learns from the journal what came of it, as all others do. So whoever has changed something for
-a client waits until the image shows it (`when_seen`), and is told at the end of that turn: by then all other rooms have acted on
-it too, and what this broker answers next is the new state.
+A broker writes to ZooKeeper and learns the outcome from the journal, as all others do. So a handler that has changed something
+for a client waits until the image shows it (`when_seen`), and is called at the end of that turn: by then all other parts of the
+broker have acted on it too, and this broker's next answers reflect the new state.
 
-Handlers find it in their context; a broker that is alone has none. Everything is called on the loop's thread.
+Handlers find it in their context; a single broker has none. Everything is called on the loop's thread.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from broker.errors import BrokerError, RequestTimedOut
 
 logger = logging.getLogger("broker.coordination")
 
-TICK_SECONDS = 1.0  # how often what was not answered is asked again
+TICK_SECONDS = 1.0  # how often unanswered requests are repeated
 
 IsSo = Callable[[Image], bool]
 Then = Callable[[BrokerError | None], None]
 
 
 class _Wait:
-    """Somebody waits for something in the image. Told once."""
+    """A caller waiting for something in the image; its callback runs once."""
 
     __slots__ = ("deadline", "is_so", "then", "timeout_ms")
 
@@ -41,8 +41,8 @@ class _Wait:
 
 
 class ClusterMember:
-    """See the file's theory. `node` is what others shall know of this broker; the cluster's ids and `on_fenced` are those of
-    `Registration`."""
+    """See the module docstring. `node` is what this broker publishes about itself; the cluster's ids and `on_fenced` are those
+    of `Registration`."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class ClusterMember:
         self.follower = ImageFollower(store)
         self.follower.listen(self._changed)
         self.away_since: float | None = clock.monotonic()  # since when there is no connection to ZooKeeper
-        # What this broker does as the controller: give the lead of partitions to the preferred leaders, or, unclean, to whoever
-        # is there. Whoever does the controller's work puts it here.
+        # What this broker does as the controller: elect the preferred leaders of partitions, or, unclean, any live replica. Set
+        # by the code that does the controller's work.
         self.elect: Callable[[Iterable[tuple[str, int]], bool], None] = lambda partitions, is_unclean: None
         self._clock = clock
         self._waits: dict[_Wait, None] = {}
@@ -79,23 +79,23 @@ class ClusterMember:
 
     @property
     def image(self) -> Image:
-        """What the brokers agree on, as far as this one knows."""
+        """What the brokers agree on, as far as this one has learnt it."""
         return self.follower.image
 
     def begin(self, listeners: Sequence[StoreEvents] = ()) -> None:
-        """Connect. `listeners` are told what the store says after registration and image."""
+        """Connect. `listeners` get the store's events after registration and image."""
         self._tick_at = self._clock.monotonic() + TICK_SECONDS
         self.store.begin(EventFan([self, self.registration, self.follower, *listeners]))
 
     def when_seen(self, is_so: IsSo, then: Then, timeout_ms: int) -> None:
-        """Call `then(None)` once `is_so(image)`, at once where it is so already; `then(RequestTimedOut)` after `timeout_ms`."""
+        """Call `then(None)` once `is_so(image)`, at once if it already is; `then(RequestTimedOut)` after `timeout_ms`."""
         if is_so(self.image):
             then(None)
         else:
             deadline = self._clock.monotonic() + max(timeout_ms, 0) / 1000
             self._waits[_Wait(is_so, then, deadline, timeout_ms)] = None
 
-    # What the store says
+    # Events of the store
 
     def connected(self, session_id: int) -> None:
         self.away_since = None
@@ -104,20 +104,20 @@ class ClusterMember:
         self.away_since = self._clock.monotonic()
 
     def changed(self, path: str) -> None:
-        """Watches are the image's."""
+        """Nothing to do: watches are handled by the image."""
 
     # The loop
 
     @property
     def due(self) -> float:
-        """When `work` or the store's `drain` has something to do though nothing arrives."""
+        """When `work` or the store's `drain` has something to do even if nothing arrives."""
         due = min(self._tick_at, self.store.next_deadline())
         if not self._waits:
             return due
         return -inf if self._has_news else min(due, *[wait.deadline for wait in self._waits])
 
     def work(self, now: float) -> None:
-        """At the end of a turn: tell those for whom the image has come true, or whose time is over."""
+        """At the end of a turn: call back the waiters whose condition the image now meets, or whose time is over."""
         if now >= self._tick_at:
             self._tick_at = now + TICK_SECONDS
             self.registration.tick()
@@ -142,7 +142,7 @@ class ClusterMember:
 
 
 class EventFan:
-    """Tells each of them, in their order: whoever registers comes before whoever reads, so that a read shows the registration."""
+    """Passes events to each listener, in order: registration comes before reading, so that a read shows the registration."""
 
     def __init__(self, listeners: Sequence[StoreEvents]) -> None:
         self._listeners = tuple(listeners)

@@ -1,7 +1,7 @@
 """Producer ids of a cluster: each broker takes blocks of them from /latest_producer_id_block, as Kafka's do.
 
-The next block is asked for when half of one is used, so that hardly anybody waits for ZooKeeper. A block of which it is not
-known whether it was taken is left alone: there are 2^63 ids, and one that two producers have would mix up their sequences.
+The next block is requested when half of one is used, so that a client seldom waits for ZooKeeper. A block that may or may not
+have been taken is abandoned: there are 2^63 ids, while two producers with the same id would mix up their sequences.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from broker.errors import BrokerError, RequestTimedOut
 logger = logging.getLogger("broker.coordination")
 
 BLOCK_IDS = 1_000
-ATTEMPTS = 20  # as many brokers may be quicker, one after the other
+ATTEMPTS = 20  # how often other brokers may be faster in a row
 
 TakenId = Callable[[int, BaseException | None], None]
 
 
 class ProducerIdBlocks:
-    """Hands out producer ids, each once in the life of the cluster."""
+    """Assigns producer ids, each once in the life of the cluster."""
 
     def __init__(self, store: Store, broker_id: int) -> None:
         self._store = store
         self._broker_id = broker_id
-        self._ids: deque[range] = deque()  # of at most two blocks, both not empty
+        self._ids: deque[range] = deque()  # of at most two blocks, neither empty
         self._waiting: deque[TakenId] = deque()
         self._is_asking = False
 
     def take(self, then: TakenId) -> None:
-        """Call `then(id, None)` with an id that nobody had, at once where there is one; `then(-1, error)` where ZooKeeper
-        does not answer."""
+        """Call `then(id, None)` with an unused id, at once if there is one; `then(-1, error)` if ZooKeeper does not
+        answer."""
         if self._ids:
             then(self._give(), None)
         else:
@@ -64,11 +64,11 @@ class ProducerIdBlocks:
             elif error is not None:
                 _tell(then, -1, error)
             else:
-                self.take(then)  # more waited than one block holds
+                self.take(then)  # more requests waited than one block holds
 
 
 def _tell(then: TakenId, producer_id: int, error: BrokerError | None) -> None:
-    """One that cannot be told is nobody else's business."""
+    """A callback that fails must not affect the others."""
     try:
         then(producer_id, error)
     except Exception:
@@ -76,7 +76,7 @@ def _tell(then: TakenId, producer_id: int, error: BrokerError | None) -> None:
 
 
 def take_block(broker_id: int) -> Script[ProducerIdBlock]:
-    """A block that is this broker's alone."""
+    """Reserve a block for this broker alone."""
     for _ in range(ATTEMPTS):
         found = yield from read_twice(PRODUCER_ID_BLOCK)
         if isinstance(found, NoNode):

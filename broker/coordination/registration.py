@@ -1,23 +1,23 @@
-"""This broker's place in the cluster: which cluster it is, which process has the broker's id, and that it is there.
+"""This broker's place in the cluster: which cluster it is, which process owns the broker's id, and that it is registered.
 
-Before recovery's outcome counts for anything (`enter`):
-1. the paths that everybody needs are made, the cluster's id is made or compared with that of the data directory;
-2. the incarnation is raised: the version of /logbus/incarnations/B. Whoever holds an older one is an earlier process, and its
-   fetches count no longer. The same transaction makes sure that nobody is registered under the id: it creates the broker's node
-   and deletes it again, which fails if there is one.
+Before recovery's outcome matters (`enter`):
+1. the base paths are created, the cluster's id is created or compared with that of the data directory;
+2. the incarnation is raised: the version of /logbus/incarnations/B. A process with an older one is a predecessor, and its
+   fetches no longer count. The same transaction ensures that no process is registered under the id: it creates the broker's node
+   and deletes it again, which fails if the node exists.
 Once everything is ready (`register`), and again for each new session: /brokers/ids/B, only while the incarnation is still ours.
 
-A registration under our id that we find is one of three:
-* ours: of this session. Done.
-* ours, of an earlier session, or of our dead predecessor: it names our data directory, and whoever holds that directory's lock
-  is us. It is replaced at once; waiting for the end of its session would keep the broker away for nothing.
-* a stranger's: with another data directory. A broker that moved to another disk has left one that will go within the session
-  timeout, so that long we wait. After that a live process has our id, and we refuse to start.
+A registration found under our id is one of three:
+* ours, of this session. Done.
+* ours, of an earlier session, or that of our dead predecessor: it names our data directory, and we hold that directory's lock.
+  It is replaced at once; waiting for its session to end would keep the broker away for nothing.
+* a stranger's: with another data directory. A broker that moved to another disk leaves one that is gone within the session
+  timeout, so we wait that long. If it is still there after that, a live process has our id, and we refuse to start.
 
-An incarnation above ours means that somebody else has taken our id: while our session was over, or with a copy of our directory.
-This process must not go on (`on_fenced`). The image tells too (`seen`), also when our node was removed by hand.
+An incarnation above ours means that another process has taken our id: while our session was over, or with a copy of our
+directory. This process must not continue (`on_fenced`). The image shows this too (`seen`), and if our node was removed by hand.
 
-No answer is ever trusted to come: every step begins by looking, so it can be repeated, and is, after each connection and each
+No answer is relied on to arrive: every step begins by reading, so it can be repeated, and is, after each connection and each
 `tick` until it is done.
 """
 
@@ -48,7 +48,7 @@ class RunningElsewhere(StartupError):
 
 
 class IdTaken(StartupError):
-    """Another process has raised the incarnation: this one is the past."""
+    """Another process has raised the incarnation: this one is outdated."""
 
 
 class _Step(Enum):
@@ -58,8 +58,8 @@ class _Step(Enum):
 
 
 class Registration:
-    """See the file's theory. `node` says what others shall know of this broker; its incarnation is set here. `cluster_id` is that
-    of the data directory, "" for a new one; then it becomes what ZooKeeper has, or `new_cluster_id` where it has none."""
+    """See the module docstring. `node` is what this broker publishes about itself; its incarnation is set here. `cluster_id` is
+    that of the data directory, "" for a new one; then it becomes what ZooKeeper has, or `new_cluster_id` if that has none."""
 
     def __init__(
         self,
@@ -80,32 +80,32 @@ class Registration:
         self._clock = clock
         self._session_timeout_ms = session_timeout_ms
         self._on_fenced = on_fenced
-        self._steps: dict[_Step, Then | None] = {}  # that are wanted for each session, with whoever waits for the first time
+        self._steps: dict[_Step, Then | None] = {}  # wanted in each session, with the callback for the first time
         self._owed: dict[_Step, None] = {}
         self._asking: Asking[None] | None = None
         self._stranger_since: float | None = None
         self._is_entered = False
-        self._is_registered = False  # once at least
-        self.was_member = False  # an earlier process was registered with this data directory; known once entered
+        self._is_registered = False  # at least once
+        self.was_member = False  # an earlier process was registered with this data directory; set by `enter`
 
     @property
     def incarnation(self) -> int:
         return self.node.incarnation
 
     def enter(self, then: Then) -> None:
-        """Cluster id and incarnation; `then(None)` when this process is the broker, or why it cannot be."""
+        """Cluster id and incarnation; `then(None)` when this process is the broker, or with the reason why it cannot be."""
         self._want(_Step.ENTER, then)
 
     def register(self, then: Then) -> None:
-        """Be there for the others, now and in each new session; `then` is called the first time."""
+        """Register now and in each new session; `then` is called the first time."""
         self._want(_Step.REGISTER, then)
 
     def leave(self, then: Then) -> None:
-        """Tell the others that the broker is being stopped."""
+        """Announce that the broker is being stopped."""
         self._want(_Step.LEAVE, then)
 
     def seen(self, image: Image) -> None:
-        """What the image says of this broker; called with each new one."""
+        """Check what the image says about this broker; called with each new one."""
         if self._is_entered and image.incarnations.get(self.node.broker_id, -1) > self.incarnation:
             self.close()
             self._on_fenced(self._id_taken())
@@ -114,7 +114,7 @@ class Registration:
             self._go_on()
 
     def close(self) -> None:
-        """Nothing is wanted any more; the session's end removes the rest."""
+        """Stop all steps; the end of the session removes the ephemeral nodes."""
         self._is_entered = self._is_registered = False
         self._steps.clear()
         self._owed.clear()
@@ -122,24 +122,24 @@ class Registration:
             self._asking.stop()
             self._asking = None
 
-    # What the store says
+    # Events of the store
 
     def connected(self, _session_id: int) -> None:
         if self._asking is not None:
             self._asking.stop()
             self._asking = None
-        self._stranger_since = None  # while ZooKeeper was away no session ended: a stranger's has all its time again
+        self._stranger_since = None  # no session ended while ZooKeeper was away: a stranger's timeout restarts
         self._owed = dict.fromkeys(self._steps)
         self._go_on()
 
     def suspended(self) -> None:
-        """What is registered may live on or not; the next connection tells."""
+        """Nothing to do: whether the registration survives will show on the next connection."""
 
     def changed(self, path: str) -> None:
-        """Watches are `follow.py`'s."""
+        """Nothing to do: watches are handled by `follow.py`."""
 
     def tick(self) -> None:
-        """About once a second: ask again what was not answered or has to wait."""
+        """About once a second: repeat what was not answered or had to wait."""
         self._go_on()
 
     def _want(self, step: _Step, then: Then) -> None:
@@ -165,10 +165,10 @@ class Registration:
         self._owed.pop(step, None)
         then = self._steps.get(step)
         self._is_registered |= error is None and step is _Step.REGISTER
-        # The incarnation outlives sessions, so entering is done once for a process. A registration and the word that we leave are
-        # ephemeral: they are gone with the session and are owed again in the next one.
+        # The incarnation outlives sessions, so a process enters once. The registration and the notice that we are leaving are
+        # ephemeral: they vanish with the session and are owed again in the next one.
         if error is None and step is not _Step.ENTER:
-            self._steps[step] = None  # wanted again in the next session, with nobody waiting
+            self._steps[step] = None  # wanted again in the next session, without a callback
         else:
             self._steps.pop(step, None)
         if then is not None:
@@ -180,7 +180,7 @@ class Registration:
         self._go_on()
 
     def _may_pass(self) -> bool:
-        """Whether a stranger's registration may still be that of a session that is about to end."""
+        """Whether a stranger's registration may still belong to a session that is about to end."""
         now = self._clock.monotonic()
         if self._stranger_since is None:
             self._stranger_since = now
@@ -198,7 +198,7 @@ class Registration:
         if isinstance(found, NoNode):
             proposed = self.cluster_id or self._new_cluster_id
             yield from commit([Create(path=znodes.CLUSTER_ID, data=znodes.encode_cluster_id(proposed))])
-            found = yield from read(znodes.CLUSTER_ID)  # ours or that of another broker which was quicker
+            found = yield from read(znodes.CLUSTER_ID)  # ours, or that of another broker that was faster
             if isinstance(found, NoNode):
                 raise AnswerLost("the cluster's id could not be made")
         stored = znodes.decode_cluster_id(found.data)
@@ -218,8 +218,8 @@ class Registration:
         wanted = incarnation.version + 1 if isinstance(incarnation, Node) else 0
         operations: list[Operation]
         if isinstance(registered, NoNode):
-            # No server checks that a node is absent, but a Create does. Without it a predecessor that registers between our look
-            # and this transaction would be live beside us, with an incarnation of which it does not know that it is over.
+            # ZooKeeper has no check for the absence of a node, but Create implies one. Without it a predecessor that registers
+            # between our read and this transaction would be live next to us, unaware that its incarnation is over.
             operations = [Create(path=broker_path, is_ephemeral=True), Delete(path=broker_path)]
         else:
             self._check_directory(registered)
@@ -233,7 +233,7 @@ class Registration:
         if isinstance(outcome, Refused):
             raise AnswerLost(f"another process is taking the broker's id: {outcome}")
         if isinstance(outcome, Unknown):
-            raise AnswerLost(outcome.detail)  # if it was raised, nobody has this incarnation: the next try takes another
+            raise AnswerLost(outcome.detail)  # if it was raised, no process uses it: the next attempt takes another
         self.was_member = isinstance(member, Node) and member.data == mine
         self.node = replace(self.node, incarnation=wanted)
         self._is_entered = True
@@ -308,7 +308,7 @@ def _make_base_paths() -> Script[None]:
 
 
 def _must_commit(operations: Sequence[Operation]) -> Script[None]:
-    """Whatever else comes of it, look again and try again."""
+    """Any outcome other than Committed makes the step read again and retry."""
     outcome = yield from commit(operations)
     if not isinstance(outcome, Committed):
         raise AnswerLost(str(outcome))

@@ -1,9 +1,9 @@
-"""What any broker may write when a client asks: topics made, grown and marked for deletion, settings of topics and brokers.
+"""What any broker may write at a client's request: topics created, grown and marked for deletion, settings of topics and brokers.
 
-Nobody forwards to the controller. Each write is one transaction, conditional on what its writer saw, and carries its journal
-entry. Where it is refused because somebody was quicker, the script looks again and decides anew. Where the answer is lost, it
-looks at the node and compares with what was wanted: a topic by its id, which nobody else has, settings by version and values.
-What still cannot be told after some attempts is RequestTimedOut, as with Kafka: the client asks again, or looks.
+Nothing is forwarded to the controller. Each write is one transaction, conditional on what its writer has read, and carries its
+journal entry. If it is refused because another broker was faster, the script reads again and decides again. If the answer is
+lost, it reads the node and compares it with what was wanted: a topic by its id, which is unique, settings by version and values.
+If the outcome is still unclear after some attempts, that is RequestTimedOut, as in Kafka: the client retries, or checks.
 
 Each function here is a script (asking.py). It ends when ZooKeeper has the change; the image has it a moment later.
 """
@@ -40,21 +40,21 @@ from broker.coordination.store import (
 from broker.coordination.znodes import TopicNode
 from broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 
-PARTITIONS_AT_ONCE = 1_000  # made in one transaction: a second of ZooKeeper's time
+PARTITIONS_AT_ONCE = 1_000  # created in one transaction: a second of ZooKeeper's time
 ATTEMPTS = 5
 
-Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the settings that are to those that shall be
+Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the current settings to the wanted ones
 
 
 def create_topic(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[None]:
-    """All of a topic's nodes, states included, in one transaction: there is no moment at which it has no leaders. A topic of more
-    than PARTITIONS_AT_ONCE begins smaller and is grown by the transactions that follow. TopicAlreadyExists, or InvalidTopic where
-    another broker was quicker with a name that collides."""
+    """Create all of a topic's nodes, states included, in one transaction: it is never without leaders. A topic of more than
+    PARTITIONS_AT_ONCE partitions starts smaller and is grown by further transactions. TopicAlreadyExists, or InvalidTopic if
+    another broker was faster with a colliding name."""
     count = _fitting(TopicNode.of(topic), topic.states, settings)
     first = replace(topic, replicas=topic.replicas[:count], states=topic.states[:count], version=0)
     for _ in range(ATTEMPTS):
-        # Also after a refusal we look whether the topic is made, and not only after a lost answer: what refuses this attempt may
-        # be an earlier one of ours whose answer was lost. Ours it is if the id is.
+        # Check whether the topic exists after a refusal too, not only after a lost answer: this attempt may have been refused
+        # because of an earlier one of ours whose answer was lost. The topic is ours if it has our id.
         outcome = yield from commit((yield from _creation(first, settings)))
         if isinstance(outcome, Committed) or (yield from _is_made(topic)):
             if count < topic.partition_count:
@@ -64,7 +64,7 @@ def create_topic(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[Non
 
 
 def _is_made(topic: ClusterTopic) -> Script[bool]:
-    """Whether a creation of which we know nothing has happened. TopicAlreadyExists if there is one that is not ours."""
+    """Whether a creation with an unknown outcome has happened. TopicAlreadyExists if the topic is not ours."""
     found = yield from read_twice(znodes.topic_path(topic.name))
     if isinstance(found, NoNode):
         return False
@@ -75,7 +75,7 @@ def _is_made(topic: ClusterTopic) -> Script[bool]:
 
 def _creation(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[list[Operation]]:
     settings_path = znodes.topic_settings_path(topic.name)
-    leftover = yield from read_twice(settings_path)  # a tool may have written settings of a topic that there is not
+    leftover = yield from read_twice(settings_path)  # a tool may have written settings for a topic that does not exist
     data = znodes.encode_settings(settings)
     names = yield from _taking_name(topic.name)
     operations: list[Operation] = [
@@ -112,13 +112,13 @@ def _taking_name(name: str) -> Script[list[Operation]]:
 def grow_topic(
     name: str, topic_id: UUID, first: int, replicas: Sequence[tuple[int, ...]], states: Sequence[PartitionState]
 ) -> Script[None]:
-    """Add partitions, of which `first` is the first. UnknownTopicOrPartition if there is no such topic, or another of its name;
-    InvalidPartitions if somebody else grew it meanwhile."""
+    """Add partitions, numbered from `first`. UnknownTopicOrPartition if the topic does not exist, or its name now belongs to
+    another; InvalidPartitions if another request grew it in the meantime."""
     end = first + len(replicas)
     done = first
-    # Each turn of this loop is one look and one transaction, whose outcome is not even asked for: the next look shows how many
-    # partitions there are. So a refusal, a lost answer and a success of somebody's identical request all end the same way. A
-    # large growth takes several transactions, hence more turns.
+    # Each iteration is one read and one transaction, whose outcome is ignored: the next read shows how many partitions there
+    # are. So a refusal, a lost answer and the success of an identical request all end the same way. A large growth takes several
+    # transactions, hence more iterations.
     for _ in range(ATTEMPTS + 2 * len(replicas)):
         node = yield from _read_topic(name, topic_id)
         done = len(node.replicas)
@@ -144,7 +144,7 @@ def grow_topic(
 
 
 def delete_topic(name: str, topic_id: UUID) -> Script[None]:
-    """Mark it: it serves nobody any more, and the controller removes it. That it was marked or is gone already is as good."""
+    """Mark it for deletion: it is no longer served, and the controller removes it. Already marked or gone is success, too."""
     for _ in range(ATTEMPTS):
         topic = yield from read_twice(znodes.topic_path(name))
         if isinstance(topic, NoNode) or znodes.decode_topic(name, topic.data, topic.version).topic_id != topic_id:
@@ -164,7 +164,7 @@ def delete_topic(name: str, topic_id: UUID) -> Script[None]:
 
 
 def change_topic_settings(name: str, topic_id: UUID, rewrite: Rewrite) -> Script[Settings]:
-    """The topic's settings after `rewrite`, which is asked again if somebody else changed them meanwhile."""
+    """The topic's settings after `rewrite`, which is called again if another broker changed them in the meantime."""
     path = znodes.topic_settings_path(name)
     for _ in range(ATTEMPTS):
         yield from _read_topic(name, topic_id)
@@ -183,7 +183,7 @@ def change_topic_settings(name: str, topic_id: UUID, rewrite: Rewrite) -> Script
 
 
 def change_broker_settings(name: str, rewrite: Rewrite) -> Script[Settings]:
-    """The same for those of a broker, by id, or of all (znodes.EVERY_BROKER)."""
+    """The same for the settings of one broker, by id, or of all (znodes.EVERY_BROKER)."""
     path = znodes.broker_settings_path(name)
     for _ in range(ATTEMPTS):
         found = yield from read_twice(path)
@@ -217,11 +217,11 @@ def _write(path: str, data: bytes, found: Node | NoNode) -> Operation:
     return Set(path=path, data=data, version=found.version) if isinstance(found, Node) else Create(path=path, data=data)
 
 
-# A lost answer is the case that makes all of this long: the connection broke after the request had left, and the write has
-# happened or has not. Looking is the only way to know, and what is compared has to be something that nobody else would have
-# written.
+# The lost answer is the case that makes all of this long: the connection broke after the request was sent, and the write may or
+# may not have happened. Reading is the only way to find out, and what is compared has to be something that no other writer would
+# have written.
 def _holds(path: str, wanted: Settings) -> Script[bool]:
-    """Whether a write of which we know nothing has happened. Equal settings of another writer are as good."""
+    """Whether a write with an unknown outcome has happened. Equal settings by another writer are just as good."""
     found = yield from read_twice(path)
     return isinstance(found, Node) and znodes.decode_settings(found.data, found.version) == wanted
 
@@ -240,11 +240,11 @@ def _state_changes(name: str, topic_id: UUID, states: Sequence[PartitionState], 
 
 
 def _fitting(topic: TopicNode, states: Sequence[PartitionState], settings: Mapping[str, str]) -> int:
-    """How many of the topic's last partitions, of which these are the states, may be made in one transaction. Everything stands
-    in it twice: as a node and in the journal's entry."""
+    """How many of the partitions with these states, the topic's last ones, can be created in one transaction. It contains
+    everything twice: as a node and in the journal entry."""
     some = states[:PARTITIONS_AT_ONCE]
-    # Measured on the encoded nodes and not estimated from counts: ZooKeeper closes the connection of a request that is larger
-    # than jute.maxbuffer, which ends this broker's session.
+    # Measured on the encoded nodes, not estimated from counts: ZooKeeper closes the connection on a request larger than
+    # jute.maxbuffer, which ends this broker's session.
     fixed = 2 * len(znodes.encode_topic(topic)) + 2 * len(znodes.encode_settings(settings)) + 4 * len(topic.name) + 1_024
     each = 2 * transaction_bytes(_partition_nodes(topic.name, some, len(topic.replicas))) // len(some) + 1
     count = min(len(some), (TRANSACTION_BYTES_MAX - fixed) // each)

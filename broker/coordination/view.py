@@ -1,8 +1,8 @@
-"""What a broker tells clients about the cluster: who is there, who leads what, who coordinates a group.
+"""What a broker reports to clients about the cluster: which brokers are live, which lead what, which coordinates a group.
 
-Handlers ask this instead of "me", so they are the same whether one broker answers from its own topics (`LocalView`) or one of
-many from the image. Every answer is as of now; what is told to clients may be old when it arrives, and they ask again when a
-broker says NOT_LEADER_OR_FOLLOWER. Addresses are those of the listener that the client has asked on.
+Handlers use this instead of assuming "me", so they are the same whether a single broker answers from its own topics (`LocalView`)
+or one of a cluster from the image. Every answer is current; it may be out of date when the client gets it, and the client asks
+again on NOT_LEADER_OR_FOLLOWER. Addresses are those of the listener on which the client is connected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_LEADER = -1
 
 
 class BrokerAddress(NamedTuple):
-    """Where clients reach a broker."""
+    """The address at which clients reach a broker."""
 
     broker_id: int
     host: str
@@ -26,9 +26,9 @@ class BrokerAddress(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """Who has a partition; `leader` is NO_LEADER where nobody leads. `offline` are replicas whose broker is not there, `eligible`
-    those that may lead although they are not in the in-sync set (KIP-966), `adding` and `removing` those of a reassignment under
-    way."""
+    """The replicas of a partition; `leader` is NO_LEADER if there is none. `offline` are replicas whose broker is not registered,
+    `eligible` those that may lead although they are not in sync (KIP-966), `adding` and `removing` those of a reassignment in
+    progress."""
 
     leader: int
     leader_epoch: int
@@ -41,33 +41,33 @@ class PartitionView(NamedTuple):
 
 
 class ClusterView(Protocol):
-    """See the file's theory."""
+    """See the module docstring."""
 
     @property
     def cluster_id(self) -> str: ...
 
     @property
     def controller_id(self) -> int:
-        """-1: there is none just now."""
+        """-1: there is currently none."""
 
     def brokers(self, listener: str) -> Sequence[BrokerAddress]:
-        """All that can be reached, in the order of their ids."""
+        """All that can be reached, ordered by id."""
 
     def partitions(self, topic: Topic, indexes: Iterable[int]) -> list[PartitionView]:
-        """UnknownTopicOrPartition: the topic was deleted meanwhile."""
+        """UnknownTopicOrPartition: the topic was deleted in the meantime."""
 
     def coordinator(self, group_id: str, listener: str) -> BrokerAddress:
-        """The broker that coordinates a group; CoordinatorNotAvailable where nobody does just now."""
+        """The broker that coordinates a group; CoordinatorNotAvailable if there is currently none."""
 
 
 class LocalView:
-    """The view of a broker that is alone: it leads everything, and coordinates every group."""
+    """The view of a single broker: it leads everything, and coordinates every group."""
 
     def __init__(
         self, *, broker_id: int, cluster_id: str, advertised: Mapping[str, Listener], leader_epoch: Callable[[str, int], int]
     ) -> None:
-        """`advertised` is what clients of each listener are told, the first one being told to those of any other;
-        `leader_epoch` that of a partition, or UnknownTopicOrPartition."""
+        """`advertised` is the address reported to clients of each listener, the first one to those of any other;
+        `leader_epoch` returns that of a partition, or raises UnknownTopicOrPartition."""
         self.cluster_id = cluster_id
         self.controller_id = broker_id
         self._leader_epoch = leader_epoch

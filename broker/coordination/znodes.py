@@ -1,19 +1,19 @@
-"""The znodes: where each one is, and the values of `image.py` to their bytes and back.
+"""The znodes: their paths, and the encoding of the values of `image.py` to bytes and back.
 
-Paths, keys and versions are those of Apache Kafka 3.9, so its own tools read what we write. What ours adds stands in keys of its
-own, which Kafka's readers ignore, as we ignore those that we do not know:
+Paths, keys and versions are those of Apache Kafka 3.9, so its own tools can read what we write. What we add is in separate keys,
+which Kafka's readers ignore, as we ignore keys that we do not know:
 
     /brokers/ids/B                          + incarnation, directory_id
-    /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, where there are any
+    /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, if set
     /logbus/incarnations/B                  empty; its version counts the processes that had the id B
-    /logbus/members/B                       the directory_id with which B was last registered: it is one of this cluster
+    /logbus/members/B                       the directory_id with which B was last registered: it belongs to this cluster
     /logbus/leaving/B                       ephemeral: B is being stopped
-    /logbus/topic_ids/ID                    empty; there as long as the topic with this id is
-    /logbus/topic_names/N                   a topic's name; N is the name with '_' for each '.', where there is any. There as
-                                            long as the topic is, so that of two names that collide only one can be made
+    /logbus/topic_ids/ID                    empty; exists while the topic with this id does
+    /logbus/topic_names/N                   a topic's name; N is the name with '_' for each '.', if N has any '_'. Exists while
+                                            the topic does, so that of two colliding names only one can be created
     /logbus/changes/c-N                     the journal (journal.py)
 
-A znode's version is no part of its data, so decoders are given it. What cannot be decoded raises MalformedNode. Pure.
+A znode's version is not part of its data, so it is passed to the decoders. What cannot be decoded raises MalformedNode. Pure.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ TOPIC_IDS = "/logbus/topic_ids"
 TOPIC_NAMES = "/logbus/topic_names"
 CHANGES = "/logbus/changes"
 
-EVERY_BROKER = "<default>"  # below /config/brokers: what holds for all of them
+EVERY_BROKER = "<default>"  # below /config/brokers: the settings that apply to all of them
 
-# Made before anything else, in this order. Kafka's own tools expect some of its parents to exist.
-# Parents before children, and everything that a transaction may name as a parent: a multi cannot make a missing one in passing.
+# Created before anything else, in this order. Kafka's own tools expect some of these parents to exist.
+# Parents before children, and everything that a transaction may need as a parent: a multi does not create missing ones.
 BASE_PATHS: Mapping[str, bytes] = {
     "/cluster": b"",
     "/brokers": b"",
@@ -74,14 +74,14 @@ BASE_PATHS: Mapping[str, bytes] = {
     CHANGES: b"",
 }
 
-# Stands for the state of a partition whose znode is gone: its topic is being deleted, piece by piece. Any real state is newer.
-# A real version is 0 or more, so whatever the journal says later of this partition replaces it.
+# The state of a partition whose znode does not exist: its topic is being deleted, piece by piece. Any real state is newer.
+# A real version is 0 or more, so whatever the journal later says about this partition replaces it.
 NO_STATE = PartitionState(leader=NO_LEADER, leader_epoch=-1, isr=(), version=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicNode:
-    """What the znode of a topic holds: all of a ClusterTopic but the states, which have znodes of their own."""
+    """What the znode of a topic holds: all of a ClusterTopic except the states, which have their own znodes."""
 
     name: str
     topic_id: uuid.UUID
@@ -108,8 +108,8 @@ class TopicNode:
             name=self.name,
             topic_id=self.topic_id,
             replicas=self.replicas,
-            # A topic is read znode by znode while others write: pieces of one that is being deleted are gone already, and of one
-            # that was made again with fewer partitions there may be more states than it has.
+            # A topic is read znode by znode while other brokers write: parts of one being deleted may be gone already, and for
+            # one recreated with fewer partitions there may be more states than it has.
             states=(*states[: len(self.replicas)], *(NO_STATE,) * missing),
             version=self.version,
             adding=self.adding,
@@ -119,7 +119,7 @@ class TopicNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
-    """The producer ids from `start` up to, without, `end` are broker `broker_id`'s to give away."""
+    """The producer ids from `start` up to but excluding `end` are assigned to broker `broker_id`."""
 
     broker_id: int
     start: int
@@ -150,13 +150,13 @@ def state_path(topic: str, index: int) -> str:
 
 
 def topic_id_path(topic_id: uuid.UUID) -> str:
-    """Whoever writes below a topic's nodes checks in the same transaction that this exists. Versions alone do not say that it is
-    the same topic: those of one that was deleted and made again begin anew, and a late write would pass for one of it."""
+    """Every write below a topic's nodes checks in the same transaction that this exists. Versions alone do not show that it is
+    the same topic: they restart when a topic is deleted and recreated, and a late write would be applied to the new one."""
     return f"{TOPIC_IDS}/{encode_id(topic_id)}"
 
 
 def topic_name_path(topic: str) -> str | None:
-    """What a topic's name takes for itself, so that no other that counts as the same is made; None where no other can."""
+    """The node that reserves a topic's name, so that no colliding one can be created; None if no other name can collide."""
     taken = folded(topic)
     return f"{TOPIC_NAMES}/{taken}" if "_" in taken else None
 
@@ -199,7 +199,7 @@ def decode_state(data: bytes, version: int) -> PartitionState:
 
 
 def state_row(state: PartitionState) -> dict[str, Any]:
-    """The state as JSON has it; what is at its default is left out, as Kafka does with the recovery."""
+    """The state as a JSON object; fields at their default are left out, as Kafka does with the recovery state."""
     row: dict[str, Any] = {
         "controller_epoch": state.controller_epoch,
         "leader": state.leader,
@@ -207,7 +207,7 @@ def state_row(state: PartitionState) -> dict[str, Any]:
         "leader_epoch": state.leader_epoch,
         "isr": state.isr,
     }
-    # Left out at their defaults: nearly all partitions have them there, and the states of a thousand partitions travel in one
+    # Left out at their defaults: that is what nearly all partitions have, and the states of a thousand partitions go into one
     # transaction.
     if state.is_recovering:
         row["leader_recovery_state"] = 1
@@ -239,14 +239,14 @@ def encode_topic(topic: TopicNode | ClusterTopic) -> bytes:
 
 
 def decode_topic(name: str, data: bytes, version: int) -> TopicNode:
-    """Kafka's topics from before 2.8 have no id: nothing of ours can be done with them, and they are refused."""
+    """Kafka topics from before 2.8 have no id: this broker cannot handle them, and they are refused."""
     with reading(f"topic {name!r}"):
         return topic_of(name, json.loads(data), version)
 
 
 def topic_row(topic: TopicNode | ClusterTopic) -> dict[str, Any]:
     return {
-        # JSON has texts as keys: "0", "1". Read back in numerical order below, since "10" comes before "2" as a text.
+        # JSON keys are strings: "0", "1". They are read back in numerical order below, since "10" sorts before "2" as a string.
         "partitions": dict(enumerate(topic.replicas)),
         "topic_id": encode_id(topic.topic_id),
         "adding_replicas": topic.adding,
@@ -275,8 +275,8 @@ _ENDPOINT = re.compile(r"(?P<listener>[^:/]+)://(\[(?P<ipv6>[^]]*)]|(?P<host>[^:
 
 
 def encode_broker(broker: BrokerNode, timestamp_ms: int) -> bytes:
-    """`timestamp_ms` is for people who look at the node; nobody decides by it."""
-    # `host` and `port` are for clients from before listeners had names; all else reads `endpoints`.
+    """`timestamp_ms` is for people who look at the node; nothing depends on it."""
+    # `host` and `port` are for clients from before listeners had names; everything else reads `endpoints`.
     plain = next((endpoint for endpoint in broker.endpoints.values() if endpoint.security_protocol == "PLAINTEXT"), None)
     row = {
         "version": 5,
@@ -299,7 +299,7 @@ def encode_broker(broker: BrokerNode, timestamp_ms: int) -> bytes:
 
 
 def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
-    """A broker that is not one of ours has incarnation -1: none of its fetches count."""
+    """A broker of another implementation gets incarnation -1: none of its fetches count."""
     with reading(f"broker {broker_id}"):
         row = json.loads(data)
         protocols = row["listener_security_protocol_map"]
@@ -369,7 +369,7 @@ def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
 
 
 def decode_id(text: str) -> uuid.UUID:
-    """From Kafka's form of an id: 22 characters."""
+    """From Kafka's text form of an id: 22 characters."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 

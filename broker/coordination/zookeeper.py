@@ -1,17 +1,17 @@
-"""The `Store` on a real ZooKeeper; the only file that knows kazoo.
+"""The `Store` on a real ZooKeeper; the only file that uses kazoo.
 
-kazoo is used for its protocol alone: one thread of it reads and writes the socket, and whatever it has to say (answers, watches,
+kazoo is used only for the protocol: one of its threads reads and writes the socket, and whatever arrives (answers, watches,
 states) is appended to one deque in the order in which it came off the wire. `drain` handles that on the loop. kazoo's own handler
-has a thread for answers and another for watches, which loses that order and lets a slow callback hold up all others: ours calls
-everything on the thread of the socket, where nothing but an append is done.
+has one thread for answers and another for watches, which loses that order and lets a slow callback hold up all others: ours calls
+everything on the socket's thread, where nothing but an append is done.
 
-What kazoo believes about the connection is never asked. It says LOST only after a server has said so, so one that is cut off
-never hears that its session is over; after a stop of the process it says CONNECTED until its thread has run. A session is known
-by its id. How long an answer is waited for is decided here, by our clock: kazoo keeps requests while it is suspended and may send
-them much later. They are conditional on versions, so a late one does no harm, and its answer is ignored.
+kazoo's view of the connection is never relied on. It reports LOST only after a server has said so, so a client that is cut off
+never learns that its session is over; after the process was suspended it reports CONNECTED until its thread has run. A session is
+identified by its id. How long to wait for an answer is decided here, by our clock: kazoo keeps requests while it is suspended and
+may send them much later. They are conditional on versions, so a late one does no harm, and its answer is ignored.
 
-The chroot is put before each path here rather than by kazoo, whose client cannot make a chroot that is missing. A connection
-counts from the moment at which the chroot is there.
+The chroot is prepended to each path here rather than by kazoo, whose client cannot create a missing chroot. A connection counts
+from the moment the chroot exists.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from broker.errors import ConfigError
 logger = logging.getLogger("broker.zookeeper")
 
 _CONNECT_SECONDS_MAX = 0.5  # kazoo would wait a whole session for one host that does not answer
-_DRAIN_SECONDS = 0.003  # of one turn
-_RESTART_SECONDS = 1.0  # between a failure of kazoo's thread and the next try
+_DRAIN_SECONDS = 0.003  # per turn
+_RESTART_SECONDS = 1.0  # between a failure of kazoo's thread and the next attempt
 _NO_VERSION = -1
 
 _REASONS = {
@@ -69,7 +69,7 @@ _REASONS = {
     NotEmptyError: Reason.NOT_EMPTY,
 }
 
-_Asked = tuple[float, Callable[[AsyncResult], Any], Callable[[Any], None]]  # deadline, what its answer means, who wants it
+_Asked = tuple[float, Callable[[AsyncResult], Any], Callable[[Any], None]]  # deadline, decoder of its answer, callback
 
 
 def split_connect(text: str) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def _are_hosts(names: Sequence[str]) -> bool:
 
 
 class ZooKeeperStore:
-    """See the file's theory. `wake` is called from kazoo's thread whenever something waits for `drain`."""
+    """See the module docstring. `wake` is called from kazoo's thread whenever something waits for `drain`."""
 
     def __init__(self, connect: str, session_timeout_ms: int, wake: Callable[[], None], *, clock: Clock) -> None:
         hosts, self._chroot = split_connect(connect)
@@ -105,8 +105,8 @@ class ZooKeeperStore:
         self._events: StoreEvents | None = None
         self._arrived: deque[tuple[Callable[..., None], Any]] = deque()  # append and popleft are atomic
         self._is_woken = False
-        self._is_connected = False  # for kazoo's thread alone
-        self._asked: dict[AsyncResult, _Asked] = {}  # in the order of their deadlines
+        self._is_connected = False  # used by kazoo's thread only
+        self._asked: dict[AsyncResult, _Asked] = {}  # ordered by deadline
         self._handler = _Handler(partial(self._post, self._answered))
         self._client = KazooClient(
             hosts=hosts,
@@ -115,16 +115,16 @@ class ZooKeeperStore:
             connection_retry=_retry_for_ever(self._timeout),
             logger=logging.getLogger("broker.zookeeper.client"),
         )
-        self._client.logger.setLevel(logging.WARNING)  # it tells every attempt
+        self._client.logger.setLevel(logging.WARNING)  # below that it logs every attempt
         self._client.add_listener(self._state_changed)
 
     def begin(self, events: StoreEvents) -> None:
-        """Connect, and go on trying forever. Names are resolved and connections made on kazoo's thread."""
+        """Connect, and keep trying forever. Names are resolved and connections made on kazoo's thread."""
         self._events = events
         self._client.start_async()
 
     def read(self, path: str, then: Callable[[Found], None], *, watch: bool = False) -> None:
-        """A node's data. A watch needs a question of its own before it: reading leaves none on a node that does not exist."""
+        """A node's data. A watch needs a separate request first: reading sets none on a node that does not exist."""
         if watch and self.session_id:
             self._client.exists_async(self._chroot + path, watch=self._fired)
         self._ask(lambda: self._client.get_async(self._chroot + path), _found, then)
@@ -135,12 +135,12 @@ class ZooKeeperStore:
         self._ask(lambda: self._client.get_children_async(self._chroot + path or "/", watch=watcher), _children, then)
 
     def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
-        """All of it or nothing."""
+        """All operations or none."""
         assert transaction_bytes(operations) <= TRANSACTION_BYTES_MAX, "a transaction is too large for ZooKeeper"
         self._ask(partial(self._send, operations, self._chroot), partial(_outcome, tuple(operations), len(self._chroot)), then)
 
     def drain(self) -> None:
-        """Handle what has arrived, then what should have; a thousand answers are not one turn's work."""
+        """Handle what has arrived, then what is overdue; a thousand answers are too much for one turn."""
         self._is_woken = False
         if not self._arrived and not self._asked:
             return
@@ -155,11 +155,11 @@ class ZooKeeperStore:
         self._expire(self._clock.monotonic())
 
     def next_deadline(self) -> float:
-        """When `drain` has something to do though nothing arrives."""
+        """When `drain` has something to do even if nothing arrives."""
         return next(iter(self._asked.values()))[0] if self._asked else math.inf
 
     def close(self, then: Callable[[], None]) -> None:
-        """End the session. kazoo waits for its thread, so this is done on one more."""
+        """End the session. kazoo waits for its thread, so this runs on another one."""
         self._handler.is_closing = True
         threading.Thread(target=self._stop, args=(then,), name="zookeeper-close", daemon=True).start()
 
@@ -197,7 +197,7 @@ class ZooKeeperStore:
             _guarded(then, Unknown(detail=f"no answer within {self._timeout:g} s"))
 
     def _answered(self, result: AsyncResult) -> None:
-        """The answer to a question; those that are not waited for any more, or never were, are passed over."""
+        """The answer to a request; one that is no longer waited for, or never was, is ignored."""
         asked = self._asked.pop(result, None)
         if asked is not None:
             _, meaning, then = asked
@@ -227,7 +227,7 @@ class ZooKeeperStore:
         self._events.changed(path)
 
     def _make_chroot(self, session_id: int) -> None:
-        """Where the connection is lost meanwhile, the next one does it again."""
+        """If the connection is lost in the meantime, this is repeated on the next one."""
         for path in accumulate(f"/{name}" for name in self._chroot.split("/")[1:]):
             made = (Create(path=path),)
             self._expect(self._send(made, ""), partial(_outcome, made, 0), lambda _: None)
@@ -256,18 +256,18 @@ class ZooKeeperStore:
         if state == KazooState.CONNECTED:
             self._post(self._connected, self._client.client_id[0])
             self._is_connected = True
-        elif self._is_connected and not self._handler.is_closing:  # LOST follows SUSPENDED, or takes its place
+        elif self._is_connected and not self._handler.is_closing:  # LOST follows SUSPENDED, or replaces it
             self._post(self._suspended, None)
             self._is_connected = False
 
     def _fired(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # which is how kazoo says that it has forgotten the watch
+        if event.type != EventType.NONE:  # NONE is how kazoo reports that it has dropped the watch
             self._post(self._changed, event.path[len(self._chroot) :] or "/")
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """How kazoo calls back: at once, on the thread of the socket. It keeps that thread alive too, since an exception that kazoo
-    does not expect would end it, and nobody would connect again."""
+    """How kazoo calls back: at once, on the socket's thread. It also keeps that thread alive, since an exception that kazoo does
+    not expect would end it, and the connection would never be restored."""
 
     def __init__(self, arrived: Callable[[AsyncResult], None]) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             while True:
                 try:
                     func(*args, **kwargs)
-                except Exception as error:  # kazoo has told where
+                except Exception as error:  # kazoo has logged the traceback
                     logger.error("the connection to ZooKeeper failed in an unexpected way and is made anew: %r", error)
                 if self.is_closing:
                     return
@@ -311,7 +311,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Result(AsyncResult):  # type: ignore[misc]
-    """An answer that announces itself, so that none can come between its arrival and somebody's asking for it."""
+    """An answer that announces itself as it arrives, so that nothing else can be handled before it."""
 
     def set(self, value: Any = None) -> None:
         super().set(value)
@@ -323,14 +323,14 @@ class _Result(AsyncResult):  # type: ignore[misc]
 
 
 def _retry_for_ever(session_timeout: float) -> KazooRetry:
-    """kazoo's own back-off doubles almost without a limit, so that an outage shorter than the session would cost it all the same.
-    Each delay is drawn from the one before it: without some growth they would shrink to nothing in a long outage."""
+    """kazoo's own back-off doubles almost without limit, so that even an outage shorter than the session would end the session.
+    Each delay is derived from the previous one: without some growth they would shrink to nothing in a long outage."""
     most = session_timeout / 20
     return KazooRetry(max_tries=-1, delay=min(0.1, most), backoff=1.5, max_jitter=0.3, max_delay=most)
 
 
 def _guarded(handle: Callable[[Any], None], argument: Any) -> None:
-    """One that raises is a defect, and nobody else's business."""
+    """A callback that raises is a defect, and must not affect the others."""
     try:
         handle(argument)
     except Exception:
@@ -372,8 +372,8 @@ def _children(result: AsyncResult) -> Children:
 
 
 def _outcome(operations: Sequence[Operation], chroot_length: int, result: AsyncResult) -> Outcome:
-    """A refused transaction answers a list too: "rolled back" up to the reason, which is what we look for, and "inconsistent"
-    from there on."""
+    """A refused transaction returns a list, too: "rolled back" up to the cause, which is what we look for, and "inconsistent"
+    after it."""
     try:
         answers = result.get_nowait()
     except Exception as error:

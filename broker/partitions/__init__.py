@@ -1,1 +1,1 @@
-"""What a partition is beyond its log: who leads it, and what its idempotent producers have sent."""
+"""What a partition is beyond its log: which broker leads it, and what its idempotent producers have sent."""

@@ -1,14 +1,14 @@
-"""A partition that the fast lane may write to: all that seldom changes has been looked at, and what a batch changes is gathered
-here until it is written.
+"""A partition that the fast lane may write to: everything that seldom changes has been checked, and what a batch changes is
+gathered here until it is written.
 
 While it is armed this broker leads the partition, in `epoch`, and there are no other replicas; its log is online and is not being
-cut; `segment` is the one being written; the settings are those below. Whatever changes one of these cancels
-it before (`PartitionLog.disarm`, the one place): it is no longer in `home` then, where the lane looks for it, and refers to
-nothing that somebody may want to forget. Everything that each batch changes is read from the log, the segment and the index
-themselves: there is no second copy of where the log ends.
+truncated; `segment` is the active segment; the settings are those below. Whatever changes one of these cancels it first
+(`PartitionLog.disarm`, the only place): it is then no longer in `home`, where the lane looks for it, and no longer refers to
+`home` either. Everything that each batch changes is read from the log, the segment and the index themselves: there is no second
+copy of the log end offset.
 
-A run of the lane gathers batches (`add`), writes them (the segment's `write_ahead`), and then either they count (`reset` after
-`ProduceTurn.settle`) or the stamps go again (`undo`). Between two runs nothing is gathered.
+A run of the lane gathers batches (`add`), writes them (the segment's `write_ahead`), and then either they take effect (`reset`
+after `ProduceTurn.settle`) or their stamps are removed (`undo`). Between two runs nothing is gathered.
 
 Hot path, once per batch: `takes`, `add`.
 """
@@ -30,7 +30,7 @@ Home = dict[int, "ArmedPartition"]
 
 
 class ArmedPartition:
-    """See the file. Made by `arm`."""
+    """See the module docstring. Created by `arm`."""
 
     __slots__ = (
         "age_ms_max",
@@ -71,25 +71,25 @@ class ArmedPartition:
         self.segment_bytes = config.segment_bytes
         self.age_ms_max = age_ms_max(config)
         self.waits_for_flush = config.acks_all_waits_for_flush
-        self.request = 0  # the lane's number of the last request that named it: each names a partition once
+        self.request = 0  # the lane's number of the last request naming it: each may name a partition once
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is gathered any more."""
+        """Start over with nothing gathered."""
         self.views: list[memoryview] = []
         self.batches: list[tuple[int, int, int]] = []  # size, last offset, largest timestamp
         self.size = 0
-        self.end_offset = 0  # where the log will end: only while something is gathered
+        self.end_offset = 0  # where the log will end: valid only while something is gathered
         self.is_numbered = False
 
     def cancel(self) -> None:
-        """See the file's theory."""
+        """See the module docstring."""
         self.home.pop(self.index, None)
         self.home = {}
 
     def takes(self, size: int, last_offset_delta: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether the next batch may follow those that are gathered, in the same segment: `should_roll` would not object. Nothing
-        else may be staged meanwhile: what came first is written first."""
+        """Whether the next batch may follow the gathered ones in the same segment, that is, `should_roll` would be false. Nothing
+        may be staged on the partition: what arrived first is written first."""
         segment, log = self.segment, self.log
         if self.partition.staged_views or segment.size + self.size + size > self.segment_bytes:
             return False
@@ -118,7 +118,7 @@ class ArmedPartition:
         return base_offset
 
     def undo(self) -> None:
-        """What is gathered is as it came, but for the epoch, which nobody looks at before it is stamped again."""
+        """Restore the gathered batches as they arrived, except the epoch, which is not read before it is stamped again."""
         for view in self.views:
             _BASE_OFFSET.pack_into(view, 0, 0)
         if self.is_numbered:

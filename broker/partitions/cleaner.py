@@ -1,13 +1,13 @@
-"""Drives compaction beside the loop: one log at a time, the dirtiest first, in slices of a few milliseconds.
+"""Drives compaction off the loop: one log at a time, the dirtiest first, in slices of a few milliseconds.
 
-Compaction computes, and a thread that computes takes the interpreter lock from the loop. So a slice runs on a helper thread for
-SLICE_SECONDS, and the next one begins after a pause that is three times as long as the slice took: a quarter of one core at the
-most. Measured beside a producer of small requests: see docs/decisions. When a slice ends with an exchange of segments, the loop
-makes it, and the pass goes on.
+Compaction is CPU-bound, and a busy thread takes the interpreter lock from the loop. So a slice runs on a helper thread for
+SLICE_SECONDS, and the next one begins after a pause three times as long as the slice took: a quarter of one core at most.
+Measured alongside a producer of small requests: see docs/decisions. When a slice ends with an exchange of segments, the loop
+makes it, and the pass continues.
 
-A pass that fails, for whatever reason, is a trouble of its partition alone: what was exchanged is good, the rest is as it was.
-The partition rests before it is tried again, each time twice as long, and health shows the trouble until a pass ends, or until
-there is nothing left to try: the topic is deleted or not compacted any more, or the log is offline.
+A pass that fails, for whatever reason, affects its partition alone: what was exchanged is good, the rest is as it was. The
+partition rests before it is retried, each time twice as long, and health shows the failure until a pass ends, or until there is
+nothing left to retry: the topic is deleted or no longer compacted, or the log is offline.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ logger = logging.getLogger("broker.cleaner")
 
 SLICE_SECONDS = 0.003
 PAUSE_PER_SLICE = 3.0
-# A full disk has room again, or a descriptor is free, within minutes; what does not heal costs the reading of its dirty part once
-# an hour.
+# A full disk usually has room again, or a descriptor is free, within minutes; a permanent failure costs one read of the log's
+# dirty part per hour.
 REST_SECONDS_MIN = 60.0
 REST_SECONDS_MAX = 3_600.0
 NEVER = inf
@@ -42,21 +42,21 @@ Steps = Generator[Exchange | None, None, None]
 
 
 class Slice(NamedTuple):
-    """How long one took, and what it ended with: an Exchange, ENDED, or nothing."""
+    """How long a slice took, and what it ended with: an Exchange, ENDED, or nothing."""
 
     seconds: float
     event: object
 
 
 class Rest(NamedTuple):
-    """A partition whose pass failed: until when it is left alone, and for how long that is."""
+    """A partition whose pass failed: until when it is left alone, and the length of that pause."""
 
     until: float
     seconds: float
 
 
 class Work:
-    """The pass that is under way."""
+    """The pass in progress."""
 
     __slots__ = ("compaction", "partition", "steps")
 
@@ -98,7 +98,7 @@ class LogCleaner:
         self.written_bytes = 0
 
     def work(self, now: float) -> None:
-        """It is `due`: begin a pass, or its next slice."""
+        """`due` has been reached: begin a pass, or its next slice."""
         if self._work is None:
             self._work = self._choose()
         if self._work is None:
@@ -106,16 +106,16 @@ class LogCleaner:
         else:
             self.due = NEVER  # until the slice has ended
             work = self._work
-            # Somebody waits to cut the log: no further than to where the pass can be put down.
+            # If a truncation waits for the log, continue only to the next point where the pass can be dropped.
             seconds = 0.0 if work.partition.log.wants_quiet else SLICE_SECONDS
             self._submit(lambda: run_slice(work.steps, self._clock, seconds), self._slice_done)
 
     def stop(self) -> None:
-        """Begin nothing more; what is not exchanged yet is left for another start."""
+        """Begin nothing more; what is not exchanged yet is left for the next start."""
         self.due, self._is_stopped = NEVER, True
 
     def _choose(self) -> Work | None:
-        """The first log that is worth it, the dirtiest before the others."""
+        """The first log worth compacting, in order of dirtiness."""
         self._forget_rests()
         for partition in sorted(self._candidates(), key=self._dirty_share, reverse=True):
             try:
@@ -147,7 +147,7 @@ class LogCleaner:
                 yield partition
 
     def _rest(self, partition: Partition, error: BaseException) -> None:
-        """It failed: leave it alone for a while."""
+        """Its pass failed: leave it alone for a while."""
         before = self._rests.get(partition)
         seconds = min(before.seconds * 2, REST_SECONDS_MAX) if before is not None else REST_SECONDS_MIN
         self._rests[partition] = Rest(self._clock.monotonic() + seconds, seconds)
@@ -158,20 +158,20 @@ class LogCleaner:
             self._health.succeeds(_trouble_of(partition))
 
     def _forget_rests(self) -> None:
-        """Of partitions that nobody will try again."""
+        """End the rests of partitions that will not be retried."""
         for partition in list(self._rests):
             if not self._partitions.holds(partition) or not self._has_dirt(partition):
                 self._end_rest(partition)
 
     def _has_dirt(self, partition: Partition) -> bool:
-        """Whether there is anything to look at more closely: ten thousand logs are asked each time."""
+        """Whether the log is worth a closer look. Must be cheap: it is called for ten thousand logs each time."""
         log = partition.log
         if not log.config.is_compacted or log.offline_reason:
             return False
         return log.unfinished_exchange is not None or log.segments.active.base_offset > self._first_dirty(partition)
 
     def _first_dirty(self, partition: Partition) -> int:
-        """What the checkpoint says, unless the log has lost its end since then."""
+        """The checkpointed offset, unless the log has lost its end since then."""
         cleaned = self._directory.cleaned_offset(partition.topic, partition.index)
         return cleaned if cleaned <= partition.end_offset else 0
 
@@ -180,17 +180,17 @@ class LogCleaner:
         return (partition.end_offset - self._first_dirty(partition)) / max(length, 1)
 
     def _slice_done(self, result: Slice, error: BaseException | None) -> None:
-        """Whatever goes wrong with what a slice has brought back, there is a next time: nothing else sets `due` again."""
+        """Whatever goes wrong with a slice's result, `due` must be set again: nothing else does that."""
         work = self._work
         assert work is not None, "one slice at a time"
         log, event = work.partition.log, None
         if error is None:
-            log.unfinished_exchange, event = None, result.event  # the slice began with what was left of it
+            log.unfinished_exchange, event = None, result.event  # the slice has finished it first
         try:
             self._slice_ended(work, result, error)
         except Exception as failure:
-            # The loop failed before the new segment took the place of the old ones. Its file is withdrawn, or the next start
-            # would find it and complete an exchange that was never made.
+            # The loop failed before the new segment replaced the old ones. Its file is withdrawn, or the next start would find
+            # it and complete an exchange that was never made.
             if isinstance(event, Exchange) and log.unfinished_exchange is not event:
                 work.compaction.withdraw(event)
             if work is self._work:
@@ -198,7 +198,7 @@ class LogCleaner:
             self._rest(work.partition, failure)
 
     def _slice_ended(self, work: Work, result: Slice, error: BaseException | None) -> None:
-        if work.partition.log.offline_reason:  # deleted, or its disk failed: nothing that could be compacted
+        if work.partition.log.offline_reason:  # deleted, or its disk failed: nothing left to compact
             self._put_down(work)
         elif error is not None:
             self._put_down(work)
@@ -210,19 +210,19 @@ class LogCleaner:
         log = work.partition.log
         if isinstance(result.event, Exchange):
             log.segments.exchange(result.event.old, result.event.new)
-            log.unfinished_exchange = result.event  # until the next slice has given the new segment its name
+            log.unfinished_exchange = result.event  # until the next slice has given the new segment its final name
         if result.event is ENDED:
             self._finish(work)
         elif log.wants_quiet and log.unfinished_exchange is None:
-            self._put_down(work)  # what is exchanged is good, and the rest is for a later pass
+            self._put_down(work)  # what is exchanged is good; a later pass does the rest
         else:
             self._continue_after(result.seconds * PAUSE_PER_SLICE)
 
     def _finish(self, work: Work) -> None:
         partition, compaction = work.partition, work.compaction
         self._put_down(work)
-        # Noted only now that every exchange is made: a crash before this line costs another pass over what is clean already, one
-        # after a checkpoint that came too early would leave old values of keys behind for good.
+        # Noted only once every exchange is made: a crash before this line costs another pass over what is already clean; a crash
+        # after a premature checkpoint would leave old values of keys in the log for good.
         self._directory.note_cleaned_offset(partition.topic, partition.index, compaction.clean_offset)
         self._write_cleaned_offsets()
         self._end_rest(partition)
@@ -241,7 +241,7 @@ class LogCleaner:
 
     def _put_down(self, work: Work) -> None:
         self._work = None
-        self._continue_after(0.0)  # perhaps another log wants to be cleaned
+        self._continue_after(0.0)  # perhaps another log needs cleaning
         work.partition.log.end_compaction()
 
     def _continue_after(self, seconds: float) -> None:
@@ -257,7 +257,7 @@ ENDED = object()
 
 
 def run_slice(steps: Steps, clock: Clock, seconds: float = SLICE_SECONDS) -> Slice:
-    """Go on for `seconds`, to the next exchange or to the end. Any thread."""
+    """Run for `seconds`, or to the next exchange or the end if that is earlier. Any thread."""
     began = clock.monotonic()
     for event in steps:
         took = clock.monotonic() - began

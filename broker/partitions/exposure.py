@@ -1,16 +1,16 @@
-"""Who waits until a partition's records are safe, and how they learn of it.
+"""Requests that wait until a partition's records are safe, and how they are called back.
 
-Two offsets of a partition move only forward while this broker leads it: everything below `replicated_offset` is written by each
-replica of the in-sync set, and everything below `visible_offset` is flushed by each of them. Consumers, ListOffsets and an
+Two offsets of a partition only move forward while this broker leads it: everything below `replicated_offset` has been written by
+each in-sync replica, and everything below `visible_offset` has been flushed by each of them. Consumers, ListOffsets and an
 acks=all that waits for the flush wait for the second, any other acks=all for the first.
 
-On one broker the first is the end of the log, so nobody waits for it, and the second is what the flusher has brought to the
-disk: `Exposure`. With replicas somebody computes both from what the followers tell (`Watermarks`), and a follower's fetch may
-move them as well as a flush of our own: `ReplicatedExposure`. It also remembers where in the files the ends of turns and of
-flushes lie: the visible offset is nearly always one of them, and then no fetch has to search the index for its position.
+On a single broker the first is the end of the log, so no request waits for it, and the second is what the flusher has brought to
+disk: `Exposure`. With replicas, `Watermarks` computes both from what the followers report, and a follower's fetch may move them
+as well as our own flush: `ReplicatedExposure`. It also remembers the positions in the files where turns and flushes ended: the
+visible offset is nearly always one of them, and then no fetch has to search the index for its position.
 
-Whoever cannot be told is a defect, and nobody else's business. A partition that is no longer led, was deleted or went offline
-tells all who wait for it at once (`fail`).
+A callback that raises is a defect, and does not affect the other waiters. When a partition is no longer led, deleted or offline,
+all its waiters get the error at once (`fail`).
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from broker.storage.segment import Segment
 
 logger = logging.getLogger("broker.exposure")
 
-# Ends of turns that are remembered between the visible offset and the end. Beyond them the position is searched for: nothing is
-# lost, and a leader whose followers are so far behind has other troubles.
+# How many ends of turns are remembered between the visible offset and the end. For older ones the position is searched for:
+# nothing is lost, and a leader whose followers lag that far has bigger problems.
 MARKS_MAX = 256
-_SWEEP_FROM = 1024  # entries, and at each doubling: those who gave up while nothing became safe for hours
+_SWEEP_FROM = 1024  # entries, and at each doubling: removes waiters that gave up while nothing became safe for hours
 
 WhenSafe = Callable[[BrokerError | None], None]
 _offset_of = itemgetter(0)
 
 
 class Watermarks(Protocol):
-    """Computes what is safe, from all replicas of a partition. Each answer is (replicated, visible); neither falls while the lead
-    lasts."""
+    """Computes what is safe from the state of all replicas of a partition. Each result is (replicated, visible); neither falls
+    while this broker leads."""
 
     def written(self, partition: Partition) -> tuple[int, int]:
         """Our log has a new end."""
 
     def flushed(self, partition: Partition) -> tuple[int, int]:
-        """More of our log is on the disk."""
+        """More of our log is on disk."""
 
     def wanted(self, partition: Partition) -> None:
-        """Somebody waits for what is not visible yet: the followers should flush, too (`wanted_offset` says up to where)."""
+        """A request waits for records not visible yet: the followers should flush, too (`wanted_offset` says up to where)."""
 
 
 class Exposure:
-    """The only replica is this broker's: see the file's theory."""
+    """For a partition whose only replica is this broker's: see the module docstring."""
 
     def __init__(self, flusher: Flusher) -> None:
         self._flusher = flusher
-        self.written = flusher.appended  # so the hot path has no call in between
+        self.written = flusher.appended  # spares the hot path a call in between
         self.want = flusher.want
         self.on_exposed: Callable[[Partition, int], None] = lambda partition, byte_count: None
         self.on_offline: Callable[[Partition], None] = lambda partition: None
         flusher.on_flushed, flusher.on_failed = self.flushed, self.failed
 
     def when_visible(self, partition: Partition, offset: int, then: WhenSafe, waiting: Waiting | None = None) -> None:
-        """Call `then(None)` once everything below `offset` may be seen, or `then(error)` where that will not be; at once where it
-        is so already. Where `waiting` is over before, the call may be left out."""
+        """Call `then(None)` once everything below `offset` is visible, or `then(error)` if that will not happen; at once if it is
+        visible already. If `waiting` is over before that, the call may be omitted."""
         if partition.visible_offset >= offset:
             then(None)
         else:
@@ -73,7 +73,7 @@ class Exposure:
             self.want(partition)
 
     def when_replicated(self, partition: Partition, offset: int, then: WhenSafe, waiting: Waiting | None = None) -> None:
-        """The same for what every replica of the in-sync set has written."""
+        """The same for what every in-sync replica has written."""
         if partition.replicated is None or partition.replicated >= offset:
             then(None)
         else:
@@ -85,7 +85,7 @@ class Exposure:
         self._expose(partition, byte_count)
 
     def _expose(self, partition: Partition, byte_count: int) -> None:
-        """The visible offset has moved past so many bytes."""
+        """The visible offset has moved past `byte_count` more bytes."""
         waits, visible = partition.awaits_visible, partition.visible_offset
         if waits:
             _tell_reached(partition, waits, visible)
@@ -97,12 +97,12 @@ class Exposure:
             logger.exception("%s: who waits for records could not be told; this is a defect of the broker", partition.name)
 
     def failed(self, partition: Partition, error: StorageError) -> None:
-        """The disk has failed it, and it is offline."""
+        """A flush of the partition has failed, and it is offline."""
         self.fail(partition, error)
         self.on_offline(partition)
 
     def fail(self, partition: Partition, error: BrokerError) -> None:
-        """Nothing of it will become safe any more, as far as this broker can tell: whoever waits is told."""
+        """None of its records will become safe any more, as far as this broker can tell: pass `error` to all waiters."""
         for waits in (partition.awaits_replicated, partition.awaits_visible):
             told, waits[:] = list(waits), []
             for _, then, _ in told:
@@ -117,7 +117,7 @@ class Exposure:
         self.lost(partition, error)
 
     def lost(self, partition: Partition, error: BrokerError) -> None:
-        """This broker does not lead it any more."""
+        """This broker no longer leads it."""
         self.fail(partition, error)
 
 
@@ -127,12 +127,12 @@ class _Mark(NamedTuple):
     offset: int
     segment: Segment
     position: int
-    byte_count: int  # all that was written before it since the lead began
+    byte_count: int  # total written before it since this broker began to lead
 
 
 class _Marks:
-    """Those between the visible offset and the end, the newest last; how many bytes have been exposed, and how far somebody wants
-    the log to be visible."""
+    """The marks between the visible offset and the end, the newest last; how many bytes have been exposed, and up to where a
+    waiter wants the log to be visible."""
 
     __slots__ = ("exposed_bytes", "marks", "wanted_offset", "written_bytes")
 
@@ -143,7 +143,7 @@ class _Marks:
 
 
 class ReplicatedExposure(Exposure):
-    """There are other replicas: see the file's theory."""
+    """For partitions with other replicas: see the module docstring."""
 
     def __init__(self, flusher: Flusher, watermarks: Watermarks) -> None:
         super().__init__(flusher)
@@ -154,7 +154,7 @@ class ReplicatedExposure(Exposure):
         self.want = self._want
 
     def lead(self, partition: Partition) -> None:
-        """Its lead begins: nothing is known of its followers, and the visible offset is the one that was learnt."""
+        """This broker begins to lead it: its followers' state is unknown, and the visible offset is the one last learnt."""
         self._marks[partition] = _Marks()
         partition.replicated = partition.visible_offset
         self._move(partition, self._watermarks.written(partition))
@@ -162,8 +162,8 @@ class ReplicatedExposure(Exposure):
     def _written(self, partition: Partition, byte_count: int) -> None:
         self._flusher.appended(partition, byte_count)
         if partition.is_led:
-            # Marked before the watermarks move: the move may expose up to this very end, whose position is then known without a
-            # search of the index.
+            # Marked before the watermarks move: the move may expose up to this very end, whose position is then known without an
+            # index search.
             known, segment = self._marks[partition], partition.log.segments.active
             known.written_bytes += byte_count
             known.marks.append(_Mark(partition.end_offset, segment, segment.size, known.written_bytes))
@@ -182,7 +182,7 @@ class ReplicatedExposure(Exposure):
             self.on_follower_flushed(partition)
 
     def moved(self, partition: Partition, replicated: int, visible: int) -> None:
-        """A follower's fetch or a change of the in-sync set has moved these; equal ones are harmless."""
+        """A follower's fetch or a change of the in-sync replicas has moved these; unchanged values are harmless."""
         self._move(partition, (replicated, visible))
 
     def _move(self, partition: Partition, safe: tuple[int, int]) -> None:
@@ -192,13 +192,13 @@ class ReplicatedExposure(Exposure):
         if replicated > partition.replicated:
             partition.replicated = replicated
             _tell_reached(partition, partition.awaits_replicated, replicated)
-        if visible > partition.visible_offset and partition.is_led:  # whoever was told may have taken the lead away
+        if visible > partition.visible_offset and partition.is_led:  # a callback may have ended the lead
             partition.visible_offset = visible
             self._expose(partition, self._pass_marks(partition, visible))
 
     def _pass_marks(self, partition: Partition, visible: int) -> int:
-        """Forget the marks below `visible`; returns how many bytes are newly exposed, or a part of them where it lies between two
-        marks: at least one, so that whoever waits for any looks."""
+        """Forget the marks up to `visible`; returns how many bytes are newly exposed, or a part of them if it is between two
+        marks: at least one, so that a fetch waiting for any bytes looks again."""
         known, marks = self._marks[partition], self._marks[partition].marks
         newest: _Mark | None = None
         while marks and marks[0].offset <= visible:
@@ -212,7 +212,7 @@ class ReplicatedExposure(Exposure):
         return max(1, known.exposed_bytes - exposed)
 
     def wanted_offset(self, partition: Partition) -> int:
-        """Up to where somebody waits for a flush; -1: nobody does."""
+        """Up to which offset a request waits for a flush; -1: none does."""
         wanted = self._marks[partition].wanted_offset
         return wanted if wanted > partition.visible_offset else -1
 
@@ -222,7 +222,7 @@ class ReplicatedExposure(Exposure):
 
 
 def _add(waits: list[Wait], offset: int, then: WhenSafe, waiting: Waiting | None) -> None:
-    """Nearly everybody waits for what was written last."""
+    """Insert in order of offset; nearly all waiters wait for what was written last, so appending usually suffices."""
     if waits and waits[-1][0] > offset:
         insort(waits, (offset, then, waiting), key=_offset_of)
     else:
@@ -234,7 +234,7 @@ def _add(waits: list[Wait], offset: int, then: WhenSafe, waiting: Waiting | None
 
 def _tell_reached(partition: Partition, waits: list[Wait], offset: int) -> None:
     reached = len(waits) if waits and waits[-1][0] <= offset else bisect_right(waits, offset, key=_offset_of)
-    # Taken off the list before anybody is told: whoever is told may send the next request at once and wait again, on this same
+    # Taken off the list before any callback runs: a callback may issue the next request at once and wait again, on this same
     # list.
     told = waits[:reached]
     del waits[:reached]
@@ -246,5 +246,5 @@ def _tell_reached(partition: Partition, waits: list[Wait], offset: int) -> None:
 
 
 def _tell_of_defect(partition: Partition) -> None:
-    """For an exception handler."""
+    """To be called from an exception handler."""
     logger.exception("%s: a waiting request could not be answered; this is a defect of the broker", partition.name)

@@ -1,18 +1,18 @@
 """Flush before expose, with group commit (the paper, section 3.1).
 
-Records become visible when they are on disk. A flush starts when somebody waits for what is not flushed, or when
-log.flush.interval.messages or log.flush.interval.ms bound it; it runs on a helper thread, one at a time for each partition,
-and takes all that arrived until it began. What arrives meanwhile goes with the next one.
+Records become visible when they are on disk. A flush starts when a request waits for unflushed records, or when
+log.flush.interval.messages or log.flush.interval.ms is reached; it runs on a helper thread, one at a time for each partition,
+and covers everything that arrived before it began. What arrives meanwhile goes with the next one.
 
-Those whom a flush has answered come back, one shortly after the other: a flush that began with the first of them would leave the
-others to the next one, and the disk would turn for every request or two. So the next flush waits until as many wait as were
-answered together, or for a moment that is short beside a flush (GATHER_SECONDS).
+Clients answered by one flush send their next requests shortly after each other: a flush started for the first of these would
+leave the others to the next one, and there would be one flush for every request or two. So the next flush waits until as many
+requests wait as were answered together, or for a time that is short compared with a flush (GATHER_SECONDS).
 
-What is on the disk is told to whoever exposes it (`on_flushed`, see exposure.py). Whatever fails here fails for one partition,
-which goes offline. A partition that is gone is not held by anything of this.
+`on_flushed` reports what is on disk, and exposure.py makes it visible. A failure here affects one partition, which goes offline.
+The flusher keeps no reference to a partition that is gone.
 
-Hot path: where every acknowledgement waits for the disk, a request alone is a flush alone. So what is known of a partition is one
-object, and no closure is made for each flush: measured, a twentieth of what such a request cost.
+Hot path: where every acknowledgement waits for the disk, a lone request is a lone flush. So the state of a partition is a single
+object, and no closure is created per flush: measured at a twentieth of the cost of such a request.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ logger = logging.getLogger("broker.flush")
 
 # A flush of busy data takes several of these, and epoll counts in whole milliseconds.
 GATHER_SECONDS = 0.001
-# To start one takes 20 us. Two thousand dirty partitions, whose interval ends together or that one DeleteRecords waits for, held
-# everybody for 35 ms when they were started in one turn.
+# Starting one takes 20 us. Two thousand dirty partitions, whose intervals end together or that one DeleteRecords waits for, held
+# up the loop for 35 ms when they were started in one turn.
 STARTS_PER_TURN_MAX = 150
 
 
 class _Unflushed:
-    """What the flusher knows of one partition that was written to."""
+    """The flusher's state for one partition that was written to."""
 
     __slots__ = (
         "byte_count",
@@ -56,22 +56,22 @@ class _Unflushed:
     )
 
     def __init__(self, partition: Partition) -> None:
-        self.partition: Partition | None = partition  # None once it is gone: the heap may hold this for long
-        self.dirty_since: float | None = None  # None: all that is written is flushed, or in flight
-        self.byte_count = 0  # written since
+        self.partition: Partition | None = partition  # None once it is gone: this may stay in the heap for long
+        self.dirty_since: float | None = None  # None: everything written is flushed, or its flush is in flight
+        self.byte_count = 0  # written since then
         self.is_in_flight = False
-        self.is_wanted = False  # while one is in flight: another is to follow at once
+        self.is_wanted = False  # while a flush is in flight: another should follow at once
         self.is_scheduled = False  # there is an entry in the heap
         self.started = 0.0
-        self.gathers = 0  # how many are awaited before the next flush begins, and until when
+        self.gathers = 0  # how many waiting requests the next flush waits for, and until when
         self.gathers_until = 0.0
 
 
 class Flusher:
-    """Knows which partitions have unflushed records.
+    """Tracks which partitions have unflushed records.
 
-    A turn costs what is due in it, however many partitions are dirty: those that are due lie in `_due`; a heap says when the
-    others are to be looked at. It holds a partition at most once, and may hold one that was flushed meanwhile: that is found out
+    The cost of a turn depends on what is due in it, not on how many partitions are dirty: those due are in `_due`; a heap says
+    when to look at the others. It holds a partition at most once, and may hold one that has been flushed since: that is checked
     when its time comes.
     """
 
@@ -84,7 +84,7 @@ class Flusher:
         self._due: dict[Partition, _Unflushed] = {}  # none of them is in flight
         self._deadlines: list[tuple[float, int, _Unflushed]] = []
         self._sequence = count()
-        self.has_news = False  # whether there may be something to look at sooner than `next_deadline` said last
+        self.has_news = False  # whether something may be due before the last `next_deadline`
         self.on_flushed: Callable[[Partition, int], None] = lambda partition, byte_count: None
         self.on_failed: Callable[[Partition, StorageError], None] = lambda partition, error: None
 
@@ -104,7 +104,7 @@ class Flusher:
             self._make_due(partition, known)
 
     def want(self, partition: Partition) -> None:
-        """Somebody waits: flush at the end of this turn, or as soon as the flush in flight is done."""
+        """A request waits: flush at the end of this turn, or as soon as the flush in flight is done."""
         known = self._known.get(partition)
         if known is not None and known.dirty_since is not None:
             self._make_due(partition, known)
@@ -128,12 +128,12 @@ class Flusher:
             self._start_due(now)
 
     def start_due(self) -> None:
-        """Start the flushes that are wanted, before the turn ends: for one who knows that nothing more comes in it."""
+        """Start the flushes that are wanted before the turn ends: for a caller that knows nothing more will arrive in it."""
         if self._due:
             self._start_due(self._clock.monotonic())
 
     def _start_due(self, now: float) -> None:
-        for partition, known in list(islice(self._due.items(), STARTS_PER_TURN_MAX)):  # for more, the next turn comes at once
+        for partition, known in list(islice(self._due.items(), STARTS_PER_TURN_MAX)):  # the next turn starts the others at once
             if len(partition.awaits_visible) >= known.gathers or now >= known.gathers_until:
                 self._start(partition, known, now)
 
@@ -154,7 +154,7 @@ class Flusher:
                 self._schedule(partition, known)  # flushed and written again since
 
     def next_deadline(self) -> float:
-        """When there is something to look at; at once where a flush can start."""
+        """When there is something to do; at once if a flush can start."""
         self.has_news = False
         if self._due:
             now = self._clock.monotonic()
@@ -196,7 +196,7 @@ class Flusher:
             now = self._clock.monotonic()
             self._durations.observe(now - known.started)
             if known.partition is None:
-                return  # forgotten meanwhile: deleted
+                return  # deleted in the meantime
             known.is_in_flight = False
             log = partition.log
             if error is None:
@@ -212,7 +212,7 @@ class Flusher:
                 self._due[partition] = known
             known.gathers, known.gathers_until = len(partition.awaits_visible), now + GATHER_SECONDS
             self.on_flushed(partition, byte_count)
-        except Exception as failure:  # whoever waits would wait forever
+        except Exception as failure:  # otherwise its waiters would wait forever
             self._failed(partition, failure)
 
     def _not_done(
@@ -223,14 +223,14 @@ class Flusher:
             logger.warning("%s", error)
             log.postpone_flush(ticket)
             known.is_wanted = False
-            self.appended(partition, byte_count)  # so it is tried again after the interval; who waits, waits on
+            self.appended(partition, byte_count)  # so it is retried after the interval; its waiters keep waiting
             return
         if error is not None:
             log.fail_flush(ticket, error)
         self._failed(partition, error or StorageError(log.offline_reason))
 
     def _failed(self, partition: Partition, error: BaseException) -> None:
-        """No flush of it will come any more: everybody who waits is told."""
+        """No flush of it will follow: all its waiters get an error."""
         if not partition.log.offline_reason:
             partition.log.go_offline(f"{partition.name}: a flush failed unexpectedly: {error!r}")
         is_disk = isinstance(error, StorageError)
@@ -251,7 +251,7 @@ class Flusher:
         if known is not None:
             if known.dirty_since is not None:
                 self._dirty_count -= 1
-            known.partition = None  # it stays in the heap until its time has come, and holds nothing
+            known.partition = None  # the entry stays in the heap until its time comes, but refers to nothing
 
 
 def _deadline_of(partition: Partition, known: _Unflushed) -> float:

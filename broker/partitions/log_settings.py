@@ -1,7 +1,7 @@
-"""The settings of every log: the configuration file's, what was changed on the running broker, and each topic's own over both.
+"""The settings of every log: the configuration file's, those changed at run time, and each topic's own on top of both.
 
 Incremental changes are a pure function from the settings that a topic or broker has to those it would have; nothing is stored
-before the whole has been checked.
+before the result has been checked as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One setting's change; `operation` is the number that came over the wire."""
+    """A change of one setting; `operation` is the number from the wire."""
 
     name: str
     operation: int
@@ -40,7 +40,7 @@ class ConfigChange:
 def apply_changes(
     current: Mapping[str, str], changes: Iterable[ConfigChange], *, lists: Collection[str], effective: Callable[[str], str | None]
 ) -> dict[str, str]:
-    """What `current` becomes; `effective` gives the value that a list has without an override, which is what is added to."""
+    """What `current` becomes; `effective` returns the value of a list without an override, which APPEND and SUBTRACT change."""
     result = dict(current)
     changed: set[str] = set()
     for change in changes:
@@ -71,7 +71,7 @@ def _changed_list(before: str, items: str, *, add: bool) -> str:
 
 
 class LogSettings:
-    """What holds for each log now."""
+    """The current settings of each log."""
 
     def __init__(self, static: LogConfig, overrides: Overrides, *, is_clustered: bool = False) -> None:
         self._static = static
@@ -94,22 +94,22 @@ class LogSettings:
         return self._overrides.of(scope)
 
     def layers(self) -> tuple[Layer, ...]:
-        """What was changed on the running broker, the strongest first."""
+        """The settings changed at run time, highest precedence first."""
         return (
             (ConfigSource.DYNAMIC_BROKER, self._overrides.of(Scope.THIS_BROKER)),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, self._overrides.of(Scope.EVERY_BROKER)),
         )
 
     def check(self, scope: Scope, values: Mapping[str, str]) -> LogConfig:
-        """What would hold below the topics' own settings if `values` were the scope's."""
+        """The settings below the topics' own if `values` were the scope's."""
         fixed = sorted(values.keys() & _FIXED)
         if fixed:
             raise InvalidConfig(
                 f"{fixed[0]} cannot be changed while the broker runs: set it in its configuration file, then restart"
             )
-        self._checked(self._static.with_broker_overrides(values))  # also where the other scope's hold instead, for now or here
+        self._checked(self._static.with_broker_overrides(values))  # even if the other scope overrides them here for now
         return self._checked(self._static.with_broker_overrides(self._overrides.with_change(scope, values)))
 
     def refresh(self) -> None:
-        """What was changed on the running brokers is something else now. InvalidConfig: nothing of it is used."""
+        """The settings changed at run time have changed. InvalidConfig: the previous ones stay in use."""
         self._defaults = self._static.with_broker_overrides(self._overrides.merged())

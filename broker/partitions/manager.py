@@ -1,11 +1,11 @@
-"""Every partition this broker holds: opened at start, found by name or id, checkpointed. topic_changes.py makes and removes them.
+"""Every partition this broker holds: opened at start, found by name or id, checkpointed. topic_changes.py adds and removes them.
 
-Those that this broker leads are found by `get` and `get_by_id`, which the hot path asks: who looks for another is told that it is
-led elsewhere, or that there is none. A broker alone leads whatever it holds, in the epoch that its log was opened with.
+Those that this broker leads are found by `get` and `get_by_id`, which the hot path uses: for any other partition they raise that
+it is led elsewhere, or does not exist. A single broker leads everything it holds, in the epoch its log was opened with.
 
-The registry says which topics exist; the log directory holds their bytes. Where the two disagree after a crash, a registered
-topic gets its missing (empty) partitions, what is left of a topic that was being deleted goes, and directories that no topic owns
-are set aside and named in the log: nothing stored is removed unasked.
+The registry says which topics exist; the log directory holds their bytes. If the two disagree after a crash, a registered topic
+gets its missing (empty) partitions, remains of a topic that was being deleted are removed, and directories that no topic owns are
+set aside and named in the log: nothing stored is removed without a request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from broker.storage.partition_log import PartitionLog
 logger = logging.getLogger("broker.partitions")
 
 _INTERNAL_SETTINGS_FIXED = ("cleanup.policy",)  # without them commits would be lost
-_REFUSED_SECONDS_MAX = 10.0  # a request that was on its way when another was refused has come by then
+_REFUSED_SECONDS_MAX = 10.0  # a request in flight when another was refused has arrived by then
 
 
 class PartitionManager:
@@ -58,7 +58,7 @@ class PartitionManager:
         freeze: Callable[[], None],
         leads_all: bool = True,
     ) -> None:
-        """`leads_all`: there is no other broker. Otherwise `lead`, `follow` and `resign` say who leads what."""
+        """`leads_all`: there is no other broker. Otherwise `lead`, `follow` and `resign` assign the roles."""
         self._leads_all = leads_all
         self.registry = registry
         self.freeze = freeze
@@ -68,20 +68,20 @@ class PartitionManager:
         self._clock = clock
         self._filesystem = filesystem
         self._partitions: dict[tuple[str, int], Partition] = {}
-        # Those that this broker leads. The hot path looks here; changed here alone.
-        # Not a flag on the partition: a hot path that finds it has found that it may use it, with one look-up, and a lead that
-        # is lost cannot be overlooked.
+        # Those that this broker leads. Read by the hot path; changed only here.
+        # Not a flag on the partition: if the hot path finds it here, one look-up has also established that it may use it, and
+        # lost leadership cannot be overlooked.
         self.led_by_name: dict[tuple[str, int], Partition] = {}
         self.led_by_id: dict[tuple[bytes, int], Partition] = {}
         self._refused: deque[tuple[float, tuple[str, int], BatchHeader]] = deque(maxlen=REFUSED_MAX)
-        # Compacted, since only the last commit of a group and partition counts; in smaller segments than others, since a
-        # coordinator that takes over reads all of them before it serves.
+        # Compacted, since only the last commit of a group for a partition counts; with smaller segments than other topics, since
+        # a coordinator that takes over reads all of them before it serves.
         self.internal_settings: Mapping[str, Mapping[str, str]] = {
             "__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)}
         }
         self.on_change: Callable[[], None] = lambda: None
         self.on_rolled: Callable[[Partition], None] = lambda partition: None
-        self.on_trimmed: Callable[[Partition], None] = lambda partition: None  # retention has moved its log's start
+        self.on_trimmed: Callable[[Partition], None] = lambda partition: None  # retention has moved its log start offset
         self.on_removed: Callable[[Partition], None] = lambda partition: None
         self.on_lead_won: Callable[[Partition], None] = lambda partition: None
         self.on_lead_lost: Callable[[Partition, BrokerError], None] = lambda partition, error: None
@@ -95,7 +95,7 @@ class PartitionManager:
         return len(self._partitions)
 
     def holds(self, partition: Partition) -> bool:
-        """Whether it is one of these still: its topic may have been deleted, and made again, since somebody took it."""
+        """Whether this object is still current: its topic may have been deleted and recreated since the caller got it."""
         return self._partitions.get((partition.topic, partition.index)) is partition
 
     def get(self, topic: str, index: int) -> Partition:
@@ -106,11 +106,11 @@ class PartitionManager:
         return partition
 
     def led(self, topic: str, index: int) -> Partition | None:
-        """The same, without a reason where it is not led here."""
+        """The same, but None if it is not led here."""
         return self.led_by_name.get((topic, index))
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
-        """The same by the 16 bytes of its topic's id, as a fetch of version 13 and up asks."""
+        """Like `get`, by the 16 bytes of its topic's id, as Fetch version 13 and up gives it."""
         partition = self.led_by_id.get((topic_id, index))
         if partition is None:
             raise self._why_not(self.registry.get_by_id(uuid.UUID(bytes=topic_id)), index)
@@ -126,7 +126,7 @@ class PartitionManager:
         return self._partitions.get((topic, index))
 
     def disk_space(self) -> tuple[int, int]:
-        """Bytes of the disk that holds the logs: all, and those that are left."""
+        """Bytes of the disk that holds the logs: total and free."""
         return self._directory.space()
 
     def has(self, topic: str, index: int) -> bool:
@@ -134,24 +134,24 @@ class PartitionManager:
         return topic in self.registry and 0 <= index < self.registry.get(topic).partition_count
 
     def check_exists(self, topic: str, index: int) -> None:
-        """Raises UnknownTopicOrPartition where no broker has it."""
+        """Raises UnknownTopicOrPartition if no broker has it."""
         if not self.has(topic, index):
             raise UnknownTopicOrPartition(f"no partition {topic}-{index}")
 
     # -- start and stop ----------------------------------------------------------------------------------------------------------
 
     def open_all(self, registry: TopicRegistry) -> None:
-        """Open and recover the log of every registered partition of a broker that is alone.
+        """Open and recover the log of every registered partition of a single broker.
 
-        A partition is some forty objects that live as long as its topic. Python looks through all objects again and again for
-        circles that it can free: 36 ms for three thousand partitions, in which everybody waits, and there are none among these
-        (test_manager.py). So `freeze` takes them out of its sight, here and where topics are made."""
+        A partition is some forty objects that live as long as its topic. Python's garbage collector scans all objects again and
+        again for cycles: 36 ms for three thousand partitions, during which every client waits, and there are no cycles among
+        these (test_manager.py). So `freeze` exempts them from collection, here and where topics are created."""
         found = {(name, index): path for name, index, path in self._directory.partitions()}
         self._set_strays_aside(found, registry)
         for topic in list(registry):
             if topic.is_internal:
                 topic = self._mend_internal(topic, registry)
-            # By topic, not by partition: settings are merged from three layers, and thousands of partitions share them.
+            # Per topic, not per partition: settings are merged from three layers, and thousands of partitions share them.
             config = self._stored_settings(topic)
             for index in range(topic.partition_count):
                 path = found.pop((topic.name, index), None)
@@ -169,8 +169,8 @@ class PartitionManager:
             raise StartupError(f"topics.json: {topic.name}: {error}; take the entry out") from None
 
     def _mend_internal(self, topic: Topic, registry: TopicRegistry) -> Topic:
-        """An older broker let a client's question make the topic with the settings of any other: retention would delete from
-        it."""
+        """An older broker let a client's request create the topic with the same settings as any other: retention would delete
+        from it."""
         own = self.internal_settings[topic.name]
         if all(topic.overrides.get(name) == own[name] for name in _INTERNAL_SETTINGS_FIXED):
             return topic
@@ -182,14 +182,14 @@ class PartitionManager:
         return mended
 
     def _set_strays_aside(self, found: dict[tuple[str, int], Path], registry: TopicRegistry) -> None:
-        """A copied directory, say: not removed, but no topic's either. What a crash left of a topic that was being deleted goes
-        with the next start's leftovers."""
+        """Deal with directories that no topic owns, such as a copied one: it is not removed, but not used either. Remains of a
+        topic that was being deleted at a crash are removed."""
         for name, index in sorted(found):
             topic = registry.get(name) if name in registry else None
             topic_id = self._directory.topic_id(name, index)
-            # Three kinds of directories have no partition: those of a deletion that a crash cut short (removed: the client was
-            # told that it is deleted), copies and remains of former topics (set aside: somebody may miss them), and those whose
-            # file names another topic of the same name (set aside: its records would appear in the new one).
+            # Three kinds of directories have no partition: those of a deletion that a crash interrupted (removed: the client was
+            # told it is deleted), copies and remains of former topics (set aside: an operator may miss them), and those whose
+            # metadata has the id of another topic of the same name (set aside: its records would appear in the new one).
             if topic_id in registry.deleted:
                 del found[name, index]
                 self._filesystem.remove(self._directory.discard_partition(name, index))
@@ -201,7 +201,7 @@ class PartitionManager:
                 )
 
     def build(self, topic: Topic, index: int, path: Path, config: LogConfig) -> Partition:
-        """Open a partition's log and read what its producers sent. Any thread: nothing here is known to anybody yet."""
+        """Open a partition's log and restore its producers' states. Any thread: no other code has a reference to it yet."""
         log = PartitionLog.open(
             path,
             config=config,
@@ -222,9 +222,9 @@ class PartitionManager:
         )
 
     def install(self, topic: Topic, partition: Partition) -> None:
-        """This broker has it from now on; where it is alone, it can be asked for. Among others it may have more than any consumer
-        ever saw. What was visible is known from the last checkpoint, unless the log has been cut since; more of it is told by the
-        leader, or by the followers once it leads."""
+        """This broker holds the partition from now on; a single broker also serves it. In a cluster its log may have more than
+        any consumer ever saw. The visible offset is that of the last checkpoint, unless the log has been truncated since; a
+        higher one is learnt from the leader, or from the followers once this broker leads."""
         self._partitions[topic.name, partition.index] = partition
         log = partition.log
         if log.cut_marks:
@@ -232,15 +232,15 @@ class PartitionManager:
         if self._leads_all:
             self.lead(partition, log.epochs.current)
         else:
-            # Less than what consumers saw before the stop is safe (they wait a moment), more is not: a record that the others
-            # never had would be shown and then truncated.
+            # Less than what consumers saw before the stop is safe (they wait a moment), more is not: a record that the other
+            # replicas never had would become visible and then be truncated.
             known = self._directory.visible_offset(topic.name, partition.index)
             partition.visible_offset = max(partition.log_start_offset, min(known, log.flushed_offset))
             self._pass_refused_on(partition)
 
     def refused(self, topic: str, index: int, header: BatchHeader) -> None:
-        """A batch was not taken that may come again. Where there are other brokers, clients may know of a partition that this one
-        is to lead before it has opened its log: what was refused until then is remembered for it."""
+        """A batch was refused that may be resent. In a cluster, clients may address a partition that this broker is to lead
+        before it has opened its log: what was refused until then is remembered for it."""
         partition = self.held(topic, index)
         if partition is not None:
             partition.producers.refuse(header)
@@ -254,14 +254,14 @@ class PartitionManager:
                 partition.producers.refuse(header)
 
     def take_out(self, topic: Topic, index: int) -> None:
-        """It is gone: its topic is being deleted."""
+        """Remove the partition: its topic is being deleted, or its replica moved away."""
         partition = self._partitions.pop((topic.name, index))
         self._hide(partition)
         partition.log.disarm()
         partition.is_led = False
         self.on_removed(partition)
-        # After those who wait were told: abandoning closes the files, and answers that are being sent keep theirs open by
-        # themselves.
+        # After the waiting requests were answered: abandoning releases the files, while responses being sent hold their own
+        # references.
         partition.log.abandon(f"{partition.name} was deleted")
 
     # -- roles -------------------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class PartitionManager:
         self.on_lead_won(partition)
 
     def follow(self, partition: Partition, leader: int, epoch: int) -> None:
-        """Broker `leader` leads it in `epoch`: whoever waits for it here is told at once."""
+        """Broker `leader` leads it in `epoch`: requests waiting for it here are answered at once."""
         was_led = partition.is_led
         self._hide(partition)
         partition.become_follower(leader, epoch)
@@ -282,7 +282,7 @@ class PartitionManager:
             self._tell_lost(partition)
 
     def resign(self, partition: Partition) -> None:
-        """This broker does not lead it any more, whoever does."""
+        """This broker no longer leads it; the new leader need not be known."""
         was_led = partition.is_led
         self._hide(partition)
         partition.resign()
@@ -297,13 +297,13 @@ class PartitionManager:
         self.on_lead_lost(partition, NotLeaderOrFollower(f"this broker leads {partition.name} no longer"))
 
     def checkpoint_job(self) -> Callable[[], None]:
-        """A job for any thread that writes down how far each log is known to be good, so that a recovery reads only what may be
+        """A job for any thread that records how far each log is known to be good, so that a recovery only reads what may be
         torn."""
         visible = {(p.topic, p.index): p.visible_offset for p in self}
         return self._directory.checkpoint_job({(p.topic, p.index): p.log for p in self}, visible)
 
     def close(self) -> bool:
-        """Flush and close every log, write the checkpoints; True where the next start need not recover."""
+        """Flush and close every log, write the checkpoints; True if the next start need not recover."""
         clean = True
         for partition in self:
             try:
@@ -322,8 +322,8 @@ class PartitionManager:
     # -- topics ------------------------------------------------------------------------------------------------------------------
 
     def new_topic(self, name: str, partition_count: int, overrides: Mapping[str, str], *, planned: int = 0) -> Topic:
-        """The topic that would be made so, beside others with `planned` partitions; raises what is wrong with it."""
-        if name in INTERNAL_TOPICS:  # has its own settings, and does not count: nobody could commit an offset otherwise
+        """The topic that would be created, in addition to others with `planned` partitions; raises what is wrong with it."""
+        if name in INTERNAL_TOPICS:  # has its own settings and no limit: otherwise groups could not commit offsets
             partition_count, overrides = 1, self.internal_settings[name]
         count = self._config.num_partitions if partition_count == -1 else partition_count
         topic = self.registry.new(name, count, overrides)
@@ -335,7 +335,7 @@ class PartitionManager:
         return topic
 
     def check_growth(self, topic: Topic, count: int, *, planned: int = 0) -> None:
-        """Whether the topic may be given `count` partitions: more than it has, since records are never moved."""
+        """Check that the topic may have `count` partitions: more than it has now, since records are never moved."""
         if count <= topic.partition_count:
             raise InvalidPartitions(f"topic {topic.name!r} has {topic.partition_count} partitions: {count} are not more")
         self._check_room_for(count - topic.partition_count, planned)
@@ -346,7 +346,7 @@ class PartitionManager:
             raise InvalidPartitions(f"{existing} partitions exist, {count} more would pass logbus.partitions.max={limit}")
 
     def check_settings(self, topic: Topic, overrides: Mapping[str, str]) -> None:
-        """Whether the topic may be given these settings instead of its own; InvalidConfig."""
+        """Check that the topic may have these settings instead of its own; raises InvalidConfig."""
         self.settings.of_topic(overrides)
         if topic.is_internal:
             own = self.internal_settings[topic.name]
@@ -355,7 +355,7 @@ class PartitionManager:
                     raise InvalidConfig(f"{topic.name} is internal and keeps {name}={own[name]}: committed offsets would be lost")
 
     def reconfigure(self, topic: Topic) -> None:
-        """Give the topic's open logs the settings that hold for it now."""
+        """Apply the topic's current settings to its open logs."""
         config = self.settings.of_topic(topic.overrides)
         for index in range(topic.partition_count):
             self._partitions[topic.name, index].log.reconfigure(config)

@@ -1,16 +1,16 @@
 """One partition as its leader sees it: batches are staged while a turn of the loop reads requests, then written together.
 
-Staging gives a batch its offset and stamps it; nobody sees a difference yet. `write_staged` is one write for all that the turn
-brought; end offset, indexes and the memory of producers move only after it succeeded, and on failure the whole turn is as if it
-never came. What nobody expected between the write and all of that, a defect or memory that ran out, takes this one partition
-offline: its file may hold what its memory does not know.
+Staging assigns a batch its offset and stamps it; nothing is visible yet. `write_staged` is one write for everything the turn
+brought; the end offset, indexes and producer states move only after it has succeeded, and on failure it is as if the turn's
+batches had never arrived. An unexpected failure between the write and those updates, a defect or out of memory, takes this one
+partition offline: its file may hold more than its state in memory shows.
 
-Two offsets say how safe a record is (exposure.py moves them). Below `visible_offset` it is flushed by every replica of the
-in-sync set: consumers may see it. Below `replicated_offset` every such replica has written it: acks=all may be answered.
-Neither falls while this broker leads. On one broker they are what is flushed and what is written.
+Two offsets say how safe a record is (exposure.py moves them). Below `visible_offset` it has been flushed by every in-sync
+replica: consumers may see it. Below `replicated_offset` every in-sync replica has written it: acks=all may be answered.
+Neither falls while this broker leads. On a single broker they are the flushed offset and the log end offset.
 
-Whether it leads is a role that somebody else gives: PartitionManager, which also keeps those that it leads where the hot path
-finds them. Nothing is staged on a partition that it does not lead.
+The leader role is assigned by PartitionManager, which also keeps the partitions this broker leads where the hot path finds them.
+Nothing is staged on a partition that this broker does not lead.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration
 
 
 class Waiting(Protocol):
-    """Somebody whose patience may end before that which it waits for."""
+    """A waiter that may give up before what it waits for happens."""
 
     is_over: bool
 
 
 Wait = tuple[
     int, Callable[[BrokerError | None], None], Waiting | None
-]  # for which offset, who is told, and whether it still waits
+]  # the offset waited for, the callback, and whether it still waits
 
 
 @dataclass(slots=True)
 class Staged:
-    """Where a batch will lie once the turn is written, or where it lies already. One per batch, so not frozen: that costs 0.6
-    us."""
+    """Where a batch will be once the turn is written, or where it already is. One per batch, so not frozen: that would cost
+    0.6 us."""
 
     base_offset: int
     duplicate: bool
@@ -59,7 +59,7 @@ class Staged:
 
 
 class Partition:
-    """See the file's theory. Making one reads the log to remember its producers."""
+    """See the module docstring. Creating one reads the log to restore its producers' states."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
         self.is_led = False  # by this broker
-        self.leader = NO_LEADER  # where another broker leads: its id
+        self.leader = NO_LEADER  # the id of the other broker that leads it
         self.leader_epoch = log.epochs.current
-        self.epoch_start_offset = log.end_offset  # where the epoch began in which this broker leads
+        self.epoch_start_offset = log.end_offset  # where this broker's epoch as leader began
         self.visible_offset = log.flushed_offset
-        self.visible_place: tuple[Segment, int] | None = None  # where in the files it lies, if it is not where a flush ended
+        self.visible_place: tuple[Segment, int] | None = None  # its position in the files, if known other than as a flush's end
         self.replicated: int | None = None  # None: there are no other replicas to wait for
-        self.lacks_replicas = False  # the in-sync set is smaller than min.insync.replicas: acks=all is refused
-        self.awaits_visible: list[Wait] = []  # in the order of their offsets, as are those below
+        self.lacks_replicas = False  # fewer in sync than min.insync.replicas: acks=all is refused
+        self.awaits_visible: list[Wait] = []  # ordered by offset, like the next
         self.awaits_replicated: list[Wait] = []
         self.producers = ProducerStates(producers_max=producers_max)
         self.producer_memory = ProducerMemory(self.producers, log, expiration_ms=producer_expiration_ms)
@@ -98,7 +98,7 @@ class Partition:
 
     @property
     def replicated_offset(self) -> int:
-        """All below it is written by every replica of the in-sync set."""
+        """Everything below it has been written by every in-sync replica."""
         return self.log.end_offset if self.replicated is None else self.replicated
 
     @property
@@ -112,14 +112,14 @@ class Partition:
     # Roles
 
     def become_leader(self, epoch: int) -> None:
-        """This broker leads from now on, in `epoch`, which nobody has led in before: its records begin at the end of the log."""
+        """This broker leads from now on, in `epoch`, in which no broker has led before: its records begin at the log's end."""
         assert epoch >= self.leader_epoch, "epochs never fall"
         self.log.disarm()
         if epoch != self.log.epochs.current:
             self.log.epochs.begin(epoch)
         self.is_led, self.leader, self.leader_epoch = True, NO_LEADER, epoch
         self.epoch_start_offset = self._next_offset = self.log.end_offset
-        self.visible_place = None  # the log may have been cut since it was known
+        self.visible_place = None  # the log may have been truncated since it was set
 
     def become_follower(self, leader: int, epoch: int) -> None:
         """Another broker leads, in `epoch`."""
@@ -128,28 +128,28 @@ class Partition:
         self.leader, self.leader_epoch = leader, epoch
 
     def resign(self) -> None:
-        """This broker does not lead, and nobody knows yet who does. What is staged will not be written."""
+        """This broker no longer leads, and the new leader is not known yet. What is staged will not be written."""
         self.log.disarm()
         self.discard_staged()
         self.is_led, self.leader = False, NO_LEADER
         self.replicated, self.lacks_replicas = None, False
 
     def require_led(self) -> None:
-        """Raises NotLeaderOrFollower: for what goes on over several turns, in which the lead may have been lost."""
+        """Raises NotLeaderOrFollower if not led: for work that spans several turns, between which the lead may be lost."""
         if not self.is_led:
             raise NotLeaderOrFollower(f"this broker does not lead {self.name}")
 
     def learn_visible(self, offset: int) -> None:
-        """As a follower: the leader's visible offset is `offset`. What is not on this disk is not vouched for by this broker."""
+        """As a follower: the leader's visible offset is `offset`. This broker does not vouch for what is not on its own disk."""
         self.visible_offset = max(self.visible_offset, min(offset, self.log.flushed_offset))
 
     # Writing
 
     def stage(self, batch: NewBatch) -> Staged:
-        """Give the batch its offset and stamp it, where its producer may send it now. Its bytes must stay as they are until
+        """Assign the batch its offset and stamp it, if its producer may send it now. Its bytes must not change until
         `write_staged`."""
         header = batch.header
-        is_numbered = header.producer_id != NO_PRODUCER_ID  # looked at here: two calls for each batch of any other producer
+        is_numbered = header.producer_id != NO_PRODUCER_ID  # checked here: saves two calls per non-idempotent batch
         if is_numbered and (duplicate := self.producers.check(header)) is not None:
             return Staged(duplicate.base_offset, True, duplicate.max_timestamp)
         base_offset = self._next_offset
@@ -163,7 +163,7 @@ class Partition:
         return Staged(base_offset, False, header.max_timestamp)
 
     def write_staged(self) -> None:
-        """Write all that is staged; StorageError: none of it is stored, and nothing is staged any more."""
+        """Write everything staged; StorageError: none of it is stored, and nothing remains staged."""
         views, headers = self.staged_views, self._staged_headers
         if not views:
             return
@@ -177,7 +177,7 @@ class Partition:
             self._not_written(error, was_online=was_online)
 
     def _not_written(self, error: Exception, *, was_online: bool) -> NoReturn:
-        if not isinstance(error, StorageError):  # the batches are written and their producers are not remembered
+        if not isinstance(error, StorageError):  # the batches are written, but their producers' states are not updated
             self.log.go_offline(f"{self.name}: what was written could not be noted: {error!r}")
         self._next_offset = self.log.end_offset
         if was_online and self.log.offline_reason:
@@ -196,8 +196,8 @@ class Partition:
     # Writing in the fast lane
 
     def settle(self, batches: Sequence[tuple[int, int, int]], end_offset: int) -> None:
-        """These batches, which end at `end_offset`, were written ahead, and their producers are staged: all of that counts from
-        now on. Of each the size, the last offset and the largest timestamp. StorageError: the log is offline."""
+        """These batches, which end at `end_offset`, were written ahead, and their producers are staged: all of that now takes
+        effect. Each is given as size, last offset and largest timestamp. StorageError: the log is offline."""
         log = self.log
         try:
             log.segments.active.take_in(batches)
@@ -207,20 +207,20 @@ class Partition:
             self._not_written(error, was_online=True)
 
     def take_back(self, error: Exception) -> NoReturn:
-        """A write ahead has failed, or must not count: nothing of it is stored. Raises StorageError."""
+        """A write ahead has failed, or must not take effect: none of it is stored. Raises StorageError."""
         try:
             self.log.take_back(error)
         except StorageError as refused:
             self._not_written(refused, was_online=True)
 
     def discard_staged(self) -> None:
-        """Nothing of what is staged will be written."""
+        """Drop everything staged: it will not be written."""
         self.staged_views, self._staged_headers = [], []
         self.producers.discard_staged()
         self._next_offset = self.log.end_offset
 
     def close(self) -> None:
-        """Flush and close the log, and write down what its producers sent. StorageError: the stop is not clean."""
+        """Save the producers' states, then flush and close the log. StorageError: the stop is not clean."""
         if not self.log.offline_reason:
             self.producer_memory.save()
         self.log.close()

@@ -1,10 +1,10 @@
-"""Keeps the memory of one partition's producers (`producer_state.py`, the rules) through restarts, and lets it end.
+"""Carries the states of one partition's producers (`producer_state.py` has the rules) across restarts, and expires them.
 
-At the start the newest snapshot is taken and only the batches behind it are read; where there is none, everything that was
-written within the last `producer.id.expiration.ms`. A producer that was silent for that long is forgotten. Its silence is
-measured by the broker's own monotonic clock and not by the timestamps of its records, which may be of any time: every now and
-then the end of the log is noted, and a producer whose last batch lies before an end that was noted long enough ago is silent
-since then. So remembering costs nothing on the way of a record.
+At the start the newest snapshot is loaded and only the batches after it are read; if there is none, everything written within
+the last `producer.id.expiration.ms`. A producer that was silent for that long is forgotten. Its silence is measured by the
+broker's own monotonic clock, not by the timestamps of its records, which may be arbitrary: every now and then the end of the log
+is noted, and a producer whose last batch is before an end noted long enough ago has been silent since then. So expiration costs
+nothing on the hot path.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from broker.storage.segment_list import SegmentList
 
 logger = logging.getLogger("broker.producers")
 
-MARKS = 16  # ends noted within the time of expiration: a producer may be remembered a sixteenth longer
+MARKS = 16  # ends noted per expiration time: a producer may be remembered a sixteenth longer
 
 
 class ProducerMemory:
-    """Fills `states`, and writes them down, for the log that they belong to."""
+    """Loads and saves `states` for the log they belong to."""
 
     __slots__ = ("_expiration_ms", "_log", "_marks", "_states")
 
@@ -38,7 +38,7 @@ class ProducerMemory:
         log.before_roll, log.reread = self.save, self.reread
 
     def restore(self) -> None:
-        """Remember what the log says; called once, at the start."""
+        """Rebuild the states from the log; called once, at the start."""
         log = self._log
         recent_offset = log.recent_offset(self._expiration_ms)
         try:
@@ -48,7 +48,7 @@ class ProducerMemory:
         self._read(self._states, log.segments, recent_offset=recent_offset, end_offset=log.end_offset)
 
     def reread(self, segments: SegmentList, end_offset: int) -> Callable[[], None]:
-        """The log was cut to these segments: remember what they say. Any thread; what it returns is for the loop."""
+        """The log was truncated to these segments: rebuild the states from them. Any thread; the loop calls what it returns."""
         recent_offset = self._log.recent_offset(self._expiration_ms, segments)
         states = self._states.emptied()
         self._read(states, segments, recent_offset=recent_offset, end_offset=end_offset)
@@ -68,7 +68,7 @@ class ProducerMemory:
         states.forget_before(recent_offset)
 
     def _read_snapshot(self, states: ProducerStates, end_offset: int) -> int | None:
-        """Its offset, or None where there is none for an end up to `end_offset`."""
+        """Load the newest readable snapshot up to `end_offset`; returns its offset, or None if there is none."""
         for offset in reversed([offset for offset in self._log.snapshots.offsets if offset <= end_offset]):
             try:
                 producers = decode_producers(self._log.snapshots.read(offset))
@@ -80,7 +80,7 @@ class ProducerMemory:
         return None
 
     def save(self) -> None:
-        """Write a snapshot for the log's end, unless there is one. A disk that has no room for it costs the next start time,
+        """Write a snapshot for the log's end, unless there is one. If the disk has no room for it, the next start takes longer,
         nothing else."""
         log = self._log
         if log.end_offset == 0 or (log.snapshots.offsets and log.snapshots.offsets[-1] >= log.end_offset):
@@ -91,7 +91,7 @@ class ProducerMemory:
             logger.warning("%s: no snapshot of its producers: %s", log.directory, error)
 
     def expire(self, now: float) -> int:
-        """Forget who has been silent for too long at the monotonic time `now`; how many that were."""
+        """Forget producers silent for too long at the monotonic time `now`; returns how many."""
         if not len(self._states):
             return 0
         seconds, end_offset = self._expiration_ms / 1000, self._log.end_offset
@@ -105,12 +105,12 @@ class ProducerMemory:
 
 # -- the bytes of a `.snapshot` file ----------------------------------------------------------------------------------------
 #
-# The first part is Kafka's own (version 1): checksum, then for each producer its id, its epoch and its last batch. Kafka keeps
-# one batch there; we remember five, since that many may be in flight and each of them may come again, so the four before the
-# last follow after all of that, under the same checksum, where Kafka's tools do not look.
+# The first part is Kafka's own format (version 1): checksum, then each producer's id, epoch and last batch. Kafka keeps one batch
+# there; we remember five, since five may be in flight and each of them may be resent, so the four before the last are appended
+# after that, under the same checksum, where Kafka's tools do not look.
 
 _VERSION = 1
-_HEAD = Struct(">hI")  # version, checksum of all behind it
+_HEAD = Struct(">hI")  # version, checksum of everything after it
 _COUNT = Struct(">i")
 _PRODUCER = Struct(">qhiqiqiq")  # id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, transaction
 _OLDER = Struct(">qiiqqq")  # producer id, then a batch as it is remembered
@@ -118,7 +118,7 @@ _NO_EPOCH = _NO_TRANSACTION = -1
 
 
 def encode_producers(states: ProducerStates) -> bytes:
-    """Everything that is stored, nothing that is only staged."""
+    """Everything stored, nothing that is only staged."""
     producers = states.stored()
     body = bytearray(_COUNT.pack(len(producers)))
     older = bytearray()
@@ -135,7 +135,7 @@ def encode_producers(states: ProducerStates) -> bytes:
 
 
 def decode_producers(data: bytes) -> dict[int, ProducerState] | None:
-    """Producer id to state in the order of their last batches; None where the bytes are not such a snapshot, whole."""
+    """Producer id to state, in the order of their last batches; None if the bytes are not a complete snapshot."""
     try:
         version, checksum = _HEAD.unpack_from(data)
         if version != _VERSION or crc32c(memoryview(data)[_HEAD.size :]) != checksum:

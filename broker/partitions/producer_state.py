@@ -1,15 +1,16 @@
 """What an idempotent producer has sent to one partition: its epoch and its last five batches. Pure.
 
-A producer numbers its records per partition. The next batch must begin where the last one ended; one of the last five sent
-again is a duplicate and gets its old offset; anything else is out of order. A new epoch begins at 0. A producer that is not
-remembered may begin anywhere: after retention or a long pause its records are gone, and so is our memory of it. Numbers wrap
-from 2^31 - 1 to 0.
+A producer numbers its records per partition. The next batch must begin where the last one ended; a resend of one of the last
+five is a duplicate and gets its old offset; anything else is out of order. A new epoch begins at 0. A producer that is not
+remembered may begin anywhere: after retention or a long pause its records are gone, and so is our memory of it. Sequence numbers
+wrap from 2^31 - 1 to 0.
 
-Anywhere, unless its first batch was refused: clients have five requests on their way, and when the first is refused because this
-broker cannot be sure of its lead, or there are too few replicas, the second may arrive after that is over. Taken, it would shut
-out the first forever, which its client goes on sending until it gives up. So such a producer begins where it was refused.
+There is one exception, a producer whose first batch was refused: clients keep five requests in flight, and if the first is
+refused because this broker is not sure of its leadership, or too few replicas are in sync, the second may arrive once that is
+over. If it were accepted, the first could never be, though its client keeps resending it until it gives up. So such a producer
+has to begin where it was refused.
 
-Staged batches count as sent for the batches behind them, and are forgotten again when their write fails.
+Staged batches count as sent for the batches after them, and are forgotten if their write fails.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import NamedTuple
 from broker.errors import InvalidProducerEpoch, OutOfOrderSequence
 from broker.records.batch import NO_PRODUCER_ID, BatchHeader
 
-BATCHES_REMEMBERED = 5  # Kafka's number, and the most that a client keeps in flight with idempotence
+BATCHES_REMEMBERED = 5  # as in Kafka, and the most that an idempotent client keeps in flight
 SEQUENCE_MASK = (1 << 31) - 1
 PRODUCERS_MAX = 100_000
-REFUSED_MAX = 1_000  # beginnings that are kept; a client retries at once, or never
+REFUSED_MAX = 1_000  # refused first batches that are remembered; a client retries at once, or never
 
 
 class SentBatch(NamedTuple):
@@ -37,7 +38,7 @@ class SentBatch(NamedTuple):
 
 
 class DuplicateBatch(NamedTuple):
-    """Where a batch that came again had been stored the first time."""
+    """Where a resent batch was stored the first time."""
 
     base_offset: int
     last_offset: int
@@ -52,20 +53,20 @@ class ProducerState(NamedTuple):
 
 
 class ProducerStates:
-    """The producers of one partition, the least recently heard of forgotten first."""
+    """The producers of one partition; the one silent for longest is forgotten first."""
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
         self._producers_max = producers_max
         self._stored: dict[int, ProducerState] = {}
         self._staged: dict[int, ProducerState] = {}
-        self._beginnings: dict[int, BatchHeader] = {}  # among the staged batches, the first of producers that are not remembered
-        self._refused: dict[int, tuple[int, int]] = {}  # of such producers: epoch, and the sequence that has to come first
+        self._beginnings: dict[int, BatchHeader] = {}  # the first staged batch of each producer not remembered yet
+        self._refused: dict[int, tuple[int, int]] = {}  # for such producers: epoch, and the sequence that must come first
 
     def __len__(self) -> int:
         return len(self._stored)
 
     def emptied(self) -> ProducerStates:
-        """One that may hold as many, and remembers nobody."""
+        """An empty one with the same capacity."""
         return ProducerStates(producers_max=self._producers_max)
 
     def get(self, producer_id: int) -> ProducerState | None:
@@ -73,15 +74,15 @@ class ProducerStates:
         return self._staged.get(producer_id) or self._stored.get(producer_id)
 
     def stored(self) -> Mapping[int, ProducerState]:
-        """What is remembered, staged batches not included, the least recently heard of first."""
+        """What is remembered, staged batches not included, the producer silent for longest first."""
         return self._stored
 
     def restore(self, producers: Mapping[int, ProducerState]) -> None:
-        """Take what was remembered before, in the order of the producers' last batches."""
+        """Adopt what was remembered before, in the order of the producers' last batches."""
         self._stored = dict(producers)
 
     def forget_before(self, offset: int) -> int:
-        """Forget producers whose last batch lies wholly before `offset`; how many that were."""
+        """Forget producers whose last batch ends before `offset`; returns how many."""
         count = 0
         while self._stored:
             producer_id, state = next(iter(self._stored.items()))
@@ -96,7 +97,7 @@ class ProducerStates:
         return frozenset(state.batches[-1].last_offset for state in self._stored.values())
 
     def check(self, header: BatchHeader) -> DuplicateBatch | None:
-        """None: the batch may be written. Raises InvalidProducerEpoch or OutOfOrderSequence where it may not."""
+        """None: the batch may be written. Raises InvalidProducerEpoch or OutOfOrderSequence if it may not."""
         if header.producer_id == NO_PRODUCER_ID:
             return None
         state = self.get(header.producer_id)
@@ -112,8 +113,8 @@ class ProducerStates:
             return None
         last_sequence = _last_sequence(header)
         for sent in state.batches:
-            # By both ends: a client that splits a batch which was too large sends the same beginning with another end, and that
-            # is no duplicate, but records of which some may be new.
+            # Both ends must match: a client that splits a batch that was too large sends the same first sequence with another
+            # last one. That is not a duplicate: some of its records may be new.
             if sent.base_sequence == header.base_sequence and sent.last_sequence == last_sequence:
                 return DuplicateBatch(sent.base_offset, sent.last_offset, sent.max_timestamp)
         raise OutOfOrderSequence(
@@ -122,8 +123,8 @@ class ProducerStates:
         )
 
     def follows(self, producer_id: int, epoch: int, base_sequence: int) -> bool:
-        """Whether it is plain that the batch may be written: its producer is remembered, and this is what comes next. Where it is
-        not, `check` says why, or that it may all the same."""
+        """Whether the batch may obviously be written: its producer is remembered, and this is its next sequence. If not, `check`
+        decides, and gives the reason if it may not."""
         state = self._staged.get(producer_id) or self._stored.get(producer_id)
         return (
             state is not None and state.epoch == epoch and base_sequence == (state.batches[-1].last_sequence + 1) & SEQUENCE_MASK
@@ -147,14 +148,14 @@ class ProducerStates:
     def discard_staged(self) -> None:
         """The staged batches were not stored."""
         self._staged.clear()
-        # To their clients these were refused, like those that were never staged. The next request, which is on its way already,
-        # must not become the beginning of its producer.
+        # To their clients these were refused, like batches that were never staged. The next request, which is already in flight,
+        # must not become its producer's first batch.
         for header in self._beginnings.values():
             self.refuse(header)
         self._beginnings.clear()
 
     def refuse(self, header: BatchHeader) -> None:
-        """A batch was not taken that may come again: where its producer is not remembered, that one has to be its first."""
+        """A batch was refused that may be resent: if its producer is not remembered, this batch has to be its first."""
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID or self.get(producer_id) is not None:
             return
@@ -165,7 +166,7 @@ class ProducerStates:
                 del self._refused[next(iter(self._refused))]
 
     def apply(self, header: BatchHeader) -> None:
-        """Take in a stored batch: how the memory is rebuilt from the log."""
+        """Account for a stored batch: this is how the state is rebuilt from the log."""
         if header.producer_id != NO_PRODUCER_ID:
             self._remember(header.producer_id, _next_state(self._stored.get(header.producer_id), header))
 
@@ -179,7 +180,7 @@ class ProducerStates:
     def _remember(self, producer_id: int, state: ProducerState) -> None:
         if self._refused:
             self._refused.pop(producer_id, None)
-        self._stored.pop(producer_id, None)  # behind the others: a dict keeps the order of insertion
+        self._stored.pop(producer_id, None)  # moves it to the end: a dict keeps insertion order
         self._stored[producer_id] = state
         if len(self._stored) > self._producers_max:
             del self._stored[next(iter(self._stored))]

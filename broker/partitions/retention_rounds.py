@@ -1,12 +1,12 @@
 """Drives retention on the loop: every partition in each round, in slices of a few milliseconds.
 
 Only the loop changes a log's list of segments, so retention runs there, and renaming files takes a while: a round over 2,000
-partitions that let go of three segments each was measured to hold the loop for 1.2 seconds when it ran in one piece. So a slice
-ends after SLICE_SECONDS, and the next one begins after a pause that is three times as long. A partition is given up after
-SEGMENTS_PER_STEP segments and comes up again, so one long log is cut into slices as well. The renamed files are removed by a
-helper, a slice's at a time.
+partitions that dropped three segments each was measured to hold the loop for 1.2 seconds when it ran in one piece. So a slice
+ends after SLICE_SECONDS, and the next one begins after a pause three times as long. After SEGMENTS_PER_STEP segments a partition
+goes to the back of the queue, so one long log is processed in slices as well. The renamed files are removed by a helper, one
+slice's at a time.
 
-What the disk refuses is a trouble of that partition: it is tried again in the next round, and health shows it until then.
+A disk error affects that partition only: it is retried in the next round, and health shows it until then.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Retention:
         self._remove_files = remove_files
         self._clock = clock
         self._health = health
-        self._troubled: list[Partition] = []  # in the round that is under way, or the last one
+        self._troubled: list[Partition] = []  # in the current round, or the last one
         self._retention_clock = UnhurriedClock(clock)
         self._interval = config.retention_check_interval_ms / 1000
-        self._left: deque[Partition] = deque()  # of the round that is under way
+        self._left: deque[Partition] = deque()  # still to do in the current round
         self._round_now_ms = 0
         self._next_round = self.due = clock.monotonic() + self._interval
 
     def work(self, now: float) -> None:
-        """It is `due`: begin a round, or its next slice."""
+        """`due` has been reached: begin a round, or its next slice."""
         if not self._left:
             self._forget_troubles()
             self._left.extend(self._partitions)
@@ -63,7 +63,7 @@ class Retention:
         self.due = ended + (ended - now) * PAUSE_PER_SLICE if self._left else max(self._next_round, ended)
 
     def _slice(self, began: float) -> float:
-        """As many partitions as fit, one at least; when it ended."""
+        """As many partitions as fit, at least one; returns when it ended."""
         removed: list[Path] = []
         ended = began
         while self._left and ended - began < SLICE_SECONDS:
@@ -76,9 +76,9 @@ class Retention:
         return ended
 
     def _trim(self, partition: Partition) -> int:
-        """How many segments it let go."""
+        """Apply retention to one partition; returns how many segments it dropped."""
         if not self._partitions.holds(partition) or partition.log.offline_reason:
-            return 0  # deleted since the round began, or in a trouble that has been told
+            return 0  # deleted since the round began, or offline, which has been reported
         count = 0
 
         def trim() -> None:
@@ -98,7 +98,7 @@ class Retention:
         return count
 
     def _forget_troubles(self) -> None:
-        """Of partitions that are gone or offline: nothing is tried there any more. The others are told again, or succeed."""
+        """Clear those of partitions that are gone or offline, which are not retried. The others fail again, or succeed."""
         for partition in self._troubled:
             if not self._partitions.holds(partition) or partition.log.offline_reason:
                 self._health.succeeds(_trouble_of(partition))

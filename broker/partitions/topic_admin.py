@@ -1,7 +1,7 @@
-"""What clients ask of topics and settings, and who does it: a broker alone (`topic_changes.py`) or one of many.
+"""What clients can request for topics and settings: implemented by a single broker (`topic_changes.py`) or one in a cluster.
 
 Every method is a chore (`broker/chores.py`). What cannot be done for one topic is that topic's error; the others of the same
-request are done. `timeout_ms` is how long somebody waits: a broker alone needs its own disk only, and takes as long as that does.
+request are done. `timeout_ms` is how long the client waits: a single broker waits for its own disk only, as long as that takes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from broker.coordination.broker_overrides import Scope
 from broker.coordination.local import Topic
 from broker.errors import BrokerError
 
-TIMEOUT_MS = 30_000  # where the request does not say: Kafka's default.api.timeout.ms, halved
+TIMEOUT_MS = 30_000  # if the request has none: half of Kafka's default.api.timeout.ms
 DEFAULT = -1  # partitions: num.partitions; replicas: default.replication.factor
 
-Outcomes = Steps  # a generator that returns a list of Topic or BrokerError, in the order in which they were asked for
-Failures = Steps  # a generator that returns the BrokerErrors by the names of their topics
-Moves = Mapping[int, tuple[int, ...] | None]  # by partition, to which brokers; None: back to where it was
-Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the settings that are to those that shall be
+Outcomes = Steps  # a generator that returns a list of Topic or BrokerError, in the order of the request
+Failures = Steps  # a generator that returns BrokerErrors by topic name
+Moves = Mapping[int, tuple[int, ...] | None]  # target brokers by partition; None: back to where it was
+Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the current settings to the wanted ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be made. `assignments` say which brokers get each partition; then the other two do not count."""
+    """A topic to create. `assignments` say which brokers get each partition; then the two counts are ignored."""
 
     name: str
     partition_count: int = DEFAULT
@@ -37,7 +37,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """A topic to be given `count` partitions; `assignments` say which brokers get each new one, in their order."""
+    """A topic to grow to `count` partitions; `assignments` say which brokers get each new one, in order."""
 
     name: str
     count: int
@@ -46,36 +46,36 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSettings:
-    """A topic's settings: those of now become `rewrite` of them. It may be called more than once, and raises what is wrong."""
+    """A topic's new settings: `rewrite` of the current ones. It may be called more than once, and raises what is wrong."""
 
     topic: Topic
     rewrite: Rewrite
 
 
 class TopicAdmin(Protocol):
-    """See the file's theory."""
+    """See the module docstring."""
 
     def validate(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
-        """What `create` would return; nothing is made, and nothing has an id."""
+        """What `create` would return; nothing is created, and the topics have no id."""
 
     def create(self, wanted: Iterable[NewTopic | BrokerError], timeout_ms: int = TIMEOUT_MS) -> Outcomes:
-        """Make topics with empty partitions. What is refused already stays as it is."""
+        """Create topics with empty partitions. Errors in `wanted` are passed through."""
 
     def check_growth(self, growth: Growth, *, planned: int = 0) -> int:
-        """How many partitions the topic would get, beside `planned` ones of other topics; raises what is wrong with it."""
+        """How many partitions the topic would get, with `planned` ones for other topics; raises what is wrong with it."""
 
     def grow(self, wanted: Mapping[str, Growth], timeout_ms: int = TIMEOUT_MS) -> Failures:
-        """Add empty partitions to topics, which may have them (`check_growth`)."""
+        """Add empty partitions to topics that may have them (`check_growth`)."""
 
     def delete(self, topics: Sequence[Topic], timeout_ms: int = TIMEOUT_MS) -> Failures:
-        """Nobody finds the topics any more when it returns."""
+        """The topics can no longer be found when it returns."""
 
     def reassign(self, topic: Topic, wanted: Moves, timeout_ms: int = TIMEOUT_MS) -> Steps:
-        """Begin to move partitions of the topic, to other brokers or back to where they were. Returns the BrokerErrors of those
-        that cannot be, by partition."""
+        """Begin to move partitions of the topic, to other brokers or back to where they were. Returns BrokerErrors by partition
+        for those that cannot be moved."""
 
     def change_topics(self, changes: Sequence[NewSettings]) -> Failures:
-        """Give topics other settings; they hold for open logs when it returns."""
+        """Give topics other settings; they apply to open logs when it returns."""
 
     def change_broker(self, scope: Scope, rewrite: Rewrite) -> Steps:
         """Give this broker, or every broker, other settings below those of the topics. Raises what is wrong with them."""

@@ -1,13 +1,13 @@
-"""Topics are made, grown, deleted and given other settings: as chores, since all of it waits for the disk.
+"""Creates, grows, deletes and reconfigures topics: as chores, since all of it waits for the disk.
 
-One request makes a thousand topics with one write of the registry, and their partitions with one flush of the data directory. The
-order is always the same, and a crash anywhere leaves something that the next start can finish:
+One request creates a thousand topics with one write of the registry, and their partitions with one flush of the data directory.
+The order is always the same, and a crash anywhere leaves a state that the next start can finish:
 
-    make      registry on disk  ->  directories and logs made  ->  data directory flushed  ->  public
-    delete    registry on disk, the ids among the deleted  ->  not public  ->  directories renamed, flushed  ->  files removed
+    create    registry on disk  ->  directories and logs created  ->  data directory flushed  ->  public
+    delete    registry on disk, with the ids marked deleted  ->  not public  ->  directories renamed, flushed  ->  files removed
 
-What the disk refuses is taken back: topics of which one partition cannot be made are not there afterwards, the others of the same
-request are. The caller runs one of these at a time (`Chores.enqueue`), so what was checked holds until it is done.
+What the disk refuses is rolled back: a topic of which one partition cannot be created does not exist afterwards, the others of
+the same request do. The caller runs one of these at a time (`Chores.enqueue`), so what was checked holds until it is done.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from broker.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("broker.topics")
 
-# Made or renamed by a helper in one go, some 50 ms: other small files wait for their turn behind it.
+# Created or renamed by a helper in one go, some 50 ms: other small-file jobs queue behind it.
 _PARTITIONS_PER_JOB = 200
 
 Place = tuple[Topic, int]
-_NO_ID = uuid.UUID(int=0)  # of what is not made
+_NO_ID = uuid.UUID(int=0)  # of a topic that is only validated
 
 
 class TopicChanges:
-    """Every method is a chore, for the loop's thread; what it yields runs beside the loop."""
+    """Every method is a chore, for the loop's thread; the jobs it yields run off the loop."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TopicChanges:
         self._filesystem = filesystem
         self._remove_files = remove_files
 
-    # Making
+    # Creating
 
     def validate(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
         """What `create` would return."""
@@ -85,7 +85,7 @@ class TopicChanges:
         return outcomes
 
     def create(self, wanted: Iterable[NewTopic | BrokerError], timeout_ms: int = TIMEOUT_MS) -> Outcomes:
-        """Make topics with empty partitions; public, and on disk, when it returns."""
+        """Create topics with empty partitions; public, and on disk, when it returns."""
         outcomes: list[Topic | BrokerError] = []
         planned: list[Topic] = []
         partition_count = 0
@@ -96,8 +96,8 @@ class TopicChanges:
             except BrokerError as error:
                 outcome = error
             if isinstance(outcome, Topic):
-                # Planned topics count for those that follow in the same request: names that collide, and the limit on
-                # partitions.
+                # Planned topics count when later ones in the same request are checked: for colliding names, and for the limit
+                # on partitions.
                 planned.append(outcome)
                 partition_count += outcome.partition_count
             outcomes.append(outcome)
@@ -127,11 +127,11 @@ class TopicChanges:
         return len(assignments)
 
     def _make(self, topics: Sequence[Topic]) -> Steps:
-        """Returns the error of each topic that could not be made, by its name."""
+        """Returns the error of each topic that could not be created, by its name."""
         try:
-            # The registry is on the disk before any directory is made (`_build`): a crash in between leaves a registered topic
-            # without directories, which the next start makes. The other order would leave directories that no topic owns, and
-            # the next topic of that name would find somebody's records.
+            # The registry is on disk before any directory is created (`_build`): a crash in between leaves a registered topic
+            # without directories, which the next start creates. The other order would leave directories that no topic owns, and
+            # the next topic of that name would find another topic's records.
             built = yield from self._build([(topic, index) for topic in topics for index in range(topic.partition_count)])
         except StorageError as error:
             for topic in topics:
@@ -186,7 +186,7 @@ class TopicChanges:
             made = built[name]
             if isinstance(made, StorageError):
                 failed[name] = made
-                # It stays as large as it was; what was built beyond that is taken back below.
+                # It keeps its size; what was built beyond that is rolled back below.
                 self._registry.plan(topics[name])
                 continue
             for partition in made:
@@ -199,7 +199,7 @@ class TopicChanges:
         return failed
 
     def _take_back(self, places: Sequence[Place]) -> Steps:
-        """What was planned is taken back. Where not even that can be written, it is there, and empty, after a restart."""
+        """Roll back what was planned. If not even that can be written, it exists, empty, after a restart."""
         try:
             yield self._registry.write_job()
         except StorageError as error:
@@ -218,9 +218,9 @@ class TopicChanges:
         return discarded
 
     def _build(self, places: Sequence[Place]) -> Steps:
-        """Bring the registry to the disk, then make the partitions; returns a list of them, or an error, for each topic."""
-        # Checkpoints of a former topic of this name: a recovery point beyond the new log's end would have recovery skip what
-        # may be torn.
+        """Write the registry to disk, then create the partitions; returns a list of them, or an error, for each topic."""
+        # Drop checkpoints of a former topic of this name: a recovery point beyond the new log's end would make recovery skip
+        # what may be torn.
         stale = self._directory.forget((topic.name, index) for topic, index in places)
         if stale is not None:
             yield stale
@@ -261,7 +261,7 @@ class TopicChanges:
 
     def _build_one(self, topic: Topic, index: int) -> Partition:
         path = self._directory.partition_path(topic.name, index)
-        if self._filesystem.is_directory(path):  # of a topic that was deleted, and could not be renamed then
+        if self._filesystem.is_directory(path):  # of a deleted topic, and could not be renamed then
             self._filesystem.remove(self._directory.discard_partition(topic.name, index))
         self._directory.make_partition(topic.name, index, topic.topic_id)
         partition = self._partitions.build(topic, index, path, self._partitions.settings.of_topic(topic.overrides))
@@ -270,20 +270,20 @@ class TopicChanges:
         return partition
 
     def _abandon(self, partitions: Iterable[Partition]) -> None:
-        """They were made for a topic that cannot be; `_take_back` removes their directories."""
+        """They were created for a topic that cannot be; `_take_back` removes their directories."""
         for partition in partitions:
             partition.log.abandon(f"{partition.name} could not be made")
 
     # Deleting
 
     def delete(self, topics: Sequence[Topic], timeout_ms: int = TIMEOUT_MS) -> Failures:
-        """Remove topics; nobody finds them any more, after a crash neither, when it returns. Where the disk refuses, all are as
+        """Remove topics; when it returns they can no longer be found, not even after a crash. If the disk refuses, all are as
         they were."""
         for topic in topics:
             self._registry.forget(topic)
         ids = {topic.topic_id for topic in topics}
-        # Written first, as ids: from then on a crash ends in "deleted", whatever is still in the directories. Only then does
-        # anybody lose sight of the topic. What cannot be removed later is work for the next start, not an error for the client.
+        # The ids are written first: from then on a crash ends in "deleted", whatever is still in the directories. Only then is
+        # the topic hidden from clients. What cannot be removed later is work for the next start, not an error for the client.
         self._registry.deleted |= ids
         try:
             yield self._registry.write_job()
@@ -296,8 +296,8 @@ class TopicChanges:
             self._registry.hide(topic)
             self._partitions.on_change()
             for index in range(topic.partition_count):
-                # Given up to the loop after each: who waits for it is told at once, and telling costs as much as there are
-                # waiters.
+                # Yields to the loop after each partition: its waiting requests are answered at once, which costs time for each
+                # of them.
                 self._partitions.take_out(topic, index)
                 yield None
             logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
@@ -317,7 +317,7 @@ class TopicChanges:
     # Moving
 
     def reassign(self, topic: Topic, wanted: Moves, timeout_ms: int = TIMEOUT_MS) -> Steps:
-        """There is nowhere to move anything to."""
+        """A single broker has nowhere to move a partition to."""
         yield None
         return {index: error for index, target in wanted.items() if (error := self._why_not_there(topic, index, target))}
 
@@ -334,11 +334,11 @@ class TopicChanges:
     # Settings
 
     def change_topics(self, changes: Sequence[NewSettings]) -> Failures:
-        """Give topics other settings; they hold for their open logs when it returns. Where the disk refuses, none of them has
+        """Give topics other settings; they apply to their open logs when it returns. If the disk refuses, none of them has
         changed."""
         before = [change.topic for change in changes]
         # Rewritten again although they were checked when the request was read: an earlier change may have been waiting in the
-        # queue.
+        # queue then.
         changed = [replace(change.topic, overrides=dict(change.rewrite(change.topic.overrides))) for change in changes]
         for topic in changed:
             self._registry.plan(topic)

@@ -1,23 +1,23 @@
-"""May this leader acknowledge what only it has written (acks=1), or does another lead by now?
+"""May this leader acknowledge what only it has written (acks=1), or does another broker lead by now?
 
-acks=all and readers need no such question: to move what is safe, a stale leader would need a fetch of the new one in the old
-epoch, and that sends none. acks=1 needs it: a broker that was stopped, or cut off, would go on acknowledging what nobody will
-ever read.
+acks=all and readers do not need the question: to move what is safe, a stale leader would need a fetch from the new one in the old
+epoch, and the new leader sends none. acks=1 needs it: a broker that was suspended, or cut off, would continue to acknowledge
+records that no client will ever read.
 
-The same goes for what a coordinator says of a group, which is true only as long as no other has taken commits.
+The same applies to a coordinator's answers about a group, which are true only while no other coordinator has taken commits.
 
-Confirmed until three seconds (`logbus.leader.confirm.ms`, half a session at most) after a time at which it was certain that
-nobody else led yet:
+Leadership is confirmed until three seconds (`logbus.leader.confirm.ms`, half a session at most) after a time at which it was
+certain that no other broker led yet:
 
-(a) every other broker that may be a member of the in-sync set still followed us in this epoch. When its fetch arrived says
-    nothing, for it may have lain in our sockets while we were stopped: `FetchSession.alive_at` is a time before it was sent.
-    Members by now may be those whose addition is proposed, too. It needs that nobody outside of the set is eligible: such a one
-    could be elected while all members and we are cut off together;
-(b) ZooKeeper accepted a transaction on our version of the state that was *sent* at that time: a change of ours, or a check for
-    its own sake, which is sent when a lead begins, and once a second for those that need it, before what holds has run out;
-(c) we are the only one who could be elected: then there is no limit.
+(a) every other broker that may be in sync still followed us in this epoch. The arrival time of its fetch proves nothing, because
+    the fetch may have waited in our socket while we were suspended: `FetchSession.alive_at` is a time before it was sent. Brokers
+    whose addition is proposed may be members by now, so they count too. This requires that no broker outside the set is eligible:
+    it could be elected while we and all members are cut off together;
+(b) ZooKeeper accepted a transaction on our version of the state that was *sent* at that time: one of our changes, or a bare
+    check, which is sent when leadership begins, and once a second for partitions that need it, before their confirmation expires;
+(c) we are the only broker that could be elected: then there is no limit.
 
-Clocks only bound how long a stale leader goes on; what is acknowledged by all rests on none.
+Clocks only bound how long a stale leader continues; acks=all depends on no clock.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from broker.coordination.store import Check, Committed, Outcome, Reason, Refused
 from broker.coordination.znodes import state_path, topic_id_path
 from broker.replication.sessions import Key, Led
 
-CHECK_SECONDS = 1.0  # between two transactions that only ask; where little is believed for long, a third of that time
+CHECK_SECONDS = 1.0  # between two check-only transactions; at most a third of the confirmation time
 
 
 def confirmed_until(led: Led, alive_at: Callable[[int, Led], float], confirm_seconds: float) -> float:
-    """See the file's theory."""
+    """See the module docstring."""
     progress, state = led.progress, led.progress.state
     followed_at = -inf
     if not state.eligible:
@@ -56,15 +56,15 @@ class Confirmation:
         self._clock = clock
         self._alive_at = alive_at
         self._confirm_seconds = confirm_seconds
-        self._ahead_seconds = confirm_seconds / 4  # for the answer to be there in time
+        self._ahead_seconds = confirm_seconds / 4  # so that the answer arrives in time
         self._check_seconds = min(CHECK_SECONDS, confirm_seconds / 3)
         self._wanted: dict[Key, Led] = {}
         self._sent_at = -inf
         self._is_asking = False
 
     def is_confirmed(self, led: Led, now: float, *, grace_seconds: float = 0.0) -> bool:
-        """Whether nobody else led the partition until very recently. Consumers are served for longer (`grace_seconds`): what they
-        see is true, only perhaps old."""
+        """Whether it is certain that no other broker led the partition until very recently. Consumers are served for longer
+        (`grace_seconds`): what they see is true, only perhaps old."""
         enough_seconds = grace_seconds - self._ahead_seconds
         if now > led.confirmed_until + enough_seconds:
             led.confirmed_until = confirmed_until(led, self._alive_at, self._confirm_seconds)
@@ -73,12 +73,12 @@ class Confirmation:
         return now <= led.confirmed_until + grace_seconds
 
     def lead_begins(self, led: Led) -> None:
-        """Nobody has followed it yet, and nobody knows how old the news is that this broker leads: asked for at once, so that
-        its first client need not wait for that."""
+        """No follower has fetched yet, and the state that makes this broker the leader may be old: ask at once, so that the
+        first client need not wait for the answer."""
         self.is_confirmed(led, self._clock.monotonic())
 
     def send(self) -> None:
-        """At the end of a turn: ask ZooKeeper for those that nothing else confirms."""
+        """At the end of a turn: ask ZooKeeper about the partitions that nothing else confirms."""
         if not self._wanted or self._is_asking:
             return
         now = self._clock.monotonic()
@@ -89,7 +89,7 @@ class Confirmation:
         if not asked:
             return
         self._sent_at, self._is_asking = now, True
-        topics = list(dict.fromkeys(led.topic_id for led in asked))  # versions begin anew where a topic is made again
+        topics = list(dict.fromkeys(led.topic_id for led in asked))  # versions restart if a topic is recreated
         checks = [
             *(Check(path=topic_id_path(UUID(bytes=topic_id)), version=-1) for topic_id in topics),
             *(Check(path=state_path(led.topic, led.index), version=led.progress.state.version) for led in asked),
@@ -106,8 +106,8 @@ class Confirmation:
                     self._sent_at = -inf
                     self.send()
             case Refused(index=index, reason=Reason.BAD_VERSION | Reason.NO_NODE):
-                # One has changed hands or state, or is gone, and the image will say so. Nothing is known of the others: they ask
-                # at once.
+                # One has changed leader or state, or is gone, and the image will show it. Nothing was learnt about the others:
+                # they are asked about again at once.
                 if index < len(topics):
                     left = [led for led in asked if led.topic_id != topics[index]]
                 else:
@@ -116,9 +116,9 @@ class Confirmation:
                 self._sent_at = -inf
                 self.send()
             case _:
-                pass  # whoever still needs it asks again
+                pass  # partitions that still need it ask again
 
     @property
     def next_question(self) -> float:
-        """When `send` has something to do; inf: not before somebody asks."""
+        """When `send` has something to do; inf: not before `is_confirmed` wants an answer."""
         return self._sent_at + self._check_seconds if self._wanted and not self._is_asking else inf

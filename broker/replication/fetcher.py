@@ -1,21 +1,21 @@
 """A follower's side of replication: one `LeaderFetcher` for each broker that leads something this one follows.
 
-It has one connection, one incremental session (KIP-227) and at most two requests on their way: one is usually parked at the
-leader until there is something new, the second says what has changed here meanwhile (more is written, more is flushed) and makes
-the leader answer the first. A request names only partitions that are new or whose position moved, so a round costs what moved.
+It has one connection, one incremental session (KIP-227) and at most two requests in flight: one is usually parked at the leader
+until there is something new, the second reports what has changed here meanwhile (more written, more flushed) and makes the leader
+answer the first. A request names only partitions that are new or whose position moved, so a round costs only what has moved.
 
-The leader counts what a request says as progress, so nothing is said that is not so: positions are read from the log when the
-request is made. What an answer says is used only if it answers what is still the question:
+The leader counts what a request reports as progress, so it must be accurate: positions are read from the log when the request is
+built. An answer is used only if its question is still current:
 
-* the partition is still followed, in the same leader epoch as when the request was made: else what it brings may be another
-  leader's past (KAFKA-13207). A new epoch is a new entry here, with nothing named yet.
-* records only if they are for the position that the log still has: it may have been cut since.
-* a divergence or an error before anything else, and what is visible only after records (KAFKA-14704).
+* the partition is still followed, in the same leader epoch as when the request was built: otherwise the answer may come from
+  another leader's past (KAFKA-13207). A new epoch is a new entry here, with nothing named yet.
+* records only if they are for the log's current position: it may have been truncated since.
+* a divergence or an error before anything else, and the visible offset only after records (KAFKA-14704).
 
-What fails, fails for one partition: it is asked for again after a pause that doubles. Damaged records are never stored; what
-follows them comes again, too. A session that the leader has forgotten is opened anew, with everything named.
+A failure affects one partition: it is fetched again after a pause that doubles. Damaged records are never stored; what follows
+them is fetched again, too. A session that the leader has forgotten is reopened, with everything named.
 
-No I/O and no clock of its own: connections, replicas and the time are handed in.
+It does no I/O and has no clock: connections, replicas and the time are passed in.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from broker.replication.replica import Key, Replica
 
 logger = logging.getLogger("broker.replication")
 
-IN_FLIGHT_MAX = 2  # what a leader may conclude from a request rests on it (confirm.py)
-NAMED_MAX = 1_000  # partitions in one request: to read them takes the leader a millisecond
-SLICE_SECONDS = 0.003  # how long answers are stored before others have their turn
-PAUSE_SECONDS_FIRST = 0.02  # after an error: at an election a follower is often a journal entry earlier than its leader
+IN_FLIGHT_MAX = 2  # what a leader concludes from a request depends on it (confirm.py)
+NAMED_MAX = 1_000  # partitions in one request: reading them takes the leader a millisecond
+SLICE_SECONDS = 0.003  # how long answers are stored before other work gets its turn
+PAUSE_SECONDS_FIRST = 0.02  # after an error: at an election a follower is often one journal entry ahead of its leader
 BYTES_MIN = 1
 NO_SESSION = 0
 _SESSION_IS_GONE = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
@@ -73,15 +73,15 @@ class _Entry:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.epoch = replica.leader_epoch
-        self.named: tuple[int, int] | None = None  # the fetch offset and last epoch that the leader was told
+        self.named: tuple[int, int] | None = None  # the fetch offset and last epoch last sent to the leader
         self.told_flushed = self.told_start = -1
-        self.named_in = self.first_named_in = -1  # in which request: for the first time like this, and at all
-        self.is_paused = False  # while the log is being cut, and after errors
+        self.named_in = self.first_named_in = -1  # the first request with this position, and the first at all
+        self.is_paused = False  # while the log is being truncated, and after errors
         self.pause = PAUSE_SECONDS_FIRST
 
     @property
     def has_more_to_say(self) -> bool:
-        """Besides its position, which moves with what the leader sends."""
+        """Whether anything but its position has changed; that moves with what the leader sends."""
         return self.replica.flushed_offset != self.told_flushed or self.replica.log_start_offset != self.told_start
 
     def forget_session(self) -> None:
@@ -89,7 +89,7 @@ class _Entry:
 
 
 class _Session:
-    """A session with the leader. Requests are counted from 0 on, however far its epoch has come round."""
+    """A session with the leader. Requests are counted from 0, even if the session epoch has wrapped around."""
 
     __slots__ = ("epoch", "in_flight", "request_count", "session_id")
 
@@ -101,7 +101,7 @@ class _Session:
 
 
 class LeaderFetcher:
-    """See the file's theory."""
+    """See the module docstring."""
 
     def __init__(
         self,
@@ -127,18 +127,18 @@ class LeaderFetcher:
         self._to_forget: dict[Key, None] = {}
         self._resting: dict[_Entry, float] = {}  # until when, after an error
         self._session: _Session | None = None
-        self._rests_until = -math.inf  # after an error of the whole answer
+        self._rests_until = -math.inf  # after an error for a whole request
         self._pause = PAUSE_SECONDS_FIRST
-        self._arrived: deque[tuple[int, ReplicaRecords]] = deque()  # with the number of the request that it answers
+        self._arrived: deque[tuple[int, ReplicaRecords]] = deque()  # each with the number of the request it answers
 
     @property
     def is_empty(self) -> bool:
         return not self._entries
 
-    # What others tell
+    # Events
 
     def follow(self, replica: Replica) -> None:
-        """Fetch for it from now on, in its leader epoch; also where it was followed in an earlier one."""
+        """Fetch for it from now on, in its leader epoch; also if it was followed in an earlier one."""
         self._forget_entry(replica.key)
         self._entries[replica.key] = _Entry(replica)
         self._to_forget.pop(replica.key, None)
@@ -146,7 +146,7 @@ class LeaderFetcher:
         self.due = -math.inf
 
     def forget(self, key: Key) -> None:
-        """It is followed no longer; answers that are on their way are not used."""
+        """It is no longer followed; answers in flight are ignored."""
         entry = self._forget_entry(key)
         if entry is not None and entry.first_named_in >= 0:
             self._to_forget[key] = None
@@ -160,20 +160,20 @@ class LeaderFetcher:
         return entry
 
     def flushed(self, key: Key) -> None:
-        """More of its log is on the disk: the leader wants to know."""
+        """More of its log is on disk: report that to the leader."""
         entry = self._entries.get(key)
         if entry is not None and not entry.is_paused and entry.has_more_to_say:
             self._to_name[key] = None
             self.due = -math.inf
 
     def reached(self) -> None:
-        """There is a new connection to the leader: with it begins a new session."""
+        """There is a new connection to the leader: a new session begins with it."""
         self._end_session()
         self._rests_until = -math.inf
         self.due = -math.inf
 
     def closed(self) -> None:
-        """The connection is gone, and every answer with it."""
+        """The connection is lost, and every outstanding answer with it."""
         self._end_session()
 
     def _end_session(self) -> None:
@@ -188,7 +188,7 @@ class LeaderFetcher:
     # A turn
 
     def work(self, now: float) -> None:
-        """Store what has arrived, for a slice of time, and ask for more."""
+        """Store what has arrived, for one time slice, and ask for more."""
         self._end_rests(now)
         self._store_arrived(now)
         self._ask(now)
@@ -201,7 +201,7 @@ class LeaderFetcher:
                 self._resume(entry)
 
     def _resume(self, entry: _Entry) -> None:
-        """Ask for it again, where it is still followed."""
+        """Ask for it again, if it is still followed."""
         if self._entries.get(entry.replica.key) is entry:
             entry.is_paused = False
             self._to_name[entry.replica.key] = None
@@ -235,7 +235,7 @@ class LeaderFetcher:
 
     @property
     def _has_to_say(self) -> bool:
-        """With something to say a second request is sent; the first is sent anyway, to wait at the leader."""
+        """If there is something to report a second request is sent; the first is sent anyway, to wait at the leader."""
         if self._session is None and not self._entries:
             return False
         if self._to_name or self._to_forget:
@@ -274,7 +274,7 @@ class LeaderFetcher:
         self._peers.send(self._leader, request, partial(self._answered, session, number))
 
     def _name(self, number: int) -> list[ReplicaPartition]:
-        """What is new or has moved, in the order of topics where a session begins: each run of one topic costs its id once."""
+        """What is new or has moved; sorted by topic when a session begins, since each run of one topic sends its id once."""
         keys = sorted(self._to_name) if number == 0 else list(self._to_name)
         rows: list[ReplicaPartition] = []
         for key in keys[:NAMED_MAX]:
@@ -313,7 +313,7 @@ class LeaderFetcher:
         answer = parse_replica_answer(body)
         if answer.error:
             self._refused(answer.error)
-        elif answer.session_id == NO_SESSION:  # a leader that offers none: as if it had forgotten the session at once
+        elif answer.session_id == NO_SESSION:  # the leader grants no session: as if it had forgotten it at once
             self._refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         else:
             session.session_id = answer.session_id
@@ -321,7 +321,7 @@ class LeaderFetcher:
             self._arrived.extend((number, row) for row in answer.partitions)
 
     def _refused(self, code: int) -> None:
-        """The whole request was. A session that is gone is opened again; once at once, then after a pause."""
+        """The whole request was refused. A lost session is reopened: the first time at once, then after a pause."""
         self._end_session()
         is_first = self._pause == PAUSE_SECONDS_FIRST
         if code not in _SESSION_IS_GONE or not is_first:
@@ -330,11 +330,11 @@ class LeaderFetcher:
         self._pause = min(self._pause * 2, self._limits.pause_seconds_max)
 
     def _take(self, number: int, row: ReplicaRecords) -> None:
-        """One partition of an answer to request `number`."""
+        """Handle one partition of an answer to request `number`."""
         key = row.topic_id, row.partition_index
         entry = self._entries.get(key)
         if entry is None or entry.is_paused or not 0 <= entry.first_named_in <= number:
-            return  # an answer to a question that nobody asks any more
+            return  # an answer to a question that is no longer current
         replica = entry.replica
         is_current = entry.named_in <= number and entry.named == (replica.end_offset, replica.last_epoch)
         try:
@@ -363,7 +363,7 @@ class LeaderFetcher:
             self._to_name[replica.key] = None
         entry.pause = PAUSE_SECONDS_FIRST
         replica.learn(row.visible_offset, row.log_start_offset)
-        if replica.log_start_offset != entry.told_start:  # somebody at the leader may wait for that
+        if replica.log_start_offset != entry.told_start:  # a request at the leader may wait for that
             self._to_name[replica.key] = None
         if row.wanted_offset > replica.flushed_offset:
             replica.want_flush(row.wanted_offset)
@@ -379,7 +379,7 @@ class LeaderFetcher:
         self._pause_for(entry, partial(entry.replica.cut, epoch, end_offset))
 
     def _pause_for(self, entry: _Entry, change: Callable[[Callable[[BrokerError | None], None]], None]) -> None:
-        """Ask for nothing while the log is changed below us."""
+        """Fetch nothing for it while its log is being changed."""
         entry.is_paused = True
         self._to_name.pop(entry.replica.key, None)
         change(partial(self._changed, entry))
@@ -395,7 +395,7 @@ class LeaderFetcher:
             self._rest(entry)
 
     def _rest(self, entry: _Entry) -> None:
-        """Ask for it again later, and later each time; never again where its disk has failed it."""
+        """Ask for it again after a pause that grows each time; never again if its disk has failed."""
         if entry.replica.is_offline:
             self.forget(entry.replica.key)
             return

@@ -1,4 +1,4 @@
-"""All fetchers of a broker, one for each leader, and which partition is fetched from whom."""
+"""All fetchers of a broker, one for each leader, and which partition is fetched from which leader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.replication.replica import Key, Replica
 
 
 class Fetchers:
-    """All of them, and which partition is fetched by whom."""
+    """All of them, and which one fetches which partition."""
 
     def __init__(self, make: Callable[[int], LeaderFetcher]) -> None:
         self._make = make
@@ -18,7 +18,7 @@ class Fetchers:
         self._leader_of: dict[Key, int] = {}
 
     def follow(self, replica: Replica, leader: int) -> None:
-        """Fetch it from that broker, in its leader epoch, and from nobody else."""
+        """Fetch it from that broker, in its leader epoch, and from no other."""
         if self._leader_of.get(replica.key, leader) != leader:
             self.forget(replica.key)
         if leader not in self._by_leader:
@@ -27,7 +27,7 @@ class Fetchers:
         self._by_leader[leader].follow(replica)
 
     def forget(self, key: Key) -> None:
-        """Fetch it from nobody: it is led here, or it is gone."""
+        """Stop fetching it: it is led here, or it is gone."""
         leader = self._leader_of.pop(key, None)
         if leader is not None:
             self._by_leader[leader].forget(key)
@@ -50,7 +50,7 @@ class Fetchers:
     def due(self) -> float:
         """When `work` has something to do."""
         due = math.inf
-        for fetcher in self._by_leader.values():  # in every turn: half the time of `min` over a generator
+        for fetcher in self._by_leader.values():  # runs every turn: takes half the time of `min` over a generator
             if fetcher.due < due:
                 due = fetcher.due
         return due

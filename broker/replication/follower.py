@@ -1,11 +1,11 @@
-"""One partition that this broker follows: what its fetcher is given is stored here, in the leader's bytes.
+"""One partition that this broker follows: what its fetcher receives is stored here, byte for byte as the leader sent it.
 
-The log follows its leader in everything but one: what was visible is never cut. All of it lies flushed on every member of the
-in-sync set, so a leader that lacks it was either elected uncleanly, which the partition's state says (`is_recovering`), or is
-wrong: then this replica goes offline with what it has, for an operator to look at.
+The log follows its leader with one exception: what was visible is never truncated. All of it has been flushed on every in-sync
+replica, so a leader that lacks it was either elected uncleanly, which the partition's state says (`is_recovering`), or is wrong:
+then this replica goes offline with what it has, for an operator to look at.
 
-A cut or a new beginning waits until the log is quiet and runs on a helper (storage/truncation.py). Nothing else is done with the
-log meanwhile: its fetcher does not ask, and whoever gives roles waits until `is_changing` is false.
+A truncation or reset waits until the log is quiet and runs on a helper (storage/truncation.py). Nothing else is done with the log
+meanwhile: its fetcher does not fetch, and `Roles` waits until `is_changing` is false.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Then = Callable[[BrokerError | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerHooks:
-    """What follows from what is stored."""
+    """What happens after records are stored."""
 
-    written: Callable[[Partition, int], None]  # so many bytes, which are to be flushed in time
+    written: Callable[[Partition, int], None]  # with the number of bytes, which must be flushed in time
     want_flush: Callable[[Partition], None]
     offline: Callable[[Partition], None]
     cut: Callable[[Partition], None] = lambda partition: None
 
 
 class FollowedPartition:
-    """Implements `replica.Replica`: see the file's theory."""
+    """Implements `replica.Replica`: see the module docstring."""
 
     def __init__(self, partition: Partition, *, helpers: Helpers, hooks: FollowerHooks) -> None:
         self.name = partition.name
@@ -74,7 +74,7 @@ class FollowedPartition:
 
     @property
     def lag(self) -> int:
-        """How many records are visible at the leader, as it said last, and not here."""
+        """How many records are visible at the leader, as it last reported, and not stored here."""
         return max(0, self._leader_visible - self._log.end_offset)
 
     @property
@@ -95,7 +95,7 @@ class FollowedPartition:
             if log.offline_reason:
                 self._go_offline(f"what its leader sent cannot be written: {error}")
             raise
-        finally:  # an error may come when a first part of them is stored
+        finally:  # it may fail after a first part of them has been stored
             stored = headers
             if headers[-1].next_offset != log.end_offset:
                 stored = [header for header in headers if header.next_offset <= log.end_offset]
@@ -110,7 +110,7 @@ class FollowedPartition:
                 self._hooks.written(self._partition, sum([header.length for header in stored]) + LENGTH_END * len(stored))
 
     def learn(self, visible_offset: int, log_start_offset: int) -> None:
-        """Nobody sees what is not on this disk, and what the leader has deleted is deleted here as far as it was visible."""
+        """Only what is on this disk becomes visible, and what the leader has deleted is deleted here as far as it was visible."""
         self._leader_visible, self._leader_start = visible_offset, log_start_offset
         self._partition.learn_visible(visible_offset)
         start_offset = min(log_start_offset, self._partition.visible_offset)
@@ -118,10 +118,10 @@ class FollowedPartition:
             self._log.delete_before(start_offset)
 
     def flushed(self) -> None:
-        """More of the log is on the disk."""
+        """More of the log is on disk."""
         if self._leader_visible == NO_OFFSET:
             return
-        if self.is_changing:  # a cut that waited for this flush may have begun
+        if self.is_changing:  # a truncation that waited for this flush may have begun
             self._partition.learn_visible(self._leader_visible)
         else:
             self.learn(self._leader_visible, self._leader_start)
@@ -130,11 +130,11 @@ class FollowedPartition:
         if offset > self._log.flushed_offset:
             self._hooks.want_flush(self._partition)
 
-    # Cutting
+    # Truncating
 
     def cut(self, epoch: int, end_offset: int, then: Then) -> None:
-        """Give up what the leader does not have, which ends in `epoch` at `end_offset`. Where the epoch is not known here, all
-        that is newer goes, and the next answer may cut more (KIP-279)."""
+        """Truncate to what the leader has: there `epoch` ends at `end_offset`. If the epoch is not known here, everything newer
+        is truncated, and the next answer may truncate more (KIP-279)."""
         _, own_end = self._log.end_of_epoch(epoch)
         offset = end_offset if own_end < 0 else min(own_end, end_offset)
         if offset < self._partition.visible_offset and not self.is_recovering:
@@ -144,7 +144,7 @@ class FollowedPartition:
             self._change(lambda: self._log.begin_truncation(offset), then)
 
     def reset(self, offset: int, then: Then) -> None:
-        """Begin anew where the leader's log starts: all that is here, it has deleted."""
+        """Start over at the leader's log start offset: the leader has deleted everything that is here."""
         is_behind = offset > self.end_offset
         holds_visible = self._partition.visible_offset > self._log.log_start_offset
         if not is_behind and holds_visible and not self.is_recovering:
@@ -192,7 +192,7 @@ class FollowedPartition:
         then(told)
 
     def _note_end(self) -> None:
-        """Visible is what lies between the log's ends, whichever of them has moved."""
+        """Keep the visible offset between the log start and end offsets, whichever of them has moved."""
         log, partition = self._log, self._partition
         partition.visible_offset = max(log.log_start_offset, min(partition.visible_offset, log.end_offset))
 

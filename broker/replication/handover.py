@@ -1,11 +1,11 @@
-"""A planned change of leader, made by the old one: nothing is lost by it, not even what was acknowledged with acks=1.
+"""A planned change of leader, carried out by the old one: nothing is lost by it, not even what was acknowledged with acks=1.
 
-The controller, or whoever moves a partition, writes `handover_to` into its state. The leader goes on until the other keeps up
-with it, then takes no more records and goes on answering fetches. As soon as the other has everything, it names it in the znode,
-with the next epoch. Kafka tells the old leader afterwards, and what nobody had fetched by then is cut away.
+The controller writes `handover_to` into the partition's state. The leader continues until its successor keeps up, then takes no
+more records but still answers fetches. As soon as the successor has everything, the leader writes it to the znode as the new
+leader, with the next epoch. In Kafka the old leader is informed afterwards, and what was not fetched by then is truncated.
 
-The other's incarnation is checked in the same transaction: another process of it may have lost what this one had. A request that
-leads to nothing is withdrawn by the controller after five seconds. Pure.
+The successor's incarnation is checked in the same transaction: another process of it may have lost what this one had. A request
+that leads to nothing is withdrawn by the controller after five seconds. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from broker.replication.isr import Proposal
 from broker.replication.progress import FollowerProgress, PartitionProgress
 
-KEEPS_UP_SECONDS = 1.0  # who had everything so lately has it within a round trip once nothing more is written
+KEEPS_UP_SECONDS = 1.0  # a replica caught up this recently needs one round trip once writes stop
 
 
 def takes_records(progress: PartitionProgress, now: float) -> bool:
@@ -27,7 +27,7 @@ def takes_records(progress: PartitionProgress, now: float) -> bool:
 
 
 def propose_handover(progress: PartitionProgress) -> Proposal | None:
-    """The state in which the other leads, once it has everything."""
+    """The state in which the successor leads, once it has everything."""
     state, heir = progress.state, _heir(progress)
     if heir is None or heir.written < progress.end_offset:
         return None
@@ -43,7 +43,7 @@ def propose_handover(progress: PartitionProgress) -> Proposal | None:
 
 
 def _heir(progress: PartitionProgress) -> FollowerProgress | None:
-    """Who is to lead; only a member of the in-sync set may."""
+    """The replica that is to lead; it must be in sync."""
     state = progress.state
     if state.handover_to is None or state.handover_to not in state.isr:
         return None

@@ -1,17 +1,18 @@
-"""How a leader changes the state of what it leads: who is in sync, who else may be elected, and to whom the lead is given.
+"""How a leader changes the state of the partitions it leads: which replicas are in sync, which others may be elected, and to
+which broker leadership is handed over.
 
 Each change is a proposal: compare-and-set on the version of the partition's znode that the leader knows. One is in flight for
-each partition, up to 250 of them in one transaction with one journal entry. Only the image says what became of it: a proposal is
-over when the image shows a newer version than the one that it was made from, whoever wrote that.
+each partition, up to 250 of them in one transaction with one journal entry. Only the image shows the outcome: a proposal is
+over when the image shows a newer version than the one it was made from, whichever broker wrote that.
 
     committed   waits for the image
-    refused     for its version: waits for the image. For the incarnation of a broker that it adds: certain never to happen, since
-                incarnations only rise, so it is withdrawn. The states stand before the checks in the transaction, so the second
-                says that the first still held. All others of that transaction are sent again
+    refused     because of its version: waits for the image. Because of the incarnation of a broker it adds: certain never to
+                happen, since incarnations only rise, so it is withdrawn. The states come before the checks in the transaction, so
+                this second reason implies that the versions still matched. All others of that transaction are sent again
     unknown     may have happened, or may yet happen: ZooKeeper may receive it after we stopped waiting. The same is sent again
-                until the image moves. Once the version has moved, what is still on its way can never happen
+                until the image moves. Once the version has moved, what is still in flight can never happen
 
-A proposed addition counts for what is safe until then (progress.py); dropping it when its answer was lost would lose records.
+Until then a proposed addition counts for what is safe (progress.py); dropping it when its answer was lost would lose records.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from broker.coordination.znodes import incarnation_path
 from broker.replication.progress import Departures, PartitionProgress
 from broker.replication.sessions import Key, Led
 
-RETRY_SECONDS = 0.5  # after an unknown outcome; the store itself waits for a session timeout where ZooKeeper is away
+RETRY_SECONDS = 0.5  # after an unknown outcome; the store itself waits for a session timeout if ZooKeeper is away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A state to replace the one before. `additions` are those whom it makes members; `incarnations` are of brokers that must
-    still be the processes that we know."""
+    """A state to replace the current one. `additions` are the brokers it makes members; `incarnations` are those of brokers that
+    must still be the processes we know."""
 
     state: PartitionState
     additions: Mapping[int, int] = field(default_factory=dict)
@@ -46,8 +47,8 @@ class Proposal:
 
 
 def propose_isr(progress: PartitionProgress, departures: Departures, may_belong: Callable[[int, int], bool]) -> Proposal | None:
-    """The in-sync set as it should be, or None where it is. `may_belong(broker, incarnation)`: it is registered as this process,
-    connected, and not being stopped."""
+    """The in-sync replicas as they should be, or None if they already are. `may_belong(broker, incarnation)`: it is registered
+    as this process, connected, and not being stopped."""
     state = progress.state
     leaving = (*departures.behind, *departures.lost)
     additions = {
@@ -58,7 +59,7 @@ def propose_isr(progress: PartitionProgress, departures: Departures, may_belong:
     isr = (*(broker for broker in state.isr if broker not in leaving), *additions)
     eligible = tuple(broker for broker in eligible_after(state, isr, progress.insync_min) if broker not in departures.lost)
     handover_to = state.handover_to if state.handover_to in isr else None
-    # After an unclean election followers may cut what was visible; who is in sync with the new leader has done so.
+    # After an unclean election followers may truncate what was visible; those in sync with the new leader have done so.
     is_recovering = state.is_recovering and len(isr) < len(progress.replicas)
     new = replace(state, isr=isr, eligible=eligible, handover_to=handover_to, is_recovering=is_recovering)
     if new == state:
@@ -68,18 +69,18 @@ def propose_isr(progress: PartitionProgress, departures: Departures, may_belong:
 
 
 class _Pending:
-    """A proposal and what is known of it."""
+    """A proposal whose outcome the image does not show yet."""
 
     __slots__ = ("led", "proposal", "retry_at")
 
     def __init__(self, led: Led, proposal: Proposal) -> None:
         self.led = led
         self.proposal = proposal
-        self.retry_at = -inf  # inf: it is on its way, or answered
+        self.retry_at = -inf  # inf: it is in flight, or answered
 
 
 class Proposals:
-    """See the file's theory."""
+    """See the module docstring."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.on_moved: Callable[[Led], None] = lambda led: None  # a withdrawn addition may let R and V move
@@ -92,7 +93,7 @@ class Proposals:
         return led.key in self._pending
 
     def is_handing_over(self, led: Led) -> bool:
-        """Another broker may lead by now, because we said so: nothing may be written any more."""
+        """Whether another broker may lead by now because we proposed it: nothing more may be written."""
         pending = self._pending.get(led.key)
         return pending is not None and pending.proposal.state.leader != led.progress.me
 
@@ -102,7 +103,7 @@ class Proposals:
         self._pending[led.key] = self._unsent[led.key] = _Pending(led, proposal)
         if proposal.additions:
             led.progress.propose(proposal.additions)
-            led.confirmed_until = -inf  # who may be a member may be elected: from now on its fetches are needed, too
+            led.confirmed_until = -inf  # a possible member may be elected: from now on its fetches are needed, too
 
     def learnt(self, led: Led) -> None:
         """The partition's progress has learnt a state from the image."""
@@ -111,7 +112,7 @@ class Proposals:
             self.forget(led)
 
     def forget(self, led: Led) -> None:
-        """Whatever was proposed for it is over, or it is led no longer."""
+        """Whatever was proposed for it is over, or it is no longer led."""
         self._pending.pop(led.key, None)
         self._unsent.pop(led.key, None)
 

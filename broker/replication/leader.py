@@ -1,11 +1,11 @@
-"""What this broker leads, in one place: who follows how far, what is safe by that, and what is to be changed in ZooKeeper.
+"""The partitions this broker leads, in one place: how far each follower is, what is safe, and what to change in ZooKeeper.
 
-It is the `Watermarks` of the exposure: each write, flush and wish for one comes here and is answered with what is safe now, and
-what a follower's fetch moves is told by `on_moved`. Whoever gives the roles calls `lead`, `learn` and `end`, in the order in
-which the image shows them; the loop calls `work` behind the writes of each turn.
+It is the `Watermarks` of the exposure: each write, flush and request for a flush is passed here and returns what is safe now;
+what a follower's fetch moves is reported by `on_moved`. `Roles` calls `lead`, `learn` and `end`, in the order in which the image
+shows them; the loop calls `work` after the writes of each turn.
 
-Nobody walks all partitions: followers that lack something, and sets that lack a replica, are looked at once a second; all others
-when something happens to them.
+No step walks all partitions: those with followers that lack something, or short of in-sync replicas, are looked at once a second;
+all others only when something happens to them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LeaderLimits:
 
 
 class _Deletion(NamedTuple):
-    """Somebody who waits until everything below `offset` is deleted by every member."""
+    """A request that waits until everything below `offset` is deleted by every member."""
 
     offset: int
     then: Callable[[BrokerError | None], None]
@@ -50,7 +50,7 @@ class _Deletion(NamedTuple):
 
 
 class Leader:
-    """See the file's theory."""
+    """See the module docstring."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Leader:
         self._partitions: dict[Key, Partition] = {}
         self._image = Image()
         self._changed: dict[Key, Led] = {}  # something happened to them in this turn
-        self._watched: dict[Key, Led] = {}  # somebody lacks something
+        self._watched: dict[Key, Led] = {}  # some replica lacks something
         self._deletions: dict[Key, list[_Deletion]] = {}
         self._look_at = -inf
-        self.isr_shrinks = self.isr_expands = 0  # of what is led here, since the start
-        self._is_stirred = False  # something was written or wished for that `turn_ends` has not seen
+        self.isr_shrinks = self.isr_expands = 0  # of partitions led here, since the start
+        self._is_stirred = False  # something was written or requested that `turn_ends` has not handled
         self._origins: dict[int, tuple[object, FetchSession]] = {}  # by identity: the connections that followers fetch on
         self.server = ReplicaServer(
             self.led,
@@ -93,8 +93,8 @@ class Leader:
     # Roles
 
     def lead(self, partition: Partition, state: PartitionState, replicas: Sequence[int], insync_min: int) -> None:
-        """The lead of a partition begins, in an epoch in which no process has led it before. Its exposure is told next, and asks
-        at once what is safe."""
+        """This broker begins to lead a partition, in an epoch in which no process has led it before.
+        `ReplicatedExposure.lead` is called next, and asks at once what is safe."""
         log = partition.log
         progress = PartitionProgress(
             self.me,
@@ -115,7 +115,7 @@ class Leader:
         self._note_change(led)
 
     def learn(self, partition: Partition, state: PartitionState, replicas: Sequence[int], insync_min: int) -> None:
-        """The image shows this state, these replicas or this min.insync.replicas of a partition that is led in the same epoch."""
+        """The image shows a new state, assignment or min.insync.replicas for a partition still led in the same epoch."""
         led = self._led(partition)
         before = led.progress.state.isr
         self.isr_expands += any(broker not in before for broker in state.isr)
@@ -130,7 +130,7 @@ class Leader:
         self._note_change(led)
 
     def end(self, partition: Partition) -> None:
-        """The lead is over: another broker leads, nobody does, or this one in a later epoch."""
+        """Leadership has ended: another broker leads, none does, or this one in a later epoch."""
         led = self._led(partition)
         del self.led[led.key], self._partitions[led.key]
         self._changed.pop(led.key, None)
@@ -142,7 +142,7 @@ class Leader:
         self._is_stirred = True
 
     def learn_brokers(self, image: Image) -> None:
-        """Who is registered, as which process, and who is being stopped."""
+        """The image shows which brokers are registered, as which process, and which are being stopped."""
         raised = {
             broker: incarnation
             for broker, incarnation in image.incarnations.items()
@@ -178,14 +178,14 @@ class Leader:
         self._is_stirred = True
 
     def log_start_moved(self, partition: Partition) -> None:
-        """Retention has deleted; the followers learn it in time."""
+        """Retention has deleted records; the followers learn it with their next answers."""
         self.server.moved(self._led(partition))
 
     def when_deleted(
         self, partition: Partition, offset: int, then: Callable[[BrokerError | None], None], waiting: Waiting
     ) -> None:
-        """The log here begins at `offset` or later: call `then` when that of every member does, too, at once where it is so
-        already. Where `waiting` is over before, the call may be left out."""
+        """The log here begins at `offset` or later: call `then` when that of every member does, too, at once if it already
+        does. If `waiting` is over before that, the call may be omitted."""
         led = self._led(partition)
         led.progress.deleted(offset)
         self._deletions.setdefault(led.key, []).append(_Deletion(offset, then, waiting))
@@ -194,12 +194,12 @@ class Leader:
         self._tell_deleted(led)
 
     def log_start_of_members(self, partition: Partition) -> int:
-        """The least offset at which the log of a replica in sync begins, as far as that is known."""
+        """The lowest log start offset of the in-sync replicas, as far as known."""
         followers = self._led(partition).progress.log_start_of_followers
         return partition.log_start_offset if followers is None else min(partition.log_start_offset, followers)
 
     def takes_records(self, partition: Partition) -> bool:
-        """Asked before the write of each turn: whether producers of this partition are served, with whatever acks."""
+        """Called before the write of each turn: whether producers of this partition are served, with whatever acks."""
         led, now = self._led(partition), self._clock.monotonic()
         return (
             self._confirmation.is_confirmed(led, now)
@@ -208,26 +208,26 @@ class Leader:
         )
 
     def serves_consumers(self, partition: Partition, grace_seconds: float) -> bool:
-        """They are served for longer than producers where nobody says who leads: what they see is true, only perhaps old."""
+        """Without confirmation, consumers are served for longer than producers: what they see is true, only perhaps old."""
         led, now = self._led(partition), self._clock.monotonic()
         return self._confirmation.is_confirmed(led, now, grace_seconds=grace_seconds)
 
     # Followers
 
     def fetch(self, fetch: ReplicaFetch, origin: object, answer: Answer) -> None:
-        """A follower's request; `answer` is called once, now or later. `origin` is its connection's own object."""
+        """A follower's request; `answer` is called once, now or later. `origin` is an object that stands for its connection."""
         session = self.server.fetch(fetch, answer, self._clock.monotonic())
         if session is not None:
             self._origins[id(origin)] = origin, session
 
     def closed(self, origin: object) -> None:
-        """A connection was closed, a follower's or not."""
+        """A connection was closed, a follower's or any other."""
         known = self._origins.pop(id(origin), None)
         if known is not None:
             self.disconnected(known[1])
 
     def disconnected(self, session: FetchSession) -> None:
-        """The connection on which a follower's session was has closed."""
+        """The connection of a follower's session was closed."""
         now = self._clock.monotonic()
         self.server.disconnected(session, now)
         self._look_at = min(self._look_at, now + GONE_LOOK_SECONDS)
@@ -235,14 +235,14 @@ class Leader:
     # The loop
 
     def work(self, now: float) -> None:
-        """At the end of each turn, behind its writes: nothing, in most of them."""
+        """At the end of each turn, after its writes: in most turns there is nothing to do."""
         if now >= self.due:
             self.turn_ends()
             if now >= self.due:
                 self.tick()
 
     def turn_ends(self) -> None:
-        """Behind the writes of a turn, so nothing that is staged is forgotten in what is proposed."""
+        """After the writes of a turn, so that proposals take everything that was staged into account."""
         changed, self._changed = self._changed, {}
         self._is_stirred = False
         for led in changed.values():
@@ -252,7 +252,7 @@ class Leader:
         self.server.answer_woken(self._clock.monotonic())
 
     def tick(self) -> None:
-        """What time alone brings about."""
+        """What is due because time has passed."""
         now = self._clock.monotonic()
         self.server.expire(now)
         if self._watched and now >= self._look_at:
@@ -286,7 +286,7 @@ class Leader:
         self._tell_deleted(led)
 
     def _tell_deleted(self, led: Led) -> None:
-        """Perhaps the last member that had to delete something has done so, or is none any more."""
+        """The last member that had to delete something may have done so, or may no longer be a member."""
         deletions = self._deletions.get(led.key)
         if not deletions:
             return
@@ -301,7 +301,7 @@ class Leader:
                 one.then(None)
 
     def _consider(self, led: Led) -> None:
-        """Propose what should be different."""
+        """Propose a change if the state should be different."""
         if led.is_over or self._proposals.is_pending(led):
             return
         departures = led.progress.departures(
@@ -318,7 +318,7 @@ class Leader:
         return self.server.gone_since.get(broker, inf)
 
     def _may_belong(self, led: Led, broker: int, incarnation: int) -> bool:
-        """How far it had come says nothing of one that follows no longer: its disk may have failed, and it has left by itself."""
+        """A broker that no longer follows must not be added for its earlier progress: its disk may have failed, and it left."""
         node = self._image.brokers.get(broker)
         return (
             node is not None

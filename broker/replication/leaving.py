@@ -1,11 +1,11 @@
-"""How a broker leaves its cluster on purpose, so that nobody loses anything by it, not even what was acknowledged with acks=1.
+"""How a broker leaves its cluster in a controlled shutdown, without losing anything, not even what was acknowledged with acks=1.
 
-1. it says that it is leaving: it is not elected any more, and does not join in-sync sets
-2. the controller asks it to hand over what it leads; it goes on serving until it leads nothing that another could lead
-3. it fetches no more, and takes itself out of the in-sync sets of what others lead: nobody waits for a follower that is gone. Not
-   where the leader is dead: what is left of the set might never come back, and this broker has all of it
+1. it announces that it is leaving: it is no longer elected, and joins no in-sync replicas
+2. the controller asks it to hand over what it leads; it continues to serve until it leads nothing that another broker could lead
+3. it stops fetching, and removes itself from the in-sync replicas of what others lead, so that no leader waits for a
+   follower that is gone. Not if the leader is dead: the other members might never come back, and this broker has everything
 
-All of it for a limited time (logbus.controlled.shutdown.max.ms): what is left then is treated as after a kill.
+All of this has a time limit (logbus.controlled.shutdown.max.ms): what is left then is treated as after a kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Step(Enum):
 
 
 class Leaving:
-    """See the file's theory. `then` is called once, when the process may stop."""
+    """See the module docstring. `then` is called once, when the process may stop."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Leaving:
             self._until = -inf
 
     def work(self, now: float) -> None:
-        """At the end of a turn: go on where the step is done."""
+        """At the end of a turn: continue if the current step is done."""
         image = self._member.image
         if self._step is _Step.HANDING_OVER and (now >= self._until or (self._is_announced and not self._has_heirs(image))):
             self._step = _Step.WITHDRAWING
@@ -90,7 +90,7 @@ class Leaving:
             self._withdraw(image, now)
 
     def _has_heirs(self, image: Image) -> bool:
-        """Whether something that is led here has another replica that is there and stays."""
+        """Whether some partition led here has another replica that is registered and not leaving."""
         me = self._member.broker_id
         staying = image.brokers.keys() - image.leaving - {me}
         return any(

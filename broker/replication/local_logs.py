@@ -1,10 +1,10 @@
-"""The logs of this broker's replicas on its disk: opened, made and removed beside the loop.
+"""The logs of this broker's replicas on its disk: opened, created and removed off the loop.
 
-All of it is done by the thread for small files, one job after the other: a topic that is deleted and made again has the same
-directory names, and the old one has to be out of the way before the new one is made. A directory knows the id of its topic, so
-one that is another topic's is never taken for ours.
+All of it is done by the thread for small files, one job after the other: a topic that is deleted and recreated has the same
+directory names, and the old directory has to be out of the way before the new one is created. A directory records the id of its
+topic, so one that belongs to another topic is never taken for ours.
 
-A crash leaves a directory that is half made (completed by the next start), or one that was renamed to be removed.
+A crash leaves a half-created directory (completed by the next start), or one renamed for removal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("broker.replication")
 
-_LOGS_PER_JOB = 50  # 10 ms where they are new; other small files wait behind it
+_LOGS_PER_JOB = 50  # 10 ms if they are new; other small-file jobs queue behind it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What became of it. `was_there`: the directory was, with whatever is in it. Neither a partition nor an error: it is missing,
-    and may not be made yet."""
+    """The result for one place. `was_there`: its directory already existed, whatever is in it. Neither a partition nor an error:
+    it is missing, and may not be created yet."""
 
     place: Place
     partition: Partition | None
@@ -49,7 +49,7 @@ class Opened:
 
 
 class LocalLogs:
-    """See the file's theory."""
+    """See the module docstring."""
 
     def __init__(self, partitions: PartitionManager, directory: LogDirectory, filesystem: FileSystem, helpers: Helpers) -> None:
         self._partitions = partitions
@@ -58,8 +58,8 @@ class LocalLogs:
         self._helpers = helpers
 
     def found(self) -> list[tuple[str, int, bytes | None]]:
-        """What is on the disk: topic, partition and the topic's id, where the directory says it. Reads a small file of each: for
-        the start."""
+        """What is on disk: topic, partition and the topic's id, if the directory records it. Reads a small file for each: for
+        the start only."""
         rows = []
         for name, index, _ in sorted(self._directory.partitions(), key=lambda row: row[:2]):
             topic_id = self._directory.topic_id(name, index)
@@ -67,13 +67,13 @@ class LocalLogs:
         return rows
 
     def forget_missing(self, places: Iterable[Place], found: Iterable[tuple[str, int]]) -> None:
-        """A log that is gone must not inherit where recovery of it would have begun."""
+        """A log created in place of a missing one must not inherit its recovery point: drop the checkpoint entries."""
         there = dict.fromkeys(found)
         missing = [key for place in places if (key := (place.topic.name, place.index)) not in there]
         self._forget(missing)
 
     def open(self, places: Sequence[Place], then: Callable[[Opened], None], *, may_make: bool) -> None:
-        """Open each log, or make those that are missing; `then` is called for each."""
+        """Open each log, and create missing ones if `may_make`; `then` is called for each."""
 
         def opened(chunk: Sequence[Place], result: list[Opened] | None, error: BaseException | None) -> None:
             for one in result or [Opened(place=place, partition=None, error=error) for place in chunk]:
@@ -84,7 +84,7 @@ class LocalLogs:
             self._helpers.store(partial(self._open_chunk, chunk, may_make=may_make), partial(opened, chunk))
 
     def remove(self, name: str, index: int) -> None:
-        """The log is closed; its directory goes."""
+        """Remove the directory of a log that is closed."""
 
         def removed(_: object, error: BaseException | None) -> None:
             if error is not None:
@@ -100,7 +100,7 @@ class LocalLogs:
         self._helpers.store(partial(self._discard, name, index), renamed)
 
     def set_aside(self, name: str, index: int) -> None:
-        """Nobody knows whose it is: it is kept under another name. For the start."""
+        """Its topic is unknown: keep the directory under another name. For the start only."""
         path = self._directory.set_aside(name, index)
         self._forget([(name, index)])
         logger.warning(
@@ -115,7 +115,7 @@ class LocalLogs:
     # Any thread
 
     def _open_chunk(self, places: Sequence[Place], *, may_make: bool) -> list[Opened]:
-        """The directories first: should the disk refuse to keep them, no log is open that nobody knows of."""
+        """Directories first: if they cannot be synced, no log has been opened that the caller would not learn of."""
         found = [self._find(place, may_make=may_make) for place in places]
         if any(one.error is None and not one.was_there for one in found):
             self._directory.sync()

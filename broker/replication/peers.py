@@ -1,11 +1,11 @@
-"""What replication asks of the connections to other brokers: `network/peer.py` offers it over sockets, tests over a network of
-their own.
+"""What replication needs of the connections to other brokers: `network/peer.py` implements it over sockets, tests over a network
+of their own.
 
-There is one connection to each broker that is known, made and kept without being asked for: who is told at once that it closed,
-and that the next one was refused, knows within milliseconds that a process has died, and need not wait for a session to expire.
+There is one connection to each known broker, made and kept open without being requested: a connection that closes, followed by
+one that is refused, shows within milliseconds that a process has died, without waiting for a session to expire.
 
-Everything is called on the loop's thread. No call calls back from inside of itself: answers and events come from `work`, or when
-the loop finds something on a socket.
+Everything is called on the loop's thread. No method calls back before it has returned: answers and events come from `work`, or
+when the loop finds something on a socket.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Then = Callable[[memoryview | None], None]
 
 
 class PeerRequest(NamedTuple):
-    """A request without its header, which is the connection's."""
+    """A request without its header, which the connection adds."""
 
     api_key: int
     version: int
@@ -33,27 +33,27 @@ class PeerEvents(Protocol):
         """There is a connection, and a broker has answered on it."""
 
     def closed(self, broker: int) -> None:
-        """The connection is lost, and with it every answer that was still to come; another is tried at once."""
+        """The connection is lost, and with it every outstanding answer; another connection is tried at once."""
 
     def refused(self, broker: int) -> None:
-        """Its machine says that nobody listens there: the process is gone. Said again with each attempt."""
+        """Its machine refused the connection: the process is gone. Called again for each attempt."""
 
 
 class Peers(Protocol):
-    """See the file's theory."""
+    """See the module docstring."""
 
     due: float  # when, on the monotonic clock, `work` has something to do
 
     def know(self, addresses: Mapping[int, Endpoint]) -> None:
-        """These are the other brokers: a connection to each is wanted, and to nobody else. Another address of a broker that is
-        known already is another process: its old connection is given up without an event."""
+        """These are the other brokers: a connection to each is wanted, and no others. A new address for a known broker means
+        another process: its old connection is dropped without an event."""
 
     def is_reached(self, broker: int) -> bool:
-        """Whether requests to it have somewhere to go."""
+        """Whether there is a connection to it that takes requests."""
 
     def send(self, broker: int, request: PeerRequest, then: Then) -> None:
-        """`then(body)` is called once with the answer, which may be kept; with None where there is, or comes, no connection that
-        could bring it. Answers of one broker come in the order of their requests."""
+        """`then(body)` is called once with the answer, which may be kept; with None if there is no connection, or it is lost
+        before the answer. Answers of one broker arrive in the order of their requests."""
 
     def work(self, now: float) -> None:
-        """Send what is to be sent, end what waits too long, connect anew."""
+        """Send what is queued, end what has waited too long, reconnect."""

@@ -1,19 +1,20 @@
-"""How far the followers of one led partition are, and what follows from it: what is safe, who may join, who must leave.
+"""How far the followers of one led partition are, and what follows from that: what is safe, which brokers may join the in-sync
+replicas, and which must leave.
 
-For each follower of the assignment the leader knows from its fetches in this epoch how far it has written (W) and flushed (F).
-Over M, the committed in-sync set and the additions that are on their way into it:
+For each assigned follower the leader knows from its fetches in this epoch how far it has written (W) and flushed (F). Over M, the
+committed in-sync replicas plus the proposed additions:
 
-    replicated R = max(R, least W over M)    what acks=all waits for
-    visible    V = max(V, least F over M)    what consumers see
+    replicated R = max(R, min W over M)    what acks=all waits for
+    visible    V = max(V, min F over M)    what consumers see
 
-Both move only while the committed set has min.insync.replicas members and nobody outside of it is eligible (KIP-966). A removal
-counts when the image shows it, an addition from the moment it is proposed, until the image shows what became of it: whoever may
-already be a member in ZooKeeper, and so be elected, must hold what is acknowledged. V <= R <= end always, as F <= W.
+Both move only while the committed set has min.insync.replicas members and no broker outside it is eligible (KIP-966). A removal
+counts once the image shows it; an addition counts from the moment it is proposed until the image shows the outcome: a broker that
+may already be a member in ZooKeeper, and so be elected, must have what is acknowledged. Always V <= R <= end, since F <= W.
 
-A follower's W may fall: what it says now is the truth, and a smaller W never makes anything safe that is not. A new epoch is a
-new object, and a new process of a follower begins with nothing known.
+A follower's W may fall: its latest fetch is authoritative, and a smaller W never makes anything safe that is not. A new epoch
+gets a new object, and a new process of a follower begins with unknown offsets.
 
-Pure: time comes in, in seconds of a monotonic clock.
+Pure: time is passed in, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from math import inf
 
 from broker.coordination.image import PartitionState
 
-UNKNOWN = -1  # an offset that no fetch of this epoch has told
+UNKNOWN = -1  # an offset that no fetch of this epoch has reported
 
 
 class FollowerProgress:
-    """What is known of one follower. One for each replica of a thousand partitions, and changed by each fetch: so not frozen."""
+    """What is known of one follower. One per replica of a thousand partitions, and changed by each fetch: so not frozen."""
 
     __slots__ = (
         "caught_up_at",
@@ -44,22 +45,22 @@ class FollowerProgress:
 
     def __init__(self, caught_up_at: float) -> None:
         self.replica_epoch = UNKNOWN  # the process whose fetches count
-        self.caught_up_at = caught_up_at  # when it last had all that there was
+        self.caught_up_at = caught_up_at  # when it last had the whole log
         self.forget(UNKNOWN)
 
     def forget(self, replica_epoch: int) -> None:
-        """It is another process now: what the earlier one had is not known of this one."""
+        """It is another process now, which need not have what the earlier one had."""
         self.replica_epoch = replica_epoch
         self.written = self.flushed = self.log_start = UNKNOWN
-        self.fetched_at, self.end_at_fetch = -inf, inf  # the leader's end at its last fetch
-        self.flush_owed: int | None = None  # it was asked to flush up to here
+        self.fetched_at, self.end_at_fetch = -inf, inf  # the log end offset at its last fetch
+        self.flush_owed: int | None = None  # the offset it was asked to flush up to
         self.flush_owed_at = -inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departures:
-    """Members that the in-sync set is better without. `lost` ones lack what was acknowledged: they may not stay eligible. `late`
-    are those outside of the set who would have to leave as soon as they had joined."""
+    """Members that must leave the in-sync replicas. `lost` ones lack what was acknowledged: they may not stay eligible. `late`
+    are brokers outside the set that would have to leave again as soon as they had joined."""
 
     behind: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
@@ -67,7 +68,7 @@ class Departures:
 
 
 class PartitionProgress:
-    """See the file's theory. `visible_offset` is what this broker had learnt before it led."""
+    """See the module docstring. `visible_offset` is what this broker had learnt before it led."""
 
     def __init__(
         self,
@@ -87,24 +88,24 @@ class PartitionProgress:
         self.start_offset = self.end_offset = end_offset  # where the epoch begins
         self.flushed_offset = flushed_offset
         self.replicated_offset = self.visible_offset = visible_offset
-        # What was visible before us is not below our own flushed offset, though we may have learnt less of it. Whoever joins has
-        # to have all of it on the disk, so it is asked for that.
+        # What was visible before us is not above our own flushed offset, though we may have learnt less of it. A broker that
+        # joins must have all of it on disk, so followers are asked to flush up to here.
         self.flushed_at_start = self.wanted_offset = flushed_offset
-        self.deleted_offset = UNKNOWN  # somebody has asked that everything below it be deleted
+        self.deleted_offset = UNKNOWN  # a client has asked for everything below it to be deleted
         self.followers: dict[int, FollowerProgress] = {}
-        self.additions: dict[int, int] = {}  # proposed, and not yet known to have failed: broker and its incarnation
+        self.additions: dict[int, int] = {}  # proposed, and not known to have failed: broker id to incarnation
         self._counted: tuple[FollowerProgress, ...] = ()
         self.state = state
         self.learn(state, replicas, insync_min, now)
 
     def learn(self, state: PartitionState, replicas: Sequence[int], insync_min: int, now: float) -> None:
-        """The image shows this state of the same epoch. A newer version says what became of proposed additions."""
+        """The image shows this state of the same epoch. A newer version settles the proposed additions."""
         assert state.leader == self.me, "another broker leads"
         assert state.leader_epoch == self.epoch, "a new epoch begins with nothing known"
         if self.state.version < state.version:
             self.additions.clear()
         self.state, self.replicas, self.insync_min = state, tuple(replicas), insync_min
-        # Whoever is a member had everything when it became one: its time begins now.
+        # A member had everything when it joined: its lag time is counted from now.
         self.followers = {
             broker: self.followers.get(broker) or FollowerProgress(now if broker in state.isr else -inf)
             for broker in replicas
@@ -114,22 +115,22 @@ class PartitionProgress:
 
     @property
     def lacks_replicas(self) -> bool:
-        """acks=all is refused."""
+        """Whether acks=all is refused."""
         return len(self.state.isr) < self.insync_min
 
     def propose(self, additions: Mapping[int, int]) -> None:
-        """These are on their way into the in-sync set: from now on nothing is safe that they do not have."""
+        """These have been proposed as in-sync replicas: from now on nothing is safe that they do not have."""
         self.additions.update(additions)
         self._count()
 
     def withdraw_additions(self) -> None:
-        """It is certain that what was proposed did not happen, and never will."""
+        """It is certain that the proposed additions did not happen, and never will."""
         self.additions.clear()
         self._count()
 
     def _count(self) -> None:
         members = dict.fromkeys((*self.state.isr, *self.additions))
-        nobody = FollowerProgress(-inf)  # a member that is no replica tells nothing, so nothing moves
+        nobody = FollowerProgress(-inf)  # a member that is not a replica reports nothing, so nothing moves
         self._counted = tuple(self.followers.get(broker, nobody) for broker in members if broker != self.me)
         self._may_move = not self.lacks_replicas and not self.state.eligible
         self._advance()
@@ -145,30 +146,30 @@ class PartitionProgress:
         self._advance()
 
     def flushed(self, flushed_offset: int) -> None:
-        """More of our own log is on the disk."""
+        """More of our own log is on disk."""
         self.flushed_offset = flushed_offset
         self._advance()
 
     def wanted(self, offset: int, now: float) -> None:
-        """Somebody waits until everything below `offset` is visible: the followers are asked to flush."""
+        """A request waits until everything below `offset` is visible: ask the followers to flush."""
         self.wanted_offset = max(self.wanted_offset, offset)
         for follower in self.followers.values():
             if follower.flush_owed is None and follower.flushed < offset:
                 follower.flush_owed, follower.flush_owed_at = offset, now
 
     def deleted(self, offset: int) -> None:
-        """Somebody waits until everything below `offset` is deleted by every member."""
+        """A request waits until everything below `offset` is deleted by every member."""
         self.deleted_offset = max(self.deleted_offset, offset)
 
     @property
     def log_start_of_followers(self) -> int | None:
-        """The least offset at which the log of a member begins, as far as that is known; None: there is no other member."""
+        """The lowest log start offset of any other member, as far as known; None: there is no other member."""
         return min((follower.log_start for follower in self._counted), default=None)
 
     def fetched(
         self, broker: int, replica_epoch: int, written: int, flushed: int, now: float, *, log_start: int = UNKNOWN
     ) -> bool:
-        """A fetch of this epoch, which does not diverge, says how far a follower is. False: it does not count."""
+        """A fetch of this epoch, which does not diverge, reports how far a follower is. False: it does not count."""
         follower = self.followers.get(broker)
         if follower is None or replica_epoch < follower.replica_epoch:
             return False
@@ -187,7 +188,7 @@ class PartitionProgress:
         return True
 
     def restarted(self, broker: int, incarnation: int) -> None:
-        """The image shows a newer process of a follower: fetches of earlier ones count no longer."""
+        """The image shows a newer process of a follower: fetches of earlier ones no longer count."""
         follower = self.followers.get(broker)
         if follower is not None and incarnation > follower.replica_epoch:
             follower.forget(incarnation)
@@ -206,13 +207,13 @@ class PartitionProgress:
         if visible > self.visible_offset:
             self.visible_offset = visible
 
-    # Who belongs to the in-sync set
+    # Which brokers belong to the in-sync replicas
 
     def may_join(self, broker: int) -> bool:
-        """Has everything that is acknowledged or visible, and has followed into this epoch: one that ends below its start could
-        be elected without the records that earlier leaders wrote (KAFKA-7128). The same for what is on its disk: the visible
-        offset that we had learnt when we began may be less than what an earlier leader showed. And it has deleted what clients
-        were told is deleted."""
+        """Whether it has everything acknowledged or visible, and has followed into this epoch: one that ends below the epoch's
+        start could be elected without records that earlier leaders wrote (KAFKA-7128). The same holds for what is on its disk:
+        the visible offset that we had learnt when we began may be lower than an earlier leader's. And it must have deleted what
+        clients were told is deleted."""
         follower = self.followers.get(broker)
         return (
             follower is not None
@@ -225,13 +226,14 @@ class PartitionProgress:
     def departures(
         self, now: float, *, lag_seconds: float, gone_seconds: float, gone_since: Callable[[int], float]
     ) -> Departures:
-        """Who must leave. `gone_since` says since when a broker has had no connection to us; inf: it has one.
+        """Which members must leave. `gone_since` returns since when a broker has had no connection to us; inf: it has one.
 
-        Who has everything never leaves, however long nothing was written (KAFKA-7152), even where it is gone: nobody waits for
-        it. Who does not flush although somebody waits leaves as well, or a hung disk there would hide new records here.
+        A member that has everything never leaves, however long nothing was written (KAFKA-7152), even if it is gone: nothing
+        waits for it. A member that does not flush although a request waits leaves too, or a hung disk there would hide new
+        records here.
 
-        Where the set is too small nothing moves, so who has left for being late still has all that is safe: without `late` it
-        would join and leave, time and again."""
+        While the set is too small nothing moves, so a member that left for being late still has everything that is safe: without
+        `late` it would join and leave again and again."""
         behind: list[int] = []
         lost: list[int] = []
         late: list[int] = []
@@ -250,10 +252,10 @@ class PartitionProgress:
 
     @property
     def has_laggards(self) -> bool:
-        """Some member lacks something, so it may have to leave one day."""
+        """Whether some member lacks something, so that it may have to leave at some point."""
         return any(follower.flushed < self.end_offset for follower in self._counted)
 
     @property
     def is_short(self) -> bool:
-        """Some replica is not in sync, so it may want to join one day; or somebody is asked to take the lead."""
+        """Whether some replica is not in sync, so that it may join at some point; or a hand-over has been requested."""
         return len(self.state.isr) <= len(self.followers) or self.state.handover_to is not None

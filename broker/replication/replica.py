@@ -1,4 +1,4 @@
-"""What a fetcher asks of a partition that this broker follows: follower.py makes it of a log."""
+"""What a fetcher needs of a partition that this broker follows: follower.py implements it on a log."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class Replica(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """The newest epoch that the log knows; -1: none."""
+        """The newest epoch in the log; -1: none."""
 
     @property
     def is_offline(self) -> bool:
-        """Nothing can be stored in it until the broker is restarted."""
+        """Whether nothing can be stored in it until the broker is restarted."""
 
     def append(self, records: memoryview) -> None:
-        """Check and store what the leader sent. ReplicationRefused: it is damaged or does not follow; nothing of it is stored.
-        StorageError: the disk has refused."""
+        """Check and store what the leader sent. ReplicationRefused: it is damaged or does not follow; none of it is stored.
+        StorageError: the write failed."""
 
     def learn(self, visible_offset: int, log_start_offset: int) -> None:
-        """What the leader says is visible, and where its log starts."""
+        """The leader's visible offset and log start offset."""
 
     def want_flush(self, offset: int) -> None:
-        """Somebody at the leader waits until everything below `offset` is flushed."""
+        """A request at the leader waits until everything below `offset` is flushed."""
 
     def cut(self, epoch: int, end_offset: int, then: Callable[[BrokerError | None], None]) -> None:
-        """The leader's log parts from ours: `epoch` is the largest that it knows up to our last, and ends there at `end_offset`.
-        `then` comes when the log can be fetched for again, or is as it was."""
+        """The leader's log diverges from ours: `epoch` is the largest it has up to our last one, and ends there at `end_offset`.
+        `then` is called when fetching may resume, or with an error if the log is as it was."""
 
     def reset(self, offset: int, then: Callable[[BrokerError | None], None]) -> None:
-        """Begin anew at `offset`, where the leader's log starts; likewise."""
+        """Start over at `offset`, the leader's log start offset; `then` as for `cut`."""

@@ -1,21 +1,21 @@
-"""From the image to what this broker does: which replicas it has, which of them it leads, and whom it follows with the others.
+"""From the image to what this broker does: which replicas it has, which of them it leads, and whose followers the others are.
 
-Nothing here is a command. After each change of the image every partition of a changed topic is looked at, and made to be as the
-image says, from whatever it was: so nothing can come late, twice, or for an earlier process. Per partition:
+Nothing here is a command. After each change of the image every partition of a changed topic is compared with the image and
+brought in line with it, whatever state it was in: so nothing can arrive late, twice, or for an earlier process. Per partition:
 
-    not on this disk, and should be     its log is made or opened beside the loop; until then it is nobody's here
-    on this disk, and should not be     it is given up: the topic is gone, or another of its name, or was moved away
-    leader = me                         `Leader.lead`, then `PartitionManager.lead`; a lead in an older epoch ends before that
-    leader = another                    a lead ends, then it is followed: fetched in the state's epoch
-    leader = nobody                     neither
-    its topic cannot be read            neither, and its log stays: nobody knows that it is gone
-    its log has failed                  neither, and it leaves the in-sync set: another may lead (`_withdraw`)
+    not on this disk, and should be     its log is created or opened off the loop; until then it has no role here
+    on this disk, and should not be     it is given up: the topic is gone, or replaced by one of the same name, or it moved away
+    leader = me                         `Leader.lead`, then `PartitionManager.lead`; leadership in an older epoch is ended first
+    leader = another                    any leadership ends, then it is followed: fetched in the state's epoch
+    leader = none                       neither
+    its topic cannot be read            neither, and its log stays: the topic may still exist
+    its log has failed                  neither, and it leaves the in-sync replicas: another broker may lead (`_withdraw`)
 
-A log that is being cut is left alone: whatever else is wanted waits until it is done (`_blocked`). A topic that is being deleted
-is led and followed by nobody. Logs are opened from `open` on, when this process is sure to be the broker; roles are given only
-from `begin` on, when what it cannot vouch for is settled. A log that is missing is made only then, too: one that was made before,
-by a process that died before it had said that it was missing, would be one that the next process vouches for. For the same reason
-one that is lost stays missing until somebody is elected.
+A log that is being truncated is left alone: any other change waits until that is done (`_blocked`). A topic that is being deleted
+is neither led nor followed. Logs are opened from `open` on, when this process is certain to be the broker; roles are assigned
+only from `begin` on, when what it cannot vouch for is settled. A missing log is created only then, too: if it had been created
+earlier, by a process that died before it had reported the log missing, the next process would vouch for it. For the same reason a
+lost log stays missing until a leader has been elected.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from broker.replication.vouching import Kept, state_at_start
 
 logger = logging.getLogger("broker.replication")
 
-REOPEN_SECONDS = 10.0  # before a log that the disk refused is tried again
-WITHDRAW_SECONDS = 1.0  # before it is said again that a log has failed
+REOPEN_SECONDS = 10.0  # before a log that could not be opened is retried
+WITHDRAW_SECONDS = 1.0  # before a failed log's withdrawal is proposed again
 
 Moving = Callable[[Image], Mapping[tuple[str, int], None]]
 _Learnt = tuple[PartitionState, tuple[int, ...], int]
 
 
 class Here:
-    """One replica of this broker: what there is of it, and what it does."""
+    """One replica of this broker: what exists of it, and its role."""
 
     __slots__ = (
         "following",
@@ -80,18 +80,18 @@ class Here:
         self.topic = topic
         self.index = index
         self.key: Key = topic.topic_id.bytes, index
-        self.partition: Partition | None = None  # while it is being opened, and where that failed
+        self.partition: Partition | None = None  # None: it is still being opened, or that failed
         self.replica: FollowedPartition | None = None
         self.is_opening = False
-        self.has_failed = False  # it could not be opened, and is tried again later
-        self.is_missing = False  # it was not there when this process looked, before it might be made
-        self.was_there = False  # its directory, when it was opened
+        self.has_failed = False  # it could not be opened, and is retried later
+        self.is_missing = False  # its directory did not exist when this process looked, before it could be created
+        self.was_there = False  # whether its directory existed when it was opened
         self.following: tuple[int, int] | None = None  # leader and epoch, while it is fetched
-        self.learnt: _Learnt | None = None  # while it is led: what its leader's side was told last
+        self.learnt: _Learnt | None = None  # while it is led: what was last passed to `Leader`
 
 
 class Roles:
-    """See the file's theory. `moving` says which new replicas of reassignments may fetch now."""
+    """See the module docstring. `moving` says which new replicas of reassignments may fetch now."""
 
     def __init__(
         self,
@@ -120,20 +120,20 @@ class Roles:
         self._image = Image()
         self._here: dict[Key, Here] = {}
         self._of_topic: dict[str, dict[Key, Here]] = {}
-        self._marked: dict[str, None] = {}  # topics to be looked at
+        self._marked: dict[str, None] = {}  # topics to look at
         self._left_alone: frozenset[str] = frozenset()
-        self._blocked: dict[Key, None] = {}  # those whose log is being cut, or whose place is still taken
+        self._blocked: dict[Key, None] = {}  # those whose log is being truncated, or whose directory is still taken
         self._moving: Mapping[tuple[str, int], None] = {}
         self._opening = 0
         self._reopen_at = inf
-        self._withdrawn: dict[str, None] = {}  # topics of which a replica here is to leave its in-sync set
+        self._withdrawn: dict[str, None] = {}  # topics with a replica here that is to leave the in-sync replicas
         self._withdraw_at = inf
         self._may_open = self._is_begun = self._is_over = False
 
-    # What is new
+    # Changes
 
     def image_changed(self, image: Image, news: News) -> None:
-        """Look at what is different, in this turn's `work`."""
+        """Mark what differs, for this turn's `work`."""
         before, self._image = self._image, image
         if news.is_everything:
             self._mark((*self._of_topic, *image.topics))
@@ -149,13 +149,13 @@ class Roles:
         self._marked.update(dict.fromkeys(names))
 
     def open(self) -> None:
-        """This process is the broker, and what does not belong on its disk is gone: open what the image says from now on."""
+        """This process is the broker, and what does not belong on its disk is gone: from now on open what the image shows."""
         self._may_open = True
-        # What this process cannot vouch for of them was not settled; only the next start can do that.
+        # What this process cannot vouch for in unreadable topics was not settled; only the next start can do that.
         self._left_alone = self._image.unreadable
 
     def begin(self) -> None:
-        """What this process cannot vouch for is settled: lead and follow from now on."""
+        """What this process cannot vouch for is settled: from now on lead and follow."""
         self._is_begun = True
         self._mark(self._of_topic)
 
@@ -172,7 +172,7 @@ class Roles:
             here.replica.flushed()
             self._fetchers.flushed(here.key)
 
-    # What there is
+    # Look-ups
 
     def here(self, topic: ClusterTopic, index: int) -> Here | None:
         """This broker's replica of it."""
@@ -183,12 +183,12 @@ class Roles:
 
     @property
     def is_opening(self) -> bool:
-        """Some log is being opened, or is about to be."""
+        """Whether some log is being opened, or is about to be."""
         return bool(self._opening or self._marked)
 
     @property
     def lag_max(self) -> int:
-        """Of what is fetched from leaders, how far the one most behind is."""
+        """The largest lag of any replica fetched from a leader."""
         replicas = (here.replica for here in self._here.values() if here.following is not None)
         return max((replica.lag for replica in replicas if replica is not None), default=0)
 
@@ -199,7 +199,7 @@ class Roles:
         return -inf if self._marked and self._may_open else min(self._reopen_at, self._withdraw_at)
 
     def work(self, now: float) -> None:
-        """Make of each partition that is marked what the image says."""
+        """Bring the partitions of each marked topic in line with the image."""
         if not self._may_open:
             return
         if now >= self._reopen_at:
@@ -223,7 +223,7 @@ class Roles:
                 self._logs.open(wanted, self._opened, may_make=self._is_begun)
 
     def _look(self, name: str) -> list[Place]:
-        """Give up what is not wanted any more, then make the rest be as it should; returns what has to be opened for that."""
+        """Give up what is no longer wanted, then bring the rest in line; returns what has to be opened for that."""
         topic = self._image.topics.get(name)
         if name in self._left_alone or (topic is None and name in self._image.unreadable):
             for here in self._of_topic.get(name, {}).values():
@@ -237,7 +237,7 @@ class Roles:
             self._settings.forget(name)
             return []
         config = self._settings.of_topic(self._image, name)
-        # A topic before of this name whose log is still being opened or cut has the directory until it is given up.
+        # An earlier topic of this name whose log is still being opened or truncated keeps the directory until it is given up.
         taken = {known.index for known in self._of_topic.get(name, {}).values() if known.topic.topic_id != topic.topic_id}
         places = []
         for index, replicas in enumerate(topic.replicas):
@@ -257,8 +257,8 @@ class Roles:
         return places
 
     def _may_make(self, state: PartitionState) -> bool:
-        """Not where the state says that our log is lost and nobody else has all of it: the next start would take an empty one for
-        the log that was found again. Once somebody is elected the state does not say so any more."""
+        """Not if the state says that our log is lost and no other broker has all of it: the next start would take an empty log
+        for the lost one found again. Once a leader is elected the state no longer says so."""
         return self._is_begun and not (state.is_lost and self._me in state.isr)
 
     def _is_wanted(self, topic: ClusterTopic, here: Here) -> bool:
@@ -290,7 +290,7 @@ class Roles:
         self._partitions.install(place.topic, opened.partition)
 
     def _give_up(self, here: Here) -> None:
-        """It is no replica of this broker any more."""
+        """It is no longer a replica of this broker."""
         if here.is_opening:
             return  # looked at again once it is open
         self._stop_fetching(here)
@@ -313,7 +313,7 @@ class Roles:
     def _apply(self, here: Here, topic: ClusterTopic) -> None:
         partition, state = here.partition, topic.states[here.index]
         assert partition is not None
-        if not self._is_begun or state.version < 0:  # its znode is not there: the topic is being deleted
+        if not self._is_begun or state.version < 0:  # its znode does not exist: the topic is being deleted
             return
         if state.leader_epoch < partition.leader_epoch and not partition.log.offline_reason:
             partition.log.go_offline(
@@ -334,7 +334,7 @@ class Roles:
             self._follow(here, partition, state, topic)
 
     def _withdraw(self, topic: ClusterTopic, index: int, state: PartitionState) -> None:
-        """Its disk has failed it: nobody should count on this replica until the broker is restarted. Asked again until the image
+        """Its disk has failed: no broker should count on this replica until this one is restarted. Proposed again until the image
         shows it."""
         new = state_at_start(self._me, state, Kept.GONE, self._settings.insync_min(self._image, topic.name))
         if new == state or topic.name in self._image.deleting:
@@ -346,7 +346,7 @@ class Roles:
         self._store.commit(state_writes([change]), lambda outcome: None)
 
     def went_offline(self, partition: Partition) -> None:
-        """A disk has failed one of ours."""
+        """The log of one of our replicas has gone offline."""
         self._marked[partition.topic] = None
 
     def _lead(self, here: Here, partition: Partition, state: PartitionState, topic: ClusterTopic) -> None:
@@ -385,7 +385,7 @@ class Roles:
             self._fetchers.follow(here.replica, state.leader)
 
     def _may_fetch(self, here: Here, state: PartitionState, topic: ClusterTopic) -> bool:
-        """All but the new replicas of a move whose turn has not come."""
+        """Every replica may, except the new ones of a reassignment whose turn has not come."""
         is_new = self._me in topic.adding.get(here.index, ()) and self._me not in state.isr
         return not is_new or (topic.name, here.index) in self._moving
 
@@ -402,7 +402,7 @@ class Roles:
 
 
 def _topics_of(change: Change, image: Image) -> Iterable[str]:
-    """The topics for which a change may mean something."""
+    """The topics that a change may affect."""
     match change:
         case TopicChange(topic=node):
             return (node.name,)

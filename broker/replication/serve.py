@@ -1,19 +1,19 @@
-"""Answers the followers of what this broker leads: what they have is noted, what they lack is sent from the files.
+"""Answers the followers of the partitions this broker leads: what they have is noted, what they lack is sent from the files.
 
-The order of checks is Kafka's, and each step of it is a bug that Kafka once had:
+The order of the checks is Kafka's, and each of them fixes a bug that Kafka once had:
 
-1. the epoch, before anything is looked at; a newer one than ours means that we have to look at ZooKeeper
-2. is it a replica of the assignment (KAFKA-14078); if not it does not yet know, or we do not: an unknown epoch (KAFKA-13837)
-3. below the log's start: out of range, before epochs are compared (KAFKA-12996)
-4. does its log agree with ours? If not it is told where the epochs part, and the fetch is *no* progress (KAFKA-13141)
+1. the epoch, before anything else; one newer than ours means that we have to read ZooKeeper
+2. is the follower assigned (KAFKA-14078)? If not, one of us is not up to date: unknown leader epoch (KAFKA-13837)
+3. below the log start offset: out of range, before epochs are compared (KAFKA-12996)
+4. does its log agree with ours? If not, the answer says where they diverge, and the fetch is *not* progress (KAFKA-13141)
 5. progress
 
-Records go up to the log's end, not to what is visible: acks=all waits for them to be there. A fetch that finds nothing waits,
-holds no file meanwhile, and its answer is made when it is sent. A newer request of the session releases a waiting one: so a
-follower whose flush ends while its fetch waits here can say so at once. The released one brings no records, which are for the
-newer one, but all else that the follower does not know yet, what became visible by the newer one included.
+Records are sent up to the log end offset, not just what is visible: acks=all waits for followers to have them. A fetch that finds
+nothing waits, holds no file meanwhile, and its answer is built when it is sent. A newer request of the session releases a waiting
+one: so a follower whose flush ends while its fetch waits here can report that at once. The released one carries no records, which
+are left for the newer one, but everything else the follower does not know yet, including what the newer one has made visible.
 
-Errors end the partition's part in the session: the follower names it again when it wants more.
+An error removes the partition from the session: the follower names it again when it wants more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NO_EPOCH = -1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeLimits:
     response_bytes_max: int = 10_485_760  # Kafka's replica.fetch.response.max.bytes; a first batch may be larger (KIP-74)
-    wait_ms_max: int = 30_000  # of what a follower may ask
+    wait_ms_max: int = 30_000  # the most that a follower may request
 
 
 class _Row(NamedTuple):
@@ -61,7 +61,7 @@ class _Row(NamedTuple):
 
 
 class ReplicaServer:
-    """See the file's theory. One for a broker; `led` is what it leads, and is kept by whoever gives the roles."""
+    """See the module docstring. One per broker; `led` is what it leads, and is maintained by `Leader`."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class ReplicaServer:
         self.led = led
         self.gone_since: dict[int, float] = {}  # followers whose connection was closed, until they fetch again
         self.on_moved: Callable[[Led], None] = lambda led: None  # R or V of a partition has moved
-        self.on_deleted: Callable[[Led], None] = lambda led: None  # a follower's log begins later than it did
-        self.on_candidate: Callable[[Led], None] = lambda led: None  # one that may join, or is to take the lead, has fetched
+        self.on_deleted: Callable[[Led], None] = lambda led: None  # a follower's log start offset may have moved
+        self.on_candidate: Callable[[Led], None] = lambda led: None  # a broker that may join, or take over, has fetched
         self.on_newer_epoch: Callable[[Key, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
         self.cluster_id = cluster_id
@@ -85,12 +85,12 @@ class ReplicaServer:
         self._sessions: dict[int, FetchSession] = {}  # by broker
         self._incarnations: dict[int, int] = {}  # the newest known of each broker
         self._limits = limits or ServeLimits()
-        self.next_deadline = inf  # when to call `expire`, or earlier: who was answered before its time is not looked for
+        self.next_deadline = inf  # when to call `expire`, or earlier: not updated when a fetch is answered early
 
     # Requests
 
     def fetch(self, fetch: ReplicaFetch, answer: Answer, now: float) -> FetchSession | None:
-        """Take a request; `answer` is called once, now or later. The session it belongs to is for `disconnected`."""
+        """Handle a request; `answer` is called once, now or later. Returns its session, to be passed to `disconnected`."""
         if fetch.cluster_id is not None and fetch.cluster_id != self.cluster_id:
             self._refuse(ErrorCode.INCONSISTENT_CLUSTER_ID, answer)
             return None
@@ -135,15 +135,15 @@ class ReplicaServer:
         if session is None or session.session_id != fetch.session_id or session.replica_epoch != fetch.replica_epoch:
             self._refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, answer)
             return None
-        if not session.continues(fetch):  # also more than two on their way: what `alive_at` rests on does not hold
+        if not session.continues(fetch):  # also more than two in flight: `alive_at` would not hold
             self._close(session)
             self._refuse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, answer)
             return None
         return session
 
     def _release(self, session: FetchSession, waiting: WaitingReplicaFetch, now: float) -> None:
-        """A newer request has come. What that one names for the first time means nothing in the answer to this one, and what is
-        urgent is for its own answer, which comes at once."""
+        """A newer request has arrived. Partitions that it names for the first time have no place in the answer to the old one,
+        and what is urgent is left for its own answer, which follows at once."""
         session.waiting = None
         rows = []
         for key, entry in list(session.dirty.items()):
@@ -165,7 +165,7 @@ class ReplicaServer:
             self._refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, waiting.answer)
 
     def disconnected(self, session: FetchSession, now: float) -> None:
-        """The connection of a session was closed. Who comes back soon keeps its place in the in-sync set."""
+        """A session's connection was closed. A follower that reconnects soon stays in sync."""
         if self._sessions.get(session.replica_id) is session:
             session.waiting = None
             self._close(session)
@@ -174,14 +174,14 @@ class ReplicaServer:
     # One partition of a request
 
     def _take(self, session: FetchSession, part: ReplicaPartition, now: float) -> ReplicaAnswer | None:
-        """Note what the follower has; an answer where something is wrong with it."""
+        """Note what the follower has; returns an answer only if something is wrong."""
         key = part.topic_id, part.partition_index
         try:
             led = self._check(session, part, key)
             diverging = _divergence(part, led)
         except BrokerError as error:
             session.forget(key)
-            # Out of range, the follower begins anew where our log starts.
+            # If out of range, the follower starts over at our log start offset.
             start = self.led[key].log.log_start_offset if isinstance(error, OffsetOutOfRange) else NO_OFFSET
             return ReplicaAnswer(*key, self._code_of(error), NO_OFFSET, start)
         if diverging is not None:
@@ -189,7 +189,7 @@ class ReplicaServer:
             start, visible = led.log.log_start_offset, led.progress.visible_offset
             return ReplicaAnswer(*key, 0, visible, start, diverging_epoch=diverging)
         entry = session.follow(led)
-        # A request that was on its way when its predecessor was answered cannot know what that answer brought.
+        # A request already in flight when its predecessor was answered does not reflect what that answer carried.
         if entry.is_awaited and entry.offset == part.fetch_offset and entry.sent_in == session.session_epoch - 1:
             session.held[key] = session.session_epoch
         else:
@@ -237,7 +237,7 @@ class ReplicaServer:
     # What happens to a partition
 
     def moved(self, led: Led) -> None:
-        """Its visible offset or its log's start has moved; followers learn it with their next answer."""
+        """Its visible offset or log start offset has moved; followers learn it with their next answer."""
         for entry in led.followed.values():
             entry.mark(wakes=False)
 
@@ -246,17 +246,17 @@ class ReplicaServer:
         for entry in led.followed.values():
             entry.mark(wakes=True)
 
-    wanted = deleted = written  # somebody waits for a flush, or for the log's start to move: told at once
+    wanted = deleted = written  # a request waits for a flush, or for the log start offset: sent at once
 
     def ended(self, led: Led) -> None:
-        """It is led no longer, or no longer in this epoch: whoever waits for it is told."""
+        """It is no longer led, or not in this epoch: followers waiting for it get an answer."""
         led.is_over = True
         for entry in list(led.followed.values()):
             entry.is_awaited = False
             entry.mark(wakes=True)
 
     def reassigned(self, led: Led) -> None:
-        """Its replicas have changed: those that are none any more are told."""
+        """Its assignment has changed: brokers that are no longer replicas get an answer."""
         for broker, entry in list(led.followed.items()):
             if broker not in led.progress.followers:
                 entry.is_awaited = False
@@ -279,7 +279,7 @@ class ReplicaServer:
     # Answers
 
     def answer_woken(self, now: float) -> None:
-        """At the end of a turn: answer waiting fetches for which something happened in it, once for all of it."""
+        """At the end of a turn: answer the waiting fetches for which something happened in it, with one answer for all of it."""
         for session in self._sessions.values():
             if session.is_woken:
                 session.is_woken = False
@@ -287,7 +287,7 @@ class ReplicaServer:
                     self._answer_waiting(session, now)
 
     def expire(self, now: float) -> None:
-        """Answer those whose time is over."""
+        """Answer the fetches whose wait time is over."""
         for session in list(self._sessions.values()):
             if session.waiting is not None and session.waiting.deadline <= now:
                 self._answer_waiting(session, now)
@@ -300,8 +300,8 @@ class ReplicaServer:
         self._answer(session, waiting.answer, waiting.bytes_max, now, [])
 
     def _answer(self, session: FetchSession, answer: Answer, bytes_max: int, now: float, rows: list[_Row]) -> None:
-        """Say what there is to say. A partition that got records comes back to the end of the dirty set when it is named again:
-        one that always has more does not starve the others."""
+        """Send everything new. A partition that got records returns to the end of the dirty set when it is named again: one that
+        always has more does not starve the others."""
         budget, is_first = bytes_max, True
         for key, entry in list(session.dirty.items()):
             if budget <= 0 and not is_first:
@@ -343,14 +343,14 @@ class ReplicaServer:
         return _Row(self._news(entry, size), piece)
 
     def _news(self, entry: Followed, size: int = 0) -> ReplicaAnswer:
-        """What its follower does not know yet, with `size` bytes of records behind it."""
+        """What its follower does not know yet, followed by `size` bytes of records."""
         led, wanted = entry.led, entry.wanted_offset
         entry.told_visible, entry.told_start = led.progress.visible_offset, led.log.log_start_offset
         entry.told_wanted = max(entry.told_wanted, wanted)
         return ReplicaAnswer(*led.key, 0, entry.told_visible, entry.told_start, size, None, wanted)
 
     def _records(self, session: FetchSession, entry: Followed, budget: int, is_first: bool) -> FileSlice | None:
-        """What is sent of it; the first records of an answer may pass the limits by one batch, others may not."""
+        """The records to send; the first ones of an answer may exceed the limits by one batch, others may not."""
         led, limit = entry.led, min(entry.bytes_max, budget)
         end_offset = led.log.end_offset
         if entry.offset >= end_offset:
@@ -372,7 +372,7 @@ def _has_urgent(session: FetchSession) -> bool:
 
 
 def _divergence(part: ReplicaPartition, led: Led) -> tuple[int, int] | None:
-    """Where the follower's log parts from ours, or None."""
+    """Where the follower's log diverges from ours, or None."""
     log, offset, epoch = led.log, part.fetch_offset, part.last_fetched_epoch
     start_offset, end_offset = log.log_start_offset, log.end_offset
     if offset < start_offset:

@@ -1,15 +1,15 @@
-"""What a leader remembers of each follower between two of its fetches (KIP-227), so that a round costs what moved.
+"""What a leader remembers of each follower between two of its fetches (KIP-227), so that a round costs only what has moved.
 
-Kafka walks all partitions of a session for each request. Here each session has a *dirty* set: partitions about which there may be
-something to say. Appends, flushes and changes of role put them there (`Followed.mark`), and answers take them out.
+Kafka walks all partitions of a session for each request. Here each session has a *dirty* set: partitions that may have news for
+the follower. Appends, flushes and role changes add to it (`Followed.mark`), and answers remove from it.
 
 A follower has one session with each leader. In its requests it names partitions that are new or for which it got something
 (records, an error, a divergence), moved or not: until it does, no more records are sent for them.
 
-It has at most two requests on their way, so request k was sent after our answer to k - 2 had arrived. When we gave that answer is
-therefore a time at which it still followed us in the epochs that it had named: `alive_at`. When the request arrived says nothing,
-for it may have waited in a socket while this process was stopped. The id of a session comes with the answer that opens it, so
-request 1 was sent after the answer to request 0.
+It has at most two requests in flight, so request k was sent after our answer to k - 2 had arrived. The time of that answer is
+therefore one at which it still followed us in the epochs it had named: `alive_at`. The arrival time of the request proves
+nothing, since it may have waited in a socket while this process was suspended. A session's id comes with the answer that opens
+it, so request 1 was sent after the answer to request 0.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class LedLog(Protocol):
     def log_start_offset(self) -> int: ...
 
     def locate(self, offset: int, max_bytes: int, *, upto_offset: int) -> FileSlice:
-        """Up to `max_bytes`, but one whole batch at least; OffsetOutOfRange, StorageError."""
+        """Up to `max_bytes`, but at least one whole batch; OffsetOutOfRange, StorageError."""
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that is not above `epoch` and where it ends; (-1, -1) where nothing is known of it."""
+        """The largest epoch not above `epoch` and where it ends; (-1, -1) if nothing is known of it."""
 
 
 class Led:
@@ -72,8 +72,8 @@ class Led:
         self.followed: dict[int, Followed] = {}
         self.is_over = False  # another broker leads, or this one in another epoch
         self.confirmed_until = -inf  # confirm.py
-        self.stored_at = -inf  # when ZooKeeper was asked for what it then answered: that this is still the partition's state
-        self.asked_at = -inf  # since when a hand-over is asked for
+        self.stored_at = -inf  # when the last request was sent by which ZooKeeper confirmed this state
+        self.asked_at = -inf  # since when a hand-over has been requested
 
 
 class Followed:
@@ -99,12 +99,12 @@ class Followed:
         self.named_in = session.session_epoch  # the first request that named it
         self.offset = self.flushed = 0
         self.bytes_max = 0
-        self.is_awaited = False  # records were sent: the follower has to say what became of them
-        self.sent_in = NO_OFFSET  # the request that they were the answer to
+        self.is_awaited = False  # records were sent: the follower has to report what became of them
+        self.sent_in = NO_OFFSET  # the request that they answered
         self.told_visible = self.told_start = self.told_wanted = NO_OFFSET
 
     def mark(self, *, wakes: bool) -> None:
-        """There may be something to say about it; `wakes`: something for which a waiting fetch is answered."""
+        """There may be news of it; `wakes`: news for which a waiting fetch is answered."""
         session = self.session
         session.dirty[self.led.key] = self
         if wakes and not self.is_awaited:
@@ -112,8 +112,8 @@ class Followed:
 
     @property
     def is_urgent(self) -> bool:
-        """There is something for which a waiting fetch is answered. What only tells a new visible offset waits for the next
-        answer, as in Kafka; so does a new start of the log, unless somebody waits until all have it."""
+        """Whether there is news for which a waiting fetch is answered. A new visible offset alone waits for the next answer, as
+        in Kafka; so does a new log start offset, unless a request waits until all members have it."""
         led = self.led
         if led.is_over or self.session.replica_id not in led.progress.followers:
             return True
@@ -133,13 +133,13 @@ class Followed:
 
     @property
     def wanted_offset(self) -> int:
-        """Up to where the follower should flush now; NO_OFFSET: nobody waits for that."""
+        """Up to which offset the follower should flush now; NO_OFFSET: no request waits for that."""
         wanted = self.led.progress.wanted_offset
         return wanted if wanted > self.flushed else NO_OFFSET
 
 
 class FetchSession:
-    """One follower's: see the file's theory."""
+    """The session of one follower: see the module docstring."""
 
     __slots__ = (
         "_answered_at",
@@ -163,24 +163,24 @@ class FetchSession:
         self.session_epoch = FIRST_SESSION_EPOCH  # of the newest request
         self.followed: dict[Key, Followed] = {}
         self.dirty: dict[Key, Followed] = {}
-        self.held: dict[Key, int] = {}  # named while records for it were on their way, in which request
+        self.held: dict[Key, int] = {}  # named while records for it were in flight: in which request
         self.is_woken = False  # something urgent was marked since the last look
         self.waiting: WaitingReplicaFetch | None = None
         self.alive_at = -inf
         self._answered_at = self._answered_before_at = -inf
 
     def continues(self, fetch: ReplicaFetch) -> bool:
-        """Whether a request is the next one of this session, which it is from now on."""
+        """Whether a request is the next one of this session; if so, it becomes the current one."""
         if fetch.session_epoch != next_session_epoch(self.session_epoch):
             return False
         is_first = self.session_epoch == FIRST_SESSION_EPOCH
-        # A waiting fetch has no answer yet, so the newest answer is that to the one before it.
+        # A waiting fetch has no answer yet, so the newest answer is the one to its predecessor.
         self.alive_at = self._answered_at if is_first or self.waiting is not None else self._answered_before_at
         self.session_epoch = fetch.session_epoch
         return True
 
     def note_answer(self, now: float) -> None:
-        """A request of it is answered now."""
+        """One of its requests is answered now."""
         self._answered_before_at, self._answered_at = self._answered_at, now
 
     def follow(self, led: Led) -> Followed:
@@ -192,7 +192,7 @@ class FetchSession:
         return entry
 
     def stop_holding(self) -> None:
-        """What was held two requests ago, and has not been named since, did not arrive as it should: it is sent again."""
+        """Records held since two requests ago, and not named since, were not stored by the follower: they are sent again."""
         if not self.held:
             return
         for key, epoch in list(self.held.items()):
@@ -203,7 +203,7 @@ class FetchSession:
                     self.dirty[key] = self.followed[key]
 
     def forget(self, key: Key) -> None:
-        """The follower gives the partition up, or has to name it again."""
+        """The follower no longer fetches the partition, or has to name it again."""
         self.dirty.pop(key, None)
         entry = self.followed.pop(key, None)
         if entry is not None and entry.led.followed.get(self.replica_id) is entry:
@@ -215,7 +215,7 @@ class FetchSession:
 
 
 class WaitingReplicaFetch:
-    """A request without an answer, until something happens, its time is over, or a newer request of the session comes."""
+    """A request without an answer, until something happens, its time is over, or a newer request of the session arrives."""
 
     __slots__ = ("answer", "bytes_max", "deadline")
 

@@ -1,14 +1,14 @@
-"""How a broker comes into its cluster: in this order, each step when the one before is done.
+"""How a broker joins its cluster: in this order, each step once the previous one is done.
 
-1. cluster id and incarnation (registration.py); a new data directory becomes one of the cluster's
-2. the image, with the incarnation in it: so everything that was decided about this broker before is known
-3. the logs of its replicas are opened and recovered; what is on the disk of topics that are gone is removed
-4. what it cannot vouch for is said, by compare-and-set on each partition's state (vouching.py); then the data directory notes in
-   which boot of the machine that was settled
-5. it is registered: from now on it may be elected, and others count on it
-6. roles are given, and the listener answers
+1. cluster id and incarnation (registration.py); a new data directory joins the cluster
+2. the image, with the incarnation in it: so everything decided about this broker before that is known
+3. the logs of its replicas are opened and recovered; data of topics that no longer exist is removed from the disk
+4. what it cannot vouch for is reported, by compare-and-set on each partition's state (vouching.py); then the data directory notes
+   in which boot of the machine that was settled
+5. it is registered: from now on it may be elected, and other brokers count on it
+6. roles are assigned, and the listener answers
 
-Until then nobody can reach it. While ZooKeeper is away it waits, and says so.
+Until then no client can reach it. While ZooKeeper is away it waits, and logs that.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from broker.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("broker.replication")
 
-SAY_SECONDS_FIRST = 2.0  # before the first line about a ZooKeeper that is away
-SAY_SECONDS = 30.0  # and between two of them
+SAY_SECONDS_FIRST = 2.0  # before the first log line about waiting
+SAY_SECONDS = 30.0  # between two of these lines
 RETRY_SECONDS = 1.0
 
 Then = Callable[[BrokerError | None], None]
@@ -56,7 +56,7 @@ class _Step(Enum):
 
 
 class Start:
-    """See the file's theory. `then` is called once: with None when the broker is there, or with why it cannot be."""
+    """See the module docstring. `then` is called once: with None when the broker is up, or with the reason why it cannot be."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class Start:
         self._settings = settings
         self._helpers = helpers
         self._clock = clock
-        self._connect = connect  # for people
+        self._connect = connect  # for messages
         self._then = then
         self._step = _Step.ENTERING
         self._say_at = clock.monotonic() + SAY_SECONDS_FIRST
-        self._raised: dict[_Key, int] = {}  # epochs that are this process' own
-        self._asked_of: Image | None = None  # the image on which the last write was based
+        self._raised: dict[_Key, int] = {}  # leader epochs that this process began itself
+        self._asked_of: Image | None = None  # the image the last write was based on
         self._ask_again_at = -inf
         member.registration.enter(self._entered)
 
@@ -93,13 +93,13 @@ class Start:
 
     @property
     def due(self) -> float:
-        """`work` otherwise has something to do only when something else happened."""
+        """When `work` has something to do even if nothing else happens."""
         if self.is_over:
             return inf
         return min(self._say_at, self._ask_again_at) if self._step is _Step.SETTLING else self._say_at
 
     def work(self, now: float) -> None:
-        """At the end of a turn: go on where the step is done."""
+        """At the end of a turn: continue if the current step is done."""
         if now >= self._say_at:
             self._say_at = now + SAY_SECONDS
             if self._member.away_since is not None:
@@ -111,7 +111,7 @@ class Start:
         if self._step is _Step.READING and self._has_read(image):
             try:
                 self._begin_opening(image)
-            except OSError as error:  # what was done so far is as good when it is done again
+            except OSError as error:  # what was done so far can safely be repeated
                 self._fail(StartupError(f"the data directory: {error}"))
         if self._step is _Step.OPENING and not self._roles.is_opening:
             self._step = _Step.SETTLING
@@ -136,9 +136,9 @@ class Start:
             self._fail(error if isinstance(error, BrokerError) else StartupError(f"the data directory: {error!r}"))
         else:
             self._step = _Step.READING
-            self._member.follower.tick()  # before there was a cluster id, nothing could be read
+            self._member.follower.tick()  # without a cluster id nothing could be read until now
 
-    # 2 and 3: what is here
+    # 2 and 3: what is on this disk
 
     def _has_read(self, image: Image) -> bool:
         registration = self._member.registration
@@ -152,7 +152,7 @@ class Start:
             for index, replicas in enumerate(topic.replicas)
             if self._member.broker_id in replicas
         }
-        # That an incarnation was raised here says nothing: a start that is refused raises it, too, and may be tried again.
+        # That an incarnation was raised here proves nothing: a start that is refused raises it, too, and may be repeated.
         was_member = self._member.registration.was_member
         if not was_member and found and not any((name, index) in wanted for name, index, _ in found):
             self._fail(
@@ -170,7 +170,7 @@ class Start:
                 continue
             topic = wanted.get((name, index))
             if topic is None or topic_id not in (None, topic.topic_id.bytes):
-                # Without an id, or unknown to a ZooKeeper that has never seen this broker: not ours to remove.
+                # Without a topic id, or unknown to a ZooKeeper that has never seen this broker: not ours to remove.
                 is_gone = topic_id is not None and (topic_id in ids or was_member)
                 (self._logs.remove if is_gone else self._logs.set_aside)(name, index)
         places = [
@@ -198,7 +198,7 @@ class Start:
             if change.state.leader == self._member.broker_id:
                 self._raised[change.topic_id.bytes, change.index] = change.state.leader_epoch
 
-        # Whatever becomes of it, the image tells, or the same is asked again.
+        # Whatever the outcome, the image will show it, or the same is proposed again.
         ask(self._member.store, commit(state_writes(changes)), lambda outcome, error: None)
 
     def _changes(self, image: Image) -> list[StateChange]:
@@ -236,7 +236,7 @@ class Start:
             self._step = _Step.REGISTERING
             self._member.registration.register(self._registered)
 
-    # 5 and 6: there
+    # 5 and 6: registered, with roles
 
     def _registered(self, error: BrokerError | None) -> None:
         if error is not None:

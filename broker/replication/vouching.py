@@ -1,12 +1,12 @@
-"""What a broker that starts has to say about the partitions of which ZooKeeper counts it among those that have everything.
+"""What a starting broker must change in the state of partitions for which ZooKeeper lists it as in sync or eligible.
 
-A process never leads in an epoch that an earlier one led in: two records would have the same epoch and offset if something that
-was written had been lost in between. And it stays in an in-sync set only if it can vouch for its log: that nothing is missing
-which the earlier process had told others it had. After a kill that is certain, since the kernel still had it all; after a loss of
-power only of what every acknowledgement waited for the flush of.
+A process never leads in an epoch that an earlier one led in: two records could have the same epoch and offset if something
+written had been lost in between. And it stays in sync only if it can vouch for its log: that nothing is missing which the earlier
+process had reported to other brokers. After a kill that is certain, since the kernel still had it all; after a power failure only
+for partitions where every acknowledgement waited for the flush.
 
-Who cannot vouch leaves the set while somebody else is in it. The last one stays: nobody has more than it, only perhaps it has
-less than it had. Where even its log is gone, nobody may lead until an eligible one comes, or somebody decides. Pure.
+A broker that cannot vouch leaves the set if another is in it. The last one stays: no broker has more than it has, though it may
+have less than before. If even its log is gone, no broker may lead until an eligible one returns, or an operator decides. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Kept(Enum):
 
 
 def state_at_start(me: int, state: PartitionState, kept: Kept, minimum: int) -> PartitionState:
-    """The state that the partition should have before this broker is there again; with the version of the one that it has.
+    """The state that the partition should have before this broker registers again; with the version of its current state.
     `minimum` is its min.insync.replicas."""
     if me not in state.isr:
         eligible = state.eligible if kept is Kept.WHOLE else tuple(broker for broker in state.eligible if broker != me)

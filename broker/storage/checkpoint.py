@@ -26,7 +26,7 @@ _VERSION = "0"
 
 
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
-    """The file's entries; none where there is no file. StartupError where it is not such a file."""
+    """The file's entries; none if there is no file. StartupError if it is not a checkpoint file."""
     try:
         lines = filesystem.read_bytes(path).decode().splitlines()
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
 
 
 def write_checkpoint(filesystem: FileSystem, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file as a whole; on the disk when this returns."""
+    """Replace the file atomically; it is on disk when this returns."""
     lines = [
         _VERSION,
         str(len(offsets)),

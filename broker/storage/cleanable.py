@@ -1,4 +1,4 @@
-"""Which part of a log may be compacted, and how much that would be worth. Pure but for the timestamps of segments, which are read
+"""Which part of a log may be compacted, and whether it is worth it. Pure except for the timestamps of segments, which are read
 from their notes."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Dirt:
 def compactable_segments(
     segments: Iterable[Segment], unflushed: Collection[Segment], *, config: LogConfig, now_ms: int, limit_offset: int
 ) -> Iterator[Segment]:
-    """From the first on, those that are sealed, on the disk, not beyond `limit_offset`, and not younger than
+    """The leading segments that are sealed, on disk, not beyond `limit_offset`, and not younger than
     min.compaction.lag.ms."""
     for segment in segments:
         if segment.end_offset is None or segment in unflushed or segment.end_offset > limit_offset:
@@ -44,7 +44,7 @@ def compactable_segments(
 
 
 def measure_dirt(segments: Sequence[Segment], first_dirty_offset: int, *, config: LogConfig, now_ms: int) -> Dirt:
-    """Of the segments that may be compacted."""
+    """The dirt in the segments that may be compacted."""
     dirty = [segment for segment in segments if (segment.end_offset or 0) > first_dirty_offset]
     return Dirt(
         clean_bytes=sum(segment.size for segment in segments) - sum(segment.size for segment in dirty),
@@ -70,10 +70,10 @@ def begin_compaction(
     now_ms: int,
     limit_offset: int | None = None,
 ) -> CompactionPass | None:
-    """A pass over what may be compacted, or None where it is not worth it yet, or where the log is cut or waits for that: what
-    may still be cut must not be compacted, so nothing beyond `limit_offset`, which is what consumers may see, is; without one,
-    nothing that is not flushed. Nothing else changes the log's sealed segments until `log.end_compaction`, which is to be called
-    however the pass ends; where it leaves an exchange unfinished, the next pass begins with what is left of that."""
+    """A pass over what may be compacted, or None if it is not worth it yet, or if the log is being truncated or waits for that:
+    what may still be truncated must not be compacted, so nothing beyond `limit_offset`, the end of what consumers may see, is;
+    without one, nothing unflushed. Nothing else changes the log's sealed segments until `log.end_compaction`, which must be
+    called however the pass ends; if it leaves an exchange unfinished, the next pass begins by finishing it."""
     if log.is_being_cut or (log.wants_quiet and log.unfinished_exchange is None):
         return None
     limit_offset = log.flushed_offset if limit_offset is None else limit_offset

@@ -1,22 +1,22 @@
-"""Compacts the sealed segments of a log: of each key the last record stays, and every offset stays what it was.
+"""Compacts the sealed segments of a log: the last record of each key is kept, and no offset changes.
 
-A pass reads the dirty part into a map of keys, then writes each group of segments anew without the records that the map knows
-a later one for. A group is installed as Kafka does it, so a crash at any point leaves either the old segments or the new one:
+A pass reads the dirty part into a map of keys, then rewrites each group of segments without the records for which the map has a
+later one. A group is installed the way Kafka does it, so a crash at any point leaves either the old segments or the new one:
 
     00000000000000000000.log.cleaned    being written; removed at the next start
-    00000000000000000000.log.swap       whole, flushed, and the truth from now on: the next start completes the exchange
-    00000000000000000000.log.deleted    an old one, out of the way
+    00000000000000000000.log.swap       complete, flushed, and authoritative: the next start completes the exchange
+    00000000000000000000.log.deleted    an old segment, out of the way
 
-A pass ends where the map is full, which may be in the middle of a segment. What lies at or above `clean_offset` passes through
-unchanged, and no tombstone there is given its horizon: the map does not know its key, so it cannot know whether an older value is
-still there, and the time of a tombstone begins only in the pass that removes what it deletes.
+A pass ends where the map is full, possibly in the middle of a segment. Batches at or above `clean_offset` pass through unchanged,
+and no tombstone there is given its delete horizon: its key is not in the map, so an older value may still exist, and a
+tombstone's retention time begins only in the pass that removes what it deletes.
 
-The last batch of a group always stays, if need be without records, so the new file itself says how far it reaches, and a log
-never ends before it did. So does the first batch of each leader epoch: replicas are sent batches, and see by them where an
-epoch ends; had they to guess, a record that its leader had lost could stay for good. A pass is a generator: it yields between
-batches, so whoever drives it decides how long it computes at a time and on which thread; and it yields an Exchange when the
-loop has to put the new segment into the log's list. The old segments stay readable until then, and for whoever still reads them
-afterwards.
+The last batch of a group is always kept, if necessary without records, so the new file itself shows how far it reaches, and a log
+never ends earlier than it did. So is the first batch of each leader epoch: replicas learn from the batches they receive where an
+epoch ends; if they had to guess, a record that its leader had lost could stay for good. A pass is a generator: it yields between
+batches, so its driver decides how long it computes at a time and on which thread; and it yields an Exchange when the loop has to
+put the new segment into the log's list. The old segments stay readable until then, and afterwards for readers that still have
+them open.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from broker.storage.segment import LOG, Segment
 from broker.storage.segment_index import SegmentIndex
 
 CLEANED, SWAP = ".cleaned", ".swap"
-_WRITE_BYTES = 1 << 20  # written at once
+_WRITE_BYTES = 1 << 20  # per write
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`new` holds what is left of `old`; the loop puts it into their place before the pass goes on."""
+    """`new` holds what is left of `old`; the loop puts it in their place before the pass continues."""
 
     old: tuple[Segment, ...]
     new: Segment
@@ -51,26 +51,26 @@ class Exchange:
 
 @dataclass(slots=True, kw_only=True)
 class CompactionPass:
-    """One pass over `segments`: all sealed and flushed, from the first of the log on."""
+    """One pass over `segments`: all sealed and flushed, starting with the log's first."""
 
     filesystem: FileSystem
-    directory: PinnedDirectory  # the log's: a helper thread works there, and the topic may be deleted and made again meanwhile
+    directory: PinnedDirectory  # pinned: a helper thread works in it while the topic may be deleted and recreated
     segments: Sequence[Segment]
     first_dirty_offset: int
     producer_offsets: frozenset[int]  # last offset of each live producer's last batch
-    epoch_starts: frozenset[int]  # first offset of each leader epoch but the oldest
+    epoch_starts: frozenset[int]  # first offset of each leader epoch except the oldest
     config: LogConfig
     now_ms: int
     keys: KeyMap
-    unfinished: Exchange | None = None  # of a pass before, which the disk refused to let end
-    clean_offset: int = field(default=0, init=False)  # below it no key is there twice, once the pass has ended
+    unfinished: Exchange | None = None  # left by an earlier pass that a disk error stopped
+    clean_offset: int = field(default=0, init=False)  # below it every key is unique, once the pass has ended
     read_bytes: int = field(default=0, init=False)
     written_bytes: int = field(default=0, init=False)
-    _batch_offset: int = field(default=-1, init=False)  # of the one that is looked at
+    _batch_offset: int = field(default=-1, init=False)  # of the batch being processed
 
     def steps(self) -> Generator[Exchange | None, None, None]:
-        """Do it all, yielding as the file's theory says. StorageError: the log is as it was, but for the exchanges made; a batch
-        that cannot be read is met before the first of them."""
+        """Run the pass, yielding as the module docstring says. StorageError: the log is as it was, except for the exchanges made;
+        an unreadable batch is met before the first of them."""
         try:
             if self.unfinished is not None:
                 finish_exchange(self.filesystem, self.unfinished.old, self.unfinished.new, self.directory.path)
@@ -86,7 +86,7 @@ class CompactionPass:
             ) from error
 
     def withdraw(self, exchange: Exchange) -> None:
-        """The exchange was not made and will not be: a start must not make it either, when the log has gone on."""
+        """The exchange was not made and will not be: the next start must not make it either, once the log has moved on."""
         with suppress(OSError):
             self.filesystem.remove(exchange.new.path(LOG + SWAP, within=self.directory.path))
 
@@ -98,7 +98,7 @@ class CompactionPass:
                 self.read_bytes += header.size
                 self._batch_offset = header.base_offset
                 yield header, segment.read(position, header.size)
-        finally:  # also where the map is full, or a batch cannot be read
+        finally:  # also if the map is full or a batch cannot be read
             if was_cold:
                 segment.forget()
 
@@ -118,7 +118,7 @@ class CompactionPass:
             self.clean_offset = max(self.clean_offset, segment.end_offset or 0)
 
     def _groups(self) -> Iterator[list[Segment]]:
-        """Neighbours that together fit into one segment, so that what is left does not crumble into ever smaller files."""
+        """Neighbouring segments that together fit into one, so that what is left does not end up in ever smaller files."""
         group: list[Segment] = []
         for segment in self.segments:
             if segment.base_offset >= self.clean_offset:
@@ -182,19 +182,19 @@ class CompactionPass:
 
 
 def finish_exchange(filesystem: FileSystem, group: Sequence[Segment], new: Segment, directory: Path) -> None:
-    """Give the new segment its name in `directory`, which is the log's. The old ones are out of the way, durably, before: two
-    files for the same offsets are never left behind. Where it raises OSError it is to be called again, before anything else
-    changes these files: it goes on where it ended."""
+    """Give the new segment its final name in `directory`, which is the log's. The old ones are first moved out of the way,
+    durably: two files for the same offsets are never left. If it raises OSError it must be called again before anything else
+    changes these files: it continues where it stopped."""
     doomed: list[Path] = []
     swap = new.path(LOG + SWAP, within=directory)
-    if swap.name in filesystem.list_names(directory):  # else the file with the log's name is the new one
+    if swap.name in filesystem.list_names(directory):  # else the .log file is already the new one
         doomed = [path for segment in group for path in segment.mark_deleted(within=directory)]
         filesystem.sync_directory(directory)
         filesystem.rename(swap, new.path(LOG, within=directory))
     filesystem.sync_directory(directory)
     new.is_durable = True
-    with suppress(OSError):  # an index can be made again
+    with suppress(OSError):  # an index can be rebuilt
         new.save_index(within=directory)
-        new.forget()  # nobody keeps it warm, and a log may have a thousand of them
+        new.forget()  # no reader has it open, and a log may have a thousand of them
     for path in doomed:
         filesystem.remove(path)

@@ -6,7 +6,7 @@ from broker.storage.filesystem import OpenFile
 
 
 class FileSlice:
-    """`length` bytes from `position` of an open file. It keeps the file open until it is released, also when the segment is
+    """`length` bytes from `position` of an open file. It keeps the file open until it is released, even if the segment is
     deleted."""
 
     __slots__ = ("_file", "length", "position")
@@ -22,5 +22,5 @@ class FileSlice:
         return self._file.fileno()
 
     def release(self) -> None:
-        """Let go of the file; at most the last holder's release closes it. Again is harmless."""
+        """Release the file; it is closed once no other holder is left. Calling this again is harmless."""
         self._file = None

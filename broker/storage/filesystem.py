@@ -1,7 +1,7 @@
-"""The one file that calls the operating system for files. Everything else in storage takes a FileSystem, so a test can hand it
+"""The only module that calls the operating system for files. Everything else in storage takes a FileSystem, so a test can pass in
 a disk that is full, writes half of what it is given, or fails to flush.
 
-Every method raises OSError as the system does; the callers know what that means for the log and raise StorageError.
+Every method passes on the system's OSError; the callers know what that means for the log and raise StorageError.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BUFFERS_PER_WRITE_MAX = os.sysconf("SC_IOV_MAX") if os.sysconf("SC_IOV_MAX") > 0
 
 
 class OpenFile:
-    """An open descriptor that closes when nobody refers to it any more.
+    """An open descriptor that is closed with the last reference to it.
 
-    A segment that retention deletes may still be on its way to a consumer. Whoever sends it holds this object, so the
-    descriptor's number cannot be closed, and given to another file, under the sender's hands.
+    A segment that retention deletes may still be on its way to a consumer. The sender holds this object, so the descriptor's
+    number cannot be closed, and reused for another file, while it is sending.
     """
 
     __slots__ = ("__weakref__", "_descriptor", "path")
@@ -41,7 +41,7 @@ class OpenFile:
 
 
 class PinnedDirectory:
-    """A path that goes on meaning the same directory, whatever is given its name meanwhile; as long as this object lives."""
+    """A path that refers to the same directory for as long as this object lives, even if another directory takes its name."""
 
     __slots__ = ("_file", "path")
 
@@ -54,12 +54,12 @@ class FileSystem:
     """The machine's files."""
 
     def open(self, path: Path, *, create: bool = False) -> OpenFile:
-        """Open for reading and writing; `create` makes it and refuses one that exists."""
+        """Open for reading and writing; with `create` the file must not exist yet."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         return OpenFile(path, os.open(path, flags, FILE_MODE))
 
     def open_for_reading(self, path: Path) -> OpenFile:
-        """Open a file that must not be changed, or may not be."""
+        """Open a file that must not, or cannot, be modified."""
         return OpenFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
@@ -67,7 +67,7 @@ class FileSystem:
         return os.pread(file.fileno(), length, position)
 
     def write_at(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> None:
-        """All of `buffers` from `position` on: one system call unless the system takes only a part."""
+        """Write all of `buffers` at `position`: one system call unless the system accepts only a part."""
         written = self.write_some(file, buffers[:BUFFERS_PER_WRITE_MAX], position)
         total = sum(map(len, buffers))
         while written < total:
@@ -75,7 +75,7 @@ class FileSystem:
             written += self.write_some(file, rest[:BUFFERS_PER_WRITE_MAX], position + written)
 
     def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
-        """A first part of `buffers`, most often all of them; returns how many bytes, at least one."""
+        """Write a first part of `buffers`, usually all of them; returns how many bytes, at least one."""
         written = os.pwritev(file.fileno(), buffers, position)
         if not written:
             raise OSError(errno.EIO, "the system wrote nothing", str(file.path))
@@ -85,11 +85,11 @@ class FileSystem:
         os.ftruncate(file.fileno(), length)
 
     def sync_data(self, file: OpenFile) -> None:
-        """Return when the file's bytes and its length are on the disk."""
+        """Return when the file's bytes and its length are on disk."""
         os.fdatasync(file.fileno())
 
     def sync_directory(self, path: Path) -> None:
-        """Return when the directory's names are on the disk."""
+        """Return when the directory's names are on disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -97,8 +97,8 @@ class FileSystem:
             os.close(descriptor)
 
     def pin(self, path: Path) -> PinnedDirectory:
-        """The directory that has this name now: what a helper thread does there cannot reach a topic of the same name that was
-        made since. The link below /proc leads to the directory itself, not to its name."""
+        """The directory that has this name now: what a helper thread does there cannot affect a topic of the same name created
+        since. The link below /proc refers to the directory itself, not to its name."""
         file = OpenFile(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         return PinnedDirectory(file, Path(f"/proc/self/fd/{file.fileno()}"))
 
@@ -118,7 +118,7 @@ class FileSystem:
         return sorted(os.listdir(directory))
 
     def space(self, directory: Path) -> tuple[int, int]:
-        """Bytes of the file system that holds it: all, and those that are left to us."""
+        """Bytes of the file system that holds it: total, and available to us."""
         found = os.statvfs(directory)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
@@ -126,14 +126,14 @@ class FileSystem:
         return path.is_dir()
 
     def make_directory(self, path: Path) -> None:
-        """Make it and its parents, for the owner alone; one that exists is left as it is."""
+        """Create it and its parents, with access for the owner only; an existing one is left as it is."""
         path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
     def rename(self, path: Path, target: Path) -> None:
         os.rename(path, target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a directory with all that is in it; one that is gone already is well."""
+        """Remove a file, or a directory with all its contents; a missing one is not an error."""
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -143,7 +143,7 @@ class FileSystem:
         return path.read_bytes()
 
     def write_bytes(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
-        """The whole file, written anew, and on the disk when this returns if it is to be `durable`; a crash may leave a part of
+        """Overwrite the whole file, which is on disk when this returns if `durable`; a crash may leave only a part of
         it."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         file = OpenFile(path, descriptor)
@@ -153,14 +153,14 @@ class FileSystem:
             self.sync_data(file)
 
     def replace_bytes(self, path: Path, data: Buffer) -> None:
-        """The whole file, old or new and never a mixture, whatever happens; on the disk when this returns."""
+        """Replace the file atomically: it is either old or new, whatever happens; the new one is on disk when this returns."""
         temporary = path.with_name(path.name + ".tmp")
         self.write_bytes(temporary, data)
         os.replace(temporary, path)
         self.sync_directory(path.parent)
 
     def is_locked(self, path: Path) -> bool:
-        """Whether a process holds the lock; asking takes it for an instant where nobody does."""
+        """Whether a process holds the lock; if none does, the check takes it for an instant."""
         try:
             file = self.open_for_reading(path)
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -171,8 +171,8 @@ class FileSystem:
         return False
 
     def lock(self, path: Path) -> OpenFile | None:
-        """Lock the file and write this process's id into it, or None where another holds it. The lock ends with the object, and
-        with the process."""
+        """Lock the file and write this process's id into it, or None if another process holds it. The lock ends with the object,
+        or with the process."""
         file = OpenFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,7 +184,7 @@ class FileSystem:
 
 
 def _behind(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
-    """What of `buffers` follows their first `written` bytes."""
+    """The part of `buffers` after their first `written` bytes."""
     rest: list[Buffer] = []
     for buffer in buffers:
         if written < len(buffer):

@@ -1,8 +1,8 @@
-"""One flush of a partition's log: begun and finished by the loop, run by any thread, or by the kernel where one file is all.
+"""One flush of a partition's log: begun and finished by the loop, run on any thread, or by the kernel if it is a single file.
 
-The loop notes what is written but not flushed; the ticket brings it to the disk while the loop goes on appending; then the loop
-moves the flushed offset to where the log ended when the ticket was begun. A file that was sealed meanwhile waits for the next
-ticket, so the flushed offset never passes a hole.
+The loop notes what is written but not flushed; the ticket brings it to disk while the loop continues to append; then the loop
+moves the flushed offset to where the log ended when the ticket was begun. A file sealed in the meantime waits for the next
+ticket, so the flushed offset never passes a gap.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.leader_epochs import LogEpochs
 from broker.storage.segment import Segment
 
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # fsync itself never says so
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # fsync itself never fails with these
 
 
 class FlushPostponed(StorageError):
-    """A file or directory could not be opened for its flush, since no descriptors were left. Nothing has failed to reach the
-    disk: the flush is to be asked for again."""
+    """A file or directory could not be opened for its flush, since no descriptors were left. No write has failed: the flush
+    must be requested again."""
 
 
 class FlushTicket:
@@ -40,18 +40,18 @@ class FlushTicket:
         epochs: LogEpochs | None = None,
     ) -> None:
         self._filesystem = filesystem
-        self._directory = directory  # set where a file was made since the last flush
-        self._epochs = epochs  # set where the records are of an epoch that is not written down
+        self._directory = directory  # set if a file was created since the last flush
+        self._epochs = epochs  # set if the records have an epoch that is not saved yet
         self._file: OpenFile = active.file
         self.sealed = tuple(sealed)
         self.active = active
         self.end_offset = end_offset
         self.end_position = active.size
-        self.is_void = False  # the log was abandoned: its directory may be another's by now, so nothing is written into it
+        self.is_void = False  # the log was abandoned: its directory may be another log's now, so nothing is written to it
 
     def run(self) -> None:
-        """Any thread. StorageError: nothing may be believed about what is on the disk; hand it to `fail_flush`. FlushPostponed:
-        hand it to `postpone_flush`."""
+        """May run on any thread. StorageError: nothing may be assumed about what is on disk; pass it to `fail_flush`.
+        FlushPostponed: call `postpone_flush`."""
         try:
             for segment in self.sealed:
                 self._filesystem.sync_data(segment.file)
@@ -71,20 +71,20 @@ class FlushTicket:
 
     @property
     def has_new_names(self) -> bool:
-        """Whether it brings the directory to the disk."""
+        """Whether it syncs the directory."""
         return self._directory is not None
 
     @property
     def only_file(self) -> OpenFile | None:
-        """The file, where bringing it to the disk is all that `run` would do."""
+        """The file, if syncing it is all that `run` would do."""
         return None if self.sealed or self._directory is not None or self._epochs is not None else self._file
 
     def failure(self, error: OSError) -> StorageError:
-        """What to hand to `fail_flush` where `only_file` could not be brought to the disk."""
+        """What to pass to `fail_flush` if `only_file` could not be synced."""
         return StorageError(f"cannot flush {self.active.directory}: {error}")
 
     def _save_index(self, segment: Segment) -> None:
-        """Indexes can be rebuilt, so a full disk here fails nothing: `index_saved` stays false and the next flush tries again."""
+        """Indexes can be rebuilt, so a full disk is not a failure here: `index_saved` stays false and the next flush retries."""
         try:
             segment.save_index()
         except OSError:

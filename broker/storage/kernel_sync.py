@@ -1,8 +1,8 @@
-"""Files that the kernel brings to the disk by itself: it is asked, and a descriptor becomes readable when it is done.
+"""Files that the kernel syncs asynchronously: a request is submitted, and a descriptor becomes readable when it is done.
 
-A thread that waits in fdatasync does the same, and comes back for the interpreter lock several times a flush, always when the
-loop has most to do: measured, a third of the broker's CPU where every acknowledgement waits for the disk. Linux offers this since
-4.18 (IOCB_CMD_FDSYNC); where it does not work, threads flush. An error arrives as fdatasync would have raised it.
+A thread waiting in fdatasync does the same, but takes the interpreter lock several times per flush, always when the loop is
+busiest: measured at a third of the broker's CPU where every acknowledgement waits for the disk. Linux supports this since 4.18
+(IOCB_CMD_FDSYNC); where it does not work, threads flush. An error is reported as fdatasync would have raised it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from broker.storage.filesystem import OpenFile
 
 logger = logging.getLogger("broker.storage.kernel_sync")
 
-REQUESTS_MAX = 256  # at once; of the 65,536 that a machine usually has for all its processes
+REQUESTS_MAX = 256  # in flight; of the 65,536 that a machine usually has for all processes
 
 Synced = Callable[[OSError | None], None]
 
 
 class KernelSync:
-    """All methods are for the loop's thread; `fileno()` is to be watched, and `collect` called when it is readable."""
+    """All methods are for the loop's thread; the loop watches `fileno()` and calls `collect` when it is readable."""
 
     def __init__(self, context: Any, operation: Any) -> None:
         self._context = context
@@ -34,7 +34,7 @@ class KernelSync:
 
     @classmethod
     def open(cls, requests_max: int = REQUESTS_MAX) -> KernelSync | None:
-        """None where the system does not offer it, or has none left."""
+        """None if the kernel does not support it, or has no contexts left."""
         try:
             linux_aio = load_compiled("caio", "linux_aio")
             return cls(linux_aio.Context(requests_max), linux_aio.Operation)
@@ -46,10 +46,10 @@ class KernelSync:
         return descriptor
 
     def sync(self, file: OpenFile, then: Synced) -> bool:
-        """Ask for the file's bytes and its length to be on the disk; `then` is called by `collect`, and may not raise. False: the
-        kernel takes no more, or not this file."""
+        """Request a sync of the file's bytes and its length; `then` is called by `collect`, and must not raise. False: the kernel
+        accepts no more requests, or not this file."""
         asked = self._operation.fdsync(file.fileno())
-        # Called within process_events, where nobody can catch an exception: it only notes. It holds the file open until then.
+        # Called within process_events, where exceptions cannot be caught: it only notes. It holds the file open until then.
         asked.set_callback(lambda result, file=file: self._results.append((then, result)))
         try:
             if self._context.submit(asked) != 1:
@@ -60,14 +60,14 @@ class KernelSync:
         return True
 
     def collect(self) -> None:
-        """Tell those whose files are on the disk, or failed."""
+        """Call back for the files that are on disk, or failed."""
         try:
             self._context.poll()
         except BlockingIOError:
-            pass  # somebody has collected it already
+            pass  # already collected
         while (
             self._context.process_events(REQUESTS_MAX) == REQUESTS_MAX
-        ):  # there may be more, and nobody will call again for them
+        ):  # there may be more, and `collect` will not be called again for them
             pass
         self._tell()
 
@@ -81,13 +81,13 @@ class KernelSync:
                 logger.exception("a flush that is done could not be told of; this is a defect of the broker")
 
     def close(self) -> None:
-        """Wait for what was asked for."""
+        """Wait for all outstanding requests."""
         while self.running:
             self._context.process_events(REQUESTS_MAX, 1, -1)
             self._tell()
 
 
 def error_of(result: int) -> OSError | None:
-    """What the kernel answered: nothing, or an error's number below zero, which arrives as 64 bits without a sign."""
+    """The kernel's result: none, or a negative errno, which arrives as an unsigned 64-bit number."""
     signed = result - (1 << 64) if result >= 1 << 63 else result
     return OSError(-signed, os.strerror(-signed)) if signed < 0 else None

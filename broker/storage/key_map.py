@@ -1,9 +1,8 @@
 """The last offset of each key in the dirty part of a log, within a fixed amount of memory.
 
-A key is kept as a digest of 16 bytes, so a long key costs no more than a short one: about 150 bytes of this process for each,
-measured, and the limit counts 200, since a dict that grows is there twice for an instant. The digest is a cryptographic one,
-since two keys with the same digest would make one of them vanish. A full map ends the dirty part early: the rest is for the
-next time.
+A key is kept as a digest of 16 bytes, so a long key costs no more than a short one: about 150 bytes of memory each, measured,
+and the limit assumes 200, since a growing dict exists twice for an instant. The digest is a cryptographic one, since one of two
+keys with the same digest would be lost. A full map ends the dirty part early: the rest is left for the next pass.
 """
 
 from __future__ import annotations
@@ -35,5 +34,5 @@ class KeyMap:
         self._newest[blake2b(key, digest_size=_DIGEST_BYTES).digest()] = offset
 
     def is_newest(self, key: bytes | None, offset: int) -> bool:
-        """Whether no later record with this key was put. A record without a key has none that could be asked for, and goes."""
+        """Whether no later record with this key was put. A record without a key is never the newest, and is removed."""
         return key is not None and self._newest.get(blake2b(key, digest_size=_DIGEST_BYTES).digest(), -1) <= offset

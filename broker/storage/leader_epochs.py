@@ -5,26 +5,25 @@
 0 0                 epoch, and the first offset that was written in it
 3 1500
 
-On one broker an epoch begins with a start that may have lost what nobody had flushed: so who read further than the log reaches
-now is told where the epochs part, and never takes new records for old ones. In a cluster epochs are assigned: a leader begins
-the one in which it was elected (`begin`), a follower those that it finds in its leader's batches.
+On a single broker an epoch begins with a start that may have lost unflushed records: a consumer that had read beyond the log's
+new end learns where the epochs diverge, and never takes new records for old ones. In a cluster epochs are assigned: a leader
+begins the one in which it was elected (`begin`), a follower those it finds in its leader's batches.
 
-An epoch is noted in memory alone; the next flush that takes these records along writes the file, beside the loop: a broker that
-comes back after a crash begins an epoch in a thousand partitions at once. Where the file is missing or damaged, or does not end
-with the epoch of the log's last batch, it is rebuilt from the batches, which carry their epoch: only a segment within which the
-epoch changes is read as a whole. An epoch in which nothing was written is lost then, and nobody needs it: it ended where the
-one before it did.
+An epoch is first noted in memory only; the next flush that includes its records writes the file, off the loop: a broker that
+restarts after a crash begins an epoch in a thousand partitions at once. If the file is missing or damaged, or does not end with
+the epoch of the log's last batch, it is rebuilt from the batches, which carry their epoch: only a segment within which the epoch
+changes is read completely. An epoch in which nothing was written is then lost, but it is not needed: it ended where the previous
+one did.
 
-No crash gives one epoch to two different sets of visible records:
+No crash assigns one epoch to two different sets of visible records:
 
-    before the flush has ended      nobody has seen a record of the epoch. What survives of them carries it, so it is counted
-                                    again; where nothing survives, the next start may begin the same epoch, for the first time
-                                    as far as any reader can tell.
-    after it                        the records are on the disk, and so is the file. Where the disk refused the file, the flush
-                                    holds all the same, since the last batch of the log says what the file would: a start takes
-                                    the later one of the two, and looks for that batch in earlier segments where the last one is
-                                    empty.
-    all of them were deleted        by retention, and the file was refused: the epoch is given again, to records that follow the
+    before the flush has ended      no record of the epoch was visible. Those that survive carry it, so it still counts; if none
+                                    survives, the next start may begin the same epoch, for the first time as far as any reader
+                                    can tell.
+    after it                        the records are on disk, and so is the file. If writing the file failed, the flush is valid
+                                    all the same, since the last batch of the log holds what the file would: a start takes the
+                                    later of the two, and looks for that batch in earlier segments if the last is empty.
+    all of them were deleted        by retention, and writing the file failed: the epoch is reused for records that follow the
                                     deleted ones; none was lost, so there is no second set for the same offsets.
 """
 
@@ -64,11 +63,11 @@ class LeaderEpochs:
         return self.entries[-1][0] if self.entries else NO_EPOCH
 
     def starts(self) -> frozenset[int]:
-        """Where each of them but the oldest began, which is where the one before it ended."""
+        """Where each epoch except the oldest began, which is where the previous one ended."""
         return frozenset(start_offset for _, start_offset in self.entries[1:])
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """From `start_offset` on batches are of `epoch`. Entries of offsets that were never written go."""
+        """Batches from `start_offset` on have `epoch`. Entries for offsets that were never written are removed."""
         if epoch <= self.latest:
             return
         self.cut(start_offset)
@@ -80,8 +79,8 @@ class LeaderEpochs:
             self.entries.pop()
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch that is not above `epoch`, and where it ends. An epoch older than all has ended where the first one
-        began; of one newer than all nothing is known: (-1, -1)."""
+        """The largest epoch not above `epoch`, and where it ends. An epoch older than all entries ended where the first one
+        began; for one newer than all of them nothing is known: (-1, -1)."""
         if epoch == self.latest:
             return epoch, log_end_offset
         if epoch < 0 or epoch > self.latest:
@@ -95,7 +94,7 @@ class LeaderEpochs:
 
     @classmethod
     def decode(cls, data: bytes) -> LeaderEpochs | None:
-        """The entries, or None where the bytes are no such file."""
+        """The entries, or None if the bytes are not such a file."""
         try:
             version, count, *rows = data.decode("ascii").splitlines()
             entries = [(int(epoch), int(offset)) for epoch, offset in (row.split(" ") for row in rows)]
@@ -107,7 +106,7 @@ class LeaderEpochs:
 
 
 class LogEpochs:
-    """The epochs of one log: those that are noted, and `current`, in which this broker writes."""
+    """The epochs of one log: those noted so far, and `current`, in which this broker writes."""
 
     __slots__ = ("_filesystem", "_is_told", "_path", "_saved", "current", "is_noted", "written")
 
@@ -118,24 +117,24 @@ class LogEpochs:
         self._path = directory / LEADER_EPOCHS
         self.written = written or LeaderEpochs()
         self.current = max(self.written.latest, 0) + rises
-        self.is_noted = self.current == self.written.latest  # asked for by each append
-        self._saved: LeaderEpochs | None = self.written  # what the file says; replaced, as `written` is, and never changed
+        self.is_noted = self.current == self.written.latest  # checked by each append
+        self._saved: LeaderEpochs | None = self.written  # what the file holds; like `written`, replaced and never modified
         self._is_told = False
 
     @property
     def is_saved(self) -> bool:
-        """Whether nothing has been noted that the file does not say."""
+        """Whether everything noted is in the file."""
         return self._saved is self.written
 
     def note(self, start_offset: int) -> None:
-        """`current` begins at `start_offset`; the next flush writes it down."""
+        """`current` begins at `start_offset`; the next flush writes it to the file."""
         epochs = LeaderEpochs(self.written.entries)
         epochs.assign(self.current, start_offset)
         self.written, self.is_noted = epochs, True
 
     def begin(self, epoch: int) -> None:
-        """This broker writes in `epoch` from now on, which somebody else decided. It is noted with the first record: an epoch in
-        which nothing is written ends where the one before it did, and says nothing to anybody."""
+        """This broker writes in `epoch`, assigned from outside, from now on. It is noted with the first record: an epoch in which
+        nothing is written ends where the previous one did, and carries no information."""
         assert epoch >= self.current, "epochs never fall"
         self.current = epoch
         self.is_noted = epoch == self.written.latest
@@ -146,14 +145,14 @@ class LogEpochs:
         self.note(start_offset)
 
     def adopt_cut(self, epochs: LeaderEpochs, *, is_saved: bool) -> None:
-        """The log was cut: `epochs` are left, and the file says so or may say anything."""
+        """The log was truncated: `epochs` are left, and the file holds them (`is_saved`) or may hold anything."""
         self.written, self._saved = epochs, epochs if is_saved else None
         self.current = max(epochs.latest, 0)
         self.is_noted = self.current == epochs.latest
 
     def save(self) -> None:
-        """Bring what was noted to the disk; any thread. A disk that refuses is told once and asked again by the next flush. The
-        very first epoch may be lost: no file means that it never changed."""
+        """Write what was noted to disk; any thread. A failure is logged once, and the next flush tries again. The very first
+        epoch may be lost: no file means that the epoch never changed."""
         written = self.written
         try:
             if len(written.entries) == 1:
@@ -168,7 +167,7 @@ class LogEpochs:
             self._saved = written
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch that is not above `epoch`, and the offset after its last record; (-1, -1) where it is newer than
+        """The largest epoch not above `epoch`, and the offset after its last record; (-1, -1) if `epoch` is newer than any of
         ours."""
         if epoch == self.current:
             return epoch, log_end_offset
@@ -180,8 +179,8 @@ class LogEpochs:
 def load_leader_epochs(
     filesystem: FileSystem, directory: Path, segments: Sequence[Segment], *, end_offset: int, last_epoch: int
 ) -> LeaderEpochs:
-    """The directory's file, or what the log says where the two differ. `last_epoch` is that of the log's last batch, NO_EPOCH
-    where it was not looked at."""
+    """What the directory's file holds, or what the log says if the two differ. `last_epoch` is that of the log's last batch, or
+    NO_EPOCH if none was found."""
     try:
         epochs = LeaderEpochs.decode(filesystem.read_bytes(directory / LEADER_EPOCHS))
     except FileNotFoundError:
@@ -194,7 +193,7 @@ def load_leader_epochs(
 
 
 def rebuild_leader_epochs(segments: Sequence[Segment]) -> LeaderEpochs:
-    """Read from the batches what epochs there are."""
+    """Read the epochs from the batches."""
     epochs = LeaderEpochs()
     headers = [segment.first_header() for segment in segments]
     for number, segment in enumerate(segments):

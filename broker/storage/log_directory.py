@@ -1,26 +1,26 @@
-"""The broker's data directory: who may use it, which partitions are in it, and where their recovery begins.
+"""The broker's data directory: its lock and identity, which partitions are in it, and where their recovery begins.
 
-    .lock                               held as long as the broker runs
+    .lock                               held while the broker runs
     meta.properties                     format version, broker id, cluster id
-    .kafka_cleanshutdown                there only after a stop in good order; taken away at the start
+    .kafka_cleanshutdown                exists only after a clean stop; removed at the start
     recovery-point-offset-checkpoint    per partition, below which everything was flushed
     log-start-offset-checkpoint         per partition, where it begins
-    cleaner-offset-checkpoint           per compacted partition, below which no key is there twice
-    replication-offset-checkpoint       per partition, below which every replica in sync had everything; in a cluster only
-    boot.id                             in which boot of the machine the last start was settled; in a cluster only
+    cleaner-offset-checkpoint           per compacted partition, below which every key is unique
+    replication-offset-checkpoint       per partition, below which every in-sync replica had everything; in a cluster only
+    boot.id                             the boot of the machine in which the last start was settled; in a cluster only
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
 
-A checkpoint may be old (then recovery checks more than it must) and never ahead of the disk; a log that has been cut since says
-so itself (marks.py) until checkpoints that know of it have been written (`note_cut`, `checkpoint_job`). A topic that is
-deleted and made again must not inherit entries, so they are taken out before its directory is made.
+A checkpoint may be old (then recovery checks more than it must) but is never ahead of the disk; a log truncated since then has a
+mark (marks.py) until checkpoints that include the truncation have been written (`note_cut`, `checkpoint_job`). A topic that is
+deleted and recreated must not inherit entries, so they are removed before its directory is created.
 
-What was written and not flushed is there after a stop in good order, and after any other end of the process as long as the
-machine has not been booted again. In a cluster that decides whether this broker may still be counted among those that have
-everything (`kept_writes`). A start that finds that it may not has to say so to the others before it is settled (`note_boot`):
-else the next start, were this one killed or stopped in between, would take itself for complete.
+Unflushed writes survive a clean stop, and any other end of the process unless the machine has been rebooted since. In a cluster
+that decides whether this broker may still count as having everything (`kept_writes`). A start that finds that it may not has to
+announce that to the other brokers before it is settled (`note_boot`): otherwise, if it were killed or stopped in between, the
+next start would consider itself complete.
 
-While the broker runs, checkpoints are written beside the loop: the loop says what they hold (`checkpoint_job`), a helper thread
+While the broker runs, checkpoints are written off the loop: the loop decides what they hold (`checkpoint_job`), a helper thread
 writes the files, one job after the other.
 """
 
@@ -67,8 +67,8 @@ PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{
 
 
 class LogDirectory:
-    """An opened and locked data directory. `was_clean` says whether the last stop was in good order, `kept_writes` whether all
-    that was written before is there."""
+    """An opened and locked data directory. `was_clean` says whether the last stop was clean, `kept_writes` whether everything
+    written before it is still there."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class LogDirectory:
         in_cluster: bool = False,
         boot_id: str = "",
     ) -> LogDirectory:
-        """Make the directory where it is missing, lock it and read what guards it. StartupError says what to do. `boot_id` is
-        the machine's; empty where it cannot be told. `in_cluster`: a new directory gets its cluster's id later (`join`)."""
+        """Create the directory if it is missing, lock it and read its metadata. StartupError says what to do. `boot_id` is the
+        machine's; empty if unknown. `in_cluster`: a new directory gets its cluster's id later (`join`)."""
         try:
             _make(filesystem, path)
-            # The lock before anything is read: what another broker is writing at this moment would be read half.
+            # Locked before anything is read: what another broker is just writing would be read half-written.
             lock = _take_lock(filesystem, path)
             identity = check_meta(filesystem, path, broker_id, cluster_id or None, new_id, in_cluster=in_cluster)
-            # Taken away, and that is on the disk, before a log is opened: from here on any end of this process is an unclean
-            # one until `close` says otherwise.
+            # The marker is removed, durably, before a log is opened: from here on any end of this process is unclean until
+            # `close` says otherwise.
             clean = _take_clean_marker(filesystem, path)
             directory = cls(
                 path,
@@ -135,8 +135,8 @@ class LogDirectory:
         return directory
 
     def join(self, cluster_id: str) -> None:
-        """The cluster that this broker found is `cluster_id`: a new directory becomes one of its, any other has to be already.
-        StartupError where it is not."""
+        """The cluster that this broker found is `cluster_id`: a new directory joins it, any other must already belong to it.
+        StartupError if it does not."""
         try:
             join_cluster(self._filesystem, self.path, cluster_id)
         except OSError as error:
@@ -144,7 +144,7 @@ class LogDirectory:
         self.cluster_id = cluster_id
 
     def note_boot(self) -> None:
-        """This start is settled: what is missing here is known to the others, so the next one answers only for what is written
+        """This start is settled: the other brokers know what is missing here, so the next start only answers for what is written
         from now on. In a cluster only. Any thread."""
         self.write_atomic(BOOT_ID, self._boot_id.encode() + b"\n")
 
@@ -158,7 +158,7 @@ class LogDirectory:
         return found
 
     def space(self) -> tuple[int, int]:
-        """Bytes of the disk below: all, and those that are left."""
+        """Bytes of the underlying disk: total and free."""
         try:
             return self._filesystem.space(self.path)
         except OSError as error:
@@ -168,27 +168,27 @@ class LogDirectory:
         return self.path / f"{topic}-{partition}"
 
     def make_partition(self, topic: str, partition: int, topic_id: UUID) -> Path:
-        """Make the directory of a new partition; one that a crash left half made is completed. Any thread. It is durable after
-        `sync`: a power cut before leaves nothing, or an empty partition, and the next start makes what is missing. For the same
-        reason the small file in it is not synced: a directory that does not say whose it is, is its name's."""
+        """Create the directory of a new partition; one that a crash left half created is completed. Any thread. It is durable
+        after `sync`: a power failure before that leaves nothing, or an empty partition, and the next start creates what is
+        missing. For the same reason the small file in it is not synced: a directory without a topic id belongs to its name."""
         path = self.partition_path(topic, partition)
         try:
             self._filesystem.make_directory(path)
-            # A thousand partitions are made with one sync of the directory instead of two thousand of their files.
+            # A thousand partitions are created with one sync of the directory instead of two thousand of their files.
             self._filesystem.write_bytes(path / PARTITION_METADATA, _encode_partition_metadata(topic_id), durable=False)
         except OSError as error:
             raise StorageError(f"cannot make {path}: {error}") from error
         return path
 
     def sync(self) -> None:
-        """Return when the names in the directory are on the disk: partitions made, renamed, set aside. Any thread."""
+        """Sync the names in the directory to disk: partitions created, renamed, set aside. Any thread."""
         try:
             self._filesystem.sync_directory(self.path)
         except OSError as error:
             raise StorageError(f"cannot flush {self.path}: {error}") from error
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
-        """The id of the topic that the stored partition belongs to, or None where it does not say."""
+        """The id of the topic that the stored partition belongs to, or None if it is not recorded."""
         try:
             data = self._filesystem.read_bytes(self.partition_path(topic, partition) / PARTITION_METADATA)
         except FileNotFoundError:
@@ -204,12 +204,12 @@ class LogDirectory:
         return self._log_start_offsets.get((topic, partition), 0)
 
     def visible_offset(self, topic: str, partition: int) -> int:
-        """Below it every replica in sync had everything on its disk when the checkpoint was written."""
+        """Below it every in-sync replica had everything on its disk when the checkpoint was written."""
         return self._visible_offsets.get((topic, partition), 0)
 
     def note_cut(self, topic: str, partition: int, offset: int) -> None:
-        """The log has been cut at `offset`, perhaps before this start: what lies behind it now is neither compacted nor known to
-        others."""
+        """The log has been truncated to `offset`, perhaps before this start: what now follows it is neither compacted nor known
+        to other replicas."""
         for offsets in (self._cleaned_offsets, self._visible_offsets):
             if offsets.get((topic, partition), 0) > offset:
                 offsets[topic, partition] = offset
@@ -219,7 +219,7 @@ class LogDirectory:
         return self._cleaned_offsets.get((topic, partition), 0)
 
     def note_cleaned_offset(self, topic: str, partition: int, offset: int) -> None:
-        """A compaction pass has ended; `cleaned_offsets_job` writes it down."""
+        """A compaction pass has ended; `cleaned_offsets_job` writes this to disk."""
         self._cleaned_offsets[topic, partition] = offset
 
     def cleaned_offsets_job(self) -> Job:
@@ -227,9 +227,9 @@ class LogDirectory:
         return self._write_job({CLEANED_OFFSETS: dict(self._cleaned_offsets)})
 
     def forget(self, partitions: Iterable[TopicPartition]) -> Job | None:
-        """Drop what the checkpoints say of partitions that are about to be made; a job that brings this to the disk, None where
-        they say nothing."""
-        # All four of them, whichever the new topic needs: one entry of a former topic left in any of them would be believed.
+        """Drop the checkpoint entries of partitions that are about to be created; returns a job that writes this to disk, None
+        if there are none."""
+        # All four files, whichever the new topic needs: an entry of a former topic left in any of them would be trusted.
         checkpoints = {
             RECOVERY_POINTS: self._recovery_points,
             LOG_START_OFFSETS: self._log_start_offsets,
@@ -246,8 +246,8 @@ class LogDirectory:
         return self._write_job(changed) if changed else None
 
     def discard_partition(self, topic: str, partition: int) -> Path:
-        """Rename the directory so that it is nobody's; returns what is then to be removed (`FileSystem.remove`). Any thread; the
-        log is closed or abandoned before. Durable after `sync`."""
+        """Rename the directory so that no partition owns it; returns what must then be removed (`FileSystem.remove`). Any thread;
+        the log must have been closed or abandoned. Durable after `sync`."""
         path = self.partition_path(topic, partition)
         target = self._renamed(path, self._new_id().hex, DELETE_SUFFIX)
         try:
@@ -257,14 +257,14 @@ class LogDirectory:
         return target
 
     def _renamed(self, path: Path, unique: str, suffix: str) -> Path:
-        # Cut where it is too long for a file name: the unique part is what tells it from others, the topic's name is for
-        # people.
+        # The topic's name is shortened if the whole is too long for a file name: the unique part tells it from others, the name
+        # is only for people.
         suffix = f".{unique}{suffix}"
         return self.path / (path.name[: NAME_BYTES_MAX - len(suffix)] + suffix)
 
     def set_aside(self, topic: str, partition: int) -> Path:
-        """Rename a partition's directory that no topic owns, so that a new topic of its name cannot take its records for its own.
-        Nothing is removed; returns where it is now."""
+        """Rename a partition's directory that no topic owns, so that a new topic of that name cannot adopt its records. Nothing
+        is removed; returns the new path."""
         path = self.partition_path(topic, partition)
         target = self._renamed(path, self._new_id().hex, STRAY_SUFFIX)
         self._filesystem.rename(path, target)
@@ -274,10 +274,10 @@ class LogDirectory:
     def checkpoint_job(
         self, logs: Mapping[TopicPartition, PartitionLog], visible: Mapping[TopicPartition, int] | None = None
     ) -> Job:
-        """A job for any thread that writes where recovery and reading of each of these logs would begin now; also what is
-        `visible` of it, in a cluster. Offsets are read here, so what is written is never ahead of the disk."""
-        # Read on the loop, written by a thread: by then logs may have grown, and an older checkpoint is still true. The other
-        # way round, reading on the thread, could see a log that the loop is cutting.
+        """A job for any thread that writes where recovery and reading of each of these logs would begin now, and in a cluster
+        each log's `visible` offset. Offsets are read here, so what is written is never ahead of the disk."""
+        # Read on the loop, written by a thread: by then logs may have grown, but an older checkpoint is still true. Reading on
+        # the thread instead could see a log that the loop is truncating.
         self._recovery_points = {key: log.flushed_offset for key, log in logs.items()}
         self._log_start_offsets = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
         checkpoints = {RECOVERY_POINTS: dict(self._recovery_points), LOG_START_OFFSETS: dict(self._log_start_offsets)}
@@ -286,8 +286,8 @@ class LogDirectory:
             checkpoints[VISIBLE_OFFSETS] = dict(self._visible_offsets)
         cut = [(log, log.take_cut_marks()) for log in logs.values() if log.cut_marks]
         if cut:
-            # A mark in the partition's directory says that checkpoints are older than its cut. It may go when all of them that
-            # could name a higher offset have been written, this one included.
+            # A mark in the partition's directory says that the checkpoints are older than its truncation. It may be removed once
+            # every checkpoint that could hold a higher offset has been written, this one included.
             checkpoints[CLEANED_OFFSETS] = dict(self._cleaned_offsets)
         write = self._write_job(checkpoints)
         return partial(self._write_and_forget_cuts, write, cut) if cut else write
@@ -296,9 +296,9 @@ class LogDirectory:
         write()
         for log, marks in cut:
             if log.offline_reason and log.offline_reason != CLOSED:
-                continue  # deleted, perhaps, and its directory another's
+                continue  # perhaps deleted, and its directory now another log's
             for mark in marks:
-                with suppress(OSError):  # it makes the next start check more than it must
+                with suppress(OSError):  # a leftover mark only makes the next start check more than it must
                     remove_cut_mark(self._filesystem, log.directory, mark)
 
     def _write_job(self, checkpoints: Mapping[str, Offsets]) -> Job:
@@ -312,7 +312,7 @@ class LogDirectory:
         return write
 
     def close(self, *, clean: bool = True) -> None:
-        """Let go of the directory; `clean` says that every log has been closed and the checkpoints written."""
+        """Release the directory; `clean` says that every log has been closed and the checkpoints written."""
         try:
             if clean:
                 self._filesystem.replace_bytes(self.path / CLEAN_MARKER, b'{"version":0,"brokerEpoch":-1}')
@@ -322,7 +322,7 @@ class LogDirectory:
             self._lock = None
 
     def read_json(self, name: str) -> Any:
-        """The value in a JSON file of this directory, or None where there is none. StartupError where it is not JSON."""
+        """The value in a JSON file of this directory, or None if there is no file. StartupError if it is not JSON."""
         path = self.path / name
         try:
             return json.loads(self._filesystem.read_bytes(path))
@@ -332,11 +332,11 @@ class LogDirectory:
             raise StartupError(f"{path} cannot be read: {error}; restore it from a copy of this directory") from error
 
     def write_json_atomic(self, name: str, value: Any) -> None:
-        """Replace a JSON file of this directory as a whole; on the disk when this returns. Any thread."""
+        """Replace a JSON file of this directory atomically; it is on disk when this returns. Any thread."""
         self.write_atomic(name, json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
 
     def write_atomic(self, name: str, data: bytes) -> None:
-        """The same with what the file is to hold."""
+        """The same for raw bytes."""
         try:
             self._filesystem.replace_bytes(self.path / name, data)
         except OSError as error:
@@ -349,14 +349,14 @@ class LogDirectory:
 
 
 def _make(filesystem: FileSystem, path: Path) -> None:
-    """Make the directory, with its parents, where it is missing. Its name is on the disk before anything is in it, or a power cut
-    would take all of it, however durable. So it is once more where a start before did not come far enough to leave a file."""
+    """Create the directory, with its parents, if it is missing. Its name is synced before anything is put in it, or a power
+    failure would lose all of it, however durable. It is synced again if an earlier start did not get as far as leaving a file."""
     names = list(takewhile(lambda one: not filesystem.is_directory(one), (path, *path.parents)))
     filesystem.make_directory(path)
     if not names and META not in filesystem.list_names(path):
         names = [path]
     for name in reversed(names):
-        with suppress(PermissionError):  # of who may make names there and not read them, nothing more can be asked
+        with suppress(PermissionError):  # may create entries in the parent but not open it: nothing more can be done
             filesystem.sync_directory(name.parent)
 
 
@@ -369,7 +369,7 @@ def _take_lock(filesystem: FileSystem, path: Path) -> OpenFile:
 
 
 def _take_clean_marker(filesystem: FileSystem, path: Path) -> bool:
-    """Whether it was there. It is gone, durably, before anything is written, so a crash from now on is seen as one."""
+    """Whether it existed. It is removed, durably, before anything is written, so that a later crash is recognized as one."""
     if CLEAN_MARKER not in filesystem.list_names(path):
         return False
     filesystem.remove(path / CLEAN_MARKER)
@@ -378,8 +378,8 @@ def _take_clean_marker(filesystem: FileSystem, path: Path) -> bool:
 
 
 def _take_boot(filesystem: FileSystem, path: Path, boot_id: str, *, clean: bool) -> bool:
-    """Whether all that was written since the last settled start is there. Where it is not, that start's note is gone, durably,
-    before this one does anything: neither a kill nor a clean stop makes up for what is missing."""
+    """Whether everything written since the last settled start is still there. If it is not, that start's note is removed,
+    durably, before this start does anything: neither a kill nor a clean stop makes up for what is missing."""
     try:
         stored = filesystem.read_bytes(path / BOOT_ID).decode(errors="replace").strip()
     except FileNotFoundError:

@@ -1,14 +1,14 @@
-"""`<offset>-<number>.cut`: an empty file beside a log that says that the log has been cut at this offset since the checkpoints of
-the data directory were written.
+"""`<offset>-<number>.cut`: an empty file next to a log, which says that the log has been truncated to this offset since the data
+directory's checkpoints were written.
 
-A checkpoint says below which offset everything is on the disk, and where the log begins. A cut makes both untrue, and a start
-that believed them would take the log for damaged. To write the checkpoints anew for each cut would be to write what they say of
-ten thousand partitions for each of a thousand that are cut after one election. So a cut leaves this mark instead, durably,
-before it changes a file, and a start believes no checkpoint beyond it. Where no segment is left, the log begins at the newest
-mark.
+A checkpoint records below which offset everything is on disk, and where the log begins. A truncation makes both untrue, and a
+start that trusted them would take the log for damaged. Rewriting the checkpoints for each truncation would mean writing the
+entries of ten thousand partitions for each of the thousand that are truncated after one election. So a truncation leaves this
+mark instead, durably, before it changes a file, and a start trusts no checkpoint beyond it. If no segment is left, the log begins
+at the newest mark.
 
-The mark goes when checkpoints that know of the cut have been written. Each has a number of its own, so that what removes it
-cannot remove that of a later cut at the same offset.
+The mark is removed once checkpoints that include the truncation have been written. Each has its own number, so that removing it
+cannot remove the mark of a later truncation to the same offset.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = re.compile(r"(?P<offset>\d{20})-(?P<number>\d+)\.cut")
 
 
 class CutMark(NamedTuple):
-    """One cut of a log."""
+    """One truncation of a log."""
 
     number: int
     offset: int
@@ -35,31 +35,31 @@ class CutMark(NamedTuple):
 
 
 def read_cut_marks(filesystem: FileSystem, directory: Path) -> tuple[CutMark, ...]:
-    """Those of the log in `directory`, the newest last."""
+    """The marks of the log in `directory`, the newest last."""
     matches = map(_NAME.fullmatch, filesystem.list_names(directory))
     return tuple(sorted(CutMark(int(match["number"]), int(match["offset"])) for match in matches if match))
 
 
 def leave_cut_mark(filesystem: FileSystem, directory: Path, mark: CutMark) -> None:
-    """It is on the disk when this returns. Any thread."""
+    """The mark is on disk when this returns. Any thread."""
     filesystem.write_bytes(directory / mark.name, b"", durable=False)
     filesystem.sync_directory(directory)
 
 
 def remove_cut_mark(filesystem: FileSystem, directory: Path, mark: CutMark) -> None:
-    """The checkpoints know of the cut. Any thread."""
+    """The checkpoints include the truncation now. Any thread."""
     filesystem.remove(directory / mark.name)
 
 
-# `flush-failed`: a file beside a log that says that its pages in memory cannot be believed.
+# `flush-failed`: a file next to a log, which says that the log's pages in memory cannot be trusted.
 #
-# When the disk refuses a flush, the system may keep the pages that it could not write, and call them clean: they can be read,
-# their checksums match, and the next flush succeeds without them. A start that believed them would show records to consumers
-# that a power cut then takes. So the broker leaves this mark, and a start that finds it writes everything behind the recovery
-# point once more, the same bytes to the same place, and flushes that before it believes it. Only then is the mark removed.
+# When the disk refuses a flush, the kernel may keep the pages it could not write and mark them clean: they can be read, their
+# checksums match, and the next flush succeeds without them. A start that trusted them would show consumers records that a power
+# failure then takes away. So the broker leaves this mark, and a start that finds it rewrites everything beyond the recovery
+# point, the same bytes to the same place, and flushes that before trusting it. Only then is the mark removed.
 #
-# The mark need not be durable: it has to live as long as those pages do. After a reboot they are gone, and what can be read is
-# what the disk holds. Where even the mark cannot be written, the log says so, and what a person can do.
+# The mark need not be durable: it only has to live as long as those pages do. After a reboot they are gone, and what can be read
+# is what is on disk. If even the mark cannot be written, a log line says so, and what the operator can do.
 
 logger = logging.getLogger("broker.storage")
 
@@ -81,5 +81,5 @@ def leave_mark(filesystem: FileSystem, directory: Path) -> None:
 
 
 def remove_mark(filesystem: FileSystem, directory: Path) -> None:
-    """All that the log holds is on the disk."""
+    """Everything in the log is on disk now."""
     filesystem.remove(directory / FLUSH_FAILED)

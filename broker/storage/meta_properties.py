@@ -1,9 +1,9 @@
-"""`meta.properties`: whose data directory this is, in Kafka's own form. A directory of another broker, cluster or format is
-refused before anything in it is touched.
+"""`meta.properties`: which broker and cluster own this data directory, in Kafka's own format. A directory of another broker,
+cluster or format is refused before anything in it is touched.
 
-A broker of a cluster has two lines more. `logbus.cluster` says that its topics are those that ZooKeeper knows: without it the
-broker would take them for its own, or for nobody's. `directory.id` tells two disks of one broker id apart. The cluster's id comes
-from ZooKeeper, so a new directory has none until the broker has asked there (`join_cluster`).
+A broker in a cluster has two more lines. `logbus.cluster` says that its topics are those registered in ZooKeeper: without it the
+broker would take them for its own, or for strays. `directory.id` tells two disks with the same broker id apart. The cluster's id
+comes from ZooKeeper, so a new directory has none until the broker has read it there (`join_cluster`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ IN_CLUSTER = "logbus.cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose the directory is. `cluster_id` is empty in a new one of a cluster that has not been asked yet, `directory_id` on a
-    broker that is alone."""
+    """The owner of the directory. `cluster_id` is empty in a new one whose cluster has not been read yet, `directory_id` on a
+    single broker."""
 
     cluster_id: str
     directory_id: str = ""
@@ -44,7 +44,7 @@ def check_meta(
     *,
     in_cluster: bool = False,
 ) -> Identity:
-    """Whose the directory is; a new one becomes this broker's. StartupError where it is another's."""
+    """The owner of the directory; a new one becomes this broker's. StartupError if it is another's."""
     stored = _read(filesystem, path)
     if stored is None:
         stored = _new_meta(broker_id, cluster_id, new_id, in_cluster=in_cluster)
@@ -54,7 +54,7 @@ def check_meta(
 
 
 def join_cluster(filesystem: FileSystem, path: Path, cluster_id: str) -> None:
-    """The directory is of this cluster from now on, or was before; StartupError where it is of another."""
+    """The directory belongs to this cluster from now on, or already did; StartupError if it belongs to another."""
     stored = _read(filesystem, path) or {}
     if not stored.get("cluster.id"):
         _write(filesystem, path, {**stored, "cluster.id": cluster_id})
@@ -66,7 +66,7 @@ def join_cluster(filesystem: FileSystem, path: Path, cluster_id: str) -> None:
 
 
 def belongs_to_cluster(filesystem: FileSystem, path: Path) -> bool:
-    """Whether the logs in this data directory are replicas; not, where its file does not say so."""
+    """Whether the logs in this data directory are replicas; False if its file does not say so."""
     try:
         return (_read(filesystem, path) or {}).get(IN_CLUSTER) == "true"
     except StartupError:

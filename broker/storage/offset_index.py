@@ -1,9 +1,9 @@
-"""The sparse offset index of one segment: for a batch every few KiB, its last offset and where in the file it begins.
+"""The sparse offset index of one segment: for a batch every few KiB, its last offset and its position in the file.
 
-An entry is Kafka's: last offset of the batch relative to the segment's base (u32), position of the batch (u32), big-endian,
-ascending. The object holds the entries in that very form, so saving is one write, loading is one read, and a search unpacks the
-handful of entries it looks at. Pure: reading and writing the file is the segment's part. An entry is only a place to begin
-reading: the reader checks it against the batch it finds there, so a wrong file costs time and never gives a wrong answer.
+Entries are Kafka's: last offset of the batch relative to the segment's base (u32), position of the batch (u32), big-endian,
+ascending. The object holds the entries in exactly that form, so saving is one write, loading is one read, and a search unpacks
+only the few entries it looks at. Pure: the segment reads and writes the file. An entry is only a place to start reading: the
+reader checks it against the batch it finds there, so a wrong file costs time and never gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENTRY = Struct(">II")
 ENTRY_BYTES = ENTRY.size
 ENTRIES_MAX = 10 * (1 << 20) // ENTRY_BYTES  # Kafka's segment.index.bytes, 10 MiB: a fuller index rolls the segment
 
-_GUESSES = 4  # then by halves: offsets may lie in any way
+_GUESSES = 4  # then binary search: offsets may be distributed in any way
 _unpack = ENTRY.unpack_from
 
 
@@ -47,16 +47,16 @@ class OffsetIndex:
         return OffsetIndex(self.data[: count * ENTRY_BYTES])
 
     def floor(self, relative_offset: int) -> tuple[int, int] | None:
-        """The last entry whose batch ends at or before `relative_offset`; None: begin at the segment's start."""
+        """The last entry whose batch ends at or before `relative_offset`; None: start at the beginning of the segment."""
         count = len(self.data) // ENTRY_BYTES
         if not count or relative_offset < 0:
             return None
         last: tuple[int, int] = _unpack(self.data, (count - 1) * ENTRY_BYTES)
-        if relative_offset >= last[0]:  # consumers read mostly at the end
+        if relative_offset >= last[0]:  # consumers mostly read at the end
             return last
-        # Batches of a topic are much alike, so where an entry lies is nearly in proportion to its offset. Measured: a search by
-        # halves alone took 30,000 instructions among 300 entries and 55,000 among 65,000, half of what such a fetch took.
-        low, low_offset, high, high_offset = 0, 0, count - 1, last[0]  # what is sought lies before `high`, which is beyond it
+        # A topic's batches are much alike, so an entry's place is nearly proportional to its offset. Measured: a binary search
+        # alone took 30,000 instructions among 300 entries and 55,000 among 65,000, half the cost of such a fetch.
+        low, low_offset, high, high_offset = 0, 0, count - 1, last[0]  # the entry sought is before `high`, which is beyond it
         for _ in range(_GUESSES):
             guess = low + (high - low) * (relative_offset - low_offset) // (high_offset - low_offset)
             (offset, _) = _unpack(self.data, guess * ENTRY_BYTES)

@@ -1,21 +1,21 @@
-"""The log of one partition: segments in a directory, appended at the end, read anywhere, flushed beside the loop, deleted from
-the front.
+"""The log of one partition: segments in a directory, appended at the end, read anywhere, flushed off the event loop, deleted
+from the front.
 
-What a leader writes is dense: each batch begins where the one before it ended. Compaction leaves gaps in sealed segments
-(compaction.py), and a replica takes over those of its leader, so its active segment may have some too. Four offsets matter, in
-ascending order:
+A leader writes densely: each batch begins where the previous one ended. Compaction leaves gaps in sealed segments
+(compaction.py), and a replica copies its leader's gaps, so its active segment may have some too. Three offsets matter, in
+ascending order, and a fourth in recovery:
 
-    log_start_offset    the first that may be read; retention moves it
-    flushed_offset      all below it is on the disk; what consumers see never passes it
+    log_start_offset    the first offset that may be read; retention moves it
+    flushed_offset      everything below it is on disk; what consumers see never passes it
     end_offset          where the next batch goes
-    (and in recovery)   the recovery point: the flushed offset as last written to the checkpoint file
+    (in recovery)       the recovery point: the flushed offset as last written to the checkpoint file
 
-On one broker the leader epoch rises with every start that had to recover; see leader_epochs.py.
+On a single broker the leader epoch rises with every start that had to recover; see leader_epochs.py.
 
-Everything changes only after the write succeeded: a short write or a full disk leaves the log as it was. A failed flush does
-not: the system may have dropped the pages that it could not write, so the log goes offline and stays so until the broker is
-started again, with a mark for that start: what can be read is not what is on the disk (marks.py). A log whose end is not
-its leader's is cut (truncation.py). The loop owns the log; FlushTicket.run, TruncationTicket.run and TimeSearch.run are for any
+State changes only after the write has succeeded: a short write or a full disk leaves the log as it was. A failed flush does
+not: the kernel may have dropped the pages it could not write, so the log goes offline until the broker is restarted, and a mark
+warns the next start that what can be read may not be what is on disk (marks.py). A log that has diverged from its leader's is
+truncated (truncation.py). The event loop owns the log; FlushTicket.run, TruncationTicket.run and TimeSearch.run may run on any
 thread.
 """
 
@@ -42,22 +42,22 @@ from broker.storage.snapshots import SnapshotFiles
 from broker.storage.time_search import TimeSearch
 from broker.storage.truncation import Install, Reread, TruncationTicket
 
-# Ends of what was read last: a follower or a consumer that keeps up asks for what was written behind one of them.
+# Where recent reads ended: a follower or consumer that keeps up asks next for what was written after one of them.
 TAILS_MAX = 8
-EMPTY_SEGMENTS_PASSED_MAX = 64  # by one read: each is a file to open, and the next pass of compaction puts them together
+EMPTY_SEGMENTS_PASSED_MAX = 64  # per read: each is a file to open, and the next compaction pass merges them
 
-CLOSED = "closed"  # why a log is offline that was in good order to its end
+CLOSED = "closed"  # the offline reason of a log that was closed in good order
 
 
 class Armed(Protocol):
-    """Somebody who has looked at all of the log's state that seldom changes, and relies on it."""
+    """A caller that has checked the parts of the log's state that seldom change, and relies on them."""
 
     def cancel(self) -> None:
-        """It has changed, or is about to."""
+        """That state has changed, or is about to."""
 
 
 class PartitionLog:
-    """See the file's theory. Made by `open`."""
+    """See the module docstring. Created by `open`."""
 
     def __init__(self, directory: Path, *, config: LogConfig, filesystem: FileSystem, clock: Clock, opened: OpenedLog) -> None:
         self.directory = directory
@@ -71,25 +71,25 @@ class PartitionLog:
         self._clock = clock
         self.segments = SegmentList(opened.segments)
         self._rolled_ms = clock.now_ms()
-        # Sealed, not flushed or indexes not saved: after a recovery, those whose indexes the disk had no room for.
+        # Sealed segments not yet flushed, or without saved indexes: after a recovery, those whose indexes did not fit on disk.
         self.unflushed = [one for one in opened.segments[:-1] if one.has_index_loaded]
-        # The name of a segment in which nothing has been flushed yet may not be on the disk: a clean stop leaves it as it is.
+        # The name of a segment in which nothing has been flushed may not be on disk yet: a clean stop does not sync it.
         self._directory_changed = bool(opened.segments) and not opened.segments[-1].size
         self._flushing: FlushTicket | None = None
-        self._tails: dict[int, int] = {}  # offsets at which readers have ended, and where they lie in `_tails_of`
+        self._tails: dict[int, int] = {}  # offsets where reads ended, and their positions in `_tails_of`
         self._tails_of: Segment | None = None
         self._flushed_segment = opened.segments[-1] if opened.segments else None
         self._flushed_position = opened.segments[-1].size if opened.segments else 0
         self._removed_paths: list[Path] = []
         self.snapshots = SnapshotFiles(filesystem, directory)
-        self.before_roll: Callable[[], None] = _nothing  # all that is appended is complete: time for a snapshot
-        self.reread: Reread = _nothing_else  # what is remembered of the log besides its segments, after a cut
-        self.is_compacting = False  # then nothing else may change sealed segments; taken back by `end_compaction`
+        self.before_roll: Callable[[], None] = _nothing  # every append is complete: time for a snapshot
+        self.reread: Reread = _nothing_else  # after a truncation, rebuilds what is remembered of the log outside its segments
+        self.is_compacting = False  # while set, nothing else may change sealed segments; cleared by `end_compaction`
         self._cutting: TruncationTicket | None = None
         self._awaiting_quiet: list[Callable[[], None]] = []
-        self.cut_marks: tuple[CutMark, ...] = opened.cut_marks  # of cuts that are complete: for the next checkpoint to remove
+        self.cut_marks: tuple[CutMark, ...] = opened.cut_marks  # of completed truncations: the next checkpoint removes them
         self._next_mark_number = opened.cut_marks[-1].number + 1 if opened.cut_marks else 0
-        self.unfinished_exchange: Exchange | None = None  # made in `segments`, but not all of its files have their names
+        self.unfinished_exchange: Exchange | None = None  # done in `segments`, but not all of its files renamed yet
         self.epochs = opened.epochs
 
     @classmethod
@@ -105,9 +105,9 @@ class PartitionLog:
         log_start_offset: int = 0,
         is_replica: bool = False,
     ) -> PartitionLog:
-        """Open and, after a crash, recover. A log that is damaged or cannot be read opens offline: everything it is asked for
-        raises StorageError with the reason, and the rest of the broker goes on. `is_replica`: it belongs to a cluster, so its
-        epoch does not rise by itself, and it may have gaps anywhere."""
+        """Open and, after a crash, recover. A log that is damaged or unreadable opens offline: every call on it raises
+        StorageError with the reason, and the rest of the broker carries on. `is_replica`: the log belongs to a cluster, so its
+        epoch is not raised here, and it may have gaps anywhere."""
         opener = LogOpener(
             directory=directory,
             filesystem=filesystem,
@@ -120,7 +120,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments that are not deleted."""
+        """Total of all segments that are not deleted."""
         return self.segments.size_bytes
 
     @property
@@ -131,7 +131,7 @@ class PartitionLog:
 
     def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
         """Write stamped batches, the first at `end_offset`, in one system call. StorageError: nothing has changed, or the log is
-        offline, since something failed that nobody expected and what its file holds is not known any more."""
+        offline because of an unexpected failure, after which the contents of its file are no longer known."""
         self.require_online()
         assert headers[0].base_offset == self.end_offset, "batches are stamped densely"
         if not self.epochs.is_noted:
@@ -139,9 +139,9 @@ class PartitionLog:
         self._write(views, headers, sum(map(len, views)))
 
     def append_replica(self, view: memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Write what a leader sent, unchanged: the batches with these `headers`, which `split_replicated` has found at the start
-        of `view`. As `append`, but there may be gaps between batches and before the first, and where they reach over more
-        offsets than one segment can hold, an error may come when a first part of them is stored."""
+        """Write what a leader sent, unchanged: the batches with these `headers`, which `split_replicated` found at the start of
+        `view`. Like `append`, but there may be gaps between batches and before the first; if they span more offsets than one
+        segment can hold, it may fail after a first part of them has been stored."""
         self.require_online()
         assert headers[0].base_offset >= self.end_offset, "split_replicated has looked"
         is_near = headers[-1].last_offset - self.end_offset <= RELATIVE_OFFSET_MAX
@@ -167,7 +167,7 @@ class PartitionLog:
         self.end_offset = headers[-1].next_offset
 
     def roll(self) -> Segment:
-        """Seal the active segment and go on in a new one."""
+        """Seal the active segment and continue in a new one."""
         self.disarm()
         self.before_roll()
         try:
@@ -183,8 +183,8 @@ class PartitionLog:
         return segment
 
     def take_back(self, error: Exception) -> NoReturn:
-        """A write has failed: remove what it left behind the last whole batch. Raises StorageError; where that cannot be done, or
-        nobody knows what has failed, the log is offline."""
+        """A write has failed: remove what it left after the last whole batch. Always raises StorageError; if that removal fails,
+        or the failure is of an unknown kind, the log goes offline."""
         if not isinstance(error, OSError):
             self.go_offline(f"{self.directory}: a write failed unexpectedly: {error!r}")
             raise StorageError(self.offline_reason) from error
@@ -198,8 +198,8 @@ class PartitionLog:
     # Writing in the fast lane: docs/decisions/2026-11-23-fast-lane.md
 
     def arm(self, armed: Armed) -> bool:
-        """Whether batches may be written by `write_ahead` of the active segment from now on, until `armed` is cancelled: there is
-        a segment with batches and indexes to go on with, and nothing is to be noted besides. One at a time."""
+        """Whether batches may now be written with the active segment's `write_ahead`, until `armed` is cancelled: the segment
+        has batches and open indexes to continue, and nothing else needs to be noted. One caller at a time."""
         active = self.segments.active if not self.offline_reason else None
         if active is None or self._cutting is not None or not self.epochs.is_noted or not active.size or active.index_saved:
             return False
@@ -208,26 +208,26 @@ class PartitionLog:
         return True
 
     def disarm(self) -> None:
-        """The active segment, the epoch, the role, the settings or whether the log is online: one of them changes."""
+        """Called when the active segment, epoch, role, settings or online state changes or is about to."""
         armed, self._armed = self._armed, None
         if armed is not None:
             armed.cancel()
 
     def reconfigure(self, config: LogConfig) -> None:
-        """These settings hold from now on."""
+        """These settings apply from now on."""
         self.disarm()
         self.config = config
 
     @property
     def rolled_ms(self) -> int:
-        """When, by the wall clock, the active segment was begun, or the log opened."""
+        """Wall-clock time at which the active segment was created, or the log opened."""
         return self._rolled_ms
 
     # Flushing
 
     def begin_flush(self) -> FlushTicket | None:
-        """What a flush would have to do now; None where nothing is dirty, a flush is under way, or the log is being cut, which
-        flushes what it leaves."""
+        """What a flush would have to do now; None if nothing is dirty, a flush is in progress, or the log is being truncated,
+        which flushes what remains."""
         self.require_online()
         if self._flushing is not None or (self.flushed_offset == self.end_offset and not self.unflushed):
             return None
@@ -246,11 +246,11 @@ class PartitionLog:
         return self._flushing
 
     def finish_flush(self, ticket: FlushTicket) -> None:
-        """The ticket has run: its records may be seen."""
+        """The ticket has run: its records may become visible."""
         if self.offline_reason:
             self._flushing = None
             self._tell_if_quiet()
-            return  # closed or deleted meanwhile
+            return  # closed or deleted in the meantime
         assert ticket is self._flushing, "one flush at a time"
         self._flushing = None
         self.flushed_offset = ticket.end_offset
@@ -264,24 +264,24 @@ class PartitionLog:
             self._tell_if_quiet()
 
     def postpone_flush(self, ticket: FlushTicket) -> None:
-        """The ticket could not run yet: what it had to do is for the next one."""
+        """The ticket could not run yet: its work passes to the next one."""
         self._flushing = None
         self._directory_changed = self._directory_changed or ticket.has_new_names
         self._tell_if_quiet()
 
     def fail_flush(self, ticket: FlushTicket, error: BaseException) -> None:
-        """The ticket's run raised: the log goes offline. A flush is not tried again, since the second would succeed without the
-        lost pages."""
+        """The ticket's run raised: the log goes offline. A flush is never retried, since the second attempt would succeed
+        without the lost pages."""
         self._flushing = None
         self.go_offline(str(error))
         leave_mark(self._filesystem, self.directory)
         self._tell_if_quiet()
 
-    # Cutting
+    # Truncating
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no flush, compaction or cut is under way."""
+        """Whether no flush, compaction or truncation is in progress."""
         return self._flushing is None and not self.is_compacting and self._cutting is None
 
     @property
@@ -290,12 +290,12 @@ class PartitionLog:
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether somebody waits for it: a compaction pass ends as soon as it can, and none begins."""
+        """Whether a caller is waiting for quiet: a running compaction pass then ends as soon as it can, and none begins."""
         return bool(self._awaiting_quiet)
 
     def when_quiet(self, then: Callable[[], None]) -> None:
-        """Call `then` when the log can be cut, at once where it can now; also where it has gone offline meanwhile. Where the next
-        in line has begun a cut, the others wait for that."""
+        """Call `then` once the log can be truncated, at once if it can be now; also if it goes offline in the meantime. If the
+        first in line begins a truncation, the others wait for it."""
         self._awaiting_quiet.append(then)
         self._tell_if_quiet()
 
@@ -304,18 +304,18 @@ class PartitionLog:
             self._awaiting_quiet.pop(0)()
 
     def end_compaction(self) -> None:
-        """A pass has ended. Where its last exchange is unfinished, the next one has to begin with that."""
+        """A pass has ended. If its last exchange is unfinished, the next pass has to begin with that."""
         self.is_compacting = self.unfinished_exchange is not None
         self._tell_if_quiet()
 
     def begin_truncation(self, offset: int) -> TruncationTicket:
-        """What is to be done to cut the log at `offset`: its end afterwards, or that of the last whole batch before it. Nothing
-        is written until `finish_truncation`. Where `offset` is before the log's start, the log begins anew there. StorageError:
-        nothing has changed, and it may be tried again."""
+        """The work of truncating the log to `offset`, or to the end of the last whole batch before it. Nothing may be written
+        until `finish_truncation`. If `offset` is before the log start offset, the log starts over, empty, at `offset`.
+        StorageError: nothing has changed, and the call may be retried."""
         return self._begin_cut(min(offset, self.end_offset), resets=offset < self.log_start_offset)
 
     def begin_reset(self, offset: int) -> TruncationTicket:
-        """The same for letting go of everything: the log begins anew, empty, at `offset`."""
+        """The same for discarding everything: the log starts over, empty, at `offset`."""
         return self._begin_cut(offset, resets=True)
 
     def _begin_cut(self, offset: int, *, resets: bool) -> TruncationTicket:
@@ -345,9 +345,9 @@ class PartitionLog:
         return self._cutting
 
     def finish_truncation(self, ticket: TruncationTicket) -> None:
-        """The ticket has run: the log ends at `ticket.end_offset`, and all of it is on the disk."""
+        """The ticket has run: the log ends at `ticket.end_offset`, and all of it is on disk."""
         self._cutting = None
-        if not self.offline_reason:  # closed or deleted meanwhile
+        if not self.offline_reason:  # else closed or deleted in the meantime
             if ticket.active is not None:
                 self._take_what_is_left(ticket, ticket.active)
             if ticket.epochs is not self.epochs.written:
@@ -370,8 +370,8 @@ class PartitionLog:
             self.cut_marks = (*self.cut_marks, ticket.mark)
 
     def fail_truncation(self, ticket: TruncationTicket, error: BaseException) -> None:
-        """The ticket's run raised. Where it had touched segments the log goes offline; else it is as it was, and the cut may be
-        tried again."""
+        """The ticket's run raised. If it had touched segments, the log goes offline; otherwise the log is as it was, and the
+        truncation may be retried."""
         self._cutting = None
         if ticket.has_touched_segments:
             self.go_offline(str(error))
@@ -381,12 +381,12 @@ class PartitionLog:
         self._tell_if_quiet()
 
     def take_cut_marks(self) -> tuple[CutMark, ...]:
-        """Those that may be removed when checkpoints of the offsets of now are on the disk."""
+        """The marks that may be removed once checkpoints of the current offsets are on disk."""
         marks, self.cut_marks = self.cut_marks, ()
         return marks
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that is not above `epoch`, and the offset after its last record; (-1, -1) where it is newer than
+        """The largest epoch not above `epoch`, and the offset after its last record; (-1, -1) if `epoch` is newer than any of
         ours."""
         return self.epochs.end_offset_of(epoch, self.end_offset)
 
@@ -395,9 +395,9 @@ class PartitionLog:
     def locate(
         self, offset: int, max_bytes: int, *, upto_offset: int, upto_place: tuple[Segment, int] | None = None
     ) -> FileSlice:
-        """Where a consumer's bytes lie: from the batch that contains `offset`, up to `max_bytes` but one whole batch at least,
-        within one segment and before `upto_offset`, which is where a batch begins. Empty where `offset` is at or beyond
-        `upto_offset`. `upto_place` is where that lies, for who knows it: else it is searched for, unless a flush ended there."""
+        """Where a consumer's bytes are: from the batch that contains `offset`, up to `max_bytes` but at least one whole batch,
+        within one segment and before `upto_offset`, which is a batch boundary. Empty if `offset` is at or beyond `upto_offset`.
+        `upto_place` is its position, if the caller has it: otherwise it is searched for, unless a flush ended there."""
         self.require_online()
         if not self.log_start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not within {self.log_start_offset} to {self.end_offset}")
@@ -413,7 +413,7 @@ class PartitionLog:
             place = segment.batch_at(offset)
             hops = 0
             while segment.end_offset is not None and (
-                place is None  # compaction has left nothing behind it there
+                place is None  # compaction has left nothing after `offset` there
                 or (_is_last_and_empty(place, segment) and segment.end_offset < upto_offset and hops < EMPTY_SEGMENTS_PASSED_MAX)
             ):
                 segment = self.segments.holding(segment.end_offset)
@@ -429,8 +429,8 @@ class PartitionLog:
             raise StorageError(f"cannot read {segment.directory}: {error}") from error
 
     def _note_tail(self, segment: Segment, offset: int, position: int) -> None:
-        """All before `offset` ends at this position: what follows begins here, if it is in this segment. Only of the one that is
-        being written: others are compacted, and nobody waits at their ends."""
+        """Everything before `offset` ends at this position, so what follows begins here, if it is in this segment. Noted only for
+        the active segment: sealed ones are compacted, and no reader waits at their ends."""
         if segment.end_offset is not None:
             return
         if segment is not self._tails_of:
@@ -440,7 +440,7 @@ class PartitionLog:
         self._tails[offset] = position
 
     def _readable_bytes(self, segment: Segment, upto_offset: int, upto_place: tuple[Segment, int] | None) -> int:
-        """How much of `segment`, which begins before `upto_offset`, lies before it."""
+        """How many bytes of `segment`, which begins before `upto_offset`, are before it."""
         if upto_offset >= (self.end_offset if segment.end_offset is None else segment.end_offset):
             return segment.size
         if upto_offset == self.flushed_offset and segment is self._flushed_segment:
@@ -451,7 +451,7 @@ class PartitionLog:
         return place[0] if place else segment.size
 
     def search_by_time(self, timestamp_ms: int, *, upto_offset: int) -> TimeSearch:
-        """A search for the first record at or after `timestamp_ms` below `upto_offset`; run it beside the loop."""
+        """A search for the first record at or after `timestamp_ms` below `upto_offset`; run it off the loop."""
         self.require_online()
         return TimeSearch(
             segments=self.segments.holding_and_after(self.log_start_offset),
@@ -461,8 +461,8 @@ class PartitionLog:
         )
 
     def recent_offset(self, age_ms: int, segments: SegmentList | None = None) -> int:
-        """The start of the oldest segment that was written to within the last `age_ms`, or of the log where all were; of those
-        that a cut has left, where they are given, on any thread."""
+        """The base offset of the oldest segment written to within the last `age_ms`, or the log start offset if all were. With
+        `segments`, those left by a truncation, it may be called on any thread."""
         self.require_online()
         recent = (segments or self.segments).first_written_since(self._clock.now_ms() - age_ms)
         return max(recent.base_offset, self.log_start_offset)
@@ -475,7 +475,7 @@ class PartitionLog:
                 yield header
 
     def batches_from(self, offset: int) -> Iterator[bytes]:
-        """Every batch from the one that contains `offset` to the end: how the broker reads its own topics."""
+        """Every batch from the one that contains `offset` to the end: this is how the broker reads its own topics."""
         self.require_online()
         if offset < self.end_offset:
             for segment, position, header in self.segments.walk_from(offset):
@@ -484,8 +484,8 @@ class PartitionLog:
     # Deleting
 
     def delete_before(self, offset: int, *, limit_offset: int | None = None) -> None:
-        """Move the log's start forward, up to `limit_offset`, which is what consumers may see; without one, to what is flushed.
-        Whole segments before it go with the next retention."""
+        """Move the log start offset forward, at most to `limit_offset`, the end of what consumers may see; without one, to the
+        flushed offset. Whole segments before it are deleted in the next retention round."""
         self.require_online()
         limit_offset = self.flushed_offset if limit_offset is None else limit_offset
         if not 0 <= offset <= limit_offset:
@@ -493,7 +493,7 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, offset)
 
     def drop_first(self) -> None:
-        """Delete the oldest segment, which is not the active one. Its renamed files wait in `take_removed_paths`."""
+        """Delete the oldest segment, which must not be the active one. Its renamed files wait for `take_removed_paths`."""
         try:
             self._removed_paths += self.segments.first.mark_deleted()
         except OSError as error:
@@ -506,11 +506,11 @@ class PartitionLog:
         paths, self._removed_paths = self._removed_paths, []
         return paths
 
-    # Ending
+    # Closing
 
     def close(self) -> None:
-        """Flush all that is written, save the indexes and let go of the files. StorageError where that fails, and where the log
-        is offline: the stop is not clean, and the next start has to recover."""
+        """Flush everything written, save the indexes and release the files. StorageError if that fails or the log is offline:
+        the stop is not clean, and the next start has to recover."""
         self.require_online()
         if self._cutting is not None:
             self.go_offline(f"{self.directory} is being cut")
@@ -527,7 +527,7 @@ class PartitionLog:
         self.abandon(CLOSED)
 
     def _flush_all(self) -> None:
-        """Here and now. A log that nobody wrote to costs nothing: a broker may hold ten thousand and has to stop in seconds."""
+        """Synchronously. An unwritten log costs nothing: a broker may hold ten thousand and has to stop within seconds."""
         if self.unflushed or self.flushed_offset != self.end_offset:
             for segment in (*self.unflushed, self.segments.active):
                 self._filesystem.sync_data(segment.file)
@@ -537,36 +537,36 @@ class PartitionLog:
         self.flushed_offset = self.end_offset
 
     def abandon(self, reason: str) -> None:
-        """Let go of the files without flushing: the partition is being deleted, or its directory cannot be trusted."""
+        """Release the files without flushing: the partition is being deleted, or its directory cannot be trusted."""
         self.go_offline(reason)
         if self._flushing is not None:
             self._flushing.is_void = True
         self.segments.clear()
         self.unflushed, self._flushed_segment, self._tails_of = [], None, None
-        self.before_roll, self.reread = _nothing, _nothing_else  # both refer to this log: no circle may keep it alive
+        self.before_roll, self.reread = _nothing, _nothing_else  # both refer back to this log: break the cycle
 
         self._tell_if_quiet()
 
     def go_offline(self, reason: str) -> None:
-        """Refuse everything from now on, until the broker is started again; the first reason stays."""
+        """Refuse everything until the broker is restarted; the first reason is kept."""
         self.offline_reason = self.offline_reason or reason
         self.disarm()
 
     def require_online(self) -> None:
-        """StorageError with the reason where the log is offline."""
+        """Raises StorageError with the reason if the log is offline."""
         if self.offline_reason:
             raise StorageError(self.offline_reason)
 
 
 def _is_last_and_empty(place: tuple[int, int], segment: Segment) -> bool:
-    """Whether nothing of the segment is left but a batch without records, which says how far it reached (compaction.py). At the
-    log's end a consumer is given it, to know where it is. But several answers of nothing else in a row librdkafka takes for a
-    record that is larger than its fetches, and reports that: so a consumer is led on to the next batch that has records."""
+    """Whether this is the segment's last batch and has no records: compaction keeps it to show how far the segment reached
+    (compaction.py). At the end of the log a consumer gets it, to advance its position. But librdkafka takes several such answers
+    in a row for a record larger than its fetch size, and reports that: so a read skips ahead to the next batch with records."""
     return place[1] == BATCH_HEADER_BYTES and place[0] + place[1] == segment.size
 
 
 def _reaches(headers: Sequence[BatchHeader], start: int) -> Iterator[Sequence[BatchHeader]]:
-    """Runs of batches that one segment's indexes can tell apart: all of them, unless gaps reach that far. The log ends at
+    """Runs of batches whose relative offsets fit one segment's indexes: a single run, unless the gaps are huge. The log ends at
     `start`."""
     while headers:
         count = max(sum(header.last_offset - start <= RELATIVE_OFFSET_MAX for header in headers), 1)
@@ -575,9 +575,9 @@ def _reaches(headers: Sequence[BatchHeader], start: int) -> Iterator[Sequence[Ba
 
 
 def _nothing_else(segments: SegmentList, end_offset: int) -> Install:
-    """What is read again after a cut where nobody remembers anything of the log."""
+    """The default `reread`: nothing outside the log needs rebuilding after a truncation."""
     return _nothing
 
 
 def _nothing() -> None:
-    """What is done before a roll where nobody has asked for anything."""
+    """The default `before_roll`: nothing to do."""

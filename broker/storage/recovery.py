@@ -1,18 +1,18 @@
-"""Opens the segments of a partition, and after a crash finds where the log truly ends.
+"""Opens the segments of a partition, and after a crash finds where the log really ends.
 
-After a stop in good order everything is on the disk and only the last few batches are looked at. After a crash, batches below
-the recovery point were flushed: they must be there, and what is wrong with them is damage, never mended silently. Batches
-beyond it may be torn, missing, or full of zeros where the system had promised a length before it wrote the bytes: the log is
-cut at the first that is not whole, whose checksum does not match, or whose offset does not follow, and later segments go. Only
-what was never acknowledged as flushed can be lost that way. What remains is flushed before anybody sees it; where a flush had
-failed, it is also written again, since then a flush alone proves nothing (marks.py).
+After a clean stop everything is on disk and only the last few batches are checked. After a crash, batches below the recovery
+point had been flushed: they must be there, and anything wrong with them is damage, which is never repaired silently. Batches
+beyond it may be torn, missing, or full of zeros where the kernel had extended the file before it wrote the bytes: the log is
+truncated at the first batch that is incomplete, fails its checksum or has an offset that does not follow, and later segments are
+removed. Only what was never acknowledged as flushed can be lost that way. What remains is flushed before it becomes visible;
+where a flush had failed, it is also written again, since then a flush alone proves nothing (marks.py).
 
-Compaction leaves gaps between batches, so in a sealed segment an offset only has to be larger than the one before; each segment
-still begins where the one before it ends. That holds for every log: whether compaction has ever been there is written down at the
-end of a pass only, and may be forgotten with a topic's setting or a checkpoint, and to take a gap for damage would cost all that
-follows it. A crash leaves no gap that could be meant: bytes that are missing are zeros, which are no batch. The log of a replica
-may have gaps in its active segment too, since its leader sends what compaction has left; and its leader epoch does not rise by
-itself, since epochs are assigned in a cluster.
+Compaction leaves gaps between batches, so in a sealed segment an offset only has to be larger than the previous one; each segment
+still begins where the previous one ends. This rule is applied to every log: whether a log was ever compacted is only recorded at
+the end of a pass, and may be lost with a topic's setting or a checkpoint, while taking a gap for damage would cost everything
+after it. A crash never leaves a gap that looks intended: missing bytes are zeros, which are not a batch. A replica's log may have
+gaps in its active segment too, since its leader sends what compaction has left; and its leader epoch is not raised here, since in
+a cluster epochs are assigned.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from broker.storage.segment import DELETED, INDEX_NOTE, LOG, SUFFIXES, Segment
 from broker.storage.segment_index import SegmentIndex
 
 TEMPORARY = ".tmp"
-# What was written so long before the last record is on the disk, though nobody flushed it: by default the system lets no page
-# wait for longer than half a minute.
+# A file written this long before the last record is on disk even if it was never flushed: by default the kernel lets no dirty
+# page wait for longer than half a minute.
 SETTLED_MS = 600_000
-REWRITTEN_BYTES = 1 << 20  # at once
+REWRITTEN_BYTES = 1 << 20  # per write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Recovery:
 
     was_clean: bool
     was_new: bool = False  # there was no segment yet
-    checked_bytes: int = 0  # whose checksums were computed
+    checked_bytes: int = 0  # bytes whose checksums were computed
     truncated_bytes: int = 0
     removed_segments: int = 0
     reason: str = ""  # why it was truncated; empty: it was not
@@ -61,12 +61,12 @@ class OpenedLog:
     recovery: Recovery
     epochs: LogEpochs
     offline_reason: str = ""
-    cut_marks: tuple[CutMark, ...] = ()  # of cuts that the checkpoints do not know
+    cut_marks: tuple[CutMark, ...] = ()  # of truncations newer than the checkpoints
 
 
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """What a reading of one segment found; its file is not changed yet."""
+    """What reading one segment found; its file is not changed yet."""
 
     segment: Segment
     index: SegmentIndex
@@ -74,9 +74,9 @@ class Survey:
     end_offset: int
     end_position: int
     checked_bytes: int
-    checked_position: int  # where the first batch begins that had not been flushed
-    last_epoch: int  # of its last whole batch, NO_EPOCH where it has none
-    reason: str  # why the walk ended before the file did; empty: it did not
+    checked_position: int  # start of the first batch that had not been flushed
+    last_epoch: int  # of its last whole batch, NO_EPOCH if it has none
+    reason: str  # why the walk ended before the end of the file; empty: it did not
 
     @property
     def excess_bytes(self) -> int:
@@ -84,7 +84,7 @@ class Survey:
 
 
 class DamagedLog(StorageError):
-    """Batches that had been flushed are gone or damaged: the partition stays offline until a person has looked."""
+    """Flushed batches are missing or damaged: the partition stays offline until an operator has looked at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class LogOpener:
     cut_marks: tuple[CutMark, ...] = ()
 
     def open_or_explain(self, *, clean: bool) -> OpenedLog:
-        """The log, or no segments and the reason: a partition that cannot be opened must not keep the others from being
+        """The log, or no segments and the reason: one partition that cannot be opened must not keep the others from being
         served."""
         try:
             return self.open(clean=clean)
@@ -115,16 +115,16 @@ class LogOpener:
             )
 
     def open(self, *, clean: bool) -> OpenedLog:
-        """The log as it is; DamagedLog where flushed batches are not whole."""
-        # In this order: a compaction that was cut short is finished first, since until then two segments claim the same
-        # offsets; leftovers go next; then marks, which say that the checkpoints claim too much.
+        """The log as it is; DamagedLog if flushed batches are not intact."""
+        # The order matters: an interrupted compaction is finished first, since until then two segments claim the same offsets;
+        # then leftovers are removed; then the marks are read, which say that the checkpoints claim too much.
         self._finish_exchanges()
         bases = self._remove_leftovers()
         marks = read_cut_marks(self.filesystem, self.directory)
         return self._below(marks)._open(bases, clean=clean) if marks else self._open(bases, clean=clean)
 
     def _below(self, marks: tuple[CutMark, ...]) -> LogOpener:
-        """With checkpoints that claim nothing beyond the cuts that came after them."""
+        """The same opener, with checkpoints that claim nothing beyond the truncations that followed them."""
         least = min(mark.offset for mark in marks)
         return replace(
             self,
@@ -138,28 +138,28 @@ class LogOpener:
             return self._open_empty(clean)
         segments = [self._existing(base) for base in bases]
         is_marked = FLUSH_FAILED in self.filesystem.list_names(self.directory)
-        # A stop in good order is believed, but not blindly: the last batches are looked at, which is one read. A log whose
-        # flush failed is never believed, whatever the stop was.
+        # A clean stop is trusted, but not blindly: the last batches are checked, which takes one read. A log whose flush failed
+        # is never trusted, however the broker stopped.
         opened = self._open_clean(segments) if clean and not is_marked else None
         opened = opened or self._recover(segments, rewrites=is_marked)
         if is_marked:
-            # Only after all of it has been written again and flushed: a crash before leaves the mark, and the next start does
-            # the same.
+            # Only after everything has been rewritten and flushed: a crash before that leaves the mark, and the next start does
+            # the same again.
             remove_mark(self.filesystem, self.directory)
         self._settle_indexes(opened.segments, was_clean=opened.recovery.was_clean)
         return opened
 
     def _opened(self, segments: list[Segment], end_offset: int, recovery: Recovery, last_epoch: int = NO_EPOCH) -> OpenedLog:
-        # Retention or DeleteRecords had moved the start beyond what is left: so records were there that were flushed, and are
-        # gone.
+        # Retention or DeleteRecords had moved the log start offset past the end of what is left: records that had been flushed
+        # are missing.
         if self.log_start_offset > end_offset:
             raise DamagedLog(f"{self.directory}: ends at offset {end_offset}, but its start had moved to {self.log_start_offset}")
         start = max(self.log_start_offset, segments[0].base_offset)
         if last_epoch == NO_EPOCH:
             last_epoch = _last_epoch(segments)
         written = load_leader_epochs(self.filesystem, self.directory, segments, end_offset=end_offset, last_epoch=last_epoch)
-        # A consumer may have seen records that a truncation took away, whose offsets are given again to others: a new leader
-        # epoch is how it can find out (KIP-320). Replicas get theirs from the controller.
+        # A consumer may have seen records that truncation removed and whose offsets will be reused: a new leader epoch is how
+        # it can find out (KIP-320). Replicas get theirs from the controller.
         rises = not (self.is_replica or recovery.was_clean or recovery.was_new)
         return OpenedLog(
             segments=segments,
@@ -171,7 +171,7 @@ class LogOpener:
         )
 
     def _finish_exchanges(self) -> None:
-        """A crash came while compacted segments took the places of the old ones: the new ones are whole, so they stay."""
+        """Complete an exchange of segments that a crash interrupted: the compacted ones are complete, so they win."""
         names = self.filesystem.list_names(self.directory)
         for name in names:
             if name.endswith(LOG + SWAP):
@@ -187,21 +187,21 @@ class LogOpener:
         for position, header in scan_headers(self.filesystem, file, 0, size):
             position += header.size
             end_offset = header.next_offset
-        # A .swap file was flushed before it got its name. Not whole, it is damage that a person should see, and not a torn
-        # tail.
+        # A .swap file was flushed before it got that name. If it is incomplete, that is damage an operator should see, not a
+        # torn tail.
         if position != size or end_offset == base_offset:
             raise DamagedLog(f"{self.directory / name}: no batch at position {position} of {size}, though it had been flushed")
         return end_offset
 
     def _named(self, name: str, base_offset: int) -> Segment:
-        """The segment of a file whose name is not final yet."""
+        """The segment in a file that does not have its final name yet."""
         size = self.filesystem.size_of(self.directory / name)
         return Segment(
             self.directory, base_offset, size=size, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem
         )
 
     def _remove_leftovers(self) -> list[int]:
-        """Remove what a stop in the middle of something left; returns the segments' base offsets."""
+        """Remove the leftovers of whatever was interrupted; returns the segments' base offsets."""
         names = self.filesystem.list_names(self.directory)
         bases = _bases(names)
         known = set(bases)
@@ -216,8 +216,8 @@ class LogOpener:
         return Segment.existing(self.directory, base_offset, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem)
 
     def _open_empty(self, clean: bool) -> OpenedLog:
-        """A new log, one that was being cut to nothing, or one whose files are gone. Its first flush brings the name of its file
-        to the disk: until then there is nothing in it that could be missed, and a topic may have thousands of partitions."""
+        """A new log, one that was being truncated to nothing, or one whose files are gone. Its file's name is synced by its first
+        flush only: until then it holds nothing that could be missed, and a topic may have thousands of partitions."""
         start = self.cut_marks[-1].offset if self.cut_marks else self.log_start_offset
         if self.recovery_point > start:
             raise DamagedLog(f"{self.directory}: no segment, but records up to offset {self.recovery_point} had been flushed")
@@ -225,8 +225,8 @@ class LogOpener:
         return self._opened([segment], start, Recovery(was_clean=clean, was_new=True))
 
     def _open_clean(self, segments: list[Segment]) -> OpenedLog | None:
-        """Believe the files; None where the last segment does not end with a whole batch, so that the stop was not clean after
-        all."""
+        """Trust the files; None if the last segment does not end with a whole batch or ends before the recovery point, so that
+        the stop was not clean after all."""
         last = segments[-1]
         entries = last.index.offsets
         start = entries.entry(len(entries) - 1)[1] if len(entries) else 0
@@ -240,15 +240,15 @@ class LogOpener:
         return self._opened(segments, end_offset, Recovery(was_clean=True), last_epoch)
 
     def _recover(self, segments: list[Segment], *, rewrites: bool) -> OpenedLog:
-        """Read first, and change files only when it is sure that no flushed batch is missing. `rewrites`: what has been read may
-        not be what is on the disk, so all of it is written there."""
-        # Segments that lie wholly below the recovery point are not read at all: a start after a crash takes as long as what was
-        # not flushed, whatever the log's size.
+        """Read first, and change files only once it is certain that no flushed batch is missing. `rewrites`: what was read may
+        differ from what is on disk, so all of it is written there again."""
+        # Segments entirely below the recovery point are not read at all: the time a start takes after a crash depends on how much
+        # was unflushed, not on the size of the log.
         flushed = sum(following.base_offset <= self.recovery_point for following in segments[1:])
         surveys, reason = self._survey_all(segments[flushed:])
         end_offset = surveys[-1].end_offset
-        # A torn tail is what a crash leaves and is cut off without a word to anybody but the log file. Less than what had been
-        # flushed is not a crash's doing: nothing is changed, and the partition stays offline.
+        # A torn tail is what a crash leaves, and it is cut off with no more than a log line. A log shorter than what had been
+        # flushed is not the result of a crash: nothing is changed, and the partition stays offline.
         if end_offset < self.recovery_point:
             raise DamagedLog(
                 f"{self.directory}: batches up to offset {self.recovery_point} had been flushed, "
@@ -270,7 +270,7 @@ class LogOpener:
         surveys: list[Survey] = []
         expected, reason = segments[0].base_offset, ""
         for segment in segments:
-            if segment.base_offset != expected:  # also where there are gaps: compaction keeps the last batch of a segment
+            if segment.base_offset != expected:  # holds with gaps too: compaction keeps a segment's last batch
                 return surveys, f"segment {segment.path(LOG).name} does not begin at offset {expected}"
             survey = self._survey(segment, may_have_gaps=self.is_replica or segment is not segments[-1])
             surveys.append(survey)
@@ -285,7 +285,7 @@ class LogOpener:
         for position, header in scan_headers(self.filesystem, segment.file, 0, segment.size):
             if header.base_offset < expected or (header.base_offset > expected and not may_have_gaps):
                 break
-            # Checksums only beyond the recovery point; below it headers alone, for the index.
+            # Checksums are verified only beyond the recovery point; below it headers alone are read, for the index.
             if header.next_offset > self.recovery_point:
                 if not checksum_matches(self.filesystem, segment.file, position, header):
                     break
@@ -310,7 +310,7 @@ class LogOpener:
         )
 
     def _apply(self, surveys: list[Survey], removed: list[Segment], *, rewrites: bool) -> None:
-        # From the last one backwards: a crash in between leaves a log without a gap.
+        # From the last one backwards: a crash halfway leaves a log without a gap.
         for segment in reversed(removed):
             for path in segment.mark_deleted():
                 self.filesystem.remove(path)
@@ -326,15 +326,15 @@ class LogOpener:
                 self.filesystem.sync_data(survey.segment.file)
             self.filesystem.sync_directory(self.directory)
         except OSError as error:
-            # The pages that could not be written may have been dropped by now, so the next start must not take what it reads
-            # for what is on the disk.
+            # The kernel may have dropped the pages it could not write, so the next start must not assume that what it reads is
+            # what is on disk.
             leave_mark(self.filesystem, self.directory)
             raise StorageError(
                 f"cannot flush {self.directory} after a failed flush or a crash ({error}): its records may not be on the disk"
             ) from error
 
     def _rewrite(self, survey: Survey) -> None:
-        """The same bytes to the same place: so the system takes them for changed and tries to bring them to the disk."""
+        """Write the same bytes to the same place: the kernel then treats the pages as dirty and tries to write them out."""
         position = survey.checked_position
         while position < survey.end_position:
             data = self.filesystem.read_at(survey.segment.file, min(REWRITTEN_BYTES, survey.end_position - position), position)
@@ -344,19 +344,19 @@ class LogOpener:
             position += len(data)
 
     def _settle_indexes(self, segments: list[Segment], *, was_clean: bool) -> None:
-        """Every sealed segment has saved indexes, and none is open. Without them the first to read it, or retention, would walk
-        through all of it on the loop. Here and now, and not with a later flush: the indexes that recovery made are in memory, a
-        log may have a thousand segments, and it may be long before somebody writes. Indexes are not flushed, so after a crash
-        the youngest are proved; older ones have been on the disk for long."""
+        """Save the indexes of every sealed segment and close its files. Without indexes the first read, or retention, would walk
+        the whole segment on the loop. Done now rather than with a later flush: the indexes that recovery built are in memory, a
+        log may have a thousand segments, and the next write may be a long time off. Indexes are not flushed, so after a crash
+        the newest are verified; older ones have been on disk for long."""
         names = set(self.filesystem.list_names(self.directory))
         for segment, following in pairwise(segments):
             segment.end_offset = following.base_offset
             note = segment.path(INDEX_NOTE)
             try:
                 if segment.has_index_loaded or note.name not in names or not (was_clean or self._is_old(note, segments[-1])):
-                    segment.index  # noqa: B018  # proved, or made again
+                    segment.index  # noqa: B018  # verified, or rebuilt
             except OSError:
-                continue  # who needs it is told
+                continue  # the first read that needs it will fail
             segment.forget()
 
     def _is_old(self, note: Path, active: Segment) -> bool:
@@ -367,7 +367,7 @@ class LogOpener:
 
 
 def _last_epoch(segments: list[Segment]) -> int:
-    """Of the log's last batch, which lies in a segment before the last where that one has just been begun."""
+    """The epoch of the log's last batch, when the last segment is still empty and the batch is in an earlier one."""
     for segment in reversed(segments[:-1]):
         entries = segment.index.offsets
         start = entries.entry(len(entries) - 1)[1] if len(entries) else 0
@@ -381,5 +381,5 @@ def _last_epoch(segments: list[Segment]) -> int:
 
 
 def _bases(names: list[str]) -> list[int]:
-    """First offsets of the segments among these files."""
+    """Base offsets of the segments among these files."""
     return sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit())

@@ -1,7 +1,7 @@
-"""Which old segments may go: too old, too many bytes, or wholly before the log's start.
+"""Which old segments may be deleted: too old, too many bytes, or entirely below the log start offset.
 
-The active segment always stays. Where all of it is too old it is sealed, as in Kafka, and goes with the next look: so a topic
-that nobody writes to any more becomes empty.
+The active segment always stays. If all of it is too old it is sealed, as in Kafka, and deleted in the next round: so a topic
+that is no longer written to becomes empty.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from broker.storage.segment import Segment
 
 
 def apply_retention(log: PartitionLog, now_ms: int, *, segments_max: int | None = None, limit_offset: int | None = None) -> int:
-    """Delete the old segments that the configuration lets go, `segments_max` of them at the most; returns how many. Those that
-    reach beyond `limit_offset`, which is what consumers may see, stay; without one, those that are not flushed. A log that is
-    being compacted or cut counts on the segments that it has: later."""
+    """Delete the old segments that the configuration does not keep, at most `segments_max` of them; returns how many. Those that
+    reach beyond `limit_offset`, the end of what consumers may see, stay; without one, those that are not flushed. While a log
+    is being compacted or truncated, its segments must not change: nothing is deleted until later."""
     log.require_online()
     if log.is_compacting or log.is_being_cut:
         return 0
@@ -40,7 +40,7 @@ def apply_retention(log: PartitionLog, now_ms: int, *, segments_max: int | None 
 def expendable_segments(
     segments: Iterable[Segment], *, config: LogConfig, log_start_offset: int, size_bytes: int, now_ms: int
 ) -> Iterator[Segment]:
-    """The oldest segments, in order, up to the first that must stay. The one being written always stays."""
+    """The oldest segments, in order, up to the first that must stay. The active one always stays."""
     excess_bytes = size_bytes - config.retention_bytes if config.retention_bytes >= 0 and config.is_trimmed else 0
     for segment in segments:
         if segment.end_offset is None:
@@ -54,7 +54,7 @@ def expendable_segments(
 
 
 def is_expired(segment: Segment, retention_ms: int, now_ms: int) -> bool:
-    """Whether the youngest record is older than `retention_ms`. A segment without timestamps, or with one from the future, which
+    """Whether the newest record is older than `retention_ms`. A segment without timestamps, or with one from the future, which
     would keep it forever, is as old as its file."""
     if retention_ms < 0:
         return False

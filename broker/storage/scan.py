@@ -1,8 +1,8 @@
-"""Walks the batches of a segment file from header to header: how indexes are rebuilt, a damaged tail is found, producers are
-remembered.
+"""Walks the batches of a segment file from header to header: to rebuild indexes, find a damaged tail, or restore producer
+states.
 
-Small batches are read many at a time; where batches are larger than a chunk only their headers are read. A walk ends at `end`,
-or at the first place that cannot be a batch, and its caller compares the two.
+Small batches are read many at a time; of batches larger than a chunk only the headers are read. A walk ends at `end`, or at the
+first position that cannot be a batch, and its caller compares the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PlacedHeader = tuple[int, BatchHeader]
 
 
 def is_plausible(header: BatchHeader, available: int) -> bool:
-    """Whether this can be a stored batch within the next `available` bytes; what a hole of zeros or garbage is not."""
+    """Whether this can be a stored batch within the next `available` bytes, not zeros or garbage."""
     return (
         header.magic == MAGIC
         and BATCH_HEADER_BYTES - LENGTH_END <= header.length <= available - LENGTH_END
@@ -30,7 +30,7 @@ def is_plausible(header: BatchHeader, available: int) -> bool:
 
 
 def scan_headers(filesystem: FileSystem, file: OpenFile, start: int, end: int) -> Iterator[PlacedHeader]:
-    """Position and header of each batch from `start`, which must be where a batch begins."""
+    """Position and header of each batch from `start`, which must be a batch boundary."""
     position, chunk_start, chunk = start, start, b""
     while end - position >= BATCH_HEADER_BYTES:
         place = position - chunk_start

@@ -1,12 +1,12 @@
-"""One segment of a partition's log: a file of batches named after its first offset, with its sparse indexes beside it.
+"""One segment of a partition's log: a file of batches named after its first offset, with its sparse indexes next to it.
 
 `00000000000000000042.log` holds batches just as producers sent them; `.index` and `.timeindex` are Kafka's; `.indexnote` is
-ours and says whether the two can be believed. Only the last segment of a log is written. `size` moves only after a write
-succeeded, so bytes behind it do not exist for anybody.
+ours and says whether those two can be trusted. Only the last segment of a log is written to. `size` moves only after a write has
+succeeded, so bytes beyond it are invisible to every reader.
 
 The loop owns a segment. Another thread may read one (`file`, `index`, `batch_at`): files are opened and indexes loaded on first
-use, and doing so twice at once is harmless, since the later result replaces an equal one. Once loaded, and so proved, the indexes
-of a sealed segment that was forgotten are searched in their files.
+use, and two threads doing so at once is harmless, since the later result replaces an equal one. Once the indexes of a sealed
+segment have been loaded, and thereby verified, and are then forgotten, they are searched in their files.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOG, INDEX, TIME_INDEX, INDEX_NOTE = ".log", ".index", ".timeindex", ".indexnote
 SUFFIXES = (LOG, INDEX, TIME_INDEX, INDEX_NOTE)
 DELETED = ".deleted"
 
-_HOP_BYTES = 4096  # the batches between two index entries of the default interval, read at once
-# Base offset, length, and the one field of a batch's header that finding it needs.
-_LAST_OFFSET = Struct(">qi11xi")  # as its delta
+_HOP_BYTES = 4096  # the batches between two index entries at the default interval, in one read
+# Base offset, length, and the one header field that the search needs.
+_LAST_OFFSET = Struct(">qi11xi")  # as a delta
 _LARGEST_TIMESTAMP = Struct(">qi23xq")
 
 
@@ -62,10 +62,10 @@ class Segment:
         self.base_offset = base_offset
         self.size = size
         self.index_saved = False
-        self.is_durable = True  # of a sealed one in the log: its bytes and its name are on the disk, so the file may be closed
-        self.end_offset: int | None = None  # where the next segment begins; None: this one is being written
-        self.first_timestamp: int | None = None  # largest one of the first batch, known once it has been seen
-        self.replacement: Segment | None = None  # what compaction has put into this one's place
+        self.is_durable = True  # for a sealed one: its bytes and its name are on disk, so the file may be closed
+        self.end_offset: int | None = None  # where the next segment begins; None: this is the active one
+        self.first_timestamp: int | None = None  # the first batch's largest timestamp, once it has been read
+        self.replacement: Segment | None = None  # what compaction or a truncation has put in its place
         self._interval_bytes = interval_bytes
         self._filesystem = filesystem
         self._file: OpenFile | None = None
@@ -77,7 +77,7 @@ class Segment:
     def create(
         cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem, within: Path | None = None
     ) -> Segment:
-        """A new, empty segment with its file; OSError where there is one already. `within` is the directory by another path."""
+        """A new, empty segment with its file; OSError if the file exists. `within` is the directory by another path."""
         segment = cls(directory, base_offset, size=0, interval_bytes=interval_bytes, filesystem=filesystem)
         segment._file = filesystem.open(segment.path(LOG, within=within), create=True)
         segment._index = SegmentIndex(base_offset=base_offset, interval_bytes=interval_bytes)
@@ -85,13 +85,13 @@ class Segment:
 
     @classmethod
     def existing(cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem) -> Segment:
-        """A segment whose file is there; nothing is read yet."""
+        """A segment whose file exists; nothing is read yet."""
         size = filesystem.size_of(directory / segment_name(base_offset))
         return cls(directory, base_offset, size=size, interval_bytes=interval_bytes, filesystem=filesystem)
 
     def successor(self, *, size: int, file: OpenFile, index: SegmentIndex) -> Segment:
-        """What compaction left of this segment and perhaps of some behind it: written to `file`, which has not its final name
-        yet. Or what is left of this one where its log is cut: then `file` is its own."""
+        """What compaction left of this segment and perhaps of some after it: written to `file`, which does not have its final
+        name yet. Or what is left of this one when its log is truncated: then `file` is its own."""
         segment = Segment(
             self.directory, self.base_offset, size=size, interval_bytes=self._interval_bytes, filesystem=self._filesystem
         )
@@ -113,7 +113,7 @@ class Segment:
 
     @property
     def index(self) -> SegmentIndex:
-        """The indexes, loaded on first use and rebuilt from the log where they cannot be believed."""
+        """The indexes, loaded on first use and rebuilt from the log if they cannot be trusted."""
         index = self._index
         if index is None:
             index = self._load_index()
@@ -127,12 +127,12 @@ class Segment:
 
     @property
     def is_warm(self) -> bool:
-        """Whether somebody is reading it already, so that it is not for the next reader to forget."""
+        """Whether its file is already open for another reader, so that the next one should not call `forget`."""
         return self._file is not None
 
     @property
     def largest_timestamp(self) -> int:
-        """Of all its records, -1 where none has one. Reads the small note alone where that suffices."""
+        """The largest of all its records, -1 if none has one. Reads only the small note if that suffices."""
         if self._index is not None:
             return self._index.largest_timestamp
         if self._largest_timestamp is None:
@@ -144,13 +144,13 @@ class Segment:
 
     @property
     def known_largest_timestamp(self) -> int | None:
-        """The same, None where a file would have to be read: for the loop."""
+        """The same, or None if a file would have to be read: for use on the loop."""
         if self._index is not None:
             return self._index.largest_timestamp
         return self._largest_timestamp
 
     def first_header(self) -> BatchHeader | None:
-        """Of its first batch, None where it is empty; leaves no file open that was not."""
+        """The header of its first batch, None if it is empty; leaves no file open that was not open before."""
         was_cold = not self.is_warm
         try:
             return next((header for _, header in self.headers()), None)
@@ -163,11 +163,11 @@ class Segment:
         return self._filesystem.modified_ms(self.path(LOG))
 
     def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader], size: int) -> None:
-        """Write stamped batches of `size` bytes together behind the last one; on OSError the file may be longer, the segment is
-        not."""
+        """Write stamped batches, `size` bytes in total, after the last one; on OSError the file may be longer, but the segment
+        is not."""
         position = self.size
-        # The file first, memory after: where the write fails the segment is as it was, and the next one writes over what the
-        # failed one left behind the end.
+        # The file first, then memory: if the write fails the segment is as it was, and the next write overwrites whatever the
+        # failed one left beyond the end.
         self._filesystem.write_at(self.file, views, position)
         if not position:
             self.first_timestamp = headers[0].max_timestamp
@@ -179,12 +179,12 @@ class Segment:
         self.index_saved = False
 
     def write_ahead(self, views: Sequence[memoryview]) -> None:
-        """Write stamped batches behind the last one. They are none of the segment's until `take_in`, which is to follow at once;
+        """Write stamped batches after the last one. They are not part of the segment until `take_in`, which must follow at once;
         on OSError the file may be longer."""
         self._filesystem.write_at(self.file, views, self.size)
 
     def take_in(self, batches: Iterable[tuple[int, int, int]]) -> None:
-        """What was written ahead belongs to the segment now: each batch's size, last offset and largest timestamp."""
+        """Make what was written ahead part of the segment: each batch's size, last offset and largest timestamp."""
         position, observe = self.size, self.index.observe_batch
         for size, last_offset, max_timestamp in batches:
             if not position:
@@ -195,7 +195,7 @@ class Segment:
         self.index_saved = False
 
     def cut(self, size: int) -> None:
-        """Make the file end at `size`, which is where a batch ends."""
+        """Truncate the file to `size`, which must be the end of a batch."""
         self._filesystem.truncate(self.file, size)
         self.size = size
 
@@ -205,8 +205,8 @@ class Segment:
         self.index_saved = False
 
     def save_index(self, *, within: Path | None = None) -> None:
-        """Write the indexes and their note; any thread, once the segment is sealed. They are not flushed: what a crash leaves of
-        them is found out by the note, and rebuilt."""
+        """Write the indexes and their note; any thread, once the segment is sealed. They are not flushed: after a crash the note
+        shows whether they are complete, and if not they are rebuilt."""
         index = self.index
         index.complete()
         self._filesystem.write_bytes(self.path(INDEX, within=within), index.offsets.data, durable=False)
@@ -217,14 +217,14 @@ class Segment:
         self.index_saved = True
 
     def forget(self) -> None:
-        """Give back the memory of the indexes and the open file; both come back on the next use. Indexes that are not saved,
-        since they were made again or the disk was full, are saved before; they stay where that fails again, as does all of a
+        """Release the indexes' memory and the open file; both are reloaded on the next use. Indexes not saved yet, because they
+        were rebuilt or the disk was full, are saved first; they are kept if that fails again, and everything is kept of a
         segment that has not been flushed. Any thread."""
         if self._index is not None and not self.index_saved and self._may_save_index():
             with suppress(OSError):
                 self.save_index()
         index, stored = self._index, self._stored
-        # Once loaded and saved, the indexes are known to be right: they are searched in their files from now on, which needs no
+        # Once loaded and saved, the indexes are known to be right: from now on they are searched in their files, which takes no
         # memory and no second check.
         if index is not None and self.index_saved:
             self._stored = StoredSegmentIndex(self._filesystem, self.path(INDEX), self.path(TIME_INDEX), index)
@@ -234,16 +234,16 @@ class Segment:
             self._index = self._file = None
 
     def _may_save_index(self) -> bool:
-        """Not while it is written or not flushed, nor where its names are another's by now."""
+        """Not while it is active or unflushed, nor once another segment has taken its file names."""
         return self.is_durable and self.end_offset is not None and self.replacement is None
 
     def position_before(self, relative_offset: int) -> int:
-        """Where to begin reading for a batch that contains or follows this offset, counted from the segment's first."""
+        """Where to start reading for the batch that contains or follows this offset, relative to the segment's base."""
         entry = self._found(lambda index: index.offsets.floor(relative_offset))
         return entry[1] if entry else 0
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """Where to begin reading for the first record at or after this time."""
+        """Where to start reading for the first record at or after this time."""
         entry = self._found(lambda index: index.times.floor(timestamp_ms))
         return self.position_before(entry[1]) if entry else 0
 
@@ -252,29 +252,29 @@ class Segment:
         if index is None and stored is not None:
             try:
                 entry = search(stored)
-                # Looked at after the search: set meanwhile, the file that was searched may have been the new segment's.
-                if self.replacement is None:  # set before compaction gives the names of these files to others
+                # Checked after the search: if it was set meanwhile, the file that was searched may have been the new segment's.
+                if self.replacement is None:  # set before compaction gives these file names to the new segment
                     return entry
             except FileNotFoundError:
                 self._stored = None
         return search(self.index)
 
     def batch_at(self, offset: int) -> tuple[int, int] | None:
-        """Position and size of the batch that contains `offset`, or of the next one where compaction has left a gap there; None
-        where this segment ends before. StorageError where no batch can be: then the file is damaged."""
+        """Position and size of the batch that contains `offset`, or of the next one if compaction has left a gap there; None
+        if this segment ends before it. StorageError if the bytes cannot be a batch: the file is damaged."""
         start = self.position_before(offset - self.base_offset)
         return self._hop(start, _LAST_OFFSET, lambda base_offset, last_offset_delta: base_offset + last_offset_delta >= offset)
 
     def batch_reaching(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """The same of the first batch whose largest timestamp is that or later."""
+        """The same for the first batch whose largest timestamp is this or later."""
         start = self.position_before_time(timestamp_ms)
         return self._hop(start, _LARGEST_TIMESTAMP, lambda base_offset, largest: largest >= timestamp_ms)
 
     def _hop(self, position: int, fields: Struct, is_it: Callable[[int, int], bool]) -> tuple[int, int] | None:
-        """Position and size of the first batch of which `is_it` says so, given its base offset and a field of its header."""
+        """Position and size of the first batch for which `is_it` is true, given its base offset and one field of its header."""
         chunk, chunk_start = b"", position
-        # The index is sparse: from its entry on, batches are hopped over by the beginnings of their headers, which costs a
-        # third of reading these whole. One read holds those of a default interval (4 KiB between two entries).
+        # The index is sparse: from its entry on, batches are skipped using the start of their headers, which costs a third of
+        # decoding whole headers. One read covers the default interval (4 KiB between two entries).
         while position < self.size:
             place = position - chunk_start
             if place + BATCH_HEADER_BYTES > len(chunk):
@@ -282,8 +282,8 @@ class Segment:
                 if len(chunk) < BATCH_HEADER_BYTES:
                     raise self._damaged(position)
             base_offset, length, field = fields.unpack_from(chunk, place)
-            # A length that cannot be is damage, not an end: hopping on would find "no such offset" and a consumer would be told
-            # that it is out of range, and reset.
+            # An impossible length is damage, not the end: skipping on would find "no such offset", and a consumer would get
+            # OFFSET_OUT_OF_RANGE and reset its position.
             if length < BATCH_HEADER_BYTES - LENGTH_END or position + length + LENGTH_END > self.size:
                 raise self._damaged(position)
             if is_it(base_offset, field):
@@ -292,10 +292,10 @@ class Segment:
         return None
 
     def mark_deleted(self, *, within: Path | None = None) -> list[Path]:
-        """Rename the files so that a start does not take them for the log's; returns what is left to remove. OSError: some of
-        them may be renamed, the next call does the rest."""
+        """Rename the files so that a start does not take them for the log's; returns what is left to remove. OSError: some may
+        have been renamed; the next call does the rest."""
         renamed = []
-        # Asked first, since a call that failed half-way has renamed some: those under their new names are still to be removed.
+        # Listed first, since an earlier call that failed halfway has renamed some: those still have to be removed too.
         names = set(self._filesystem.list_names(within or self.directory))
         for suffix in SUFFIXES:
             path = self.path(suffix, within=within)
@@ -307,7 +307,7 @@ class Segment:
         return renamed
 
     def headers(self, start: int = 0) -> Iterator[PlacedHeader]:
-        """Every batch from position `start` to the end as it is now; StorageError where batches do not fill the file."""
+        """Every batch from position `start` to the current end; StorageError if batches do not fill the file."""
         position, end = start, self.size
         for position, header in scan_headers(self._filesystem, self.file, start, end):
             yield position, header
@@ -330,8 +330,8 @@ class Segment:
         return note if note and note.log_bytes == self.size else None
 
     def _load_index(self) -> SegmentIndex | None:
-        # The note is written last and says how many bytes of log the indexes describe. Without it, or with another number, a
-        # crash came between, and reading all headers again is what they are made from anyway.
+        # The note is written last and says how many bytes of log the indexes describe. If it is missing or has another number,
+        # a crash interrupted the writing, and the indexes are rebuilt from the batch headers.
         note = self._read_note()
         if note is None:
             return None

@@ -1,9 +1,9 @@
 """Both sparse indexes of one segment, kept in step: an entry in each whenever `interval_bytes` of batches have passed.
 
-The indexes of the segment being written live in memory alone. They are saved when the segment is sealed or closed in good
-order, with a small note beside them: the length of the log they describe and the checksums of both files. What is loaded is
-believed only where the note fits, so an index that is missing, cut, damaged or of another time is found out at once and rebuilt
-from the log (`Segment.index`).
+The indexes of the active segment live in memory only. They are saved when the segment is sealed or closed in good order, with a
+small note next to them: the length of the log they describe and the checksums of both files. Loaded indexes are trusted only if
+the note matches, so one that is missing, truncated, damaged or outdated is detected at once and rebuilt from the log
+(`Segment.index`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTE_VERSION = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexNote:
-    """What is written beside saved indexes so that they can be believed later."""
+    """What is written next to saved indexes so that they can be verified later."""
 
     log_bytes: int
     largest_timestamp: int
@@ -40,7 +40,7 @@ class IndexNote:
 
     @classmethod
     def decode(cls, data: bytes) -> IndexNote | None:
-        """The note, or None where it is not one that this version can read."""
+        """The note, or None if it is damaged or of a version that this one cannot read."""
         try:
             fields = json.loads(data)
             if fields.pop("note_crc32c") != _checksum(fields) or fields["version"] != NOTE_VERSION:
@@ -60,7 +60,7 @@ def _checksum(fields: dict[str, int]) -> int:
 
 
 class SegmentIndex:
-    """The offset index and the time index of one segment, and what is needed to go on with them."""
+    """The offset index and the time index of one segment, and the state needed to extend them."""
 
     __slots__ = (
         "_bytes_since_entry",
@@ -86,12 +86,12 @@ class SegmentIndex:
         return len(self.offsets) >= ENTRIES_MAX
 
     def observe(self, position: int, header: BatchHeader) -> None:
-        """Take in the next batch of the segment, which begins at `position`."""
+        """Account for the next batch of the segment, which begins at `position`."""
         last_offset = header.base_offset + header.last_offset_delta
         self.observe_batch(position, header.length + LENGTH_END, last_offset, header.max_timestamp)
 
     def observe_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """The same for who has these numbers and no header."""
+        """The same for a caller that has these numbers but no header."""
         if max_timestamp > self.largest_timestamp:
             self.largest_timestamp = max_timestamp
             self.largest_relative_offset = last_offset - self.base_offset
@@ -102,12 +102,12 @@ class SegmentIndex:
         self._bytes_since_entry += size
 
     def complete(self) -> None:
-        """Make the largest timestamp the last entry of the time index: before the indexes are saved."""
+        """Make the largest timestamp the last entry of the time index; called before the indexes are saved."""
         self.times.maybe_append(self.largest_timestamp, self.largest_relative_offset)
 
     def before(self, relative_offset: int) -> tuple[SegmentIndex, int]:
-        """Indexes of the batches that end before `relative_offset`, as far as entries tell, and the position from which on they
-        are to observe the rest of these batches again. Any thread, while nothing is observed here."""
+        """Indexes of the batches that end before `relative_offset`, as far as there are entries, and the position from which the
+        rest of these batches must be observed again. Any thread, while nothing is observed here."""
         kept = SegmentIndex(base_offset=self.base_offset, interval_bytes=self.interval_bytes)
         entry = self.offsets.floor(relative_offset - 1)
         if entry is None:
@@ -118,7 +118,7 @@ class SegmentIndex:
         return kept, position
 
     def note(self, log_bytes: int) -> IndexNote:
-        """What to write beside these indexes, for a log of `log_bytes`."""
+        """The note to write next to these indexes, for a log of `log_bytes`."""
         return IndexNote(
             log_bytes=log_bytes,
             largest_timestamp=self.largest_timestamp,
@@ -128,7 +128,7 @@ class SegmentIndex:
 
     @classmethod
     def load(cls, *, base_offset: int, interval_bytes: int, offsets: bytes, times: bytes, note: IndexNote) -> SegmentIndex | None:
-        """Saved indexes, or None where they are not what `note` says was saved."""
+        """Saved indexes, or None if they do not match `note`."""
         if crc32c(offsets) != note.offsets_checksum or crc32c(times) != note.times_checksum:
             return None
         index = cls(base_offset=base_offset, interval_bytes=interval_bytes)

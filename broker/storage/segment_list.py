@@ -1,7 +1,7 @@
-"""The segments of one partition in order of offset: found by binary search over their first offsets (the paper, section 3.1).
+"""The segments of one partition in order of offset: found by binary search over their base offsets (the paper, section 3.1).
 
-Only the last one is written. Of the sealed ones the few that were read most recently stay warm, with their file open and their
-indexes in memory; the others cost an object each, however long the log is.
+Only the last one is written to. Of the sealed ones the few most recently read stay warm, with their file open and their indexes
+in memory; the others cost one object each, however long the log is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 from broker.records.batch import BatchHeader
 from broker.storage.segment import Segment
 
-# One for each consumer that reads the past at the same time. The indexes of a full segment take 5 MiB.
+# One for each consumer that reads old data at the same time. The indexes of a full segment take 5 MiB.
 WARM_SEGMENTS_MAX = 4
 
 
@@ -38,7 +38,7 @@ class SegmentList:
 
     @property
     def active(self) -> Segment:
-        """The one being written."""
+        """The one being written to."""
         return self._segments[-1]
 
     @property
@@ -50,18 +50,18 @@ class SegmentList:
         return sum(segment.size for segment in self._segments)
 
     def holding(self, offset: int) -> Segment:
-        """The one whose range `offset` falls into; it is kept warm."""
+        """The segment whose range contains `offset`; it is kept warm."""
         segment = self._segments[bisect_right(self._bases, offset) - 1]
         if segment.end_offset is not None:
             self._keep_warm(segment)
         return segment
 
     def holding_and_after(self, offset: int) -> tuple[Segment, ...]:
-        """The one that holds `offset` and those behind it, as they are now; the first ones where it is before them all."""
+        """The segment that contains `offset` and those after it, as they are now; all of them if it is before the first."""
         return tuple(self._segments[max(bisect_right(self._bases, offset) - 1, 0) :])
 
     def first_written_since(self, oldest_ms: int) -> Segment:
-        """The oldest one whose file was changed at or after `oldest_ms`; the active one where none was."""
+        """The oldest one whose file was modified at or after `oldest_ms`; the active one if none was."""
         return next((one for one in self._segments if one.end_offset is None or one.modified_ms >= oldest_ms), self.active)
 
     def walk_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
@@ -71,7 +71,7 @@ class SegmentList:
                 place = segment.batch_at(offset) if segment.base_offset < offset else (0, 0)
                 for position, header in segment.headers(place[0]) if place else ():
                     yield segment, position, header
-            finally:  # also where the caller has seen enough
+            finally:  # also if the caller stops early
                 if segment.end_offset is not None:
                     segment.forget()
 
@@ -82,7 +82,7 @@ class SegmentList:
         self._bases.append(segment.base_offset)
 
     def exchange(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put `new`, which compaction has made of the neighbours `old`, into their place."""
+        """Replace the neighbours `old` with `new`, which compaction has made of them."""
         first = self._segments.index(old[0])
         behind = first + len(old)
         assert self._segments[first:behind] == list(old), "nothing else changes sealed segments meanwhile"
@@ -95,9 +95,9 @@ class SegmentList:
         self._bases[first:behind] = [new.base_offset]
 
     def cut(self, kept: int, tail: Sequence[Segment]) -> None:
-        """Only the first `kept` stay; `tail` follows them now."""
+        """Only the first `kept` stay, now followed by `tail`."""
         for segment in self._segments[kept:]:
-            segment.is_durable = False  # its names are not its own any more: no indexes are saved under them
+            segment.is_durable = False  # its file names are no longer its own: no indexes are saved under them
             if segment in self._warm:
                 self._warm.remove(segment)
         self._segments[kept:] = tail
@@ -114,7 +114,7 @@ class SegmentList:
 
     def clear(self) -> None:
         for segment in self._segments:
-            segment.is_durable = False  # its directory may be another's: nothing is written into it any more
+            segment.is_durable = False  # its directory may become another log's: nothing more is written to it
         self._segments, self._bases = [], []
         self._warm.clear()
 

@@ -1,9 +1,9 @@
-"""What a partition remembers besides its records, written down so that a start need not read the log again: `<offset>.snapshot`
-says what was true when the log ended at that offset.
+"""What a partition remembers in addition to its records, saved so that a start need not read the log again: `<offset>.snapshot`
+holds the state as of the time when the log ended at that offset.
 
-Written when a segment is begun and at a stop in good order, not flushed: each carries a checksum, and one that is missing or
-damaged only means that more of the log is read. Those beyond the log's end, which a crash has cut, are removed. The newest two
-are kept: the older one serves where the newer is torn.
+Snapshots are written when a segment is created and at a clean stop, and not flushed: each carries a checksum, and a missing or
+damaged one only means that more of the log is read. Those beyond the end of a log that lost its tail in a crash are removed. The
+newest two are kept: the older one is used if the newer is torn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEPT = 2
 
 
 class SnapshotFiles:
-    """The snapshots in one partition's directory. Every method raises OSError as the system does."""
+    """The snapshots in one partition's directory. Every method passes on the system's OSError."""
 
     __slots__ = ("_directory", "_filesystem", "offsets")
 
@@ -27,7 +27,7 @@ class SnapshotFiles:
         self.offsets: list[int] = []  # ascending
 
     def find(self, end_offset: int) -> None:
-        """Look for them once, at the start; the log ends at `end_offset`."""
+        """List them, once, at the start; the log ends at `end_offset`."""
         names = self._filesystem.list_names(self._directory)
         stems = (name[: -len(SNAPSHOT)] for name in names if name.endswith(SNAPSHOT))
         for offset in sorted(int(stem) for stem in stems if stem.isdigit()):
@@ -40,21 +40,21 @@ class SnapshotFiles:
         return self._filesystem.read_bytes(self._path(offset))
 
     def write(self, offset: int, data: bytes) -> None:
-        """Add one for the log's end now, and remove the oldest."""
+        """Add one for the log's current end, and remove the oldest."""
         self._filesystem.write_bytes(self._path(offset), data, durable=False)
         self.offsets.append(offset)
         while len(self.offsets) > KEPT:
             self._filesystem.remove(self._path(self.offsets.pop(0)))
 
     def remove_beyond(self, end_offset: int, *, within: Path) -> None:
-        """The log is cut at `end_offset`: remove the files of what was behind it. `within` is the directory by another path. Any
-        thread; the loop says so afterwards (`forget_beyond`)."""
+        """The log is truncated to `end_offset`: remove the files beyond it. `within` is the directory by another path. Any
+        thread; the loop calls `forget_beyond` afterwards."""
         for offset in self.offsets:
             if offset > end_offset:
                 self._filesystem.remove(within / self._path(offset).name)
 
     def forget_beyond(self, end_offset: int) -> None:
-        """The log was cut there."""
+        """The log was truncated there."""
         self.offsets = [offset for offset in self.offsets if offset <= end_offset]
 
     def _path(self, offset: int) -> Path:

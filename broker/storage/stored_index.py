@@ -1,9 +1,9 @@
-"""The saved indexes of a sealed segment, searched where they lie: of a file of a megabyte one block is read.
+"""The saved indexes of a sealed segment, searched in their files: of a file of a megabyte only one block is read.
 
-Whoever reads the past at random places finds nearly every segment cold, and to load its indexes whole cost more than the read
-itself, the more the larger the log. So only the first use after a start loads a segment's indexes and proves them by their
-checksums (`segment_index`). From then on this process believes the files, and keeps of each only the first key of every block:
-two kilobytes for a full segment. Whoever reads on finds the next place in the block that was read last.
+A consumer that reads old data at random offsets finds nearly every segment cold, and loading its complete indexes cost more than
+the read itself, the more the larger the log. So only the first use after a start loads a segment's indexes and verifies them by
+their checksums (`segment_index`). From then on this process trusts the files, and keeps only the first key of every block: two
+kilobytes for a full segment. A consumer that reads on finds its next position in the block that was read last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.storage.offset_index import OffsetIndex
 from broker.storage.segment_index import SegmentIndex
 from broker.storage.time_index import TimeIndex
 
-BLOCK_ENTRIES = 512  # 4 KiB of offsets, 6 KiB of times: one read brings two megabytes of log at the default interval
+BLOCK_ENTRIES = 512  # 4 KiB of offsets, 6 KiB of times: one read covers two megabytes of log at the default interval
 
 AnyIndex = OffsetIndex | TimeIndex
 
@@ -29,7 +29,7 @@ class _Block(NamedTuple):
 
 
 class StoredIndex:
-    """One index file, which nobody changes any more. Any thread: a block is taken and replaced whole."""
+    """One index file that no longer changes. Any thread: a block is read and replaced as a whole."""
 
     __slots__ = ("_block", "_filesystem", "_kind", "_path", "_starts")
 
@@ -41,7 +41,7 @@ class StoredIndex:
         self._block: _Block | None = None
 
     def floor(self, key: int) -> tuple[int, int] | None:
-        """The last entry not above `key`, as the loaded index would find it; OSError where the file cannot be read."""
+        """The last entry not above `key`, as the loaded index would find it; OSError if the file cannot be read."""
         number = bisect_right(self._starts, key) - 1
         if number < 0:
             return None
@@ -51,7 +51,7 @@ class StoredIndex:
         return block.entries.floor(key)
 
     def forget(self) -> None:
-        """Give back the block that was read last."""
+        """Release the block that was read last."""
         self._block = None
 
     def _read(self, number: int) -> AnyIndex:
@@ -61,7 +61,7 @@ class StoredIndex:
 
 
 class StoredSegmentIndex:
-    """Both indexes of one segment, for searching alone."""
+    """Both indexes of one segment, for searching only."""
 
     __slots__ = ("offsets", "times")
 

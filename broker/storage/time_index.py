@@ -1,8 +1,8 @@
-"""The sparse time index of one segment: how the largest timestamp so far grew, and the batch that brought it.
+"""The sparse time index of one segment: how the largest timestamp so far grew, and the batch that contained it.
 
-An entry is Kafka's: largest timestamp so far (i64), last offset of the batch that holds it relative to the segment's base
-(u32), big-endian, strictly ascending in both. Before an entry's batch every record is older than its timestamp, so a search for
-T begins at the last entry that is not above T. A sealed segment's last entry is its largest timestamp. Pure, like the offset
+Entries are Kafka's: largest timestamp so far (i64), last offset of the batch that holds it relative to the segment's base
+(u32), big-endian, strictly ascending in both. Every record before an entry's batch is older than its timestamp, so a search for
+T begins at the last entry not above T. A sealed segment's last entry is its largest timestamp. Pure, like the offset
 index.
 """
 
@@ -52,6 +52,6 @@ class TimeIndex:
         return TimeIndex(self.data[: count * ENTRY_BYTES])
 
     def floor(self, timestamp: int) -> tuple[int, int] | None:
-        """The last entry not above `timestamp`; None: begin at the segment's start."""
+        """The last entry not above `timestamp`; None: start at the beginning of the segment."""
         found = bisect_right(range(len(self)), timestamp, key=lambda number: _unpack(self.data, number * ENTRY_BYTES)[0])
         return self.entry(found - 1) if found else None

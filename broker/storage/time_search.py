@@ -1,9 +1,9 @@
-"""Finds the first record, by offset, whose timestamp is at or after an instant: exactly, whatever the order of the timestamps.
+"""Finds the first record, by offset, whose timestamp is at or after a given time: exactly, whatever the order of the timestamps.
 
-First the first segment, then the first batch whose largest timestamp reaches the instant; then the records of that batch,
-decompressed, since its header does not say which of them does. Where none does (a client overstated the largest), the search
-goes on behind it. It reads cold files and decompresses, so it runs beside the loop, on its own reads; everything it needs from
-the loop was noted when it was made.
+First the first segment, then the first batch whose largest timestamp reaches that time; then the records of that batch,
+decompressed, since its header does not show which of them does. If none does (a client overstated the largest), the search
+continues after it. It reads cold files and decompresses, so it runs off the loop, with its own reads; everything it needs from
+the loop was noted when it was created.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Search = Callable[["TimeSearch"], tuple[int, int] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSearch:
-    """A search for `timestamp_ms` among the offsets from `start_offset` to before `upto_offset`."""
+    """A search for `timestamp_ms` among the offsets from `start_offset` up to but excluding `upto_offset`."""
 
     segments: Sequence[Segment]
     timestamp_ms: int
@@ -30,24 +30,24 @@ class TimeSearch:
 
     @property
     def is_behind_all(self) -> bool:
-        """Whether every record is older, as far as memory tells without a look at a file: then there is nothing to search for.
-        False where that is not known. The newest segment decides, nearly always, so it is asked first."""
+        """Whether every record is older, judging from memory without reading a file: then there is nothing to search for.
+        False if that is not known. The newest segment nearly always decides, so it is checked first."""
         known = (segment.known_largest_timestamp for segment in reversed(self.segments))
         return all(largest is not None and largest < self.timestamp_ms for largest in known)
 
     def run(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the record, or None where there is none; any thread."""
+        """Offset and timestamp of the record, or None if there is none; any thread."""
         return self._run_on_what_there_is(TimeSearch._first)
 
     def run_for_max(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp of all, whatever `timestamp_ms` is; any thread.
-        Where what the indexes promise is not among these offsets, every batch that says more than was found is read."""
+        If the timestamp in the indexes is not among these offsets, every batch whose header claims a larger one is read."""
         return self._run_on_what_there_is(TimeSearch._largest)
 
     def _run_on_what_there_is(self, search: Search) -> tuple[int, int] | None:
-        """Compaction may put others into these segments' places at any time, under the names of the old ones, whose sizes and
-        indexes do not fit them. It says so before it gives the names away: so what was found, or went wrong, counts only where
-        nothing had been replaced when it was done."""
+        """Compaction may replace these segments at any time with others under the same names, which do not match the old sizes
+        and indexes. It sets `replacement` before it reuses the names: so a result, or a failure, counts only if nothing had been
+        replaced by the end of the search."""
         while True:
             segments = tuple(dict.fromkeys(map(_as_it_is_now, self.segments)))
             found, failure = None, None
@@ -70,7 +70,7 @@ class TimeSearch:
             try:
                 found = self._search(segment)
             except FileNotFoundError:
-                continue  # retention has deleted it: its records are before the log's start
+                continue  # retention has deleted it: its records are below the log start offset
             if found:
                 return found
         return None

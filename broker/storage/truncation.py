@@ -1,26 +1,26 @@
-"""Cuts an open log at an offset, or begins it anew: begun and finished by the loop, run by any thread.
+"""Truncates an open log to an offset, or starts it over: begun and finished by the loop, run on any thread.
 
-A replica whose log parts from its leader's gives up what the leader does not have. The order of the steps is such that a crash
+A replica whose log has diverged from its leader's discards what the leader does not have. The steps are ordered so that a crash
 between any two of them leaves a log that the next start accepts:
 
-    mark            the checkpoints claim nothing beyond the cut any more (marks.py); left out where nothing flushed is cut
-    snapshots       those of what is cut go: if the log grows past their offset again, they would be of other producers
-    epochs          the file is cut, also where the log is not: an epoch may have begun in which nothing was written (KAFKA-10706)
-    segments        those beyond the cut are renamed, the last one first, so what is left is always a first part of the log
+    mark            the checkpoints no longer claim anything beyond the cut (marks.py); left out if nothing flushed is cut
+    snapshots       those beyond the cut are removed: once the log grows past them again they would describe other producers
+    epochs          the file is cut, even if the log is not: an epoch may have begun in which nothing was written (KAFKA-10706)
+    segments        those beyond the cut are renamed, the last one first, so what is left is always a prefix of the log
     the cut one     is truncated and flushed
     a new one       begins at the cut
 
-Where the log begins anew, no first part is wanted: all segments go, the first one first, so that what is left always reaches the
-old end, and a start that finds none begins at the mark.
+When the log starts over, no prefix is kept: all segments are removed, the first one first, so that what is left always reaches
+the old end, and a start that finds no segment begins at the mark.
 
-A file that was truncated is never written again. Somebody may still be sending from it: the bytes of an older answer, found by
-their position. Below the cut these are what they were, beyond it the file has ended, which ends the connection; were the next
-batches written into the same file, the old answer would go on with them. So the log goes on in a new file. Files that are renamed
-keep their bytes for whoever holds them.
+A truncated file is never written to again. The broker may still be sending from it: the bytes of an earlier response, found by
+position. Below the cut they are unchanged; beyond it the file has ended, which ends the connection. Were the next batches written
+into the same file, the earlier response would continue with them. So the log continues in a new file. Renamed files keep their
+bytes for as long as a reader has them open.
 
-The log ends after the cut where its last whole batch below it does. It takes no writes meanwhile, and no flush or compaction is
-under way (`PartitionLog.when_quiet`): each would say of segments what is not true any more. What fails before the first segment
-is touched leaves the log as it was; afterwards it goes offline, and the next start finds what is left.
+After the cut the log ends with its last whole batch below it. Meanwhile the log takes no writes, and no flush or compaction is in
+progress (`PartitionLog.when_quiet`): either would report on segments as they no longer are. A failure before the first segment is
+touched leaves the log as it was; after that the log goes offline, and the next start finds what is left.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from broker.storage.segment_list import SegmentList
 from broker.storage.snapshots import SnapshotFiles
 
 Install = Callable[[], None]
-# Reads again, on any thread, what else is remembered of the log, whose segments these are: what it returns is called by the loop.
+# Reads again, on any thread, what else is remembered of a log with these segments; the loop then calls what it returns.
 Reread = Callable[[SegmentList, int], Install]
 
 
 class TruncationTicket:
-    """What one cut has to do, and afterwards what it did."""
+    """What one truncation has to do, and afterwards what it did."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class TruncationTicket:
         reread: Reread,
     ) -> None:
         self._filesystem = filesystem
-        self._directory = directory  # the log's own, whatever has its name meanwhile
+        self._directory = directory  # the log's own, even if another log takes its name meanwhile
         self._segments = tuple(segments)
         self._unflushed = tuple(unflushed)
         self._offset = offset
@@ -77,19 +77,19 @@ class TruncationTicket:
         self._interval_bytes = interval_bytes
         self._reread = reread
         self._mark_number = mark_number
-        # Opened here: below the log's name another log may lie by the time that the ticket runs.
+        # Opened here: by the time the ticket runs, another log may have this log's name.
         self._cut_file: OpenFile | None = None if resets else self._segments[self._kept_count(offset) - 1].file
         self.has_touched_segments = False
-        self.end_offset = offset  # from here on: known when it has run
-        self.kept = 0  # so many segments, from the first on, are what they were
-        self.shortened: Segment | None = None  # takes the place of the one after those
-        self.active: Segment | None = None  # None: nothing was cut from the log itself
+        self.end_offset = offset  # this and the following: final once it has run
+        self.kept = 0  # how many segments, from the first on, are unchanged
+        self.shortened: Segment | None = None  # replaces the one after those
+        self.active: Segment | None = None  # None: the log itself was not cut
         self.epochs = epochs
         self.mark: CutMark | None = None
         self.install: Install = _nothing
 
     def run(self) -> None:
-        """Any thread. StorageError: hand it to `fail_truncation`."""
+        """May run on any thread. StorageError: pass it to `fail_truncation`."""
         try:
             self._decide()
             cuts = self._resets or self.end_offset < self._old_end_offset
@@ -105,18 +105,18 @@ class TruncationTicket:
 
     @property
     def tail(self) -> list[Segment]:
-        """The segments behind those that are kept."""
+        """The segments after those that are kept."""
         return [segment for segment in (self.shortened, self.active) if segment is not None]
 
     def _remaining(self) -> list[Segment]:
         return [*self._segments[: self.kept], *self.tail]
 
     def _kept_count(self, offset: int) -> int:
-        """How many segments begin before `offset`, one at least."""
+        """How many segments begin before `offset`, at least one."""
         return max(sum(segment.base_offset < offset for segment in self._segments), 1)
 
     def _decide(self) -> None:
-        """Where the log will end, and what of its segments stays."""
+        """Where the log will end, and which segments stay."""
         if self._resets:
             return
         self.kept = self._kept_count(self._offset)
@@ -131,7 +131,7 @@ class TruncationTicket:
                 break
             index.observe(position, header)
             self.end_offset, size = header.next_offset, position + header.size
-        if self.end_offset < self._log_start_offset:  # nothing that may be read is left
+        if self.end_offset < self._log_start_offset:  # nothing readable is left
             self._resets, self.kept, self.end_offset = True, 0, self._offset
         elif size < last.size:
             self.kept -= 1
@@ -180,9 +180,9 @@ class TruncationTicket:
         for segment in segments if self._resets else reversed(segments):
             doomed += segment.mark_deleted(within=self._directory.path)
         if doomed:
-            self._filesystem.sync_directory(self._directory.path)  # before a new one takes the name of one of these
+            self._filesystem.sync_directory(self._directory.path)  # before a new file takes one of these names
         return doomed
 
 
 def _nothing() -> None:
-    """What is to be installed where nothing was cut."""
+    """What to install when nothing was cut."""
