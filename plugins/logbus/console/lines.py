@@ -78,7 +78,7 @@ def records(files: Iterable[BinaryIO], form: LineFormat) -> Iterator[Mapping[str
 
 
 def unescaped(text: str) -> bytes:
-    r"""A delimiter as people type it: `\n`, `\t`, `\r`, `\0` and `\x1f` are the bytes they stand for."""
+    r"""A delimiter as typed on a command line: `\n`, `\t`, `\r`, `\0` and `\x1f` are the bytes they stand for."""
     try:
         return text.encode().decode("unicode_escape").encode("latin-1")
     except (UnicodeDecodeError, UnicodeEncodeError):

@@ -73,8 +73,8 @@ def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> s
 def at_work_elsewhere(
     engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
 ) -> dict[datetime, str]:
-    """Those of the windows on which an attempt of another run is alive, and whose it is; what an earlier try of `run_id` left
-    does not count. None: every run is another one."""
+    """Those of the windows on which an attempt of another run is alive, with a text that names it; attempts of earlier tries of
+    `run_id` do not count. None: every run is another one."""
     window, attempt = schema.window, schema.attempt
     query = (
         select(window.c.starts_at, attempt.c.number, attempt.c.run_id)

@@ -60,7 +60,7 @@ def ask(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datet
 
 
 def rising(records: Iterable[FoundRecord], horizon: int) -> list[FoundRecord]:
-    """Records whose timestamp is evidence and later than all before: the first one at or after any instant is among them."""
+    """Records whose timestamp is evidence and later than every earlier one: the first at or after any instant is among them."""
     found: list[FoundRecord] = []
     for record in records:
         if (found[-1].timestamp_ms if found else -1) < record.timestamp_ms <= horizon:
@@ -69,7 +69,7 @@ def rising(records: Iterable[FoundRecord], horizon: int) -> list[FoundRecord]:
 
 
 def first_record_at(log: OffsetLog, pipeline: Pipeline, undone: Undone, seen: Seen, hour: datetime) -> datetime | None:
-    """The timestamp of the first record at or after the hour that is behind; None if only records of other hours are."""
+    """The timestamp of the first record at or after the hour that is behind; None if only records of other hours are behind."""
     found = log.first_at_or_after(pipeline.topic, undone, milliseconds(hour))
     stamps = [
         instant(record.timestamp_ms) for part, record in found.items() if is_behind(record, undone[part], seen.closed[part])

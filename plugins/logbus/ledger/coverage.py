@@ -1,6 +1,6 @@
 """Is a span of time loaded? What a downstream task waits for, whatever the length of its own interval.
 
-A daily task that reads an hourly pipeline waits for 24 windows, one of a quarter of an hour for the window it lies in. Windows
+A daily task that reads an hourly pipeline waits for 24 windows, a quarter-hourly one for the window that contains it. Windows
 of a pipeline form a chain, so a span is covered when the loaded ones that overlap it leave no gap; time before the pipeline's
 start is never loaded and is not waited for.
 """

@@ -112,7 +112,7 @@ def freeze_as_seen(
 ) -> list[FrozenWindow] | None:
     """Asks the broker, then freezes. None if the answer is outdated: since then another process has frozen a later hour with
     partitions that were added after we asked, and their records of this hour would be in no window."""
-    # 1. The ledger, before the broker. A boundary frozen after this read may lie beyond the end offsets that the broker is about
+    # 1. The ledger, before the broker. A boundary frozen after this read may be beyond the end offsets that the broker is about
     #    to return, which would look like a log that lost its end. One frozen before cannot: the broker had those records then.
     with engine.connect() as connection:
         row = pipeline_row(connection, pipeline.name)

@@ -21,7 +21,7 @@ from logbus.ledger.retained import refuse_if_cut
 from logbus.ledger.rows import ATTEMPT_RUNNING, load_windows
 from logbus.model import FrozenWindow, OffsetRange, Pipeline
 
-# A pipeline gives up records that were deleted before they were loaded by its setting `{"accept_loss": true}`.
+# The setting `{"accept_loss": true}` makes a pipeline give up records that were deleted before they were loaded.
 
 
 def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:

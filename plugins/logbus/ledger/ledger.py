@@ -200,7 +200,7 @@ class Ledger:
     def at_work_elsewhere(
         self, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
     ) -> dict[datetime, str]:
-        """Those of the windows on which an attempt of another run is alive, and whose it is."""
+        """Those of the windows on which an attempt of another run is alive, with a text that names it."""
         return adoption.at_work_elsewhere(self.engine, pipeline_name, starts, run_id, utc(now))
 
     def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:

@@ -87,7 +87,7 @@ pipeline_dag = Table(
     Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
     Column("dag_id", Text, primary_key=True),
     Column("seen_at", DateTime(timezone=True), nullable=False),  # first
-    Column("definition", JSONB),  # of the pipeline, as the DAG last gave it
+    Column("definition", JSONB),  # of the pipeline, as the DAG last defined it
 )
 
 anchor = Table(
