@@ -1,12 +1,12 @@
-"""The fingerprint: one number that says which records a window holds, whoever reads them and in whatever order.
+"""The fingerprint: one number that identifies the records of a window, independent of the reader and of their order.
 
 A record's hash is xxhash64 (seed 0) of its encoding; a window's fingerprint is the sum of its records' hashes modulo
 2^64, so it can be computed in pieces and the pieces added. The encoding is little-endian: partition int32, offset
 int64, timestamp int64 (milliseconds), then key and value each as int32 length and bytes, null being length -1, then
-the number of headers as int32 and each header as its name (UTF-8) and its value in the same way. Lengths make it
+the number of headers as int32 and each header as its name (UTF-8) and its value in the same way. The lengths make it
 unambiguous: ("ab", "c") is not ("a", "bc"), and null is not empty.
 
-Rows keep their hash as a signed bigint (`_fingerprint`), so the sealed table itself can be asked for its sum.
+Rows store their hash as a signed bigint (`_fingerprint`), so the sum can be queried from the sealed table itself.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def record_hashes(
 ) -> list[int]:
     """The hashes of many records of one partition; None for headers means that no record has any.
 
-    Half of the time of one call a record, and most records have neither key nor headers: a third of it.
+    It takes half the time of one call per record, and a third for records with neither key nor headers, as most are.
     """
     if headers is not None:
         return [record_hash(partition, *record) for record in zip(offsets, stamps_ms, keys, values, headers, strict=True)]
     digest = xxhash.xxh64_intdigest
     if keys.count(None) == len(keys) and None not in values:
-        filled = cast(Sequence[bytes], values)  # all of it in C: no step of the interpreter for a record
+        filled = cast(Sequence[bytes], values)  # all in C: no interpreted step per record
         prefixes = map(_KEYLESS.pack, repeat(partition), offsets, stamps_ms, repeat(-1), map(len, filled))
         return list(map(digest, map(b"".join, zip(prefixes, filled, repeat(_NO_HEADERS)))))
     pack, records = _PREFIX.pack, zip(offsets, stamps_ms, keys, values, strict=True)

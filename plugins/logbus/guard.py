@@ -1,13 +1,13 @@
-"""A small process that stands between an owner and a program of his, so that nothing outlives the owner.
+"""A small process between an owner and a command it runs, so that nothing outlives the owner.
 
     python guard.py USER SIGNAL GRACE_SECONDS COMMAND...
 
-The owner holds the other end of this process's standard input. When that end closes, because the owner asked for it, ended or was
+The owner holds the other end of this process's standard input. When that end closes, because the owner closed it, ended or was
 killed with SIGKILL, the guard ends the command and everything it ever started: SIGNAL to the command (PostgreSQL takes SIGINT as
-"fast shutdown"; others want SIGTERM), SIGKILL after the grace. Between owner and guard there is a pipe and no PR_SET_PDEATHSIG,
-which fires when the starting THREAD ends, and on Linux alone. As a child subreaper (Linux) the guard inherits orphans of the
-command however they detached, so a Spark driver whose JVM died is found too. Where there are no subreapers the process group is
-the fence.
+"fast shutdown"; others want SIGTERM), SIGKILL after the grace period. Owner and guard are linked by a pipe instead of
+PR_SET_PDEATHSIG, which fires when the starting THREAD ends, and only on Linux. As a child subreaper (Linux) the guard inherits
+orphans of the command however they detached, so a Spark driver whose JVM died is found too. On systems without subreapers the
+process group is the fence.
 
 USER is the account to run the command as, or `-` to keep ours: PostgreSQL refuses to run as root.
 
@@ -31,16 +31,16 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-KILL_WAIT_SECONDS = 5.0  # after SIGKILL only a process stuck in the kernel remains; nobody waits longer for that
+KILL_WAIT_SECONDS = 5.0  # after SIGKILL only a process stuck in the kernel remains; waiting longer would not help
 
 
 def identity(user: str | None) -> dict[str, Any]:
-    """What makes Popen run as the account and nothing else: with root's group kept, a folder closed to that group stays shut."""
+    """Popen arguments to run as the account alone: if root's group were kept, a folder closed to that group would stay shut."""
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
 
 
 def prctl(option: int, value: int) -> None:
-    """Set a property of this process; a system without prctl goes without."""
+    """Set a property of this process; does nothing on systems without prctl."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -50,7 +50,7 @@ def descendants(ancestor_pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The command's name is in parentheses and may hold spaces and parentheses itself.
+            # The command's name is in parentheses and may itself contain spaces and parentheses.
             state, parent_pid = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state != "Z":
                 children.setdefault(int(parent_pid), []).append(int(stat.parent.name))
@@ -82,17 +82,17 @@ def reap() -> dict[int, int]:
 
 
 class Guard:
-    """The command, and whether it still runs."""
+    """The command, and whether it is still running."""
 
     def __init__(self, command: list[str], user: str | None, wakeup: int) -> None:
         self._wakeup = wakeup
         self._exit_code: int | None = None
-        # A guard killed with SIGKILL takes its command along; what the command started then has no fence.
-        # Kept for as long as we live: a Popen that is collected would take the command's exit status with it.
+        # A guard killed with SIGKILL takes its command with it; what the command started then has no fence.
+        # The reference is kept for our whole life: a garbage-collected Popen would reap the command and lose its exit status.
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # after the change of accounts, which would undo it
+            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # after the change of account, which would undo it
             **identity(user),
         )
         self._pid = self._child.pid
@@ -145,8 +145,8 @@ def main(user: str, ending: str, grace_seconds: str, *command: str) -> int:
 
 
 def command_line(command: Sequence[str], *, user: str | None = None, ending: str = "SIGTERM", grace_seconds: float) -> list[str]:
-    """The guard's own command. -I and -S: it needs the standard library alone, and nothing of the program's environment
-    (PYTHONPATH, a sitecustomize) may reach it."""
+    """The guard's own command. -I and -S: it needs only the standard library, and nothing from the program's environment
+    (PYTHONPATH, a sitecustomize) may affect it."""
     return [sys.executable, "-I", "-S", __file__, user or "-", ending, str(grace_seconds), *command]
 
 

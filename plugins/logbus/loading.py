@@ -1,6 +1,6 @@
-"""The whole pipeline from one call, without Airflow: freeze the closed hours, take attempts, run Spark, audit.
+"""The whole pipeline in one call, without Airflow: freeze the closed hours, begin attempts, run Spark, audit.
 
-It uses the same pieces in the same order as the operators do; the operators put Airflow's tasks between them.
+It uses the same functions in the same order as the operators, which divide them among Airflow tasks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from logbus.warehouse.sinks import each_sink_once
 from logbus.wording import many
 
 Say = Callable[[str], None]
-# Java's word at each start about a module that Spark itself asks for: no news, and it looks like a fault.
+# Java prints this at each start about a module that Spark itself requests: not news, and it looks like a fault.
 OF_JAVA = "WARNING: Using incubator modules:"
-STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first
+STOP_SECONDS_MAX = 10.0  # on SIGTERM a JVM runs its shutdown hooks first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ class Load:
     only_missing: bool = False
     master: str = spark_submit.LOCAL_MASTER
     run_id: str = "command line"
-    accept_other_records: bool = False  # a window that is loaded may be replaced by other records than it was loaded from
+    accept_other_records: bool = False  # a loaded window may be replaced with other records than it was loaded from
 
 
-# Of a load that takes more than that, several applications are started, one after another: attempts travel on a command line.
+# A larger load is split among several applications, one after another: attempts are passed on the command line.
 WINDOWS_PER_APPLICATION_MAX = 1_000
 
-# May be asked about a plan before anything is frozen; raises where it shall not be.
+# Called with the plan before anything is frozen; raises to stop the load.
 Confirm = Callable[[LoadPlan], None]
 
 
@@ -66,7 +66,7 @@ class Loader:
     say: Say
 
     def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[AuditReport]:
-        """Loads and audits; returns the audits, oldest window first. Raises when Spark fails; audits are in the reports."""
+        """Loads and audits; returns the audits, oldest window first. Raises if Spark fails; failed audits are in the reports."""
         refuse_without_java()
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
         create_ledger(ledger.engine)
@@ -77,11 +77,11 @@ class Loader:
         windows = self.freeze(ledger, log, plan)
         if not windows:
             self.say(next_to_load(plan.pipeline, load, self.now()))
-        # Those with records first: they are few, the newest of them would come last, and somebody waits for them.
+        # Windows with records first: they are few, the newest of them would come last, and they are what the user waits for.
         filled, empty = [window for window in windows if window.record_count], [one for one in windows if not one.record_count]
         try:
             reports = self.load_and_audit(ledger, log, load, starts_of(filled))
-        except LoadFailed:  # an hour that does not parse keeps none from being loaded that has nothing to parse
+        except LoadFailed:  # an hour that does not parse must not block those with nothing to parse
             self.load_empty(ledger, log, load, empty)
             raise
         reports += self.load_empty(ledger, log, load, empty)
@@ -90,13 +90,13 @@ class Loader:
         return sorted(reports, key=lambda report: report.window.interval)
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
-        """Loads frozen windows again, whatever became of them before, and audits them."""
+        """Loads frozen windows again, whatever their state, and audits them."""
         refuse_without_java()
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
 
     def load_empty(self, ledger: Ledger, log: Topics, load: Load, windows: Sequence[FrozenWindow]) -> list[AuditReport]:
-        """The windows without a record, without Spark; those that are missing in the reports have to be loaded by it."""
+        """Loads the windows without records, without Spark; those missing from the reports have to be loaded by Spark."""
         reports = list[AuditReport]()
         try:
             for some in load_empty(ledger.engine, log, load.pipeline, windows, load.run_id, self.now):
@@ -108,7 +108,7 @@ class Loader:
         return reports
 
     def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
-        """Application by application, so that what one has loaded is proved though a later one fails."""
+        """Application by application, so that what one has loaded is audited even if a later one fails."""
         sinks, reports, begun = each_sink_once(), list[AuditReport](), list[Attempt]()
         try:
             for begin in range(0, len(starts), WINDOWS_PER_APPLICATION_MAX):
@@ -132,7 +132,7 @@ class Loader:
         return windows
 
     def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
-        """Runs the application to its end; its output goes to `say`."""
+        """Runs the application until it ends; its output is passed to `say`."""
         try:
             status = run_spark(
                 spark_submit.command(load.pipeline, attempts, master=load.master),
@@ -156,7 +156,7 @@ def starts_of(windows: Iterable[FrozenWindow]) -> list[datetime]:
 
 
 def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:
-    """Where nothing was to be loaded: when the next window of the span closes."""
+    """For a load that found nothing to do: when the next window of the span closes."""
     start = pipeline.closed_until(now)
     if load.since is not None:
         start = max(start, ceiling(load.since, pipeline.interval))
@@ -170,7 +170,7 @@ def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:
 
 
 def how_far(pipeline_name: str, loaded: int, audited: int, wanted: int) -> str:
-    """What an interrupted load leaves, and what to type."""
+    """What an interrupted load has done, and the command that continues it."""
     unaudited = f", {loaded - audited} of them not audited (`logbus doctor` names those)" if loaded > audited else ""
     return (
         f"{loaded:,} of {many(wanted, 'window')} {'is' if loaded == 1 else 'are'} loaded for good{unaudited}: "
@@ -179,13 +179,13 @@ def how_far(pipeline_name: str, loaded: int, audited: int, wanted: int) -> str:
 
 
 def refuse_without_java() -> None:
-    """Before anything is frozen or an attempt is begun."""
+    """Called before anything is frozen or an attempt begun."""
     if (trouble := java.why_not(os.environ)) is not None:
         raise UserError(trouble)
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
-    """Ends the process and everything it started: in order, and by force where that takes too long."""
+    """Ends the process and everything it started: gracefully, and by force if that takes too long."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -194,7 +194,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) -> int:
-    """Runs spark-submit to its status and passes its lines on as they come. Interrupted, it ends what it started, then raises."""
+    """Runs spark-submit, passes its lines on as they arrive, returns its status. If interrupted, ends what it started first."""
     with subprocess.Popen(
         command,
         env={**os.environ, **environment},

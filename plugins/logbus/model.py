@@ -1,8 +1,8 @@
-"""The values everything about windows is said in. Frozen, plain, comparable; no I/O.
+"""The value types for windows and all that belongs to them. Frozen, plain, comparable; no I/O.
 
-An `Interval` is a span of time, half open. An `OffsetRange` is a span of one partition, half open: `end_offset` is
+An `Interval` is a half-open span of time. An `OffsetRange` is a half-open span of one partition: `end_offset` is
 exclusive. A `FrozenWindow` is an interval whose ranges are decided forever. An `Attempt` is one try at loading it;
-its number is the fence: only the newest attempt of a window may commit.
+its number is the fence: only the newest attempt at a window may commit.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ HOUR = timedelta(hours=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
-# How long after its end an hour stays open for records still on their way.
+# How long an hour stays open after its end for records that are still on their way.
 LATENESS_DEFAULT = timedelta(minutes=5)
 
 
 def utc(instant: datetime) -> datetime:
-    """The same instant in UTC. A naive datetime is an error: nobody knows which instant it means."""
+    """The same instant in UTC. A naive datetime is an error: which instant it means is unknown."""
     if instant.tzinfo is None:
         raise ValueError(f"{instant.isoformat()} has no time zone: give an aware datetime, such as {instant.isoformat()}+00:00")
     return instant.astimezone(UTC)
 
 
 def milliseconds(instant: datetime) -> int:
-    """Since the epoch, rounded up: a stamp in whole milliseconds is at or after the instant exactly if it is not below this."""
+    """Since the epoch, rounded up: a timestamp in whole milliseconds is at or after the instant if and only if it is >= this."""
     return -((EPOCH - utc(instant)) // MILLISECOND)
 
 
@@ -42,7 +42,7 @@ def instant_text(instant: datetime) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """The opposite of `instant_text`; takes any ISO 8601 instant, a date or a missing zone being UTC."""
+    """The inverse of `instant_text`; takes any ISO 8601 instant, and a date or a missing time zone as UTC."""
     instant = datetime.fromisoformat(text)
     return utc(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
 
@@ -74,7 +74,7 @@ class Interval:
 class Pipeline:
     """A topic, the table it is loaded into, and how. `starts_at` None means from the earliest record.
 
-    `settings` may be given as any mapping and are kept as `PipelineSettings`, frozen; `options` are the same, typed by name.
+    `settings` may be any mapping and are kept as frozen `PipelineSettings`; `options` are the same, as typed attributes.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Pipeline:
         return cast(PipelineSettings, self.settings)
 
     def closed_until(self, now: datetime) -> datetime:
-        """Where the last interval ends that is closed at an instant: the clock closes it, once `lateness` has passed."""
+        """The end of the last interval that is closed at `now`: the clock closes it once `lateness` has passed."""
         return floor(now - self.lateness, self.interval)
 
 
@@ -114,7 +114,7 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """How many records the range holds that can be read."""
+        """How many of the range's offsets can be read."""
         return self.end_offset - self.start_offset - self.lost
 
     @property
@@ -127,7 +127,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """A record by which a log is known again: at this offset it holds this one, or none any more. `hash` is signed."""
+    """A record that identifies a log: at this offset the log holds this record, or no longer any. `hash` is signed."""
 
     offset: int
     timestamp_ms: int
@@ -136,7 +136,7 @@ class Witness:
 
 
 class WindowState(StrEnum):
-    """How far a window has come. `LOADING`: an attempt runs and none has committed yet."""
+    """How far a window has progressed. `LOADING`: an attempt is running and none has committed yet."""
 
     FROZEN = "frozen"
     LOADING = "loading"
@@ -179,7 +179,7 @@ class FrozenWindow:
     audited_at: datetime | None = None
     other_records: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # reloads that were allowed to read others
     values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.ledger.values
-    loss_accepted: Mapping[str, Any] | None = None  # by whom, when and why it was accepted that records of it are gone
+    loss_accepted: Mapping[str, Any] | None = None  # who accepted that records of it are gone, when and why
 
     @property
     def record_count(self) -> int:
@@ -211,7 +211,7 @@ def counts_json(counts: WindowCounts | None) -> dict[str, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKey:
-    """A task of an Airflow DAG. `map_index` is None where the task is not mapped."""
+    """A task of an Airflow DAG. `map_index` is None if the task is not mapped."""
 
     dag_id: str
     task_id: str
@@ -228,8 +228,8 @@ class Attempt:
     number: int
     staging_table: str
     dead_letter_table: str
-    key: str | None = None  # random; None: a ledger from before revision 0008 gave it
-    # Of the pipeline, as it was when the attempt began (logbus.ledger.definition); None: begun by a logbus that kept none.
+    key: str | None = None  # random; None: begun in a ledger from before revision 0008
+    # The pipeline's, as it was when the attempt began (logbus.ledger.definition); None: begun by a logbus that stored none.
     definition: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -255,7 +255,7 @@ LOSS_ACCEPTED = "loss accepted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What the second witness found. `ok` only where nothing at all differs; `notes` are facts that are no fault."""
+    """What the second witness found. `ok` only if nothing at all differs; `notes` are facts that are not faults."""
 
     window: FrozenWindow
     expected: Mapping[int, int]
@@ -269,7 +269,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """`exact`, or everything that differs; never `exact` where records are gone and somebody has accepted that."""
+        """`exact`, or everything that differs; never `exact` if records are gone and their loss was accepted."""
         if self.problems:
             return "; ".join(self.problems)
         return "exact" if self.window.loss_accepted is None else LOSS_ACCEPTED

@@ -1,8 +1,9 @@
-"""One reading for all who want it at once (single flight): twenty browsers or scrapers cost as much as one.
+"""One reading shared by all concurrent callers (single flight): twenty browsers or scrapers cost as much as one.
 
-`begin` waits for nothing. It gives what to wait for: the reading under way, the one that has just ended, or one that it begins in
-a thread of its own. How long to wait, and whether what was read before will do meanwhile, is up to the caller. So what hangs is
-asked once, goes on after the last caller has given up, and the next may find it done. Failures are kept like answers.
+`begin` does not wait. It returns what to wait for: the reading under way, the one that has just ended, or a new one that it
+starts in its own thread. How long to wait, and whether the previous result will do until then, is up to the caller. So a source
+that hangs is asked once; the reading continues after the last caller gives up, and the next caller may find it done. Failures are
+kept like answers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedReading(Generic[Value]):
-    """What came of a reading that ended at `at`: a value or an error."""
+    """The result of a reading that ended at `at`: a value or an error."""
 
     at: float
     value: Value | None = None
@@ -27,19 +28,19 @@ class EndedReading(Generic[Value]):
     def result(self) -> Value:
         if self.error is not None:
             raise self.error
-        return self.value  # type: ignore[return-value]  # None where that is what was read
+        return self.value  # type: ignore[return-value]  # None if that is what was read
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingUnderWay(Generic[Value]):
-    """A reading that began at `began_at`; `ended` may be there already."""
+    """A reading that began at `began_at`; `ended` may be set already."""
 
     began_at: float
     ended: Future[EndedReading[Value]]
 
 
 class SharedReading(Generic[Value]):
-    """Safe to use from many threads; `read` runs in one at a time. `clock` counts seconds."""
+    """Thread-safe; `read` runs in one thread at a time. `clock` counts seconds."""
 
     def __init__(self, read: Callable[[], Value], *, max_age_seconds: float, clock: Callable[[], float], name: str) -> None:
         self.name = name
@@ -51,7 +52,7 @@ class SharedReading(Generic[Value]):
         self._under_way: ReadingUnderWay[Value] | None = None
 
     def begin(self) -> ReadingUnderWay[Value]:
-        """What to wait for; nothing is read anew that is not yet `max_age_seconds` old."""
+        """What to wait for; a result is not read again until it is `max_age_seconds` old."""
         with self._lock:
             if self._under_way is not None:
                 return self._under_way
@@ -71,7 +72,7 @@ class SharedReading(Generic[Value]):
         value, failure = None, None
         try:
             value = self._read()
-        except Exception as error:  # kept for everybody, raised for each
+        except Exception as error:  # kept, and raised for each caller
             failure = error
         with self._lock:
             ended = self.last = EndedReading(at=self._clock(), value=value, error=failure)

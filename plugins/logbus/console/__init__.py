@@ -1,1 +1,1 @@
-"""What `logbus produce` and `logbus consume` are made of: lines to records, records to text, where to begin and where to end."""
+"""The parts of `logbus produce` and `logbus consume`: lines to records, records to text, where to begin and where to end."""

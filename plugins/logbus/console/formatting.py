@@ -3,7 +3,7 @@ r"""Records as text: kcat's format strings, kcat's JSON envelope, and columns fo
     %s value   %S its length (-1: null)   %R the length as 4 bytes   %k key   %K its length   %o offset   %p partition   %t topic
     %T timestamp in ms   %h headers, name=value,...   %% a percent sign   \n \r \t \0 \x1f the bytes they stand for
 
-The work that does not depend on the record is done once: a format is cut into pieces, and each piece is a function of a record.
+Work that does not depend on the record is done once: a format is compiled into pieces, each a function of a record.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def timestamp_ms(message: Any) -> int:
 
 
 def compiled(template: str) -> Render:
-    """The format as a function; ValueError names a token that there is not."""
+    """The format as a function; a ValueError names an unknown token."""
     parts: list[Render] = []
     for number, text in enumerate(TOKEN.split(template)):
         if number % 2 == 0:
@@ -78,12 +78,12 @@ def constant(text: bytes) -> Render:
 
 
 def values(delimiter: bytes) -> Render:
-    """Values alone, each with the delimiter behind it."""
+    """Values only, each followed by the delimiter."""
     return lambda message: value_of(message) + delimiter
 
 
 def envelope(message: Any) -> bytes:
-    """One JSON object a line, with kcat's names. Bytes that are no UTF-8 stand under `..._base64` beside a null."""
+    """One JSON object per line, with kcat's names. Bytes that are not UTF-8 are null, and in base64 under `..._base64`."""
     kind, _ = message.timestamp()
     headers = [
         text
@@ -116,7 +116,7 @@ HEADLINE = f"{'PARTITION':<9}  {'OFFSET':>10}  {'TIMESTAMP':<24}  {'KEY':<{KEY_C
 
 
 def columns(message: Any) -> bytes:
-    """A line for people: partition, offset, time, key, value."""
+    """A human-readable line: partition, offset, time, key, value."""
     stamp = timestamp_ms(message)
     at = "-" if stamp < 0 else instant(stamp)
     key = "-" if message.key() is None else message.key().decode(errors="backslashreplace")
@@ -125,7 +125,7 @@ def columns(message: Any) -> bytes:
 
 
 def instant(stamp_ms: int) -> str:
-    """To the millisecond; as a number where it lies outside the calendar."""
+    """To the millisecond; as a number if it is out of range for a datetime."""
     try:
         at = datetime.fromtimestamp(stamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -134,5 +134,5 @@ def instant(stamp_ms: int) -> str:
 
 
 def harmless(render: Render) -> Render:
-    """For a terminal: control characters shown, not obeyed. A record may hold anything, also what changes a terminal's title."""
+    """For a terminal: control characters are escaped. A record may hold anything, including what changes a terminal's title."""
     return lambda message: CONTROL.sub(lambda found: b"\\x%02x" % found[0][0], render(message))

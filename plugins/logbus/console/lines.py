@@ -1,6 +1,6 @@
-"""Text to records, as `kcat -P` reads it: split by a delimiter, perhaps with a key in front, from files or from standard input.
+"""Text to records, as `kcat -P` reads it: split by a delimiter, optionally with a leading key, from files or standard input.
 
-Input is read as it comes: a line typed into a terminal is on its way before the next one, and a file of any size takes a little
+Input is read as it arrives: a line typed into a terminal is sent before the next one, and a file of any size takes little
 memory.
 """
 
@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 from logbus.errors import UserError
 
 READ_BYTES = 1 << 20
-# A record larger than this no broker takes by default; a file without the delimiter must not fill the memory first.
+# Far above any broker's default limit; a file without the delimiter must not fill the memory before it is rejected.
 RECORD_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """How a text is cut into records, and what each of them gets besides."""
+    """How text is split into records, and what else each record gets."""
 
     delimiter: bytes = b"\n"
     key_delimiter: bytes | None = None
@@ -29,7 +29,7 @@ class LineFormat:
     empty_is_null: bool = False
 
     def record(self, text: bytes) -> Mapping[str, Any]:
-        """A record as logbus.kafka.producing takes it. Text without the key delimiter is a value without a key."""
+        """A record for logbus.kafka.producing. Text without the key delimiter is all value, with `key` as its key."""
         key, value = self.key, text
         if self.key_delimiter is not None:
             before, found, behind = text.partition(self.key_delimiter)
@@ -42,7 +42,7 @@ class LineFormat:
 
 
 def pieces(file: BinaryIO, delimiter: bytes, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
-    """What lies between the delimiters; a last piece without one counts, an empty one behind the last does not."""
+    """The text between delimiters; a last piece without a delimiter counts, an empty one after the last delimiter does not."""
     if delimiter == b"\n":
         for line in iter(lambda: file.readline(bytes_max + 1), b""):
             yield checked(line.removesuffix(b"\n"), bytes_max)
@@ -58,7 +58,7 @@ def pieces(file: BinaryIO, delimiter: bytes, bytes_max: int = RECORD_BYTES_MAX) 
 
 
 def read_some(file: BinaryIO) -> bytes:
-    """What is there, at least a byte unless this is the end."""
+    """What is available now, at least one byte except at end of file."""
     read = getattr(file, "read1", file.read)
     found: bytes = read(READ_BYTES)
     return found
@@ -78,7 +78,7 @@ def records(files: Iterable[BinaryIO], form: LineFormat) -> Iterator[Mapping[str
 
 
 def unescaped(text: str) -> bytes:
-    r"""A delimiter as people type it: `\n`, `\t`, `\r`, `\0` and `\x1f` are the bytes they stand for."""
+    r"""A delimiter as typed on a command line: `\n`, `\t`, `\r`, `\0` and `\x1f` are the bytes they stand for."""
     try:
         return text.encode().decode("unicode_escape").encode("latin-1")
     except (UnicodeDecodeError, UnicodeEncodeError):

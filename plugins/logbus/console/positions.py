@@ -1,9 +1,9 @@
-"""Where to begin and where to end, in kcat's words for `-o`, as offsets of each partition.
+"""Where to begin and where to end, in kcat's syntax for `-o`, as offsets of each partition.
 
     beginning | end | stored | N (an offset) | -N (N records before the end) | s@TIME (begin there) | e@TIME (end before it)
 
-A time is milliseconds since the epoch, as kcat has it, or an instant such as 2015-05-17T10:00:00Z. `stored` is where the group
-is that was named. What lies outside the log is clamped to it, as a broker would.
+A time is milliseconds since the epoch, as in kcat, or an instant such as 2015-05-17T10:00:00Z. `stored` is the committed offset
+of the given group. An offset outside the log is clamped to it, as a broker would.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WORDS: Mapping[str, PositionKind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionSpan:
-    """What to read: from where, and up to which time. `number` is an offset, a count or milliseconds, as the kind has it."""
+    """What to read: from where, and up to which time. `number` is an offset, a count or milliseconds, depending on the kind."""
 
     kind: PositionKind = PositionKind.BEGINNING
     number: int = 0
@@ -47,14 +47,14 @@ class PositionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetStretch:
-    """Of one partition: the first offset to read, and the offset to stop before."""
+    """In one partition, the first offset to read and the offset to stop before."""
 
     start_offset: int
     end_offset: int
 
 
 def parse_span(words: Iterable[str]) -> PositionSpan:
-    """What one or two `-o` say together: a beginning, `e@TIME`, or both."""
+    """The meaning of one or two `-o` together: a beginning, `e@TIME`, or both."""
     kind, number, until_ms, has_beginning = PositionKind.BEGINNING, 0, None, False
     for word in words:
         if word.startswith("e@"):
@@ -93,7 +93,7 @@ def parse_time(text: str) -> int:
 def stretches(
     log: OffsetLog, topic: str, partitions: list[int], span: PositionSpan, isolation_level: str, stored: Mapping[int, int]
 ) -> dict[int, OffsetStretch]:
-    """By partition what to read as it is now. `stored` are the committed offsets of the group, where one was named."""
+    """By partition, what to read of the log as it is now. `stored` are the group's committed offsets, if a group was given."""
     starts, ends = log.start_offsets(topic, partitions), log.end_offsets(topic, partitions, isolation_level)
     begins = {
         partition: min(max(offset, starts[partition]), ends[partition])
@@ -111,7 +111,7 @@ Limits = tuple[Mapping[int, int], Mapping[int, int]]  # first offsets, end offse
 def beginnings(
     log: OffsetLog, topic: str, partitions: list[int], span: PositionSpan, limits: Limits, stored: Mapping[int, int]
 ) -> Mapping[int, int]:
-    """Where each partition begins, perhaps outside the log."""
+    """Where to begin in each partition, possibly outside the log."""
     starts, ends = limits
     if span.kind is PositionKind.SINCE:
         found = log.first_at_or_after(topic, partitions, span.number)
@@ -127,7 +127,7 @@ def beginnings(
 
 
 def chosen_partitions(topic: str, there: Iterable[int], wanted: Iterable[int]) -> list[int]:
-    """The partitions that were named, or all."""
+    """The requested partitions, or all."""
     known, asked = sorted(there), sorted(set(wanted))
     if strange := [partition for partition in asked if partition not in known]:
         raise UserError(f"topic {topic} has no partition {', '.join(map(str, strange))}: it has 0 to {known[-1]}")

@@ -1,9 +1,9 @@
-"""Reading a topic for a terminal or a pipe: by assignment, or as a member of a group that remembers what was printed.
+"""Reading a topic for a terminal or a pipe: by assignment, or as a member of a group that commits what was printed.
 
-Without a group every partition has a stretch to read, fixed when the reading begins, so that it ends although producers go on;
-following, there is no end. With a group the partitions are those that the group gives, and an offset is stored for the group's
-next commit only after the record was handed out and taken: what was not printed is read again. Batches of records are given as
-they come, which lets the caller write and flush once for many.
+Without a group every partition has a stretch to read, fixed when the reading begins, so that it ends although producers continue;
+when following there is no end. With a group the partitions are those the group assigns, and an offset is stored for the group's
+next commit only after the caller has processed the record: what was not printed is read again. Records are yielded in batches as
+they arrive, which lets the caller write and flush once for many.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from logbus.kafka.client import READ_COMMITTED, Client
 from logbus.kafka.errors import AWAY, MISSING, explain
 
 BATCH_RECORDS = 1_000
-POLL_SECONDS = 0.5  # how long a signal may wait for the client to come back
-SILENCE_SECONDS_MAX = 30.0  # a broker that delivers nothing of what it says it has
+POLL_SECONDS = 0.5  # how long a signal may wait for the client to return
+SILENCE_SECONDS_MAX = 30.0  # for a broker that delivers nothing although its end offsets say there are records
 
 SETTINGS: Mapping[str, Any] = {
     "enable.partition.eof": True,
     "enable.auto.offset.store": False,  # stored once it is printed
     "fetch.wait.max.ms": 500,
-    "fetch.queue.backoff.ms": 10,  # by default the client rests for a second whenever its queue is full
+    "fetch.queue.backoff.ms": 10,  # by default the client pauses for a second whenever its queue is full
 }
 
 
 class ReadFailed(LogbusError):
-    """The broker refused to go on delivering."""
+    """The broker stopped delivering records with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is read, and how: `count_max` records at the most, and either to the end or forever."""
+    """What to read and how: at most `count_max` records, either to the end or forever."""
 
     topic: str
     follows: bool = False
@@ -53,9 +53,9 @@ def consumer(
     reset: str = "error",
     settings: Mapping[str, Any] | None = None,
 ) -> Consumer:
-    """A client for this reading; a group's offsets are committed by it, others' never."""
+    """A client for this reading; it commits offsets only when a group is given."""
     membership = {
-        "group.id": group or "logbus-consume",  # the client wants a name even where nobody joins
+        "group.id": group or "logbus-consume",  # the client needs a name even if no group is joined
         "enable.auto.commit": group is not None,
         "auto.offset.reset": reset,
         "isolation.level": wish.isolation_level,
@@ -64,7 +64,7 @@ def consumer(
 
 
 class ConsoleReading:
-    """One reading under way; `records` counts what was handed out. With stretches by assignment, else as a group's member."""
+    """One reading; `records` counts those yielded. Uses assignment if stretches are given, else a group's membership."""
 
     def __init__(
         self, client: Consumer, wish: Wish, stretches: Mapping[int, OffsetStretch] | None = None, group: str | None = None
@@ -74,12 +74,12 @@ class ConsoleReading:
         self.group = group or ""
         self.stretches = stretches
         self.records = 0
-        self._open: set[int] = set()  # partitions of which more is to come
+        self._open: set[int] = set()  # partitions not yet read to their end
         self._has_begun = stretches is not None
         self._silent_seconds = 0.0
 
     def batches(self, stop: Callable[[], bool] = lambda: False) -> Iterator[list[Message]]:
-        """Records as they come, in the order of each partition; ends where the wish does, or when it shall stop."""
+        """Records as they arrive, in order within each partition; ends where the wish does, or when `stop` returns true."""
         self._begin()
         while not self._is_done() and not stop():
             found = self.client.consume(self._batch_records(), POLL_SECONDS)
@@ -107,7 +107,7 @@ class ConsoleReading:
         return BATCH_RECORDS if self.wish.count_max is None else min(BATCH_RECORDS, self.wish.count_max - self.records)
 
     def _takes(self, message: Message) -> bool:
-        """Whether this is a record to hand out; notes where a partition ends."""
+        """Whether this is a record to yield; notes the end of a partition."""
         partition, error = message.partition(), message.error()
         if error is not None:
             self._note_error(error, partition, message.offset())
@@ -121,12 +121,12 @@ class ConsoleReading:
 
     def _note_error(self, error: KafkaError, partition: int, offset: int | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            # A record may be acknowledged and not visible yet: the end is where the broker said that it is.
+            # An acknowledged record may not be visible yet: only the end offset read at the start counts as the end.
             if self.stretches is None or (offset or 0) >= self.stretches[partition].end_offset:
                 self._close(partition)
         elif error.code() in MISSING:
             raise TopicMissing(f"there is no topic {self.wish.topic} any more")
-        elif error.fatal() or error.code() not in AWAY:  # the client mends those by itself; what it gives up on is fatal
+        elif error.fatal() or error.code() not in AWAY:  # the client retries AWAY; what it gives up on is fatal
             about = self.group if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else self.wish.topic
             cause = explain(error, about, needs="Read")
             raise (
@@ -134,7 +134,7 @@ class ConsoleReading:
             )
 
     def _close(self, partition: int) -> None:
-        """Nothing more is wanted of the partition now; a member of a group keeps it, because more may come before the end."""
+        """The partition is read to its end; a group's member does not pause it, as more may arrive before the others are done."""
         if self.wish.follows:
             return
         self._open.discard(partition)
@@ -147,11 +147,11 @@ class ConsoleReading:
             raise BrokerUnavailable(f"the broker delivered nothing of topic {self.wish.topic} for {SILENCE_SECONDS_MAX:.0f} s")
 
     def _store(self, batch: list[Message]) -> None:
-        """For the group's next commit: these records were taken."""
+        """Stores the offsets after these records for the group's next commit."""
         if self.stretches is not None:
             return
         ends = {message.partition(): (message.offset() or 0) + 1 for message in batch}
-        with suppress(KafkaException):  # a partition that went to another member meanwhile: that one reads the record again
+        with suppress(KafkaException):  # the partition was reassigned: its new member reads the records again
             self.client.store_offsets(offsets=[TopicPartition(self.wish.topic, part, end) for part, end in ends.items()])
 
     def _note_assigned(self, client: Consumer, partitions: list[TopicPartition]) -> None:

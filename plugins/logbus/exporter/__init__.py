@@ -1,12 +1,13 @@
 """Metrics of the pipeline side: lag, windows, dead letters, topics and groups as a scraper reads them.
 
-    catalogue          every metric with its kind, labels and meaning: one table, from which docs and tests are made
-    sources            whom to ask, put together
-    kafka_reading      what the broker says, asked in batches;  arrivals   since when offsets are there
-    lag_reading   how far pipelines are behind
-    shared             one reading for all who scrape at once, with a deadline, each failure with its reason
-    samples            readings -> samples. Pure: what nobody knows is no sample, never NaN
-    collector          the three readings as prometheus_client asks for them;  server   the HTTP port
+    catalogue          every metric with its kind, labels and meaning: one table that the docs and tests are checked against
+    sources            broker, ledger and clock, put together
+    kafka_reading      what the broker returns, asked for in batches;  arrivals   when end offsets were first seen
+    lag_reading        how far behind each pipeline is
+    target_reading     one reading shared by concurrent scrapes, with a deadline and a reason for each failure
+    samples            readings -> samples. Pure: an unknown value gives no sample, never NaN
+    collector          the three readings, as prometheus_client asks for them;  server   the HTTP port
 
-The three readings fail one by one: with the broker down the ledger's part is still told, and `logbus_up` says what is not.
+The three readings fail independently: with the broker down the ledger's metrics are still exported, and `logbus_up` says what
+could not be read.
 """

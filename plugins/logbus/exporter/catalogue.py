@@ -1,8 +1,8 @@
-"""Every metric of the exporter: one table, from which the scrape and the test of docs/metrics.md are made.
+"""Every metric of the exporter: one table, used by the scrape and by the test of docs/metrics.md.
 
-Names beginning with kafka_ are those of kafka_exporter and of kafka-lag-exporter, with their labels, so dashboards made for
-either show this; names beginning with logbus_ have no counterpart there. A counter is one that the ledger keeps: it does not
-begin anew when the exporter does.
+Names beginning with kafka_ are those of kafka_exporter and kafka-lag-exporter, with their labels, so dashboards made for either
+work unchanged; names beginning with logbus_ have no counterpart there. Counters are kept in the ledger: a restart of the exporter
+does not reset them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ COUNTER, GAUGE = "counter", "gauge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedMetric:
-    """One family. `labels` are the names that each of its samples carries."""
+    """One metric family. `labels` are the label names of its samples."""
 
     name: str
     kind: str
@@ -33,10 +33,10 @@ def _counter(name: str, help_: str, *labels: str) -> ExportedMetric:
 _PIPELINE = ("pipeline", "topic")
 _PARTITION = ("topic", "partition")
 _GROUP_PARTITION = ("consumergroup", "topic", "partition")
-# An owner's labels are empty where nobody in the group has the partition; an empty label is none to Prometheus.
+# The owner's labels are empty where no member is assigned the partition; to Prometheus an empty label is an absent one.
 _OWNED_PARTITION = ("cluster_name", "group", "topic", "partition", "member_host", "consumer_id", "client_id")
 
-# Whether there is something to show at all.
+# Whether anything could be read at all.
 UP = _gauge(
     "logbus_up", "1 if it could be read, else 0 with the reason: broker, ledger, or lag, which needs both.", "target", "reason"
 )

@@ -1,7 +1,7 @@
 """The three readings, as prometheus_client asks for them at each scrape.
 
-All three are begun together and waited for until one deadline, which lies before the scraper's own: what is not there by then is
-left out, and `logbus_up` says `timeout`.
+All three start together and share one deadline, which is before the scraper's own: a reading that is not done by then is
+left out, and its `logbus_up` has the reason `timeout`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAMILIES: Mapping[str, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {C
 
 
 class PipelineCollector(Collector):
-    """Samples of broker, ledger and lag. Safe to be asked by many threads at once."""
+    """Samples of broker, ledger and lag. Thread-safe."""
 
     def __init__(self, sources: Sources, limits: Limits) -> None:
         self._sources, self._limits = sources, limits
@@ -46,7 +46,7 @@ class PipelineCollector(Collector):
         yield from families(self._samples())
 
     def health(self) -> str:
-        """A line for each target, as of the last scrape."""
+        """One line per target, as of the last scrape."""
         reasons = {"broker": self.broker.last.reason, "ledger": self.ledger.last.reason, "lag": self.lag.last.reason}
         return "".join(f"{target}: {reason}\n" for target, reason in reasons.items())
 
@@ -93,7 +93,7 @@ def _plain(outcome: Outcome[KafkaReading] | Outcome[LedgerReading] | Outcome[Lag
 
 
 def families(found: Iterable[Sample]) -> Iterator[Family]:
-    """Samples by family, in the order in which the families come first. What is no finite number is left out."""
+    """Samples grouped by family, in order of each family's first sample. Values that are not finite numbers are left out."""
     by_metric: dict[ExportedMetric, Family] = {}
     for metric, labels, value in found:
         if value is None or not math.isfinite(value):

@@ -1,7 +1,7 @@
 """Everything a scrape asks the broker: one Metadata request, two ListOffsets over all partitions, and the groups.
 
-Nothing is asked once for each partition. A partition that cannot be read now (no leader, a damaged log) is left out of the
-answer and spoils no other, and so is a group.
+There is no request per partition. A partition that cannot be read now (no leader, a damaged log) has no offsets in the reading
+and does not affect the others; a group that cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReading:
-    """A partition now. An offset that could not be read is None."""
+    """A partition as it is now. An offset that could not be read is None."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class PartitionReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaReading:
-    """The cluster at one moment. `waiting` is how long each group's next record has been there, where that is known."""
+    """The cluster at one moment. `waiting` is how long each group's next record has been in the log, where that is known."""
 
     cluster_id: str
     brokers: Mapping[int, str]
@@ -49,14 +49,14 @@ class KafkaReading:
 
 
 class KafkaReader:
-    """Asks a real broker. `topic_filter` and `group_filter` are patterns that names match in full."""
+    """Asks a real broker. `topic_filter` and `group_filter` are regular expressions that must match the whole name."""
 
     def __init__(self, client: Client, *, topic_filter: str = ".*", group_filter: str = ".*") -> None:
         self.client = client
         self._topics, self._groups = pattern(topic_filter), pattern(group_filter)
 
     def read(self) -> KafkaReading:
-        """All of it; `BrokerUnavailable` where the broker does not answer."""
+        """The whole reading; `BrokerUnavailable` where the broker does not answer."""
         metadata, reader = self.client.metadata(), Groups(self.client)
         found = [part for name, topic in metadata.topics.items() if self._is_wanted(name) for part in partitions_of(name, topic)]
         starts, ends = self._bounds(found, OffsetSpec.earliest()), self._bounds(found, OffsetSpec.latest())

@@ -1,4 +1,4 @@
-"""How far every pipeline is behind, all asked for together: one whose topic is gone has no lag, and does not hide the others'."""
+"""The lag of every pipeline, all read together: one whose topic is gone has no lag, and does not hide the others'."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LagReading:
 
 
 def read_lags(engine: Engine, log: LogBatches, now: datetime) -> LagReading:
-    """All pipelines. `BrokerUnavailable` where the broker does not answer: then nobody's lag is known."""
+    """All pipelines. `BrokerUnavailable` where the broker does not answer: then no pipeline's lag is known."""
     with ledger_errors():
         found = {one.pipeline.name: to_lag(one) for one in read_fleet(engine, log, now)}
     return LagReading(at=now, pipelines=found)
@@ -49,7 +49,7 @@ def to_lag(one: PipelineReading) -> PipelineLag:
 
 
 def reason_of(one: PipelineReading) -> str:
-    """A label has few values; the sentence is on the pages, and `logbus lag` prints it."""
+    """A label should have few values; the full message is on the pages and in the output of `logbus lag`."""
     if one.lag.problem is None:
         return OK
     if one.topic_id is None:

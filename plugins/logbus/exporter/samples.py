@@ -1,6 +1,6 @@
-"""From readings to samples. Pure: a reading that is not there gives no samples, and a value that nobody knows gives none.
+"""From readings to samples. Pure: a missing reading gives no samples, nor does an unknown value.
 
-Samples of a family are label values in the order of the catalogue's names, and a number.
+A sample is a metric, its label values in the order of the catalogue's label names, and a number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from logbus.kafka.groups import GroupMember, GroupReading, lag_at
 from logbus.ledger.totals import LedgerReading, PipelineFacts
 
 Labels = tuple[str, ...]
-# A value of None is left out by whoever writes the page.
+# The collector leaves out samples whose value is None.
 Sample = tuple[ExportedMetric, Labels, float | None]
 
 NOBODY = GroupMember(member_id="", client_id="", host="")
@@ -115,7 +115,7 @@ def partition_samples(part: PartitionReading, cluster_name: str) -> Iterator[Sam
 
 
 def group_samples(group: GroupReading, reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:
-    """Lag only where the partition's end is known: of a topic that was deleted, committed offsets remain for a while."""
+    """Lag only where the partition's end is known: the committed offsets of a deleted topic remain for a while."""
     ends = reading.ends
     lags = {place: lag for place in sorted(group.committed) if (lag := lag_at(group, place, ends)) is not None}
     waiting = {place: reading.waiting.get((group.name, place)) for place in lags}
@@ -141,6 +141,6 @@ def group_samples(group: GroupReading, reading: KafkaReading, cluster_name: str)
 
 
 def largest(values: Iterable[float | None]) -> float | None:
-    """The largest, or None where one of them is not known."""
+    """The largest, or None where any of them is unknown."""
     known = list(values)
     return None if None in known else max(value for value in known if value is not None)

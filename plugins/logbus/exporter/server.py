@@ -1,8 +1,8 @@
-"""The exporter's HTTP port: /metrics for scrapers, /healthz for whoever restarts it, / for people.
+"""The exporter's HTTP port: /metrics for scrapers, /healthz for a supervisor, / for people.
 
-Each request has a thread that may end with the process; at most SCRAPES_MAX are served at once, the next ones are told so.
-There is no authentication, as with every exporter: loopback by default, or a network that you trust. /healthz says that the
-exporter works, whatever it watches: a broker that is down is not mended by restarting its watcher.
+Each request has a daemon thread; at most SCRAPES_MAX are served at once, the rest get a 503. As in other exporters there is no
+authentication: it listens on loopback by default, otherwise use a network that you trust. /healthz reports only that the exporter
+itself works, whatever the state of what it watches: restarting the exporter does not repair a broker that is down.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from prometheus_client.exposition import choose_encoder
 
 from logbus.errors import UserError
 
-SCRAPES_MAX = 16  # a Prometheus pair, a few people; more is a mistake somewhere
-CLIENT_SECONDS_MAX = 10.0  # who sends his request slower than that loses his connection
-POLL_SECONDS = 0.1  # how soon a request to end is noticed
+SCRAPES_MAX = 16  # a Prometheus pair and a few people; more means a mistake somewhere
+CLIENT_SECONDS_MAX = 10.0  # a client that takes longer to send its request is disconnected
+POLL_SECONDS = 0.1  # how soon a shutdown is noticed
 
 TEXT = "text/plain; charset=utf-8"
 HOME = b"logbus exporter\n\n/metrics  for Prometheus\n/healthz  what could be read at the last scrape\n"
@@ -30,7 +30,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Listens from the beginning; `UserError` where the port is taken. `health` is what /healthz says."""
+    """Listens once constructed; `UserError` where the port is taken. `health` returns the text of /healthz."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A line for each scrape would be all that the log holds."""
+        """Logs nothing: one line per scrape would fill the log."""
 
 
 ROUTES: Mapping[str, Callable[[Handler], Answer]] = {"/metrics": Handler.metrics, "/healthz": Handler.healthz, "/": Handler.home}

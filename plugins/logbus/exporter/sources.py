@@ -1,4 +1,4 @@
-"""Where the exporter's figures come from, put together in one place: for the command, and for whoever serves them elsewhere."""
+"""Where the exporter's figures come from, put together in one place: for the command, and for any other server of them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from logbus.exporter.kafka_reading import KafkaReader
 from logbus.kafka.client import Client
 from logbus.warehouse.engine import connect, warehouse_url
 
-# A server that vanishes without a word is noticed in half a minute instead of the two hours that TCP takes.
+# A server that vanishes without closing its connections is noticed in half a minute, not after TCP's default of two hours.
 NOTICES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3", "tcp_user_timeout": "20000"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`deadline_seconds`: below the ten that Prometheus waits by default. `max_age_seconds`: readings are shared that long."""
+    """`deadline_seconds` is below Prometheus' default timeout of ten. A reading is shared until it is `max_age_seconds` old."""
 
     deadline_seconds: float = 8.0
     max_age_seconds: float = 5.0
@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Whom to ask. `engine` may raise `WarehouseUnavailable` as long as the warehouse is down."""
+    """What the exporter reads from. `engine` raises `WarehouseUnavailable` while the warehouse is down."""
 
     engine: Callable[[], Engine]
     kafka: KafkaReader
@@ -48,7 +48,7 @@ def make_sources(
     topic_filter: str = ".*",
     group_filter: str = ".*",
 ) -> Sources:
-    """Nobody is asked yet, and neither server need be there; a URL or a pattern that cannot be read is a `UserError` at once."""
+    """Connects to nothing yet, so neither server need be up; an invalid URL or pattern is a `UserError` at once."""
     client = Client(client_config, timeout_seconds=limits.deadline_seconds)
     return Sources(
         engine=engine_of(url),
@@ -59,7 +59,7 @@ def make_sources(
 
 
 def engine_of(url: str) -> Callable[[], Engine]:
-    """The warehouse's engine, made by the first call that finds the server."""
+    """Returns the warehouse's engine, which the first call that reaches the server creates."""
     parsed = warehouse_url(url)
     patient = parsed.update_query_dict({name: value for name, value in NOTICES.items() if name not in parsed.query})
     lock, made = threading.Lock(), list[Engine]()

@@ -1,7 +1,7 @@
-"""A target of the exporter (broker, ledger, lag) as scrapes read it: one reading for all, with a deadline for each scrape.
+"""A target of the exporter (broker, ledger, lag): one reading shared by concurrent scrapes, with a deadline for each scrape.
 
-A reading that fails has a reason from a short table, because it becomes a label; the message, which may name hosts, goes to the
-log. A scrape whose deadline passes gets `timeout` for what is not there yet; the reading goes on.
+A reading that fails has a reason from a short table, because it becomes a label; the message, which may name hosts, is only
+logged. A scrape whose deadline passes gets `timeout` for an unfinished reading; the reading continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def reason_of(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[Value]):
-    """What a reading gave: a value, or None with the reason. `seconds` is how long it took."""
+    """The result of a reading: a value, or None with the reason. `seconds` is how long it took."""
 
     value: Value | None = None
     reason: str = OK
@@ -55,7 +55,7 @@ class Outcome(Generic[Value]):
 
 
 class TargetReading(Generic[Value]):
-    """The readings of one target. Safe to use from many threads."""
+    """The readings of one target. Thread-safe."""
 
     def __init__(
         self, target: str, read: Callable[[], Value], *, max_age_seconds: float, clock: Callable[[], float] = time.monotonic
@@ -67,11 +67,11 @@ class TargetReading(Generic[Value]):
 
     @property
     def last(self) -> Outcome[Value]:
-        """The last outcome, without asking."""
+        """The last outcome, without a new reading."""
         return Outcome(reason=NOT_READ) if self._shared.last is None else self._shared.last.result()
 
     def begin(self) -> ReadingUnderWay[Outcome[Value]]:
-        """What to `wait` for."""
+        """A reading to `wait` for."""
         return self._shared.begin()
 
     def _outcome(self) -> Outcome[Value]:
@@ -80,13 +80,13 @@ class TargetReading(Generic[Value]):
             return Outcome(value=self._read(), seconds=self._clock() - began_at)
         except Exception as error:
             reason = reason_of(error)
-            if reason != self.last.reason:  # once for each change, not at each scrape
+            if reason != self.last.reason:  # once per change, not at every scrape
                 logger.warning("%s: %s", self.target, error, exc_info=reason == DEFECT)
             return Outcome(reason=reason, seconds=self._clock() - began_at)
 
 
 def wait(begun: ReadingUnderWay[Outcome[Value]], seconds: float) -> Outcome[Value]:
-    """The outcome, or `timeout` where it is not there in time."""
+    """The outcome, or `timeout` if it does not come in time."""
     try:
         return begun.ended.result(max(0.0, seconds)).result()
     except TimeoutError:

@@ -1,8 +1,8 @@
-"""Questions about many topics at once: what a page that shows all of them asks, in as many requests as there are brokers.
+"""Questions about many topics at once, for pages that show all of them: one request per broker instead of one per topic.
 
-A `Question` is one that `logbus.kafka.topics` would ask about one topic; `LogBatches` answers any number of them together,
-and an answer may be the error that it would have been. `TopicBatches` asks a real broker, the tests' fake answers from memory;
-one contract suite runs over both. A broker that answers nothing at all is a `BrokerUnavailable`.
+A `Question` is one that `logbus.kafka.topics` would ask about one topic. `LogBatches` answers any number of them together;
+where the single question would have raised an error, the answer is that error. `TopicBatches` asks a real broker, the tests' fake
+answers from memory; one contract suite runs over both. A broker that does not answer at all raises `BrokerUnavailable`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from logbus.errors import LogbusError
 from logbus.kafka.client import INTERNAL_PREFIX, LATEST, Client
 from logbus.kafka.topics import FoundRecord, TopicFacts, to_found
 
-# Pages wait for it. What a healthy broker takes a tenth of a second for is not worth more.
+# A page waits this long at most. A healthy broker answers in a tenth of a second.
 PAGE_TIMEOUT_SECONDS = 4.0
 
 
@@ -42,7 +42,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
-    """Where a partition lies: the ids of its leader, None where it has none now, of its replicas, of those that keep up."""
+    """Where a partition is: broker ids of its leader (None while it has none), its replicas and its in-sync replicas."""
 
     partition: int
     leader: int | None
@@ -64,7 +64,7 @@ class TopicPlaces:
 
 
 class LogBatches(Protocol):
-    """The questions. Answers of START and END are offsets by partition, of AT `FoundRecord`s, of SETTINGS texts by name."""
+    """The questions. START and END return offsets by partition, AT `FoundRecord`s by partition, SETTINGS values by name."""
 
     def topic_names(self, *, with_internal: bool = False) -> list[str]: ...
 
@@ -74,25 +74,25 @@ class LogBatches(Protocol):
 
 
 class TopicBatches:
-    """The questions put to a real broker. Safe to share between threads: the client is."""
+    """The questions, asked of a real broker. Safe to share between threads, as the client is."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
     def topic_names(self, *, with_internal: bool = False) -> list[str]:
-        """All, or all but Kafka's own."""
+        """All topics, with or without Kafka's internal ones."""
         found = self.client.metadata().topics
         return sorted(name for name in found if with_internal or not name.startswith(INTERNAL_PREFIX))
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
-        """Each as it is now, or why nobody knows."""
+        """Each topic as it is now, or the error that its description failed with."""
         wanted = sorted(set(names))
         asked = self.client.ask_topics(wanted) if wanted else {}
         found = {name: self.client.outcome(future, name) for name, future in asked.items()}
         return {name: one if isinstance(one, LogbusError) else to_places(one) for name, one in found.items()}
 
     def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]:
-        """All at once; `partitions` are those of each topic."""
+        """All answers at once; `partitions` lists those to ask about, by topic."""
         asked = [*self._ask_offsets(questions, partitions), *self._ask_settings(questions)]
         known: dict[Question, Any] = {question: {} for question in questions}
         for question, part, future in asked:
@@ -106,7 +106,7 @@ class TopicBatches:
     def _ask_offsets(
         self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]
     ) -> Iterator[tuple[Question, int, Future[Any]]]:
-        """One call holds each partition once and has one isolation level; the calls are under way together."""
+        """One call takes each partition once and a single isolation level; all calls are in flight together."""
         for batch in batches([one for one in questions if one.kind is not Kind.SETTINGS]):
             owner = {(one.topic, part): one for one in batch for part in partitions.get(one.topic, ())}
             asked = self.client.ask_offsets({place: spec_of(one) for place, one in owner.items()}, isolation_of(batch[0]))
@@ -120,7 +120,7 @@ class TopicBatches:
 
 
 def batches(questions: Iterable[Question]) -> list[list[Question]]:
-    """Lists in which each topic comes once and all questions have one isolation level."""
+    """Lists in which each topic occurs once and all questions share one isolation level."""
     made: dict[tuple[str, int], list[Question]] = {}
     times: Counter[tuple[str, str]] = Counter()
     for question in questions:
@@ -141,7 +141,7 @@ def spec_of(question: Question) -> OffsetSpec:
 
 
 def one_answer(question: Question, part: int, found: Any) -> dict[Any, Any]:
-    """What the client's answer about one partition (or the settings) adds to the question's."""
+    """What the client's answer for one partition (or for the settings) adds to the answer of its question."""
     if question.kind is Kind.SETTINGS:
         return {name: str(entry.value) for name, entry in found.items()}
     if question.kind is Kind.AT:

@@ -1,12 +1,12 @@
-"""The one way from the plugin to a broker: settings, time limits, patience and errors, over confluent-kafka.
+"""The plugin's only path to a broker: settings, timeouts, retries and error messages, over confluent-kafka.
 
-The nouns of this room (`Topics`, `TopicBatches`, `Groups`, the readers, the producers) are given a `Client` and ask through it.
-It makes each kind of librdkafka handle from one configuration, which is an Airflow connection's or a command line's and may hold
-settings of the other kinds. Safe to build where no broker runs: handles are made on first use.
+The classes of this package (`Topics`, `TopicBatches`, `Groups`, the readers, the producers) are given a `Client` and ask through
+it. It makes each kind of librdkafka handle from one configuration, which comes from an Airflow connection or a command line and
+may hold settings of the other kinds. Building one needs no broker: handles are made on first use.
 
-The `ask_...` methods put one request each and return futures, by what they are about. The caller chooses how to wait: `ask`
-waits for all answers, asks again while the broker says that it will know soon, and raises what stays wrong; `outcome` gives one
-answer of many, or its error, at once. Admin calls can hang, so nothing is waited for without a limit.
+Each `ask_...` method sends one request and returns futures, keyed by their subject. The caller chooses how to wait: `ask`
+waits for all answers, retries while the broker is not ready yet, and raises the error that remains; `outcome` returns
+one answer of many, or its error, without retrying. Admin calls can hang, so every wait has a limit.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from logbus.kafka.errors import AWAY, explain, failed_handshake, unavailable
 Place = tuple[str, int]
 
 TIMEOUT_SECONDS = 30.0
-FIRST_ANSWER_SECONDS_MAX = 5.0  # for a person who waits: a broker that is there answers in milliseconds, a wrong address never
+FIRST_ANSWER_SECONDS_MAX = 5.0  # for a user who waits: a running broker answers in milliseconds, a wrong address never
 
-# A topic made a moment ago has no leader yet; this is how long we wait between tries.
+# A topic just created has no leader yet; this is the pause between tries.
 RETRY_PAUSE_SECONDS = 0.1
 
-# How long ago a failed handshake may lie that explains why there is no answer; librdkafka repeats it every 30 s at least.
+# How old a failed handshake may be and still explain why there is no answer; librdkafka repeats it every 30 s at least.
 HANDSHAKE_SECONDS_MAX = 60.0
 
-INTERNAL_PREFIX = "__"  # Kafka's own topics, as kafka-topics --exclude-internal knows them
+INTERNAL_PREFIX = "__"  # Kafka's own topics, those that kafka-topics --exclude-internal leaves out
 READ_COMMITTED = "read_committed"
 ISOLATION_LEVELS = {READ_COMMITTED: IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
 LATEST = "read_uncommitted"  # up to the high watermark, as kafka-topics and kafka-consumer-groups count
 
-# Settings of one kind of handle, by how they begin. Another kind would warn about each.
+# Prefixes of settings for one kind of handle only. Any other kind would log a warning for each.
 OF_CONSUMERS = ("group.", "auto.offset.reset", "enable.auto.", "enable.partition.eof", "isolation.level")
 OF_PRODUCERS = ("enable.idempotence", "acks", "compression.", "linger.", "partitioner", "queue.buffering.")
 
 
 class Fallible(Protocol):
-    """A reading of one of many. `error` says what of it the broker did not tell, and why."""
+    """One reading of many. `error` says which part of it the broker did not return, and why."""
 
     @property
     def error(self) -> LogbusError | None: ...
@@ -72,9 +72,9 @@ logger.addHandler(logging.NullHandler())
 class Client:
     """One broker or cluster. Safe to share between threads.
 
-    `away_seconds_max` is for callers that would rather wait than fail: so long may a broker be away that has answered before, and
-    within the time limit a topic may be unknown that was made a moment ago. `first_answer_seconds_max` is for those who would
-    rather know: a broker that has not answered yet is given up so much sooner.
+    `away_seconds_max` is for callers that would rather wait than fail: it is how long a broker that has answered before may be
+    away, and where it is set, an unknown topic is asked for again until the time limit, as it may just have been created.
+    `first_answer_seconds_max` is for callers that would rather fail early: the limit while the broker has not answered yet.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Client:
 
     @classmethod
     def of_a_command(cls, config: Mapping[str, Any]) -> Client:
-        """For a person who waits, and whose work may take its time once the broker has answered."""
+        """For a command line: the first answer has to come soon, later requests may take their time."""
         return cls(config, first_answer_seconds_max=FIRST_ANSWER_SECONDS_MAX)
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """As it was given, for librdkafka."""
+        """The librdkafka settings as given."""
         return self._config
 
     @property
@@ -111,32 +111,32 @@ class Client:
     # Handles.
 
     def admin(self) -> AdminClient:
-        """One for all threads: a second would take its answers with it when it is dropped."""
+        """One for all threads: a second one would lose its pending answers when it is dropped."""
         with self._making:
             if self._admin is None:
                 self._admin = made(AdminClient, self.settings(OF_CONSUMERS + OF_PRODUCERS))
-            self._admin.poll(0)  # log lines and errors of connections: they come by this alone, and pile up until then
+            self._admin.poll(0)  # only this delivers log lines and connection errors; they pile up until then
             return self._admin
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
-        """A new one, for its caller to close. `settings` go before those that were configured."""
+        """A new one, for the caller to close. `settings` override those that were configured."""
         return made(Consumer, self.settings(OF_PRODUCERS, settings=settings))
 
     def producer(self, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> Producer:
-        """A new one. `settings` go before those that were configured, `defaults` after."""
+        """A new one. `settings` override those that were configured, which override `defaults`."""
         return made(Producer, self.settings(OF_CONSUMERS, defaults, settings))
 
     def settings(
         self, foreign: tuple[str, ...], defaults: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What was configured, less the settings of other kinds of handle."""
+        """The configured settings without those for other kinds of handle."""
         own = {name: value for name, value in self.config.items() if not name.startswith(foreign)}
         return {"error_cb": noting(self._handshakes), **(defaults or {}), **own, **(settings or {})}
 
-    # Waiting, and what is wrong.
+    # Waiting and errors.
 
     def limit_seconds(self) -> float:
-        """Of one request now."""
+        """The limit of a request sent now."""
         return self.timeout_seconds if self._has_answered else min(self.timeout_seconds, self.first_answer_seconds_max)
 
     def limits(self) -> dict[str, float]:
@@ -151,12 +151,12 @@ class Client:
         explained: Mapping[int, Exception] | None = None,
         check: Callable[[Any], None] = lambda answer: None,
     ) -> dict[Any, Any]:
-        """All answers of one call about a topic or a group. `explained` goes before the table of errors; `needs` is the ACL
-        operation; `check` raises the `KafkaException` that an answer holds."""
+        """All answers of one call about a topic or a group. `explained` overrides the table of errors; `needs` is the ACL
+        operation that the call requires; `check` raises the `KafkaException` that an answer holds."""
 
         def once() -> dict[Any, Any]:
             try:
-                # librdkafka's own limit comes first, and says why
+                # one second more: librdkafka's own limit expires first, and its error has the reason
                 answers = {key: future.result(self.timeout_seconds + 1) for key, future in question().items()}
                 for answer in answers.values():
                     check(answer)
@@ -170,7 +170,7 @@ class Client:
         return self.patiently(once)
 
     def patiently(self, question: Callable[[], Answer]) -> Answer:
-        """The answer, asked for again within the time limit while the broker says that it will know soon."""
+        """The answer; the question is asked again while its error may pass, for as long as `_patience_seconds` allows."""
         began_at = time.monotonic()
         while True:
             try:
@@ -191,7 +191,7 @@ class Client:
         return self.away_seconds_max if self._has_answered and type(error) is BrokerUnavailable else 0.0
 
     def settled(self, read: Callable[[], list[Reading]]) -> list[Reading]:
-        """What `read` gives, read again within the time limit while something is not known of it yet."""
+        """What `read` returns, read again within the time limit while the broker is not ready to answer part of it."""
         deadline = time.monotonic() + self.timeout_seconds
         while True:
             found = read()
@@ -200,9 +200,9 @@ class Client:
             time.sleep(RETRY_PAUSE_SECONDS)
 
     def outcome(self, future: Future[Any], about: str) -> Any:
-        """The answer about a topic or group, or its error (not raised): one of many harms no other.
+        """The answer about a topic or group, or its error, returned and not raised: one failure must not hide the other answers.
 
-        Pages show these sentences to people who need not know where the broker is: no address is in them.
+        Pages show these messages to users who need not know where the broker is: they contain no address.
         """
         try:
             return future.result(self.timeout_seconds + 1)
@@ -212,7 +212,7 @@ class Client:
             return unavailable(f"no answer within {self.timeout_seconds:g} s", about)
 
     def unavailable(self, reason: str) -> UserError:
-        """There was no answer: because of a handshake that failed, where one did."""
+        """The error for a missing answer; a handshake that failed recently is given as its cause."""
         handshake, broker = self._failed_handshake(), f"the broker at {self.address}"
         return unavailable(reason, broker=broker) if handshake is None else explain(handshake, "", broker=broker)
 
@@ -229,10 +229,10 @@ class Client:
         recent = time.monotonic() - HANDSHAKE_SECONDS_MAX
         return next((error for at, error in self._handshakes if at > recent), None)
 
-    # Requests, each in one place. A future's error is librdkafka's `KafkaException`.
+    # Requests, one method each. A future's error is librdkafka's `KafkaException`.
 
     def metadata(self) -> Any:
-        """Brokers, topics and partitions of the whole cluster. `BrokerUnavailable` where nobody answers."""
+        """Brokers, topics and partitions of the whole cluster. `BrokerUnavailable` where no broker answers."""
         try:
             found = self.admin().list_topics(timeout=self.limit_seconds())
         except KafkaException as error:
@@ -245,7 +245,7 @@ class Client:
         return found
 
     def ask_offsets(self, wanted: Mapping[Place, OffsetSpec], isolation_level: str = LATEST) -> dict[Place, Future[Any]]:
-        """All partitions in one request to each broker that leads some; nothing is asked where nothing is wanted."""
+        """All partitions, in one request to each broker that leads some of them; none where `wanted` is empty."""
         if not wanted:
             return {}
         specs = {TopicPartition(*place): spec for place, spec in wanted.items()}
@@ -258,7 +258,7 @@ class Client:
         return {resource.name: future for resource, future in asked.items()}
 
     def ask_group_names(self) -> Future[Any]:
-        """Of every group that a broker of the cluster coordinates."""
+        """The names of all groups that any broker of the cluster coordinates."""
         found: Future[Any] = self.admin().list_consumer_groups(**self.limits())
         return found
 
@@ -267,7 +267,7 @@ class Client:
         return found
 
     def ask_committed(self, group: str) -> Mapping[str, Future[Any]]:
-        """All offsets of a group; librdkafka takes no more than one group at once."""
+        """All committed offsets of a group; librdkafka takes only one group per call."""
         wanted = [ConsumerGroupTopicPartitions(group)]
         found: Mapping[str, Future[Any]] = self.admin().list_consumer_group_offsets(wanted, require_stable=False, **self.limits())
         return found
@@ -281,7 +281,8 @@ def made(kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 
 
 def noting(handshakes: list[tuple[float, KafkaError]]) -> Callable[[KafkaError], None]:
-    """Keeps the last failed handshake. A function of the list alone: a handle that holds its client would outlive it."""
+    """A callback that keeps the last failed handshake. It refers to the list only: a reference from the handle back to its client
+    would keep both alive."""
 
     def note(error: KafkaError) -> None:
         if (found := failed_handshake(error)) is not None:

@@ -1,10 +1,10 @@
-"""The brokers of a cluster: which requests they take, how full their disks are, and who has which partition.
+"""The brokers of a cluster: which requests they support, how full their disks are, and which of them has which partition.
 
-All of it by `other_requests`, each in one conversation. What needs a newer broker (DescribeTopicPartitions, for the eligible
-replicas) or another kind of cluster is asked last, and is unknown where it is refused.
+All of it goes through `other_requests`, one conversation per reading. What needs a newer broker (DescribeTopicPartitions, for the
+eligible leader replicas) or another kind of cluster is asked last, and is unknown where it is refused.
 
-A broker that died a moment ago is still named as one of the cluster while its session lasts, and kafka-python draws whom it asks.
-Just then somebody wants to see the cluster: so a conversation that is refused is begun anew.
+A broker that died a moment ago is still listed in the cluster until its session ends, and kafka-python picks a broker at random.
+That is just when an operator wants to see the cluster, so a conversation whose connection is refused is started again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from logbus.kafka.client import Client, Place
 from logbus.kafka.other_requests import conversation, explained
 
-ANSWER_SECONDS_MAX = 5.0  # for who waits: a broker that is there answers in milliseconds
-TRIES = 10  # of three brokers one is dead: all draw it once in 60,000 times
+ANSWER_SECONDS_MAX = 5.0  # for a user who waits: a running broker answers in milliseconds
+TRIES = 10  # with one broker of three dead, every try picks it once in 60,000 times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryReading:
-    """One directory of one broker. Bytes of the whole file system are None where the broker does not say."""
+    """One log directory of one broker. Bytes of the whole file system are None where the broker does not report them."""
 
     broker_id: int
     path: str
@@ -39,7 +39,7 @@ class DirectoryReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPlace:
-    """A broker that is there."""
+    """A live broker and its address."""
 
     broker_id: int
     host: str
@@ -49,7 +49,7 @@ class BrokerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHolders:
-    """Who has one partition. `leader` is None where nobody leads; `eligible` where the broker does not tell."""
+    """The brokers of one partition. `leader` is None where it has none, `eligible` where the broker does not report it."""
 
     topic: str
     partition: int
@@ -63,12 +63,12 @@ class PartitionHolders:
 
     @property
     def is_offline(self) -> bool:
-        """Nobody can read or write it."""
+        """No client can read or write it."""
         return self.leader is None
 
     @property
     def is_under_replicated(self) -> bool:
-        """A replica is not in sync. Those that are only being added do not count until they are."""
+        """A replica is not in sync. Replicas still being added by a reassignment do not count."""
         return any(broker not in self.in_sync for broker in self.replicas if broker not in self.adding)
 
     @property
@@ -78,7 +78,7 @@ class PartitionHolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """A cluster as one of its brokers tells it."""
+    """A cluster as one of its brokers describes it."""
 
     cluster_id: str | None
     controller: int | None
@@ -98,20 +98,20 @@ class ClusterFacts:
         return [one for one in self.partitions if one.is_moving]
 
     def counts(self, broker_id: int) -> tuple[int, int, int]:
-        """Of how many partitions a broker has a replica, leads, and is not in sync."""
+        """How many partitions the broker has a replica of, how many of these it leads, and in how many it is not in sync."""
         held = [one for one in self.partitions if broker_id in one.replicas]
         behind = [one for one in held if broker_id not in one.in_sync]
         return len(held), sum(one.leader == broker_id for one in held), len(behind)
 
 
 def api_versions(client: Client) -> dict[str, tuple[int, int]]:
-    """By the request's name in the protocol (`Produce`, `ListOffsets`) the first and the last version that the broker takes."""
+    """The first and last version that the broker supports, by the request's protocol name (`Produce`, `ListOffsets`)."""
     with conversation(client) as broker:
         return {camel_case(key.name): (first, last) for key, (first, last) in broker.api_versions().items()}
 
 
 def log_directories(client: Client) -> list[DirectoryReading]:
-    """Every log directory of every broker, with the bytes that each partition takes."""
+    """Every log directory of every broker, with the bytes that each partition takes up."""
     with conversation(client) as broker:
         answers = broker.describe_log_dirs()
     return [log_directory(answer["broker"], found) for answer in answers for found in answer["log_dirs"]]
@@ -130,7 +130,7 @@ def log_directory(broker_id: int, found: Mapping[str, Any]) -> DirectoryReading:
 
 
 def partition_bytes(directories: list[DirectoryReading]) -> dict[tuple[str, int], int]:
-    """The size of each partition: of its largest replica, where several brokers hold it."""
+    """The size of each partition: that of its largest replica, where several brokers have one."""
     sizes: dict[tuple[str, int], int] = {}
     for directory in directories:
         for place, size in directory.partition_bytes.items():
@@ -154,7 +154,7 @@ def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManag
 
 
 def told_by(client: Any) -> ClusterFacts:
-    """One conversation."""
+    """The cluster, read in one conversation."""
     from kafka.errors import KafkaError
 
     cluster = client.describe_cluster()
@@ -179,7 +179,7 @@ def told_by(client: Any) -> ClusterFacts:
 
 
 def eligible_replicas(client: Any, names: Sequence[str]) -> dict[Place, Sequence[int]]:
-    """By partition; the answers come in pages."""
+    """The eligible leader replicas by partition; the broker answers in pages."""
     found: dict[Place, Sequence[int]] = {}
     cursor = None
     while names:
@@ -196,7 +196,7 @@ def eligible_replicas(client: Any, names: Sequence[str]) -> dict[Place, Sequence
 def holders(
     topics: Iterable[Mapping[str, Any]], eligible: Mapping[Place, Sequence[int]], moving: Mapping[Place, Mapping[str, Any]]
 ) -> Iterable[PartitionHolders]:
-    """In the order of topics and partitions."""
+    """All partitions, ordered by topic and number."""
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         for part in sorted(topic["partitions"], key=lambda part: int(part["partition_index"])):
             place = (topic["name"], part["partition_index"])
@@ -215,10 +215,10 @@ def holders(
 
 
 def camel_case(name: str) -> str:
-    """`LIST_OFFSETS` as the protocol spells it, whichever way the library does."""
+    """`LIST_OFFSETS` as the protocol spells it, whichever spelling the library uses."""
     return name if "_" not in name and not name.isupper() else "".join(word.capitalize() for word in name.split("_"))
 
 
 def known(count: int | None) -> int | None:
-    """A broker that cannot tell says -1."""
+    """The count, or None for -1, with which a broker marks a value that it does not have."""
     return None if count is None or count < 0 else count

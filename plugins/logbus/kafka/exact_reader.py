@@ -1,14 +1,14 @@
 """Reads exactly the offsets [start, end) of one partition, or fails saying which are missing. No group, no commit, no reset.
 
-A stock consumer is made to be forgiving: where an offset is gone it jumps elsewhere, where nothing comes it waits.
-Here a record that is gone is an error (`auto.offset.reset=error`), the end of the log before the end of the range is
-an error (`enable.partition.eof`), and so is a broker that stays silent. Offsets without a record are passed over:
-transaction markers and compaction leave such holes, and whether holes are allowed is the caller's to judge.
+A stock consumer is forgiving: if an offset is gone it jumps elsewhere, if no data comes it waits.
+Here a deleted record is an error (`auto.offset.reset=error`), the end of the log before the end of the range is
+an error (`enable.partition.eof`), and so is a broker that stays silent. Offsets without a record are skipped:
+transaction markers and compaction leave such holes, and the caller decides whether holes are allowed.
 
-`SingleRecords` reads records here and there: the last one of a few offsets, of many partitions at once. A boundary of a window is
-known again by the record before it. A catch-up of 84 hours asks for two such records a partition and hour, so one consumer serves
-all of them: a client that starts costs more than what it reads. It takes little more than it is asked for, and never waits long
-for more: the next question has to wait for a fetch that is under way.
+`SingleRecords` reads scattered records: the last one of a short range of offsets, in many partitions at once. The record before a
+window's boundary is what the boundary is recognised by. A catch-up of 84 hours asks for two such records per partition and hour,
+so one consumer serves all of them: starting a client costs more than the reads. It fetches little more than it is asked for and
+does not wait long for more data, because the next question has to wait for a fetch in flight.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from logbus.errors import AccessDenied, BrokerUnavailable, RecordsLost, ShortRea
 from logbus.kafka.client import READ_COMMITTED, Client
 from logbus.kafka.errors import MISSING, explain
 
-# How long nothing at all may come from a broker before we call it gone; a rolling restart takes less.
+# How long a broker may send nothing at all before the read fails; a rolling restart takes less.
 STALL_SECONDS_MAX = 60.0
 
-# Records handed over at once: enough that a call costs nothing, little enough for a worker's memory whatever the records' size.
+# Records per `consume` call: enough to make the call's overhead negligible, few enough for a worker's memory at any record size.
 MESSAGES_PER_CALL = 10_000
 BYTES_PER_CALL = 4 * 1024 * 1024
-MESSAGES_FIRST_CALL = 500  # nobody knows their size yet
-MESSAGE_BYTES_MIN = 100  # what a message object takes beside its value
-CALL_SECONDS_MAX = 0.1  # a call waits for all its records or for this
+MESSAGES_FIRST_CALL = 500  # their size is not known yet
+MESSAGE_BYTES_MIN = 100  # what a message object takes in addition to its value
+CALL_SECONDS_MAX = 0.1  # a call returns when it has all its records, or after this
 
 CONSUMER_CONFIG: Mapping[str, Any] = {
-    "group.id": "logbus-exact-reader",  # the client insists on one; nothing is ever joined or committed
+    "group.id": "logbus-exact-reader",  # the client insists on one; no group is ever joined, no offset committed
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -46,21 +46,21 @@ CONSUMER_CONFIG: Mapping[str, Any] = {
     "check.crcs": True,
     "fetch.wait.max.ms": 100,  # a range at the end of a log would otherwise wait half a second for its end
     "queued.max.messages.kbytes": 32_768,  # memory of one reader
-    # How long the client rests when that is full. Its default, a second, is longer than the records last: of 2 kB with 15 us of
-    # work each it was measured to read 24,000 a second instead of 50,000.
+    # How long the client pauses fetching when that is full. In its default, a second, the queue runs empty: records of 2 kB that
+    # took 15 us of work each were measured at 24,000 a second instead of 50,000.
     "fetch.queue.backoff.ms": 10,
 }
 SINGLE_CONFIG: Mapping[str, Any] = {
     **CONSUMER_CONFIG,
     "group.id": "logbus-single-records",
-    "isolation.level": "read_uncommitted",  # a record is the same one whatever becomes of its transaction
+    "isolation.level": "read_uncommitted",  # a record is the same one whether its transaction commits or aborts
     "queued.min.messages": 1,
     "fetch.wait.max.ms": 5,
 }
 
-# What the broker says where it does not hold the offset at which a range begins.
+# The errors for a range whose first offset is not in the log.
 NOT_THERE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-# What no waiting mends; the client tries again after all else.
+# Errors that waiting does not cure; the client retries after any other.
 FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
 
 
@@ -77,7 +77,7 @@ def exact_consumer(client_config: Mapping[str, Any], isolation_level: str = READ
 def read_range(
     client_config: Mapping[str, Any], topic: str, partition: int, start_offset: int, end_offset: int, **options: Any
 ) -> Iterator[Message]:
-    """The records of [start_offset, end_offset), with a consumer of its own."""
+    """The records of [start_offset, end_offset), read with a new consumer."""
     with exact_consumer(client_config, **options) as consumer:
         yield from read_with(consumer, topic, partition, start_offset, end_offset)
 
@@ -99,9 +99,9 @@ def read_lists(
     *,
     stall_seconds_max: float = STALL_SECONDS_MAX,
 ) -> Iterator[tuple[list[Message], list[int]]]:
-    """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` and their offsets.
+    """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` with their offsets.
 
-    Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset), `AccessDenied` or
+    Raises `RecordsLost` (start_offset has been deleted), `ShortRead` (the log ends before end_offset), `AccessDenied` or
     `BrokerUnavailable` (silence).
     """
     if end_offset <= start_offset:
@@ -118,7 +118,7 @@ def read_lists(
                 next_offset = min(messages[-1].offset() + 1, end_offset)
                 if offsets:
                     yield messages[: len(offsets)], offsets
-                heard_at = time.monotonic()  # how long the records took to be dealt with is not the broker's silence
+                heard_at = time.monotonic()  # the caller's work on the records does not count as the broker's silence
             if error is not None:
                 next_offset = end_offset if at_end(error, end_offset) else next_offset
                 raise_for(error.error(), topic, partition, next_offset, end_offset)
@@ -130,7 +130,7 @@ def read_lists(
 
 
 def runs(found: list[Message]) -> Iterator[tuple[list[Message], Message | None]]:
-    """What one call gave: messages up to an error and that error, and so on; the last without one."""
+    """The result of one call, split at its errors: the messages before an error with that error, the last ones with None."""
     start = 0
     if any(map(Message.error, found)):
         for place, message in enumerate(found):
@@ -141,7 +141,7 @@ def runs(found: list[Message]) -> Iterator[tuple[list[Message], Message | None]]
 
 
 def ascending(messages: list[Message], next_offset: int, end_offset: int) -> list[int]:
-    """The offsets of the messages before end_offset. That each comes once, in order, is what a fingerprint's proof rests on."""
+    """The offsets of the messages before end_offset. A fingerprint proves nothing unless each comes exactly once and in order."""
     offsets = list(map(Message.offset, messages))
     is_dense = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
     if offsets[0] < next_offset or not (is_dense or all(map(lt, offsets, islice(offsets, 1, None)))):
@@ -156,12 +156,12 @@ def call_size(messages: list[Message]) -> int:
 
 
 def at_end(message: Message, end_offset: int) -> bool:
-    """The log ends at or behind the range's end: the offsets in between hold no record (a transaction marker, say)."""
+    """The log ends at or after the range's end: the offsets in between hold no record (a transaction marker, say)."""
     return bool(message.error().code() == KafkaError._PARTITION_EOF and message.offset() >= end_offset)
 
 
 def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, end_offset: int) -> None:
-    """What a client's error means for a range that is not read to its end. Others are the client's to mend: it tries again."""
+    """Raises what a client's error means for a range not yet read to its end. Other errors are ignored: the client retries."""
     if next_offset >= end_offset:
         return
     missing = f"{topic}-{partition} [{next_offset}, {end_offset})"
@@ -175,18 +175,18 @@ def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, e
 
 
 class SingleRecords:
-    """One broker or cluster, one consumer, made on first use, used by one thread at a time."""
+    """One consumer for one broker or cluster; made on first use, used by one thread at a time."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._consumer: Consumer | None = None
 
     def last(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
-        """By partition the last record of the offsets [start, end); none where nothing lies there, or where the log does not hold
-        `start`. `BrokerUnavailable` where the broker does not answer in time.
+        """By partition the last record in the offsets [start, end); none where the range holds no record, or the log does not
+        contain `start`. `BrokerUnavailable` where the broker does not answer in time.
 
-        What is not found is asked for once more: a client that came to a partition's end for one question was seen to tell of it
-        when the next one was asked.
+        What is not found is asked for once more: a client was seen to report the end of a partition that it had reached for one
+        question only after the next question.
         """
         found = self._read(topic, ranges)
         return found | self._read(topic, {part: range_ for part, range_ in ranges.items() if part not in found})
@@ -202,7 +202,7 @@ class SingleRecords:
             while ends:
                 for message in consumer.consume(len(ends), timeout=CALL_SECONDS_MAX):
                     heard_at = time.monotonic()
-                    if self._take(message, ends, found) and ends:  # or all behind it is read while the others are waited for
+                    if self._take(message, ends, found) and ends:  # or the rest of it is fetched during the wait for others
                         consumer.incremental_unassign([TopicPartition(topic, message.partition())])
                 if time.monotonic() - heard_at > self.client.timeout_seconds:
                     raise self.client.unavailable(f"nothing came of {topic} for {self.client.timeout_seconds:g} s")
@@ -211,7 +211,7 @@ class SingleRecords:
         return found
 
     def _take(self, message: Message, ends: dict[int, int], found: dict[int, Message]) -> bool:
-        """Keeps a record, and crosses its partition off once nothing later can lie in its range. Whether it did."""
+        """Keeps a record, and drops its partition from `ends` if no later record can be in its range; returns whether it did."""
         partition, offset, error = message.partition(), message.offset(), message.error()
         if partition not in ends or offset is None:
             return False

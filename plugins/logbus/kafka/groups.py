@@ -1,14 +1,14 @@
-"""Consumer groups as a broker keeps them: who is in one, what it has committed, how far it is behind; and orders about them.
+"""Consumer groups as a broker stores them: members, committed offsets and lag; and the orders that change or delete them.
 
-`GroupOffsets` is the list of what seeking and checkpoints ask; `Groups` asks a real broker, the tests' fake answers from memory;
+`GroupOffsets` lists what seeking and checkpoints ask; `Groups` asks a real broker, the tests' fake answers from memory;
 one contract suite runs over both. A committed offset is the next one to read, so a window's end offset is committed as it is.
 Nothing here joins a group: offsets are changed the way kafka-consumer-groups changes them, and a broker refuses that while the
 group has members.
 
-`Groups.read` is for pages, command line and exporter: one request for the list, one for what the groups are, one a group for its
-offsets, all under way together; end offsets of all topics in one. Lag is what kafka-consumer-groups calls so: end offset less
-committed offset. It is None and never 0 where a group has committed nothing in a partition, because where it would begin is not
-known, and where the partition is gone or has no leader.
+`Groups.read` is for pages, command line and exporter: one request for the list, one for the groups' descriptions, one per group
+for its offsets, all in flight together; one for the end offsets of all topics. Lag is as in kafka-consumer-groups: end offset
+less committed offset. It is None and never 0 where a group has committed nothing in a partition, because where it would begin is
+not known, and where the partition is gone or has no leader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from logbus.kafka.topic_list import led_partitions
 
 INACTIVE_STATES = ("EMPTY", "DEAD")
 
-# The names that Kafka's own tools print; the client has some of its own.
+# The names that Kafka's tools print; the client spells some differently.
 STATES = {
     "PREPARING_REBALANCING": "PreparingRebalance",
     "COMPLETING_REBALANCING": "CompletingRebalance",
@@ -35,13 +35,13 @@ STATES = {
     "EMPTY": "Empty",
     "DEAD": "Dead",
 }
-DEAD = STATES["DEAD"]  # what a broker calls a group that it does not know
+DEAD = STATES["DEAD"]  # the state a broker returns for a group that does not exist
 UNKNOWN = "Unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """A group as it is now. `members` are the client ids of its members; a group nobody knows is `DEAD`."""
+    """A group as it is now. `members` are its members' client ids; a group that does not exist is `DEAD`."""
 
     name: str
     state: str
@@ -54,7 +54,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One consumer in a group, and the partitions it holds. The host is as the broker says it: Java's have a slash in front."""
+    """One consumer in a group and its assigned partitions. The host is as the broker returns it: Java brokers prefix a slash."""
 
     member_id: str
     client_id: str
@@ -68,9 +68,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReading:
-    """A group as it is now. `committed` holds the next offset to read of each partition it has committed.
+    """A group as it is now. `committed` has the next offset to read in each partition for which it has committed one.
 
-    The coordinator is a broker, as `host:port (id)`. `error` says what the broker did not tell.
+    The coordinator is a broker, as `host:port (id)`. `error` is why part of the reading is missing.
     """
 
     name: str
@@ -83,12 +83,12 @@ class GroupReading:
 
     @property
     def places(self) -> list[Place]:
-        """What it has committed or is reading."""
+        """The partitions that it has committed an offset in or that are assigned to a member."""
         return sorted({*self.committed, *self.readers})
 
     @property
     def readers(self) -> dict[Place, GroupMember]:
-        """Who reads each partition that is read."""
+        """The member that each assigned partition is assigned to."""
         return {place: member for member in self.members for place in member.assignments}
 
 
@@ -117,11 +117,11 @@ class Groups:
         return GroupFacts(name=name, state=found.state.name, members=tuple(member.client_id for member in found.members))
 
     def committed(self, group: str) -> dict[Place, int]:
-        """Every offset the group has committed; empty for a group nobody knows."""
+        """Every offset the group has committed; empty for a group that does not exist."""
         return to_committed(self.client.ask(lambda: self.client.ask_committed(group), group, check=raise_error)[group])
 
     def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
-        """Sets the group's offsets, the group being made where it is not there. `GroupActive` while it has members."""
+        """Sets the group's offsets, creating the group if it does not exist. `GroupActive` while it has members."""
         if not offsets:
             return
         parts = [TopicPartition(topic, partition, offset, note) for (topic, partition), offset in sorted(offsets.items())]
@@ -130,9 +130,9 @@ class Groups:
             lambda: self.client.admin().alter_consumer_group_offsets(wanted, **self.client.limits()),
             group,
             needs="Read",
-            # Kafka has two answers for a group with members, by version and by whether it is stable. Both mean the same to
-            # whoever typed the command.
-            explained={KafkaError.UNKNOWN_MEMBER_ID: active(group, "")},  # what a broker answers who expects one of the members
+            # Kafka has two error codes for a group with members, depending on its version and on whether the group is stable.
+            # Both mean the same to the user.
+            explained={KafkaError.UNKNOWN_MEMBER_ID: active(group, "")},  # from a broker that accepts commits of members only
             check=raise_error,
         )
 
@@ -144,17 +144,17 @@ class Groups:
         """The state of every group, by name. `BrokerUnavailable` where the broker does not answer."""
         listed = self.client.ask(lambda: {"": self.client.ask_group_names()})[""]
         if listed.errors and not listed.valid:
-            # Some brokers of a cluster may be down: their groups are missing from the list, and the others' are shown. Only
-            # where there is nothing at all is it an error.
+            # Some brokers of a cluster may be down: the groups they coordinate are missing from the list, the others are
+            # shown. It is an error only if there are none at all.
             raise self.client.explain(listed.errors[0], "")
         return {one.group_id: state_name(one.state) for one in sorted(listed.valid, key=lambda one: str(one.group_id))}
 
     def read(self, names: Sequence[str] | None = None) -> list[GroupReading]:
-        """These, in this order, or all by name."""
+        """The named groups in this order, or all of them sorted by name."""
         wanted = list(self.states()) if names is None else names
         if not wanted:
             return []
-        # Both kinds of questions are on their way before the first answer is read: a hundred groups cost about two round trips.
+        # Both kinds of requests are sent before the first answer is read: a hundred groups cost about two round trips.
         described = self.client.ask_groups(wanted)
         offsets = {name: self.client.ask_committed(name)[name] for name in wanted}
         return [
@@ -164,14 +164,14 @@ class Groups:
 
 
 def raise_error(answer: ConsumerGroupTopicPartitions) -> None:
-    """The first error that an answer holds for a partition; the client raises only those of whole groups."""
+    """Raises the first partition's error in an answer; the client raises only those of whole groups."""
     for part in answer.topic_partitions or []:
         if part.error is not None:
             raise KafkaException(part.error)
 
 
 def active(group: str, members: str) -> GroupActive:
-    """The refusal, as a sentence that says what to do."""
+    """The refusal, with a message that says what to do."""
     who = f" ({members})" if members else ""
     return GroupActive(
         f"group {group} is active: it has members{who} that would go on from where they are and overwrite what is set. "
@@ -192,11 +192,11 @@ def to_committed(answer: ConsumerGroupTopicPartitions) -> dict[Place, int]:
 
 
 def to_group(name: str, described: Any, offsets: Any) -> GroupReading:
-    """A group out of the client's answers, either of which may be an error. The state of one that is not there is Dead."""
+    """A group from the client's answers, either of which may be an error. One that does not exist is in state Dead."""
     error = next((one for one in (described, offsets) if isinstance(one, LogbusError)), None) or refusal(name, offsets)
     committed = {} if isinstance(offsets, LogbusError) else to_committed(offsets)
-    # A group can lack one half: no right to describe it, or a coordinator that is just moving. The half that is known is shown,
-    # with what was said about the other.
+    # One half can be missing: no right to describe the group, or a coordinator that is just moving. The half that is known is
+    # shown, with the error of the other.
     if isinstance(described, LogbusError):
         state = DEAD if isinstance(described, GroupMissing) else UNKNOWN
         return GroupReading(name=name, state=state, committed=committed, error=error)
@@ -235,10 +235,10 @@ def to_member(described: Any) -> GroupMember:
 
 
 def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Place, int]:
-    """Of every partition that one of the groups reads or has read; those that are gone or have no leader are left out."""
+    """The end offset of every partition that one of the groups reads or has read; those gone or without a leader are left out."""
     read = {place for group in groups for place in group.places}
     described = log.topics({topic for topic, _ in read})
-    # Asking a partition without a leader would wait for the client's time limit, and the page with it.
+    # Asking about a partition without a leader would hold the page up for the client's whole time limit.
     led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
     wanted = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
     known = log.answers([Question(Kind.END, name, LATEST) for name in wanted], wanted)
@@ -291,6 +291,6 @@ def lag_at(group: GroupReading, place: Place, ends: Mapping[Place, int]) -> int 
 
 
 def total(lags: Iterable[int | None]) -> int | None:
-    """Of those that are known; None where none is."""
+    """The sum of those that are known; None where none is."""
     known = [lag for lag in lags if lag is not None]
     return sum(known) if known else None

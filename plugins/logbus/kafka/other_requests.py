@@ -1,9 +1,9 @@
-"""Requests that librdkafka does not have, by kafka-python's admin client: the one place that needs a second library.
+"""Requests that librdkafka does not have, sent by kafka-python's admin client: the only place that needs a second library.
 
-The admin client of confluent-kafka 2.16 has none of ApiVersions (which requests a broker takes), DescribeLogDirs (bytes on its
-disks), ListPartitionReassignments and DescribeTopicPartitions (eligible replicas), and leaves the offline replicas out of a
-topic's description. Everything else is asked by `Client`. The configuration is the same, translated; a setting that kafka-python
-has no word for is left out. One short conversation each time: no connection stays open.
+The admin client of confluent-kafka 2.16 lacks ApiVersions (which requests a broker supports), DescribeLogDirs (bytes on its
+disks), ListPartitionReassignments and DescribeTopicPartitions (eligible leader replicas), and leaves the offline replicas out of
+a topic's description. Everything else goes through `Client`. The configuration is the same, translated; a setting that has no
+kafka-python equivalent is left out. Each use is one short conversation: no connection stays open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UPPER_CASE = ("security_protocol", "sasl_mechanism")
 
 @contextmanager
 def conversation(client: Client) -> Iterator[Any]:
-    """A `KafkaAdminClient` to the client's broker; what goes wrong within comes out in our words."""
+    """A `KafkaAdminClient` connected to the client's broker; its errors are raised as logbus errors."""
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -53,7 +53,7 @@ def conversation(client: Client) -> Iterator[Any]:
 
 
 def explained(client: Client, error: Exception) -> UserError:
-    """kafka-python numbers the broker's own errors as Kafka does; what else goes wrong has no number."""
+    """kafka-python gives the broker's own errors Kafka's codes; other failures have none and mean an unavailable broker."""
     code: int = 0 if isinstance(error, OSError) else getattr(error, "errno", 0)
     if code in MEANINGS:
         return explain_code(code, str(error), broker=f"the broker at {client.address}")

@@ -1,9 +1,9 @@
-"""Records sent to a topic by a stock producer, and one promise: `settle` returns when all are acknowledged, or one has failed.
+"""Records sent to a topic by a stock producer, with one promise: `settle` returns when all are acknowledged or one has failed.
 
-`Delivery` is that promise: records in, the first failure out. The collector sends by it; `Sending`, for `produce` and
-`logbus produce`, adds whose record failed and which offsets the others got, which costs a callback for each. The producer is
-idempotent and waits for all in-sync replicas: what it retries by itself is stored once and in order. What was acknowledged before
-a failure stays.
+`Delivery` keeps that promise: records in, the first failure out. The collector sends through it; `Sending`, for `produce` and
+`logbus produce`, adds which record failed and which offsets the others got, which costs a callback per record. The producer is
+idempotent and waits for all in-sync replicas: what it retries internally is stored once and in order. Records acknowledged
+before a failure stay stored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from logbus.kafka.client import Client
 from logbus.model import milliseconds
 
 DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before a record counts as failed
-POLL_EVERY_RECORDS = 1_000  # acknowledgements are taken so often; the client's own queue bounds the memory
-FLUSH_SECONDS = 0.5  # how long whoever wants to stop may have to wait
-FAILED_SECONDS_MAX = 2.0  # for records beside the one that failed, so that it can be said how many are stored
+POLL_EVERY_RECORDS = 1_000  # how often acknowledgements are processed; the client's own queue bounds the memory
+FLUSH_SECONDS = 0.5  # the longest delay before `stop` is looked at again
+FAILED_SECONDS_MAX = 2.0  # for the other records after one failed, so that the error can report how many are stored
 KEY_SHOWN_MAX = 60
 
 SETTINGS: Mapping[str, Any] = {
@@ -34,16 +34,16 @@ SETTINGS: Mapping[str, Any] = {
 DEFAULTS: Mapping[str, Any] = {
     "linger.ms": 5,
     "compression.type": "lz4",
-    "partitioner": "murmur2_random",  # the Java client's: the same key finds the same partition from either
+    "partitioner": "murmur2_random",  # the Java client's: either client puts a key in the same partition
 }
-CLIENTS_CHOICE = -1  # a partition: the client's partitioner chooses
-NOW = 0  # a timestamp: librdkafka takes the clock's
+CLIENTS_CHOICE = -1  # as a partition: the client's partitioner chooses one
+NOW = 0  # as a timestamp: librdkafka takes the current time
 FIELDS = ("value", "key", "headers", "timestamp", "partition")
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What of one partition is stored."""
+    """The acknowledged records of one partition."""
 
     records: int = 0
     first_offset: int | None = None
@@ -56,8 +56,8 @@ class Acknowledged:
 
 
 class Delivery:
-    """Records of one topic on their way. Not for use by several threads. A callback runs for each record unless `settings` say
-    `delivery.report.only.error`; `failure` is the first that was not stored."""
+    """Records in flight to one topic. Not thread-safe. A callback runs for each record unless `settings` has
+    `delivery.report.only.error`; `failure` is the error of the first record that was not stored."""
 
     def __init__(self, client: Client, topic: str, settings: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS) -> None:
         self.client = client
@@ -75,10 +75,10 @@ class Delivery:
         headers: Sequence[tuple[str, bytes | None]] | None = None,
         on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
     ) -> None:
-        """Queues one record, as librdkafka's `produce` takes it; waits while the queue is full. Nothing, after a failure."""
+        """Queues one record, given as for librdkafka's `produce`; waits while the queue is full. No-op after a failure."""
         while self.failure is None:
             try:
-                # By position (`callback` comes under two names): by name a record took 16,900 instructions instead of 13,400.
+                # Positional (the callback has two names): with keywords a record took 16,900 instructions instead of 13,400.
                 self._producer.produce(self.topic, value, key, partition, on_delivery, None, timestamp, headers)
                 break
             except BufferError:
@@ -90,12 +90,12 @@ class Delivery:
             self._producer.poll(0)
 
     def settle(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits for every acknowledgement, until one fails, or until it shall stop."""
+        """Waits until every record is acknowledged, one has failed, or `stop` returns true."""
         while self.failure is None and not stop() and self._producer.flush(FLUSH_SECONDS):
             pass
 
     def finish(self, seconds_max: float = 0.0) -> None:
-        """Waits so long for what is under way, then gives the rest up: leaving does not wait for a broker that is away."""
+        """Waits up to `seconds_max` for records in flight, then drops the rest: a shutdown must not hang on a dead broker."""
         self._producer.flush(seconds_max)
         self._producer.purge()
         self._producer.flush(1.0)
@@ -111,11 +111,11 @@ class Delivery:
 
 @dataclass(slots=True)
 class Sending:
-    """One call's records under way, with what became of each."""
+    """The records of one call, with the outcome of each."""
 
     delivery: Delivery
     partitions: dict[int, Acknowledged] = field(default_factory=dict)
-    failed: str = ""  # which record it was
+    failed: str = ""  # names the record that failed
 
     @property
     def topic(self) -> str:
@@ -137,19 +137,19 @@ class Sending:
             self.failed = named(number, arguments["key"])
 
     def note(self, number: int, error: KafkaError | None, message: Message) -> None:
-        """The broker's word on a record."""
+        """The delivery report of a record."""
         if error is None:
             self.partitions.setdefault(message.partition() or 0, Acknowledged()).take(message.offset() or 0)
         elif not self.has_failed:
             self.delivery.failure, self.failed = error, named(number, message.key())
 
     def finish(self, seconds_max: float) -> int:
-        """Waits so long for what is under way, then gives the rest up; returns how many records were not acknowledged."""
+        """Waits up to `seconds_max` for records in flight, then drops the rest; returns how many were not acknowledged."""
         self.delivery.finish(seconds_max)
         return self.delivery.sent - self.acknowledged
 
     def settle(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits for every acknowledgement, or until it shall stop; `ProduceFailed` where one did not come."""
+        """Waits until every record is acknowledged or `stop` returns true; `ProduceFailed` if one has failed."""
         self.delivery.settle(stop)
         if self.has_failed:
             self.finish(FAILED_SECONDS_MAX)
@@ -164,10 +164,10 @@ def named(number: int, key: Any) -> str:
 
 
 def produce(client_config: Mapping[str, Any], topic: str, records: Iterable[Any]) -> dict[str, Any]:
-    """Sends all records, in order, and returns by partition how many were stored, and their first and last offsets.
+    """Sends all records in order and returns, by partition, how many were stored with their first and last offsets.
 
-    A record is a value (bytes, text, or anything JSON can say) or a mapping with `value` and any of `key`, `headers`, `timestamp`
-    (an instant, or milliseconds) and `partition`.
+    A record is a value (bytes, text, or anything JSON can express) or a mapping with `value` and any of `key`, `headers`,
+    `timestamp` (a datetime, or milliseconds) and `partition`.
     """
     sending = open_sending(client_config, topic)
     for record in records:
@@ -184,7 +184,7 @@ def open_sending(client_config: Mapping[str, Any], topic: str) -> Sending:
 
 
 def summary(sending: Sending) -> dict[str, Any]:
-    """How many records of which partition are stored, and where."""
+    """How many records of each partition are stored, and at which offsets."""
     return {
         "topic": sending.topic,
         "records": sending.acknowledged,
@@ -196,7 +196,7 @@ def summary(sending: Sending) -> dict[str, Any]:
 
 
 def produce_arguments(number: int, record: Any) -> dict[str, Any]:
-    """A record as the client takes it."""
+    """A record as arguments of `Delivery.send`."""
     fields = dict(record) if isinstance(record, Mapping) and "value" in record else {"value": record}
     unknown = [name for name in fields if name not in FIELDS]
     if unknown:
@@ -214,7 +214,7 @@ def produce_arguments(number: int, record: Any) -> dict[str, Any]:
 
 
 def encoded(value: Any) -> bytes | None:
-    """Bytes as they are, text as UTF-8, the rest as JSON; None stays none (a tombstone, where it is a value)."""
+    """Bytes as they are, text as UTF-8, the rest as JSON; None stays None (as a value, a tombstone)."""
     if value is None or isinstance(value, bytes):
         return value
     return (value if isinstance(value, str) else json.dumps(value)).encode()

@@ -1,7 +1,7 @@
-"""How fast topics grow: from end offsets that were seen at two instants. Kept in the process, bounded, forgotten with it.
+"""How fast topics grow, computed from end offsets seen at two instants. Kept in memory, bounded, lost with the process.
 
-Nobody is asked for it: whoever looks at offsets for another reason puts them down here. One look says nothing yet, so a rate
-is None until the second. A topic that was made again is another topic: its id is part of the key.
+It costs no request: code that reads end offsets for another reason records them here. One look gives no rate, so it is None until
+the second. A topic that was deleted and created again is a different topic: its id is part of the key.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
 
-# What "now" means for a rate: long enough that bursts do not flicker, short enough to see that a producer has stopped.
+# The time that a rate is averaged over: long enough to smooth bursts, short enough to show that a producer has stopped.
 RATE_WINDOW = timedelta(minutes=5)
 
 # Two looks closer together than this would show jitter.
 LOOKS_APART_MIN = timedelta(seconds=2)
 
-LOOKS_MAX = 64  # of a topic; older ones go first
-TOPICS_MAX = 10_000  # whoever came first goes
+LOOKS_MAX = 64  # per topic; the oldest is dropped first
+TOPICS_MAX = 10_000  # the one added first is dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The end offsets of a topic, added up, at an instant."""
+    """The sum of a topic's end offsets at an instant."""
 
     at: datetime
     records: int
@@ -38,7 +38,7 @@ class Rates:
         self._lock = Lock()
 
     def put_down(self, key: str, ends: Mapping[int, int], at: datetime) -> None:
-        """What somebody saw of the topic with this key (its id, and whatever else tells it from others)."""
+        """Records the end offsets seen of the topic with this key (its id, and whatever else distinguishes it)."""
         look = Look(at, sum(ends.values()))
         with self._lock:
             if key not in self._looks and len(self._looks) >= TOPICS_MAX:
@@ -51,7 +51,7 @@ class Rates:
                 looks.popleft()
 
     def per_second(self, key: str) -> float | None:
-        """Records a second between the oldest look that still counts and the newest."""
+        """Records per second between the oldest look kept and the newest."""
         with self._lock:
             looks = self._looks.get(key)
             if not looks or len(looks) < 2:

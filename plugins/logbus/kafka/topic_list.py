@@ -1,8 +1,8 @@
 """Topics as they are now: partitions, leaders, offsets, bytes, how long records are kept. For pages, command line and exporter.
 
-A handful of requests to each broker, however many topics. What the broker does not tell is None, and so is every total over it:
-a partition without a leader has no offsets, and then nobody knows how many records the topic has. Bytes are those on the broker's
-disks; where it does not tell them, a page estimates them from what loaded records had on average.
+A handful of requests to each broker, however many topics. What the broker does not report is None, and so is every total over it:
+a partition without a leader has no offsets, and then the topic's number of records is unknown. Bytes are those on the broker's
+disks; where it does not report them, a page estimates them from the average size of loaded records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from logbus.model import utc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReading:
-    """A topic as it is now; offsets, and bytes on disk, by partition. `error` says what the broker did not tell."""
+    """A topic as it is now; offsets and bytes on disk by partition. `error` is why part of the reading is missing."""
 
     name: str
     places: TopicPlaces | None
@@ -48,12 +48,12 @@ class TopicReading:
 
     @property
     def records(self) -> int | None:
-        """Offsets between start and end, which is what compaction and transactions leave of records at most."""
+        """Offsets between start and end: an upper bound, as compaction and transaction markers leave holes."""
         return known_sum(self.records_in(place.partition) for place in self.partitions)
 
     @property
     def size_bytes(self) -> int | None:
-        """On disk, of the largest replica of each partition."""
+        """Bytes on disk, counting the largest replica of each partition."""
         return known_sum(self.sizes.get(place.partition) for place in self.partitions)
 
     def records_in(self, partition: int) -> int | None:
@@ -62,7 +62,7 @@ class TopicReading:
 
 
 def known_sum(counts: Iterable[int | None]) -> int | None:
-    """None where one of them is not known, or there are none: a sum of some would be taken for all."""
+    """None where one of them is unknown, or there are none: a partial sum would be taken for the total."""
     listed = list(counts)
     known = [count for count in listed if count is not None]
     return sum(known) if listed and len(known) == len(listed) else None
@@ -70,25 +70,25 @@ def known_sum(counts: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOwners:
-    """What the ledger knows of a topic: its pipelines, whether logbus manages its retention, bytes of a record on average."""
+    """What the ledger has on a topic: its pipelines, whether logbus manages its retention, average bytes per record."""
 
     pipelines: Sequence[str] = ()
-    is_managed: bool | None = False  # None where nobody could ask the ledger
+    is_managed: bool | None = False  # None where the ledger could not be read
     bytes_each: float | None = None
 
 
-# Bytes on disk of each partition; `BrokerUnavailable` where the broker does not tell.
+# Returns the bytes on disk of each partition; raises `BrokerUnavailable` where the broker does not report them.
 Sizes = Callable[[], Mapping[Place, int]]
 
 
 def read_topics(
     log: LogBatches, names: Iterable[str] | None = None, sizes: Sizes = dict, *, with_settings: bool = True
 ) -> list[TopicReading]:
-    """These, in this order, or all but Kafka's own by name. `BrokerUnavailable` where the broker does not answer at all."""
+    """The named topics in this order, or all but Kafka's own by name. `BrokerUnavailable` if no broker answers at all."""
     wanted = log.topic_names() if names is None else list(names)
     described = log.topics(wanted)
     led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
-    with ThreadPoolExecutor(1) as beside:  # another client's conversation: it takes as long as ours
+    with ThreadPoolExecutor(1) as beside:  # sizes use another client and take as long as the rest
         asked_sizes = beside.submit(sizes)
         known = log.answers([question for name in led for question in questions(name, with_settings)], led)
     answers = {name: [known.get(asked, {}) for asked in questions(name)] for name in wanted}
@@ -101,12 +101,12 @@ def questions(topic: str, with_settings: bool = True) -> list[Question]:
 
 
 def led_partitions(topic: TopicPlaces) -> list[int]:
-    """Those that somebody can be asked about."""
+    """The partitions that have a leader to ask."""
     return [place.partition for place in topic.partitions if place.leader is not None]
 
 
 def with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:
-    """The topics as they are, where nobody tells: an older broker, or one that lets this user not ask."""
+    """The topics with their sizes; unchanged if the broker does not report them (too old, or not to this user)."""
     try:
         known = sizes()
     except BrokerUnavailable:
@@ -118,7 +118,7 @@ def with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:
 
 
 def to_reading(name: str, described: TopicPlaces | LogbusError, answers: Sequence[Any]) -> TopicReading:
-    """A topic out of the answers to its `questions`, each of which may be an error."""
+    """A topic from the answers to its `questions`, each of which may be an error."""
     if isinstance(described, LogbusError):
         return TopicReading(name=name, places=None, error=described)
     error = next((one for one in answers if isinstance(one, LogbusError)), None)
@@ -127,12 +127,12 @@ def to_reading(name: str, described: TopicPlaces | LogbusError, answers: Sequenc
 
 
 def with_rates(topics: Iterable[TopicReading], rates: Rates, now: datetime) -> list[TopicReading]:
-    """With how fast they grow, where their ends were seen before."""
+    """The topics with their growth rates, where their end offsets were seen before."""
     return [replace(one, produced_per_second=rate_of(one, rates, utc(now))) for one in topics]
 
 
 def rate_of(topic: TopicReading, rates: Rates, now: datetime) -> float | None:
-    """Records a second. Offsets of some of the partitions are no look at the topic."""
+    """Records per second. A reading that lacks some partitions is not recorded as a look."""
     key = f"{topic.topic_id} {LATEST}"
     if topic.ends and len(topic.ends) == len(topic.partitions):
         rates.put_down(key, topic.ends, now)
@@ -168,7 +168,7 @@ def topic_json(topic: TopicReading, owners: TopicOwners) -> dict[str, Any]:
 
 
 def partition_size(topic: TopicReading, partition: int, bytes_each: float | None) -> int | None:
-    """On disk; or by the records, where the broker does not tell; None where nobody knows."""
+    """Bytes on disk, estimated from the record count where the broker does not report them; None where that is unknown too."""
     if partition in topic.sizes:
         return topic.sizes[partition]
     records = topic.records_in(partition)
@@ -176,7 +176,7 @@ def partition_size(topic: TopicReading, partition: int, bytes_each: float | None
 
 
 def retention_json(settings: Mapping[str, str], is_managed: bool | None) -> dict[str, Any] | None:
-    """How long records are kept; None where nobody told. A topic that is only compacted loses none by age or size."""
+    """How long records are kept; None if unknown. A topic that is only compacted loses none by age or size."""
     if not settings and not is_managed:
         return None
     limits = limits_in_force(settings)

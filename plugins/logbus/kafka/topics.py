@@ -1,9 +1,9 @@
-"""Topics of a broker: which there are, their offsets, the first record after an instant, their settings; and orders about them.
+"""Topics of a broker: their partitions, offsets, first records after an instant and settings; and the orders that change them.
 
-`OffsetLog`, `SettingsLog` and `LogAdmin` are the lists of what the ledger, lag and managed retention ask; `Topics` asks a real
+`OffsetLog`, `SettingsLog` and `LogAdmin` list what the ledger, lag and managed retention ask; `Topics` asks a real
 broker, the tests' fake answers from memory; one contract suite runs over both and over Apache Kafka. Offsets and timestamps only:
-no record's value is kept, a witness has its hash. Timestamps are milliseconds since the epoch, as on the wire. A refusal comes
-back as a sentence of `logbus.kafka.errors`, with what to do about it.
+no record's value is kept, a witness holds its hash. Timestamps are milliseconds since the epoch, as on the wire. A refusal is
+raised with a message from `logbus.kafka.errors` that says what to do about it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from logbus.kafka.client import LATEST, Client
 from logbus.kafka.exact_reader import SingleRecords, read_range
 from logbus.model import Witness
 
-UNDER_WAY_MAX = 100  # questions by time of one topic
-BROKERS_CHOICE = -1  # partitions or replicas: what num.partitions and default.replication.factor say
+UNDER_WAY_MAX = 100  # timestamps of one topic asked for at once
+BROKERS_CHOICE = -1  # as a count: the broker applies num.partitions or default.replication.factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A topic as it is now. The id is another one after the topic was deleted and made again."""
+    """A topic as it is now. The id changes if the topic is deleted and created again."""
 
     name: str
     topic_id: str
@@ -47,7 +47,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRecord:
-    """Where a record lies and when it says it happened."""
+    """A record's offset and timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -56,7 +56,7 @@ class FoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSetting:
-    """One setting in force. `source` is where it comes from, in Kafka's words, such as DYNAMIC_TOPIC_CONFIG."""
+    """One setting in force. `source` is Kafka's name for where it is set, such as DYNAMIC_TOPIC_CONFIG."""
 
     name: str
     value: str | None
@@ -65,12 +65,12 @@ class TopicSetting:
 
     @property
     def is_own(self) -> bool:
-        """Set for this topic, not for all."""
+        """Whether it is set on this topic, not inherited from the broker."""
         return self.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.name
 
 
 class OffsetLog(Protocol):
-    """What the ledger asks. A partition missing from an answer of found records has none."""
+    """What the ledger asks. A partition absent from an answer of found records has no such record."""
 
     def topic(self, name: str) -> TopicFacts: ...
 
@@ -106,7 +106,7 @@ class LogAdmin(SettingsLog, Protocol):
 
 
 class Topics:
-    """The topics of a real broker; for one thread at a time. `TopicMissing` where one is not there."""
+    """The topics of a real broker; for one thread at a time. `TopicMissing` where the topic does not exist."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -120,7 +120,7 @@ class Topics:
         )
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """The first offset each partition still holds."""
+        """The log start offset of each partition."""
         found = self._list(topic, partitions, OffsetSpec.earliest())
         return {partition: info.offset for partition, info in found.items()}
 
@@ -130,15 +130,15 @@ class Topics:
         return {partition: info.offset for partition, info in found.items()}
 
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
-        """By offset the first record whose timestamp is `timestamp_ms` or later."""
+        """By partition the first record, in offset order, whose timestamp is `timestamp_ms` or later."""
         return to_found(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
 
     def first_at_or_after_each(
         self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
     ) -> dict[int, dict[int, FoundRecord]]:
-        """The same for many timestamps, by timestamp; the questions are under way together."""
-        # In portions: each question is a request of its own to the leader, a backlog may have thousands of hours, and the
-        # client's own queue has an end.
+        """The same for many timestamps, by timestamp; the requests are in flight together."""
+        # In portions: each timestamp is a separate request to the leader, a backlog may have thousands of hours, and the
+        # client's queue is bounded.
         found: dict[int, dict[int, FoundRecord]] = {stamp: {} for stamp in timestamps_ms}
         stamps = list(found)
         for begin in range(0, len(stamps), UNDER_WAY_MAX):
@@ -161,17 +161,17 @@ class Topics:
         return to_found(self._list(topic, partitions, OffsetSpec.max_timestamp()))
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
-        """Reads a range, for the rare search that an index by time cannot answer."""
+        """Reads a range, for the rare search that the time index cannot answer."""
         for message in read_range(self.client.config, topic, partition, start_offset, end_offset):
             yield FoundRecord(offset=message.offset(), timestamp_ms=message.timestamp()[1])
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
-        """By partition the last record of the offsets [start, end), whatever became of its transaction. A partition that holds
-        nothing there is not in the answer, nor is one whose log does not have the offset `start` (any more)."""
+        """By partition the last record in the offsets [start, end), whether its transaction committed or aborted. A partition
+        with no record there is not in the answer, nor is one whose log does not, or no longer, contain the offset `start`."""
         return {part: to_witness(part, message) for part, message in self._single_records.last(topic, ranges).items()}
 
     def cluster_id(self) -> str | None:
-        """Of the cluster that answers; None where it has no id."""
+        """The id of the cluster that answers; None where it has none."""
         found = self.client.ask(lambda: {"": self.client.admin().describe_cluster(**self.client.limits())})[""].cluster_id
         return None if found is None else str(found)
 
@@ -183,11 +183,11 @@ class Topics:
     # Settings.
 
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
-        """Those settings of the topic that the broker knows, as they are in force, wherever they come from."""
+        """Those of the named settings that the broker has, with the values in force, wherever they are set."""
         return {one.name: str(one.value) for one in self.settings_in_force([topic])[topic] if one.name in names}
 
     def settings_in_force(self, topics: Sequence[str]) -> dict[str, list[TopicSetting]]:
-        """All of each topic, by name; asked for in one request."""
+        """All settings of each topic, sorted by name; read in one request."""
         if not topics:
             return {}
         asked = partial(self.client.ask_settings, topics)
@@ -195,7 +195,7 @@ class Topics:
         return {topic: sorted(map(topic_setting, answers[topic].values()), key=lambda setting: setting.name) for topic in topics}
 
     def change_settings(self, topic: str, values: Mapping[str, str], deleted: Sequence[str] = ()) -> None:
-        """Sets these, takes the deleted ones back to what the broker has for all topics, leaves the others as they are."""
+        """Sets `values`, resets the `deleted` ones to the broker's defaults, leaves the others as they are."""
         entries = [entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
         entries += [entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
         wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]
@@ -214,9 +214,9 @@ class Topics:
         settings: Mapping[str, str] | None = None,
         if_not_exists: bool = False,
     ) -> bool:
-        """Whether it was made now. `UserError` where it is there already, unless that is as good."""
+        """Whether it was created now. `UserError` where it exists already, unless `if_not_exists`."""
         wanted = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings or {}))
-        # Created and refused rather than looked up before: of two that make it at the same time, one is told so.
+        # Create and handle the refusal, not look up first: of two callers that create it at once, one gets the error.
         there = _AlreadyThere(f"topic {name} is there already; --if-not-exists leaves it as it is")
         try:
             self.client.ask(
@@ -232,7 +232,7 @@ class Topics:
         return True
 
     def add_partitions(self, name: str, count: int) -> None:
-        """`count` is how many it has then; partitions never become fewer."""
+        """`count` is the new total; a topic's partitions never become fewer."""
         wanted = [NewPartitions(name, count)]
         self.client.ask(lambda: self.client.admin().create_partitions(wanted, **self.client.limits()), name, needs="Alter")
 
@@ -243,18 +243,18 @@ class Topics:
             self.client.ask(asked, name, needs="Delete")
 
     def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Deletes what lies before an offset in each partition; returns where each partition begins then.
+        """Deletes the records before an offset in each partition; returns the resulting log start offsets.
 
-        `UserError` where the topic may not lose records (compacted, or not ours to change) or the offset lies after
-        its end. Deleting what is deleted already changes nothing.
+        `UserError` where the topic may not lose records (compacted, or not ours to change) or the offset is after
+        its end. Deleting what is already deleted changes nothing.
         """
         if not offsets:
             return {}
-        # Three of the broker's codes mean something else here than elsewhere, so their sentences are given with the question.
-        self.topic(topic)  # a topic that is not there has no leader to ask: the client would say that instead
+        # Some of the broker's error codes mean something else here than elsewhere, so their messages are passed with the request.
+        self.topic(topic)  # raises `TopicMissing`; without this the client would report a missing leader instead
         wanted = [TopicPartition(topic, partition, offset) for partition, offset in sorted(offsets.items())]
-        # Two limits: how long the request may be on its way, and how long the broker may wait for its followers before it
-        # answers.
+        # Two limits: how long the client waits for the response, and how long the broker may wait for its followers before it
+        # responds.
         limits = {**self.client.limits(), "operation_timeout": self.client.timeout_seconds}
         compacted = UserError(f"topic {topic} may not lose records by order: its cleanup.policy is compact")
         too_far = UserError(f"topic {topic} ends before the offset up to which records were to be deleted")
@@ -268,7 +268,7 @@ class Topics:
 
 
 class _AlreadyThere(UserError):
-    """A topic of that name."""
+    """A topic of that name exists."""
 
 
 def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
@@ -290,7 +290,7 @@ def to_witness(partition: int, message: Any) -> Witness:
 
 
 def to_found(answers: Mapping[int, Any]) -> dict[int, FoundRecord]:
-    """No match is offset -1, which must never be taken for an offset."""
+    """The found records; the client marks "no match" as offset -1, which must never be taken for an offset."""
     return {
         partition: FoundRecord(offset=info.offset, timestamp_ms=info.timestamp, leader_epoch=info.leader_epoch)
         for partition, info in answers.items()

@@ -1,7 +1,7 @@
-"""Records of an hour are gone, or may be, before anybody loaded them: somebody says by name that this is known and accepted.
+"""Accepting the loss of an hour whose records are gone, or may be, before they were loaded: by name and with a reason.
 
-The hour may then be loaded with what is left of it, and audited for that. It is shown forever who accepted the loss, when and
-why, and no audit of such a window says `exact`.
+The hour may then be loaded with the records that remain, and audited for those. Who accepted the loss, when and why is shown
+forever, and no audit of such a window reports `exact`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from logbus.model import FrozenWindow, Interval, instant_text
 def accept(
     engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, by: str, reason: str
 ) -> FrozenWindow:
-    """Freezes the interval if it is not; `UserError` where nothing of it is lost."""
+    """Freezes the interval if it is not frozen yet; `UserError` if none of its records is lost."""
     with engine.connect() as connection:
         window = freezing.find_window(connection, pipeline_name, interval)
         topic_id = pipeline_row(connection, pipeline_name)["topic_id"]
@@ -39,7 +39,7 @@ def accept(
 
 
 def give_up_all(engine: Engine, window: FrozenWindow) -> FrozenWindow:
-    """Of a window whose log is no more, nothing can be read."""
+    """Marks everything as lost: the window's log no longer exists, so nothing can be read."""
     part = schema.window_range
     with engine.begin() as connection:
         everything = {"lost": part.c.end_offset - part.c.start_offset}
@@ -49,7 +49,7 @@ def give_up_all(engine: Engine, window: FrozenWindow) -> FrozenWindow:
 
 
 def note(engine: Engine, window: FrozenWindow, acceptance: Mapping[str, Any]) -> FrozenWindow:
-    """The first acceptance stays: it is what was loaded by."""
+    """The first acceptance stays: it is the one under which the window was loaded."""
     row_of = schema.window
     with engine.begin() as connection:
         first = (row_of.c.id == window.id, row_of.c.loss_accepted.is_(None))

@@ -1,11 +1,11 @@
-"""When a run may reuse another run's load: a backfill of many hours should not start as many Spark applications.
+"""When a run may reuse another run's load: a backfill of many hours should not start a Spark application for each of them.
 
-A run asks for a load at some instant: when it was queued, cleared or retried. An attempt that began after that instant, whoever
-made it, and that is loaded, is what the run asked for, provided that it was loaded by the same definition of the pipeline. One
+A run asks for a load at some instant: when it was queued, cleared or retried. A loaded attempt that began after that instant,
+whichever run made it, is what the run asked for, provided that it was loaded with the same definition of the pipeline. One
 that began before is not: a clear means "load it again".
 
-A window that failed twice in a row goes alone, so that it cannot take others down with it; once is often the machine's fault.
-One that another run is loading is left to that: to take it along would be to take it away.
+A window that failed twice in a row is loaded alone, so that it cannot fail others with it; one failure is often the machine's
+fault. A window that another run is loading is left to that run: beginning an attempt at it would supersede the other one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAILURES_BEFORE_ALONE = 2
 def begun_since(
     engine: Engine, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime, definition: Definition | None = None
 ) -> set[datetime]:
-    """Those of the windows whose loaded attempt began after `asked_at`; with a definition, only those that were loaded by it."""
+    """Those of the windows whose loaded attempt began after `asked_at`; with a definition, only those loaded with it."""
     window, attempt = schema.window, schema.attempt
     query = (
         select(window.c.starts_at)
@@ -42,7 +42,7 @@ def begun_since(
 
 
 def unaudited_of_run(engine: Engine, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
-    """Windows that attempts of a Dag's run have loaded and nobody has audited."""
+    """Windows that attempts of a DAG run have loaded and that are not audited."""
     window, attempt = schema.window, schema.attempt
     query = (
         select(window.c.starts_at)
@@ -55,7 +55,7 @@ def unaudited_of_run(engine: Engine, pipeline_name: str, dag_id: str, run_id: st
 
 
 def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> set[datetime]:
-    """Those of the windows whose last attempts failed, as often as makes them go alone."""
+    """Those of the windows whose last `FAILURES_BEFORE_ALONE` attempts all failed."""
     window, attempt = schema.window, schema.attempt
     failures = (
         select(func.count())
@@ -73,8 +73,8 @@ def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> s
 def at_work_elsewhere(
     engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
 ) -> dict[datetime, str]:
-    """Those of the windows at which an attempt of another run is alive, and whose it is; what an earlier try of `run_id` left is
-    nobody's. None: any run is another one."""
+    """Those of the windows on which an attempt of another run is alive, with a text that names it; attempts of earlier tries of
+    `run_id` do not count. None: every run is another one."""
     window, attempt = schema.window, schema.attempt
     query = (
         select(window.c.starts_at, attempt.c.number, attempt.c.run_id)

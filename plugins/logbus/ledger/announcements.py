@@ -1,11 +1,11 @@
-"""Who has been told of which windows: the memory of event triggers, so that an hour is announced once.
+"""Which windows were announced to which watcher: the memory of event triggers, so that an hour is announced once.
 
 A watcher is a name, a pipeline and a stage: `closed` (the clock has passed the hour and its lateness), `loaded`, or `audited`.
-Its first look puts down what is there already as known, for nobody wants a year of events at once. From then on each window that
-reaches the stage is announced, in order of time, and noted when Airflow has stored the event: a crash in between announces it
-again rather than never. `take` closes that gap on the other side: a window belongs to the first run that takes it up.
+When it is created, existing windows are stored as known, to avoid a year of events at once. From then on each window that
+reaches the stage is announced, in order of time, and noted once Airflow has stored the event: after a crash in between it is
+announced again rather than never. `take` closes that gap on the consumer's side: a window belongs to the first run that takes it.
 
-A reload is no news: the window has been announced, and holds the same records.
+A reload is not announced: the window has been, and holds the same records.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from logbus.ledger import schema
 from logbus.ledger.rows import pipeline_row, to_pipeline
 from logbus.model import Interval, floor, intervals
 
-ANNOUNCED_AT_ONCE_MAX = 100  # of a backlog, between two looks
+ANNOUNCED_AT_ONCE_MAX = 100  # of a backlog, per poll
 
 
 class Stage(StrEnum):
-    """How far a window must have come to be announced."""
+    """How far a window must have progressed to be announced."""
 
     CLOSED = "closed"
     LOADED = "loaded"
@@ -41,7 +41,7 @@ REACHED: dict[Stage, ColumnElement[bool]] = {
 
 
 def begin_watch(engine: Engine, name: str, pipeline_name: str, stage: Stage, now: datetime) -> None:
-    """Makes the watcher unless it is there. The first time, what has reached the stage already counts as announced."""
+    """Creates the watcher if it does not exist. Windows that have reached the stage by then count as announced."""
     row_of = schema.watcher
     values = {"name": name, "pipeline": pipeline_name, "stage": stage, "began_at": now}
     with engine.begin() as connection:
@@ -84,7 +84,7 @@ def reached(connection: Connection, name: str, pipeline_name: str, stage: Stage,
 
 
 def closed(connection: Connection, name: str, pipeline_name: str, began_at: datetime, now: datetime) -> Iterable[Interval]:
-    """Intervals that closed since the last one that was announced, or since the watch began. They close in order."""
+    """Intervals that have closed since the last announced one, or since the watch began. They close in order."""
     try:
         pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
     except PipelineUnknown:
@@ -97,14 +97,14 @@ def closed(connection: Connection, name: str, pipeline_name: str, began_at: date
 
 
 def note_announced(engine: Engine, name: str, starts: Sequence[datetime], now: datetime) -> None:
-    """Airflow has stored the events of these windows."""
+    """Called once Airflow has stored the events of these windows."""
     values = [{"watcher": name, "starts_at": start, "announced_at": now} for start in starts]
     with engine.begin() as connection:
         connection.execute(insert(schema.announcement).on_conflict_do_nothing(), values)
 
 
 def told_since(engine: Engine, name: str, since: datetime, now: datetime) -> list[datetime]:
-    """Windows whose announcement was noted at `since` or later, or is not noted yet."""
+    """Windows whose announcement was noted at or after `since`, or is not noted yet."""
     row_of, watcher = schema.announcement, schema.watcher
     noted = select(row_of.c.starts_at).where(
         row_of.c.watcher == name,
@@ -119,7 +119,7 @@ def told_since(engine: Engine, name: str, since: datetime, now: datetime) -> lis
 def take(
     engine: Engine, consumer: str, pipeline_name: str, starts: Sequence[datetime], run_id: str, now: datetime
 ) -> list[datetime]:
-    """Those of the windows that belong to this run of the consumer: nobody took them before, or this very run did."""
+    """Those of the windows that belong to this run of the consumer: no other run has taken them before."""
     row_of = schema.taken_window
     common = {"consumer": consumer, "pipeline": pipeline_name, "run_id": run_id, "taken_at": now}
     mine = select(row_of.c.starts_at).where(

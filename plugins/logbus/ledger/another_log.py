@@ -1,6 +1,6 @@
-"""How it is told that a log is not the one that the ledger remembers: what was there, what is there now, what may have happened.
+"""The error for a log that is not the one in the ledger: what it held, what it holds now, and what may have happened.
 
-Spark's workers say it, too, so this needs no database.
+Spark workers raise it too, so this module needs no database.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def look(witness: Witness) -> str:
 
 
 def stamp_text(timestamp_ms: int) -> str:
-    """A stamp may be any number of milliseconds; -1 is none."""
+    """A timestamp may be any number of milliseconds; -1 means none."""
     try:
         return instant_text(EPOCH + timedelta(milliseconds=timestamp_ms)) if timestamp_ms >= 0 else "not at all"
     except OverflowError:

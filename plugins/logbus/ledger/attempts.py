@@ -1,8 +1,8 @@
-"""Attempts: who may load a window now.
+"""Attempts: which one may load a window now.
 
-Taking an attempt raises the window's number; from then on no older attempt can make staging tables or commit. That is
-the whole fence: nobody needs to be stopped, told or waited for. What older attempts left behind is dropped by whoever
-comes next, with a short lock timeout, because a driver that outlives its task may still hold it.
+Beginning an attempt raises the window's number; from then on no older attempt can create staging tables or commit. That is
+the whole fence: no process needs to be stopped, notified or waited for. What older attempts left behind is dropped by the
+next one, with a short lock timeout, because a driver that outlives its task may still hold a lock on it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ COMMITTED = "committed"
 FAILED = "failed"
 SUPERSEDED = "superseded"
 
-# A stale table somebody still writes to is left for the next one to drop; a load must not wait for it.
+# A stale table that is still being written to is left for the next attempt to drop; a load must not wait for it.
 DROP_LOCK_TIMEOUT_MS = 200
 
-# Who holds a window and says nothing for so long has lost its network or its machine, and the server has not noticed: TCP would
-# take two hours. A file sink's own commit happens meanwhile, which takes seconds.
+# A client that holds a window's lock and is idle for this long has lost its network or its machine, and the server has not
+# noticed: TCP would take two hours. A file sink's own commit happens during that time; it takes seconds.
 HOLD_SILENTLY_MS_MAX = 600_000
 
-# Random, so that no two attempts are taken for one, whatever ledger counted them.
+# Random, so that no two attempts are mistaken for each other, whichever ledger numbered them.
 KEY_BYTES = 8
 
-# Kept of an error's text; a stack trace of Spark can be a megabyte.
+# How much of an error's text is kept; a Spark stack trace can be a megabyte.
 ERROR_CHARACTERS_MAX = 4_000
 
 
@@ -57,8 +57,8 @@ def begin(
 ) -> list[Attempt]:
     """A new attempt for each window, in the order of `starts`. All or none.
 
-    They are loaded as `pipeline` says, by default as it is registered now, whatever is registered while they run. Those at
-    `accept_other_records` may replace what is loaded by other records than it was loaded from (logbus.warehouse.same_records).
+    They are loaded as `pipeline` defines, by default as it is registered now, whatever is registered while they run. Those at
+    `accept_other_records` may replace what is loaded with other records than it was loaded from (logbus.warehouse.same_records).
     """
     with engine.begin() as connection:
         definition = definition_to_load(connection, pipeline_name, pipeline)
@@ -70,8 +70,8 @@ def begin(
 
 
 def definition_to_load(connection: Connection, pipeline_name: str, wanted: Pipeline | None) -> Definition:
-    """Refused where the rows would not come where the ledger looks for them, or between those of another pipeline. The
-    pipeline's row is shared to the transaction's end: from then on a running attempt says where rows lie."""
+    """Refused if the rows would not end up where the ledger looks for them, or among those of another pipeline. The pipeline's
+    row stays locked FOR SHARE until the transaction ends: from then on a running attempt shows where rows are written."""
     registered = to_pipeline(pipeline_row(connection, pipeline_name, share=True))
     refuse_shared_table(connection, registered)
     if wanted is None:
@@ -82,12 +82,12 @@ def definition_to_load(connection: Connection, pipeline_name: str, wanted: Pipel
 
 
 def hold_briefly(connection: Connection) -> None:
-    """The server ends this transaction if its client is not heard of any more."""
+    """The server ends this transaction if its client falls silent."""
     connection.execute(text(f"set local idle_in_transaction_session_timeout = {HOLD_SILENTLY_MS_MAX}"))
 
 
 def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[datetime]) -> list[Row]:
-    """Rows of the windows in the order of their ids: everybody locks in that order, so nobody waits in a circle."""
+    """Locks the windows' rows in the order of their ids, as every transaction does, so that none deadlock."""
     hold_briefly(connection)
     window, wanted = schema.window, set(starts)
     query = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(wanted)).order_by(window.c.id)
@@ -113,7 +113,7 @@ def begin_one(
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     key = secrets.token_hex(KEY_BYTES)
     name = (
-        f"w{row['id']}_a{number}_{key}"  # an attempt that the ledger has forgotten may have had the number, and its driver lives
+        f"w{row['id']}_a{number}_{key}"  # the key: an attempt lost from the ledger may have had this number, and still be running
     )
     values = {
         "window_id": row["id"],
@@ -129,8 +129,8 @@ def begin_one(
         "definition": definition,
         **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
     }
-    # In the transaction that makes the newer one, under the window's lock: at no instant do two attempts at a window run, and a
-    # commit of the older, which takes the same lock, comes wholly before or is refused.
+    # In the transaction that inserts the newer one, under the window's lock: no two attempts at a window are ever running at the
+    # same time, and a commit of the older one, which takes the same lock, either completes before this or is refused.
     older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
     reason = f"attempt {number} of run {run_id} took over"
     connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))
@@ -146,7 +146,7 @@ def accept(connection: Connection, attempts: Iterable[Attempt]) -> None:
 
 
 def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
-    """The attempt a token names, still the newest or not."""
+    """The attempt that a token names, whether or not it is still the newest."""
     start_text, _, number_text = token.rpartition("=")
     window, attempt = schema.window, schema.attempt
     query = (
@@ -162,9 +162,9 @@ def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
 
 
 def lock_if_current(connection: Connection, attempt: Attempt) -> None:
-    """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs.
+    """Locks the window's row until the transaction ends; `AttemptSuperseded` unless the attempt is its newest and still running.
 
-    In a ledger that was restored from a backup the same number may be given a second time: the key tells the two apart.
+    A ledger restored from a backup may assign the same number a second time: the key tells the two apart.
     """
     hold_briefly(connection)
     window, row_of = schema.window, schema.attempt
@@ -172,7 +172,7 @@ def lock_if_current(connection: Connection, attempt: Attempt) -> None:
         select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
     ).scalar_one()
     mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
-    # The attempt's row as well: whoever declares it failed meanwhile waits, and then finds it committed.
+    # The attempt's row as well: a process that tries to mark it failed has to wait, and then finds it committed.
     row = connection.execute(select(row_of.c.state, row_of.c.key).where(*mine).with_for_update()).one_or_none()
     if row is None or row.key != attempt.key:
         raise AttemptSuperseded(
@@ -194,7 +194,7 @@ def state_of(engine: Engine, attempt: Attempt) -> str:
 
 
 def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> None:
-    """All in one statement. Rows that somebody holds are passed over: who commits or takes over needs no heartbeat."""
+    """All in one statement. Locked rows are skipped: an attempt that is being committed or superseded needs no heartbeat."""
     row_of = schema.attempt
     mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
     running = select(row_of.c.window_id, row_of.c.number).where(mine, row_of.c.state == ATTEMPT_RUNNING)
@@ -205,9 +205,9 @@ def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> Non
 
 
 def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[Attempt]:
-    """Fails the attempts that sent no heartbeat for so long, and drops what they staged; returns them.
+    """Marks attempts without a heartbeat for `expiry` as failed and drops what they staged; returns them.
 
-    One that lives after all is refused at its commit, as after any newer attempt.
+    One that is alive after all is refused when it commits, as it would be after a newer attempt.
     """
     window, row_of = schema.window, schema.attempt
     silent = (row_of.c.state == ATTEMPT_RUNNING, row_of.c.heartbeat_at < now - expiry)
@@ -234,9 +234,9 @@ def fail(
     samples: Mapping[str, Any] | None = None,
     kind: str | None = None,
 ) -> None:
-    """Ends the attempts that still run and drops what they staged. Those committed or superseded stay as they are.
+    """Ends the attempts that are still running and drops what they staged. Committed or superseded ones stay as they are.
 
-    `samples` (JSON) tell of records that caused the failure; `kind` is the error's class, where the driver itself knows.
+    `samples` (JSON) describe records that caused the failure; `kind` is the error's class, if the driver itself reports it.
     """
     values: dict[str, Any] = {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX], "error_kind": kind}
     if samples is not None:
@@ -246,12 +246,12 @@ def fail(
     drop_leftovers(engine, [attempt.window_id for attempt in attempts])
 
 
-# Errors of a driver that no retry mends.
+# Driver errors that no retry can fix.
 BEYOND_RETRY: Mapping[str, type[LogbusError]] = {kind.__name__: kind for kind in (ErrorBudgetExceeded, OtherRecords, LogChanged)}
 
 
 def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LogbusError | None:
-    """Why the first of the attempts failed for good, if one did: too much did not parse, or the log holds other records."""
+    """Why the first of the attempts failed for good, if any did: too much did not parse, or the log holds other records."""
     row_of = schema.attempt
     mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
     final = (mine, row_of.c.error_kind.in_(list(BEYOND_RETRY)))
@@ -263,13 +263,13 @@ def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LogbusError | N
 
 def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
-    for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # in the order in which everybody locks
+    for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # the order in which all transactions lock
         mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.key == attempt.key)
         connection.execute(update(row_of).where(*mine, row_of.c.state == ATTEMPT_RUNNING).values(values))
 
 
 def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:
-    """Drops the tables of attempts that can never commit. One that is locked stays for the next call."""
+    """Drops the tables of attempts that can no longer commit. A locked table stays for the next call."""
     row_of = schema.attempt
     over = row_of.c.state.in_([FAILED, SUPERSEDED])
     query = select(row_of).where(row_of.c.window_id.in_(list(window_ids)), over, row_of.c.cleaned.is_(False))
@@ -294,5 +294,5 @@ def drop_one(engine: Engine, row: Row) -> None:
 
 
 def sealed(table: str) -> str:
-    """The name a staging table gets when it is sealed: who still writes to the old name fails."""
+    """The name a staging table gets when it is sealed: later writes to the old name fail."""
     return f"{table}_sealed"

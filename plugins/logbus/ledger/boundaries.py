@@ -1,14 +1,14 @@
-"""Where an hour begins in a partition: pure decisions, no I/O of their own.
+"""Where an hour begins in a partition: pure decisions, no I/O.
 
 B(T), the boundary of a partition at the instant T, is the offset of the first record at or after T, provided its
-timestamp lies within T and `horizon` (now + the pipeline's `max_ahead`). A record further ahead is no evidence that an
-hour began: one stamp of 2099 would otherwise make every later hour empty. Where no record is evidence, B(T) is the end of the log
-as it was read BEFORE the search: read the other way round, a record at or after T could land in the hour before. A
-boundary is clamped between its frozen neighbours, so touching hours touch and none overlap, whatever the order of
+timestamp is between T and `horizon` (now + the pipeline's `max_ahead`). A record further ahead is no evidence that an
+hour has begun: one timestamp of 2099 would otherwise make every later hour empty. If no record is evidence, B(T) is the log end
+offset as it was read BEFORE the search: read the other way round, a record at or after T could land in the hour before. A
+boundary is clamped between its frozen neighbours, so adjacent hours leave no gap and never overlap, whatever the order of
 freezing.
 
-Records that lead the whole log without a usable time (none at all, or one from the future) go with what comes right
-behind them: no hour before could ever hold them.
+Records at the very head of the log without a usable timestamp (none at all, or one in the future) go with the first usable
+record after them: no earlier hour could ever hold them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_AHEAD_DEFAULT = timedelta(minutes=PipelineSettings.max_ahead_minutes.default
 
 
 def max_ahead(pipeline: Pipeline) -> timedelta:
-    """How far ahead of our clock a producer's clock may run before its stamps stop being evidence."""
+    """How far ahead of our clock a producer's clock may run before its timestamps are no longer evidence."""
     return timedelta(minutes=pipeline.options.max_ahead_minutes)
 
 
@@ -36,7 +36,7 @@ def horizon_ms(now: datetime, ahead: timedelta = MAX_AHEAD_DEFAULT) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """What is frozen around an instant: the boundary (or anchor) before it, the boundary behind it if there is one."""
+    """What is frozen around an instant: the boundary (or anchor) before it, and the boundary after it if there is one."""
 
     lower: int
     upper: int | None = None
@@ -48,25 +48,25 @@ def is_evidence(record: FoundRecord, at_ms: int, horizon: int) -> bool:
 
 
 def needs_scan(first: FoundRecord | None, horizon: int) -> bool:
-    """The index by time found a record too far ahead: only reading on can tell what lies behind it."""
+    """The time index found a record too far ahead: only reading the log can show what comes after it."""
     return first is not None and first.timestamp_ms > horizon
 
 
 def decide(first: FoundRecord | None, end_offset: int) -> int:
-    """The boundary without its neighbours, where the first record found is evidence or there is none."""
+    """The boundary before clamping, if the first record found is evidence or none was found."""
     return end_offset if first is None else min(first.offset, end_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """What reading on found: the boundary, and the first record up to it that has a usable timestamp."""
+    """What reading the log found: the boundary, and the first record up to it that has a usable timestamp."""
 
     offset: int
     first_stamped: FoundRecord | None
 
 
 def scan(records: Iterable[FoundRecord], *, at_ms: int, horizon: int, end_offset: int) -> Scanned:
-    """The boundary where a stamp from the future hides it: the first evidence among `records`, from the lower neighbour on."""
+    """The boundary hidden by a timestamp in the future: the first evidence in `records`, which start at the lower neighbour."""
     first_stamped = None
     for record in records:
         if first_stamped is None and 0 <= record.timestamp_ms <= horizon:
@@ -77,12 +77,12 @@ def scan(records: Iterable[FoundRecord], *, at_ms: int, horizon: int, end_offset
 
 
 def with_the_head(offset: int, first_stamped: FoundRecord | None, neighbours: Neighbours) -> int:
-    """The boundary, or the log's head where no record between the two has a usable timestamp."""
+    """The boundary, or the head of the log if no record between the two has a usable timestamp."""
     is_head = neighbours.lower_is_anchor and (first_stamped is None or first_stamped.offset >= offset)
     return neighbours.lower if is_head else offset
 
 
 def clamp(offset: int, neighbours: Neighbours) -> int:
-    """Never before the boundary of an earlier instant, never behind that of a later one."""
+    """Never below the boundary of an earlier instant, never above that of a later one."""
     at_least = max(offset, neighbours.lower)
     return at_least if neighbours.upper is None else min(at_least, neighbours.upper)

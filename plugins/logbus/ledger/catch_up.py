@@ -1,7 +1,7 @@
 """Which windows a load takes, and how they are frozen: what is missing, and for a load of everything what else can be read.
 
-Quiet hours in between belong to it: an empty window is a valid window and proves that nothing was there. Behind the last record
-there is nothing to prove yet; those hours come when the clock or the schedule asks for them, or somebody who names a span.
+Empty hours in between are included: an empty window is a valid window and proves that it held nothing. After the last record
+there is nothing to prove yet; those hours are loaded when the schedule reaches them, or when a load names their span.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from logbus.ledger.retained import lost_ranges
 from logbus.ledger.rows import load_windows, pipeline_row, to_pipeline
 from logbus.model import FrozenWindow, Interval, Pipeline, instant_text, intervals
 
-# More are not begun unless somebody says so: one stamp of 1970 makes half a million hours that nobody wants.
+# More are not begun without confirmation: one timestamp of 1970 makes half a million unwanted hours.
 WINDOWS_UNASKED_MAX = 1_000
 
-BULK_FROM = 4  # windows of an empty gap: what lies between its first and its last is frozen at once
+BULK_FROM = 4  # windows in an empty gap: with this many, all between its first and its last are frozen at once
 
-WINDOWS_TOGETHER = 24  # frozen by one transaction; the pipeline's row is held meanwhile
+WINDOWS_TOGETHER = 24  # frozen by one transaction, which holds the lock on the pipeline's row
 
-WINDOWS_BETWEEN_WORDS = 500  # of a long freeze; hour by hour that is half a minute
+WINDOWS_BETWEEN_WORDS = 500  # between two messages of a long freeze; hour by hour that is half a minute
 
-# Told how many more windows are frozen.
+# Called with the number of windows just frozen.
 Tell = Callable[[int], None]
 
 
@@ -57,7 +57,7 @@ class LoadPlan:
         return [interval for step in self.steps for interval in parts_of(step, self.pipeline)]
 
     def refuse_more_than(self, windows_max: int, advice: str) -> None:
-        """`TooManyWindows` says how many they are, and what to type."""
+        """`TooManyWindows`, with their number and the command to use instead."""
         if self.count > windows_max:
             first = instant_text(self.steps[0].interval.start)
             raise TooManyWindows(
@@ -85,7 +85,7 @@ def plan_load(
     limit: int | None = None,
     only_missing: bool = False,
 ) -> LoadPlan:
-    """What is not loaded; unless `only_missing` also what is loaded and can still be read. The first `limit` windows of it."""
+    """The first `limit` windows that are not loaded or, unless `only_missing`, are loaded and can still be read."""
     steps: list[Gap | FrozenWindow] = [
         *pipeline_gaps(engine, pipeline_name, log, now, since, until, questions_max=None),
     ]
@@ -101,7 +101,7 @@ def plan_load(
 def readable(
     windows: Sequence[FrozenWindow], log: OffsetLog, since: datetime | None, until: datetime | None
 ) -> list[FrozenWindow]:
-    """The loaded ones of the span that the log still holds, from the first that has a record to the last."""
+    """The loaded windows of the span that the log still holds, from the first that has a record to the last."""
     loaded = [one for one in windows if one.loaded_attempt is not None]
     partitions = sorted({part.partition for window in loaded for part in window.ranges})
     if not loaded:
@@ -133,8 +133,8 @@ def freeze_plan(
 ) -> list[FrozenWindow]:
     """The plan's windows, all frozen."""
     found: list[FrozenWindow] = []
-    # In the order of time, whatever the kind of a step: where this is interrupted, the beginning of the span is frozen and the
-    # rest is not, which is what the next load and a reader of `window ls` expect. So `groupby`, and no sorting by kind.
+    # In order of time, whatever the kind of step: if this is interrupted, the beginning of the span is frozen and the rest is
+    # not, which is what the next load and a reader of `window ls` expect. Hence `groupby` without sorting by kind.
     for is_known, steps in groupby(plan.steps, key=is_frozen_empty):
         for windows in known_parts(engine, plan, list(steps)) if is_known else frozen_parts(engine, plan, steps, log, now):
             found += windows
@@ -143,7 +143,7 @@ def freeze_plan(
 
 
 def telling(total: int, say: Callable[[str], None]) -> Tell:
-    """Says how far a long freeze is."""
+    """Reports the progress of a long freeze."""
     done = 0
 
     def tell(count: int) -> None:
@@ -160,7 +160,7 @@ def is_frozen_empty(step: Gap | FrozenWindow) -> bool:
 
 
 def known_parts(engine: Engine, plan: LoadPlan, steps: Sequence[Gap | FrozenWindow]) -> Iterator[Sequence[FrozenWindow]]:
-    """Empty windows that are frozen already: nothing of them can be lost, so the broker need not be asked."""
+    """Empty windows that are frozen already: they have nothing to lose, so the broker need not be asked."""
     wanted = {step.interval for step in steps}
     span = Interval(steps[0].interval.start, steps[-1].interval.end)
     with engine.connect() as connection:
@@ -176,9 +176,9 @@ def frozen_parts(
             hours = (interval for step in some for interval in parts_of(step, plan.pipeline))
             for touching in runs(hours):
                 together = freeze_together(engine, plan.pipeline, touching, log, now)
-                # Together is one transaction, and one round of questions to the broker, for up to a day of hours. It declines,
-                # and has changed nothing, where another run has frozen a part meanwhile or something is wrong with one of them:
-                # then each hour is asked for alone, so that the error names the hour.
+                # Together takes one transaction and one round of broker requests for up to a day of hours. It returns None,
+                # having changed nothing, if another run has frozen some of them or something is wrong with one of
+                # them: then the hours are frozen one by one, so that the error names the hour.
                 yield together or [freeze_or_get(engine, plan.pipeline.name, hour, log, now) for hour in touching]
             continue
         for step in some:
@@ -195,7 +195,7 @@ def is_frozen_by_the_hour(step: Gap | FrozenWindow) -> bool:
 
 
 def runs(hours: Iterable[Interval]) -> Iterator[list[Interval]]:
-    """The same without a hole, `WINDOWS_TOGETHER` at a time."""
+    """The hours in runs without a gap, of at most `WINDOWS_TOGETHER` each."""
     run: list[Interval] = []
     for hour in hours:
         if run and (len(run) == WINDOWS_TOGETHER or run[-1].end != hour.start):
@@ -207,7 +207,7 @@ def runs(hours: Iterable[Interval]) -> Iterator[list[Interval]]:
 
 
 def frozen_empty(engine: Engine, pipeline: Pipeline, gap: Gap, log: OffsetLog, now: datetime) -> Iterator[Sequence[FrozenWindow]]:
-    """The first window and the last as always; what lies between them in bulk, where their boundaries prove it empty."""
+    """The first window and the last as always; those in between in bulk, if their boundaries prove them empty."""
     length, span = pipeline.interval, gap.interval
     with engine.connect() as connection:
         known = windows_within(connection, pipeline.name, span)
@@ -218,9 +218,9 @@ def frozen_empty(engine: Engine, pipeline: Pipeline, gap: Gap, log: OffsetLog, n
     def frozen(interval: Interval) -> FrozenWindow:
         return freeze_or_get(engine, pipeline.name, interval, log, now)
 
-    # If the boundaries before and after a span are the same offsets, every boundary between them is that offset, too: offsets
-    # never fall from hour to hour. So the two ends prove a decade empty, of which each hour asked alone would be 87,600
-    # questions.
+    # If the boundaries before and after a span are the same offsets, so is every boundary between them: offsets never decrease
+    # from hour to hour. So the two ends prove a decade empty that, asked hour by hour, would take 87,600 requests to the
+    # broker.
     first, last = frozen(Interval(span.start, span.start + length)), frozen(Interval(span.end - length, span.end))
     yield [first]
     reached = first.interval.end

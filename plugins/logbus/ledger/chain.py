@@ -1,7 +1,7 @@
-"""A pipeline's chain of boundaries in the ledger: what is frozen in each partition, and what lies around an instant.
+"""A pipeline's chain of boundaries in the ledger: what is frozen in each partition, and what is around an instant.
 
-The chain begins at an anchor and has one boundary for each instant anybody asked for. Boundaries are inserted once
-and never change; the caller holds the pipeline's row, so two that freeze at once see each other's.
+The chain begins at an anchor and has one boundary for each instant that was ever requested. Boundaries are inserted once
+and never change; the caller has locked the pipeline's row, so concurrent freezes see each other's boundaries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Chain:
     topic_id: str
 
     def boundary(self, partition: int, at: datetime) -> int | None:
-        """B(at) where it is decided. An anchor at or behind `at` decides it: nothing of the partition lies before an anchor."""
+        """B(at) if it is decided. An anchor at or after `at` decides it: no record of the partition comes before its anchor."""
         exact = select(schema.boundary.c.offset).where(*self._boundaries(partition), schema.boundary.c.at == at)
         anchored = select(schema.anchor.c.offset).where(
             *self._anchors(), schema.anchor.c.partition == partition, schema.anchor.c.at >= at
@@ -48,7 +48,7 @@ class Chain:
         return None
 
     def neighbours(self, partition: int, at: datetime) -> Neighbours:
-        """The frozen offsets around `at`; before the first boundary lies the anchor."""
+        """The frozen offsets around `at`; the anchor comes before the first boundary."""
         row_of, mine = schema.boundary, self._boundaries(partition)
         lower = self.connection.execute(select(func.max(row_of.c.offset)).where(*mine, row_of.c.at < at)).scalar_one()
         upper = self.connection.execute(select(func.min(row_of.c.offset)).where(*mine, row_of.c.at > at)).scalar_one()
@@ -58,8 +58,8 @@ class Chain:
         return Neighbours(lower=self.connection.execute(anchor).scalar_one_or_none() or 0, upper=upper, lower_is_anchor=True)
 
     def is_guess(self, partition: int, at: datetime, offset: int) -> bool:
-        """Whether a boundary stands where retention had cut the log, and not where its hour began: the window that ends there has
-        lost all it may have had, and no window holds the record before."""
+        """Whether a boundary was set where retention had cut the log instead of where its hour began: the window that ends there
+        has lost everything it may have had, and no window holds the record before."""
         window, part = schema.window, schema.window_range
         mine = (window.c.pipeline == self.pipeline_name, window.c.topic_id == self.topic_id, part.c.partition == partition)
         ranges = select(part.c.window_id).join(window, window.c.id == part.c.window_id).where(*mine)
@@ -73,7 +73,7 @@ class Chain:
         )
 
     def ends(self) -> dict[int, ChainEnd]:
-        """By partition the last boundary; offsets only grow along a chain, so no frozen one lies beyond."""
+        """The last boundary by partition; offsets never decrease along a chain, so no frozen one is higher."""
         row_of, anchor = schema.boundary, schema.anchor
         mine = (row_of.c.pipeline == anchor.c.pipeline, row_of.c.topic_id == anchor.c.topic_id)
         last = (
@@ -98,7 +98,7 @@ class Chain:
         return [first, *(ChainEnd(offset=row["offset"], witness=to_witness(row)) for row in rows)]
 
     def set_aside(self, former_id: str, kept: Mapping[int, ChainEnd]) -> None:
-        """Gives the boundaries behind what is kept of each partition to a topic that is no more; no anchor stays behind it."""
+        """Moves boundaries above each partition's kept end to the former topic's id, and lowers anchors above it to that end."""
         row_of, anchor = schema.boundary, schema.anchor
         for partition, end in kept.items():
             beyond = (*self._boundaries(partition), row_of.c.offset > end.offset)
@@ -107,15 +107,15 @@ class Chain:
             self.connection.execute(update(anchor).where(*mine).values(offset=end.offset))
 
     def go_on(self, at: datetime, ends: Mapping[int, ChainEnd], now: datetime) -> None:
-        """Continues at an instant from where the chain ended before, whatever stamps the records have that came since."""
+        """Continues the chain at an instant from where it ended before, whatever the timestamps of the records since then."""
         for partition, end in ends.items():
             if self.boundary(partition, at) is None:
                 self.freeze(partition, at, end.offset, None, now, end.witness)
 
     def mark_lost(self, until: datetime, partition: int | None = None) -> None:
-        """Notes that windows which begin before `until` may lack records that are gone, of all partitions or of one."""
+        """Records that windows starting before `until` may lack records that are gone, in all partitions or in one."""
         mine = (*self._anchors(), *(() if partition is None else (schema.anchor.c.partition == partition,)))
-        later = func.greatest(schema.anchor.c.lost_until, until)  # null is not an instant: the other one is greater
+        later = func.greatest(schema.anchor.c.lost_until, until)  # greatest() ignores nulls
         self.connection.execute(update(schema.anchor).where(*mine).values(lost_until=later))
 
     def lost_until(self) -> datetime | None:
@@ -125,7 +125,7 @@ class Chain:
         return found
 
     def witness_before(self, partition: int, offset: int) -> Witness | None:
-        """The record that lies before a frozen boundary at this offset."""
+        """The record before a frozen boundary at this offset, if one is stored."""
         row_of = schema.boundary
         same = (row_of.c.offset == offset, row_of.c.witness_offset.is_not(None))
         row = self.connection.execute(select(row_of).where(*self._boundaries(partition), *same).limit(1)).mappings().first()
@@ -147,14 +147,14 @@ class Chain:
         self.connection.execute(insert(schema.boundary).values(values))
 
     def anchor(self, at: datetime | None, offsets: Iterable[tuple[int, int]], now: datetime) -> None:
-        """Begins the chain at `at` (None: before all time) with an offset for each partition; those anchored already stay."""
+        """Begins the chain at `at` (None: before all time) with an offset for each partition; existing anchors stay."""
         common = {"pipeline": self.pipeline_name, "topic_id": self.topic_id, "at": at, "frozen_at": now}
         rows = [{**common, "partition": partition, "offset": offset} for partition, offset in offsets]
         if rows:
             self.connection.execute(insert_if_absent(schema.anchor).on_conflict_do_nothing(), rows)
 
     def anchor_new(self, partitions: Iterable[int], now: datetime) -> None:
-        """A partition first seen now begins at offset 0 and belongs to the windows behind the last one frozen without it."""
+        """A partition seen for the first time begins at offset 0, and belongs to windows after the last one frozen without it."""
         known = set(self.connection.execute(select(schema.anchor.c.partition).where(*self._anchors())).scalars())
         self.anchor(self.last_window_end(), [(partition, 0) for partition in partitions if partition not in known], now)
 

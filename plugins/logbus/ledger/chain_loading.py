@@ -1,11 +1,11 @@
-"""Pipelines' chains of windows out of the ledger, without the years of them that are done: many in a handful of statements.
+"""Loads the window chains of many pipelines from the ledger in a handful of statements, leaving out the years that are done.
 
-What counts is what is missing among the windows, so all of them would have to be looked at: 8,760 a year. But as long as windows
-touch and each is done, nothing is missing among them; that prefix is found by one query over the windows' times and replaced by
-the boundary where it ends. It is not cut where records before the first window were never frozen.
+What matters is what is missing among the windows, so all of them would have to be examined: 8,760 a year. But while windows are
+adjacent and each is done, nothing is missing among them; that prefix is found by one query over the windows' times and replaced
+by the boundary where it ends. The prefix is kept if records before the first window were never frozen.
 
-A chain is of one topic, by its id. A pipeline whose topic was made again has windows of the former one too: which of the two is
-meant the caller says, and those of the other that nobody has loaded come along as `former`.
+A chain belongs to one topic, by its id. A pipeline whose topic was recreated has windows of the former one too: the caller passes
+the id that is meant, and the windows of the other that are not loaded are returned as `former`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALL_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where in a pipeline's windows its chain begins: at the first that is not done, `previous_id` being the one before it."""
+    """Where the loaded part of a pipeline's chain begins: at the first window not done; `previous_id` is the one before it."""
 
     pipeline: str
     first_id: int
@@ -40,22 +40,22 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where a window starts and ends in a partition; `end` is an anchor for what comes behind it."""
+    """Where a window starts and ends in a partition; `end` is an anchor for what follows it."""
 
     start: int
     end: Anchor
 
 
 def load_chain(connection: Connection, row: Row, topic_id: str, done: ColumnElement[bool]) -> PipelineChain:
-    """The windows of a pipeline's row on the topic of that id, from the first that is not `done` on; at least the last one."""
+    """A pipeline's windows on the topic with that id, from the first one that is not `done`; at least the last one."""
     return load_chains(connection, [row], done, {row["name"]: topic_id})[row["name"]]
 
 
 def load_chains(
     connection: Connection, rows: Sequence[Row], done: ColumnElement[bool], topic_ids: Mapping[str, str] | None = None
 ) -> dict[str, PipelineChain]:
-    """By name, for these rows of pipelines, from the first window on that is not `done`; at least the last one. On the topics of
-    `topic_ids`; by default on those that the pipelines are registered for."""
+    """By name, the chains of these pipelines from the first window that is not `done`; at least the last one. On the topics of
+    `topic_ids`; by default on those for which the pipelines are registered."""
     if not rows:
         return {}
     topics = topic_ids or {row["name"]: row["topic_id"] for row in rows}
@@ -81,8 +81,8 @@ def load_chains(
 
 
 def among_topics(topics: Mapping[str, str]) -> FromClause:
-    """Pipelines with their topics' ids as a table to join with. Two parameters and one text, however many there are: each
-    statement is compiled once."""
+    """Pipelines with their topics' ids as a table to join with. Two parameters and the same SQL text, however many pipelines:
+    each statement is compiled once."""
     arrays = literal(list(topics), ARRAY(Text)), literal(list(topics.values()), ARRAY(Text))
     return func.unnest(*arrays).table_valued("name", "topic_id", name="wanted").render_derived()
 
@@ -109,7 +109,7 @@ def is_loaded() -> ColumnElement[bool]:
 
 
 def is_settled_and_gone(starts: Mapping[int, int]) -> ColumnElement[bool]:
-    """Done, for retention: loaded, audited if it can be, no attempt running, and wholly before the log's start."""
+    """Done, for retention: loaded, audited if it can be, no attempt running, and entirely below the log start offset."""
     held = or_(*[and_(RANGE.c.partition == part, RANGE.c.end_offset > start) for part, start in starts.items()])
     attempt = schema.attempt
     running = exists().where(attempt.c.window_id == WINDOW.c.id, attempt.c.state == ATTEMPT_RUNNING)
@@ -122,7 +122,7 @@ def is_settled_and_gone(starts: Mapping[int, int]) -> ColumnElement[bool]:
 
 
 def former_windows(connection: Connection, wanted: FromClause) -> dict[str, tuple[FrozenWindow, ...]]:
-    """By pipeline those of other topics that nobody has loaded."""
+    """By pipeline, the windows of other topics that are not loaded."""
     elsewhere = and_(wanted.c.name == WINDOW.c.pipeline, wanted.c.topic_id != WINDOW.c.topic_id)
     query = select(WINDOW).join(wanted, elsewhere).where(WINDOW.c.loaded_attempt.is_(None))
     found = load_windows(connection, query.order_by(WINDOW.c.pipeline, WINDOW.c.starts_at))
@@ -130,7 +130,7 @@ def former_windows(connection: Connection, wanted: FromClause) -> dict[str, tupl
 
 
 def begins_of(connection: Connection, wanted: FromClause, done: ColumnElement[bool]) -> list[Begin]:
-    """One for each pipeline that has windows on its topic. Found by one reading of the windows' times."""
+    """One for each pipeline that has windows on its topic, found in one pass over the windows' times."""
     ordered: dict[str, Any] = {"partition_by": WINDOW.c.pipeline, "order_by": WINDOW.c.starts_at}
     seen = (
         select(
@@ -154,7 +154,7 @@ def begins_of(connection: Connection, wanted: FromClause, done: ColumnElement[bo
 
 
 def ranges_of(connection: Connection, ids: Iterable[int]) -> dict[int, dict[int, Edge]]:
-    """The edges of windows by their ids and partitions."""
+    """The edges of windows by window id and partition."""
     query = select(RANGE.c.window_id, RANGE.c.partition, RANGE.c.start_offset, RANGE.c.end_offset, WINDOW.c.ends_at)
     found: dict[int, dict[int, Edge]] = {one: {} for one in ids}
     query = query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(among(RANGE.c.window_id, found))
@@ -164,14 +164,14 @@ def ranges_of(connection: Connection, ids: Iterable[int]) -> dict[int, dict[int,
 
 
 def has_unfrozen_head(first: Mapping[int, Edge], anchors: Mapping[int, Anchor]) -> bool:
-    """Whether records before the first window were never frozen: then nothing is cut off."""
+    """Whether records before the first window were never frozen: then no windows are left out."""
     return any(edge.start > (anchors[part].offset if part in anchors else 0) for part, edge in first.items())
 
 
 def with_windows(
     connection: Connection, chains: Mapping[str, PipelineChain], topics: Mapping[str, str], since: Mapping[str, datetime]
 ) -> dict[str, PipelineChain]:
-    """The chains with their windows that start at an instant or later."""
+    """The chains with those of their windows that start at or after the pipeline's `since`."""
     arrays = (
         literal(list(topics), ARRAY(Text)),
         literal(list(topics.values()), ARRAY(Text)),
@@ -191,7 +191,7 @@ def with_windows(
 
 
 def anchors_of(connection: Connection, wanted: FromClause) -> dict[str, dict[int, Anchor]]:
-    """Of every pipeline, by partition."""
+    """The anchors by pipeline and partition."""
     query = select(ANCHOR.c.pipeline, ANCHOR.c.partition, ANCHOR.c.offset, ANCHOR.c.at).join(wanted, is_of(ANCHOR, wanted))
     found: dict[str, dict[int, Anchor]] = {}
     for pipeline, partition, offset, at in connection.execute(query).all():

@@ -1,8 +1,8 @@
-"""What is asked of the broker to know how far the closed hours reach: where they end in each partition, and, later, when the
-oldest record happened that is not loaded.
+"""Broker requests that show how far the closed hours reach: where they end in each partition and, later, the timestamp of the
+oldest record that is not loaded.
 
-Asked by time, which every broker answers from an index, for all partitions of a topic at once. Where a stamp from the future
-hides the answer, the records behind the last frozen boundary are read: that is what freezing would do.
+They ask by time, which every broker answers from an index, for all partitions of a topic at once. If a timestamp in the future
+hides the answer, the records after the last frozen boundary are read, as freezing would do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Undone = Mapping[int, Sequence[Stretch]]
 class Seen:
     """The log as it is now. `until` is when the last closed hour ended, `closed` where the closed hours end in each partition.
 
-    `read` are the partitions that had to be read, with the stamps found there that rise above all before them.
+    `read` are the partitions that had to be read, with the records found there whose timestamps exceed all earlier ones.
     """
 
     until: datetime
@@ -39,8 +39,8 @@ class Seen:
 
 
 def ask(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datetime) -> Seen:
-    """`tails` are the last frozen boundaries. End offsets before first records, as in freezing: a record that comes meanwhile is
-    open, not behind."""
+    """`tails` are the last frozen boundaries. End offsets before first records, as in freezing: a record appended in between
+    then belongs to an open hour and is not behind."""
     topic, until = pipeline.topic, pipeline.closed_until(now)
     horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     ends = log.end_offsets(topic, tails, pipeline.isolation_level)
@@ -60,7 +60,7 @@ def ask(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datet
 
 
 def rising(records: Iterable[FoundRecord], horizon: int) -> list[FoundRecord]:
-    """Those whose timestamp is later than all before it, and evidence: among them is the first one at or after any instant."""
+    """Records whose timestamp is evidence and later than every earlier one: the first at or after any instant is among them."""
     found: list[FoundRecord] = []
     for record in records:
         if (found[-1].timestamp_ms if found else -1) < record.timestamp_ms <= horizon:
@@ -69,7 +69,7 @@ def rising(records: Iterable[FoundRecord], horizon: int) -> list[FoundRecord]:
 
 
 def first_record_at(log: OffsetLog, pipeline: Pipeline, undone: Undone, seen: Seen, hour: datetime) -> datetime | None:
-    """The timestamp of the first record from the hour on that is behind; None where only records of other hours are."""
+    """The timestamp of the first record at or after the hour that is behind; None if only records of other hours are behind."""
     found = log.first_at_or_after(pipeline.topic, undone, milliseconds(hour))
     stamps = [
         instant(record.timestamp_ms) for part, record in found.items() if is_behind(record, undone[part], seen.closed[part])

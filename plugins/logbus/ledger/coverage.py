@@ -1,8 +1,8 @@
-"""Is a span of time loaded? What somebody downstream waits for, whatever the length of his own interval.
+"""Is a span of time loaded? What a downstream task waits for, whatever the length of its own interval.
 
-A day that reads an hourly pipeline waits for 24 windows, a quarter of an hour for the one it lies in. Windows of a pipeline form
-a chain, so a span is covered when the loaded ones that touch it leave no gap; what lies before the pipeline starts never comes
-and is not waited for.
+A daily task that reads an hourly pipeline waits for 24 windows, a quarter-hourly one for the window that contains it. Windows
+of a pipeline form a chain, so a span is covered when the loaded ones that overlap it leave no gap; time before the pipeline's
+start is never loaded and is not waited for.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from logbus.model import Interval, Pipeline, instant_text
 
 
 def missing_span(engine: Engine, pipeline_name: str, span: Interval, *, audited: bool = False) -> Interval | None:
-    """The first part of the span that is not loaded (or, where asked for, not audited) yet; None when all of it is.
+    """The first part of the span that is not loaded (or, if `audited`, not audited) yet; None when all of it is.
 
-    All of it is missing where nobody has registered the pipeline: its first run does that.
+    All of it is missing if the pipeline is not registered yet: its first run registers it.
     """
     with engine.connect() as connection:
         try:

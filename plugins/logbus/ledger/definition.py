@@ -1,7 +1,7 @@
-"""A pipeline's definition as JSON: what it loads, where to and how, in the form that the ledger keeps beside attempts and DAGs.
+"""A pipeline's definition as JSON: what it loads, where and how, in the form that the ledger stores with attempts and DAGs.
 
-Two definitions are the same where their JSON is: a tuple in a DAG file is the list that comes back from the ledger, and
-`public.t` is the table `t`. `differences` says option by option how two of them differ, in the words that an author writes.
+Two definitions are the same if their JSON is: a tuple in a DAG file equals the list read back from the ledger, and
+`public.t` is the table `t`. `differences` lists option by option how two of them differ, under the names that a user writes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NOT_GIVEN = "not given"
 
 SINK = PipelineSettings.sink
 
-# By sink: the settings that say where its rows lie, those first that outweigh the others.
+# By sink: the settings that determine where its rows are stored, in order of precedence.
 LOCATING: Mapping[str, tuple[str, ...]] = {"parquet": ("directory",), "iceberg": ("catalog", "warehouse")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One option that two definitions of a pipeline give otherwise."""
+    """One option in which two definitions of a pipeline differ."""
 
     option: str
     before: str
@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def contradiction(self) -> str:
-        """The same, where nobody came first."""
+        """The same, if neither definition came first."""
         return f"{self.option}: {self.before} against {self.after}"
 
 
@@ -62,19 +62,19 @@ def definition_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def settings_json(pipeline: Pipeline) -> dict[str, Any]:
-    """The settings as they come back from the ledger."""
+    """The settings as they would be read back from the ledger."""
     try:
         text = json.dumps(dict(pipeline.settings), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UserError(f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}") from None
     found: dict[str, Any] = json.loads(text)
     if found.get(SINK.name) == SINK.default:
-        del found[SINK.name]  # said or not, it is the same
+        del found[SINK.name]  # the same as not given
     return found
 
 
 def pipeline_of(definition: Definition) -> Pipeline:
-    """The opposite of `definition_of`."""
+    """The inverse of `definition_of`."""
     return Pipeline(
         name=definition["name"],
         topic=definition["topic"],
@@ -93,7 +93,7 @@ def is_same(one: Pipeline, other: Pipeline) -> bool:
 
 
 def differences(before: Pipeline, after: Pipeline) -> list[Difference]:
-    """What `after` says otherwise than `before`, option by option; empty where they are the same definition."""
+    """How `after` differs from `before`, option by option; empty if they are the same definition."""
     first, second = options_of(before), options_of(after)
     return [
         Difference(option=option, before=shown(first, option), after=shown(second, option))
@@ -103,7 +103,7 @@ def differences(before: Pipeline, after: Pipeline) -> list[Difference]:
 
 
 def options_of(pipeline: Pipeline) -> dict[str, Any]:
-    """Fields and settings in one, under the names by which an author gives them."""
+    """Fields and settings in one mapping, under the names that a user writes."""
     definition = definition_of(pipeline)
     settings = {SINK.name: SINK.default, **definition.pop(SETTINGS)}
     for span in ("interval", "lateness"):
@@ -119,17 +119,17 @@ def shown(options: Mapping[str, Any], option: str) -> str:
 
 
 def location_of(pipeline: Pipeline) -> dict[str, str]:
-    """The setting that says where the pipeline's rows lie; the table's name and the sink's decide the rest."""
+    """The setting that determines where the pipeline's rows are stored; the names of table and sink determine the rest."""
     options = LOCATING.get(pipeline.options.sink, ())
     given = [option for option in options if option in pipeline.settings]
     return {option: plain_place(str(pipeline.settings[option])) for option in given[:1]}
 
 
 def plain_place(place: str) -> str:
-    """A path or URI without what makes no difference: `/data/` and `file:///data` are `/data`."""
+    """A path or URI without insignificant parts: `/data/` and `file:///data` are `/data`."""
     return posixpath.normpath(place.removeprefix("file://"))
 
 
 def in_words(found: Sequence[Difference]) -> str:
-    """Differences of two who contradict each other, in one line."""
+    """The differences between two contradicting definitions, in one line."""
     return "; ".join(difference.contradiction for difference in found)

@@ -1,8 +1,8 @@
 """Many empty windows frozen at once.
 
-Between two frozen windows lies no record where the boundary behind the first and the one before the second are the same offset in
-every partition: boundaries between them are clamped, so they can be nothing else. That needs no question to the broker, and the
-windows are made by a few statements. What does not hold is left to those who ask hour by hour.
+There is no record between two frozen windows if the boundary after the first and the one before the second are the same offset in
+every partition: boundaries between them are clamped, so they can be nothing else. That takes no broker request, and the windows
+are created by a few statements. Where it does not hold, the caller freezes hour by hour.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from logbus.ledger.rows import pipeline_row
 from logbus.ledger.table_names import SCHEMA
 from logbus.model import FrozenWindow, Interval, Pipeline
 
-WINDOWS_PER_TRANSACTION = 5_000  # the pipeline's row is held meanwhile, and somebody wants to see how far it is
+WINDOWS_PER_TRANSACTION = 5_000  # a transaction locks the pipeline's row, and progress is reported after each
 
 TAKEN = text(f"""
     select exists (select from {SCHEMA}."window" where pipeline = :pipeline and starts_at < :end and ends_at > :start)
 """)
-# Copies of the boundary behind them, with all it knows of the record before it. None for a partition that is anchored there: what
-# lies before an anchor is decided.
+# Copies of the boundary after them, including its witness, the record before it. None for a partition that is anchored there:
+# boundaries before an anchor are already decided.
 COPIED = ", ".join(f'"{column.name}"' for column in schema.boundary.columns if column.name not in ("at", "frozen_at"))
 BOUNDARIES = text(f"""
     insert into {SCHEMA}.boundary (at, frozen_at, {COPIED})
@@ -53,8 +53,8 @@ WINDOWS = text(f"""
 def freeze_between(
     engine: Engine, pipeline: Pipeline, first: FrozenWindow, last: FrozenWindow, now: datetime
 ) -> Iterator[Interval]:
-    """Freezes the windows between two, if no record can be there. Yields the spans that are done, one transaction after another;
-    nothing where there may be a record, or a window already."""
+    """Freezes the windows between two others, if no record can be there. Yields each span once its transaction has committed;
+    stops where there may be a record, or already is a window."""
     step = WINDOWS_PER_TRANSACTION * pipeline.interval
     start, end = first.interval.end, last.interval.start
     while start < end:
@@ -68,14 +68,14 @@ def freeze_between(
 def freeze_part(
     engine: Engine, pipeline: Pipeline, first: FrozenWindow, last: FrozenWindow, span: Interval, now: datetime
 ) -> bool:
-    """Whether the span's windows were made."""
+    """Whether the span's windows were created."""
     place: dict[str, Any] = {"pipeline": pipeline.name, "start": span.start, "end": span.end}
     with engine.begin() as connection:
         topic_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         chain = Chain(connection, pipeline.name, topic_id)
         offsets = None if {first.topic_id, last.topic_id} != {topic_id} else offsets_between(chain, first, last)
         gone_until = chain.lost_until()
-        if gone_until is not None and span.start < gone_until:  # empty now; nobody knows what they held on the former log
+        if gone_until is not None and span.start < gone_until:  # empty now; what they held in the former log is unknown
             return False
         if offsets is None or connection.execute(TAKEN, place).scalar_one():
             return False
@@ -86,7 +86,7 @@ def freeze_part(
 
 
 def offsets_between(chain: Chain, first: FrozenWindow, last: FrozenWindow) -> dict[int, int] | None:
-    """By partition where all boundaries between the windows lie; None where two of them may differ."""
+    """By partition, the offset of all boundaries between the windows; None if two of them may differ."""
     found: dict[int, int] = {}
     for number in sorted({part.partition for window in (first, last) for part in window.ranges}):
         lower, upper = chain.boundary(number, first.interval.end), chain.boundary(number, last.interval.start)

@@ -1,10 +1,10 @@
 """The error budget: how much of a window may fail to parse before the load as a whole is refused.
 
-A pipeline's settings `max_errors` (records of one window) and `max_error_rate` (0 to 1, of the records read) say it. Without them
-a tenth may, and ten records of a window however small it is: a bad parser is noticed, a bad line is not. A window of which no
-record at all parses is never a success, unless `max_error_rate` says 1. Over budget nothing becomes public: the window stays as
-it was, and the failed attempt keeps a bounded sample of what did not parse, because its dead letters go with the rest of what it
-staged.
+It is set by a pipeline's `max_errors` (records of one window) and `max_error_rate` (0 to 1, of the records read). The default is
+a tenth, and ten records of a window however small it is: a bad parser is caught, a bad line is tolerated. A window of which not
+one record parses is never a success, unless `max_error_rate` is 1. Over budget nothing becomes public: the window stays as it
+was, and the failed attempt keeps a bounded sample of what did not parse, because its dead letters are dropped with everything
+else it staged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from logbus.errors import ErrorBudgetExceeded
 from logbus.model import Interval, Pipeline, instant_text
 from logbus.wording import shown_value
 
-# Where a pipeline says nothing: whichever of the two is more.
+# If a pipeline sets neither limit: whichever of the two allows more.
 ERROR_RATE_DEFAULT = 0.1
 ERRORS_DEFAULT_MIN = 10
 
-# Kept in the ledger of an attempt over budget: enough to see what is wrong, and never more than some 50 KB.
+# Kept in the ledger for an attempt over budget: enough to see what is wrong, and never more than about 50 KB.
 CLASSES_KEPT_MAX = 10
 EXAMPLES_KEPT_MAX = 20
 VALUE_BYTES_KEPT_MAX = 2_000
@@ -32,13 +32,13 @@ EXAMPLES_TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBudget:
-    """What a pipeline says; None: nothing."""
+    """A pipeline's settings; None: not set."""
 
     max_errors: int | None = None
     max_error_rate: float | None = None
 
     def overrun(self, *, read: int, errors: int) -> str | None:
-        """By which limit so many errors in so many records are too many; None where they are not."""
+        """The limit that this many errors among this many records exceed; None if they exceed none."""
         if self.max_errors is not None and errors > self.max_errors:
             return f"max_errors {self.max_errors}"
         if self.max_error_rate is not None and errors > self.max_error_rate * read:
@@ -61,7 +61,7 @@ def budget_of(pipeline: Pipeline) -> ErrorBudget:
 def refuse_over_budget(
     connection: Connection, pipeline: Pipeline, interval: Interval, dead_letter_table: str, *, read: int, errors: int
 ) -> None:
-    """Raises `ErrorBudgetExceeded` with examples out of the attempt's own dead letters (`dead_letter_table`, quoted for SQL)."""
+    """Raises `ErrorBudgetExceeded` with examples from the attempt's own dead letters (`dead_letter_table`, quoted for SQL)."""
     limit = budget_of(pipeline).overrun(read=read, errors=errors)
     if limit is None:
         return
@@ -110,5 +110,5 @@ def example(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def samples_of(error: Exception) -> Mapping[str, Any] | None:
-    """What an error says about the records that caused it."""
+    """The samples that an error carries of the records that caused it."""
     return error.samples if isinstance(error, ErrorBudgetExceeded) else None

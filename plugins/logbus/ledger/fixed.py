@@ -1,6 +1,6 @@
-"""What never changes under a pipeline's name: which records its windows hold, and where its rows lie.
+"""What never changes under a pipeline's name: which records its windows hold, and where its rows are stored.
 
-Where the sink lies (a directory, a catalog) may be mended as long as nothing is there; from the first attempt on it is where
+The sink's location (a directory, a catalog) may be corrected while nothing is stored there; from the first attempt on it is where
 the ledger looks for what is loaded.
 """
 
@@ -18,7 +18,7 @@ FIXED = ("topic", "table", "interval", "starts_at", "isolation_level", "sink")
 
 
 def refuse_fixed(registered: Pipeline, wanted: Pipeline) -> None:
-    """In another table or sink lies nothing of what the ledger says is loaded, and other windows are other records."""
+    """Another table or sink has nothing of what the ledger shows as loaded, and other windows are other records."""
     wrong = [found for found in differences(registered, wanted) if found.option in FIXED]
     if wrong:
         raise PipelineConflict(
@@ -30,7 +30,7 @@ def refuse_fixed(registered: Pipeline, wanted: Pipeline) -> None:
 
 
 def refuse_moved(connection: Connection, registered: Pipeline, wanted: Pipeline) -> None:
-    """Rows that are loaded, or being loaded, lie where they were put."""
+    """Rows that are loaded, or being loaded, stay where they were written."""
     if location_of(registered) != location_of(wanted) and has_rows(connection, registered.name):
         refuse_elsewhere(registered, wanted)
 
@@ -50,7 +50,7 @@ def place(location: dict[str, str]) -> str:
 
 
 def has_rows(connection: Connection, name: str) -> bool:
-    """Whether a window is loaded, or an attempt runs that may yet put its rows where it was told to when it began."""
+    """Whether a window is loaded, or an attempt is running that may still write rows to the location with which it began."""
     window, attempt = schema.window, schema.attempt
     mine = select(window.c.id).where(window.c.pipeline == name)
     loaded = mine.where(window.c.loaded_attempt.is_not(None))

@@ -1,4 +1,4 @@
-"""What the ledger knows of all pipelines at once: windows in a span, and what was loaded when. A statement each, however many."""
+"""The ledger's facts on all pipelines at once: windows in a span, and what was loaded when. One statement each, however many."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from logbus.model import EPOCH, Interval
 
 WINDOW, RANGE, ATTEMPT = schema.window, schema.window_range, schema.attempt
 
-# Loaded rows a second are told over this time: hourly loads put a whole hour's rows in at once.
+# Loaded rows per second are averaged over this time: hourly loads insert a whole hour's rows at once.
 LOADED_WITHIN = timedelta(hours=1)
 
-# Few enough that they are gone before the garbage collector looks for them, which takes long in a process like the api-server.
+# Few enough to be freed before they trigger the garbage collector, which is slow in a process like the api-server.
 ROWS_AT_ONCE = 200
 
 MICROSECOND = timedelta(microseconds=1)
@@ -27,10 +27,10 @@ SERIES_STEP = timedelta(hours=1)
 
 
 class WindowFacts(NamedTuple):
-    """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone and declared so.
+    """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone and declared lost.
 
-    Thousands are read for each look at the page: so it is a row's own fields in their order, and its `start` and `end` are
-    microseconds since the epoch, of which nothing has to be made.
+    Thousands are read for each view of the page: so its fields are those of a row in the same order, and `start` and `end` are
+    microseconds since the epoch, which need no conversion.
     """
 
     start: int
@@ -59,12 +59,12 @@ class Loaded:
 
     @property
     def bytes_each(self) -> float | None:
-        """Of a record, on average; nobody knows before the first load."""
+        """Per record, on average; unknown before the first load."""
         return self.bytes / self.read if self.read and self.bytes else None
 
 
 def loaded_by_pipeline(connection: Connection, now: datetime) -> dict[str, Loaded]:
-    """Of those that have loaded anything."""
+    """For the pipelines that have loaded anything."""
     lately = func.sum(WINDOW.c.loaded_count).filter(WINDOW.c.loaded_at > now - LOADED_WITHIN)
     query = (
         select(WINDOW.c.pipeline, func.sum(WINDOW.c.read_count), func.sum(WINDOW.c.byte_count), func.coalesce(lately, 0))
@@ -76,7 +76,7 @@ def loaded_by_pipeline(connection: Connection, now: datetime) -> dict[str, Loade
 
 
 def windows_in(connection: Connection, span: Interval, run: tuple[str, str] | None = None) -> dict[str, list[WindowFacts]]:
-    """Every pipeline's windows that overlap the span, by start. `run` (dag id, run id) marks those that it made attempts at."""
+    """Every pipeline's windows that overlap the span, by start. Those that `run` (dag id, run id) attempted are marked."""
     found: dict[str, list[WindowFacts]] = {}
     counts = range_counts(span)
     columns = (
@@ -87,7 +87,7 @@ def windows_in(connection: Connection, span: Interval, run: tuple[str, str] | No
     )
     last = and_(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.number == WINDOW.c.last_attempt)
     query = select(*columns).join(counts, counts.c.window_id == WINDOW.c.id).outerjoin(ATTEMPT, last)
-    query = query.where(*inside(span)).order_by(WINDOW.c.starts_at)  # names, whose order nobody needs, would cost ten times that
+    query = query.where(*inside(span)).order_by(WINDOW.c.starts_at)  # ordering by name too is not needed and costs ten times that
     for some in connection.execute(query).partitions(ROWS_AT_ONCE):
         for name, *values in some:
             found.setdefault(name, []).append(WindowFacts._make(values))
@@ -116,7 +116,7 @@ def of_run(run: tuple[str, str] | None) -> ColumnElement[bool]:
 
 
 def range_counts(span: Interval) -> Subquery:
-    """By window how many records can be read and how many are declared lost. A window has a range of each partition."""
+    """By window, how many records can be read and how many are declared lost. A window has one range per partition."""
     lost = func.sum(RANGE.c.lost)
     records = func.sum(RANGE.c.end_offset - RANGE.c.start_offset) - lost
     return (
@@ -129,14 +129,14 @@ def range_counts(span: Interval) -> Subquery:
 
 
 def newest_ends(connection: Connection) -> dict[str, datetime]:
-    """By pipeline where the last of its windows ends that may hold a record: nobody looks for loaded ones without any."""
+    """By pipeline, the end of the last window that may hold a record: loaded windows without any are of no interest."""
     holds = func.coalesce(WINDOW.c.read_count, 1) > 0
     query = select(WINDOW.c.pipeline, func.max(WINDOW.c.ends_at)).where(holds).group_by(WINDOW.c.pipeline)
     return dict(connection.execute(query).all())
 
 
 def span_of_run(connection: Connection, dag_id: str, run_id: str) -> Interval | None:
-    """From the first to the last window that a Dag run made attempts at; None where it made none."""
+    """From the first to the last window that a DAG run attempted; None if it attempted none."""
     query = (
         select(func.min(WINDOW.c.starts_at), func.max(WINDOW.c.ends_at))
         .join(ATTEMPT, ATTEMPT.c.window_id == WINDOW.c.id)
@@ -147,7 +147,7 @@ def span_of_run(connection: Connection, dag_id: str, run_id: str) -> Interval | 
 
 
 def loaded_in_steps(connection: Connection, span: Interval) -> dict[tuple[str, int], int]:
-    """By pipeline and step (its number since the epoch) the rows that were loaded in the span's last day."""
+    """By pipeline and step (its number since the epoch), the rows that were loaded in the span's last day."""
     step = cast(func.floor(extract("epoch", WINDOW.c.loaded_at) / int(SERIES_STEP.total_seconds())), Integer).label("step")
     query = select(WINDOW.c.pipeline, step, func.sum(WINDOW.c.loaded_count))
     query = query.where(WINDOW.c.loaded_at >= series_begin(span), WINDOW.c.loaded_at < span.end)
@@ -157,7 +157,7 @@ def loaded_in_steps(connection: Connection, span: Interval) -> dict[tuple[str, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """By hour: records of its windows (None where none is frozen), and rows loaded in it."""
+    """By hour: records of its windows (None if none is frozen), and rows loaded during it."""
 
     produced: Sequence[int | None]
     loaded: Sequence[int]

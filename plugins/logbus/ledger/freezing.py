@@ -1,13 +1,13 @@
 """Freezing: an interval becomes a window whose offsets never change again.
 
-All questions to the broker are asked before the transaction begins, in the order that makes them safe whatever is
-appended meanwhile: topic id, end offsets, first records, start offsets, topic id again; then the records that shall vouch for the
-new boundaries. Last of all whether the log is still the one on which the last boundaries were frozen: so all the answers before
-were given by that log. The transaction then holds the pipeline's row, clamps between the neighbours frozen by whoever came first,
-and inserts what is absent. A crash leaves either nothing or whole windows.
+All broker requests are made before the transaction begins, in the order that makes them safe whatever is appended in the
+meantime: topic id, end offsets, first records, start offsets, topic id again; then the records that will be the witnesses of the
+new boundaries. The last check is that the log is still the one on which the last boundaries were frozen: if it is, all earlier
+answers came from that log too. The transaction then locks the pipeline's row, clamps between neighbours that were frozen first,
+and inserts what is missing. A crash leaves either nothing or whole windows.
 
-Touching hours are frozen together where nothing is unusual about any of them: the questions that are the same for all are asked
-once. Where something is, they are frozen one by one, so that each refusal has one place and what lies before it is frozen.
+Adjacent hours are frozen together if nothing is unusual about any of them: requests that are the same for all are made once.
+Otherwise they are frozen one by one, so that a refusal concerns exactly one hour and everything before it is frozen.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from logbus.ledger.retained import refuse_if_recreated
 from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
 from logbus.model import EPOCH, MILLISECOND, FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant_text, milliseconds
 
-# Partitions are added rarely: who has to ask a third time is talking to a broker that has not settled.
+# Partitions are rarely added: if a third observation is outdated too, the broker's metadata has not settled.
 OBSERVATIONS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the broker said about an interval, or about touching ones. `first_stamped` are the first records with any timestamp;
-    `scanned` are the boundaries that had to be searched by reading."""
+    """What the broker returned for an interval, or for adjacent ones. `first_stamped` are the first records with any timestamp;
+    `scanned` are the boundaries that had to be found by reading the log."""
 
     facts: TopicFacts
-    written_offsets: Mapping[int, int]  # up to which there were records when the end offsets were asked for, decided or not
+    written_offsets: Mapping[int, int]  # high watermarks just before the end offsets: open transactions count as well
     end_offsets: Mapping[int, int]
     first: Mapping[datetime, Mapping[int, FoundRecord]]
     first_stamped: Mapping[int, FoundRecord]
@@ -55,12 +55,12 @@ class Observation:
     witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, the record before
 
     def candidate(self, partition: int, at: datetime, around: Neighbours) -> int:
-        """B(at) before it is clamped."""
+        """B(at) before clamping."""
         found = self.found(partition, at)
         return boundaries.with_the_head(found.offset, found.first_stamped, around)
 
     def found(self, partition: int, at: datetime) -> Scanned:
-        """B(at) as the log alone decides it."""
+        """B(at) as the log alone determines it."""
         return self.scanned.get((partition, at)) or Scanned(
             offset=boundaries.decide(self.first[at].get(partition), self.end_offsets[partition]),
             first_stamped=self.first_stamped.get(partition),
@@ -74,9 +74,9 @@ class Observation:
 def freeze_or_get(
     engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, accepts_loss: bool = False
 ) -> FrozenWindow:
-    """The window of the interval, frozen now unless it is already. Raises what `logbus.errors.WindowError` lists.
+    """The interval's window, frozen now if it is not yet. Raises the subclasses of `logbus.errors.WindowError`.
 
-    `accepts_loss`: also where records of it are gone, or may be.
+    `accepts_loss`: freeze it even if records of it are gone, or may be.
     """
     with engine.connect() as connection:
         pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
@@ -97,8 +97,8 @@ def freeze_or_get(
 def freeze_together(
     engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime
 ) -> list[FrozenWindow] | None:
-    """The windows of touching intervals, in order, by one transaction. None where that is not possible: something has to be
-    refused, some are frozen already, or a stamp from the future hides a boundary. Then ask for one after the other."""
+    """The windows of adjacent intervals, in order, in one transaction. None if that is not possible: something has to be
+    refused, some are frozen already, or a timestamp in the future hides a boundary. The caller then freezes them one by one."""
     try:
         for interval in intervals:
             refuse_if_open(pipeline, interval, now)
@@ -110,10 +110,10 @@ def freeze_together(
 def freeze_as_seen(
     engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime, *, accepts_loss: bool
 ) -> list[FrozenWindow] | None:
-    """Asks the broker, then freezes. None where the answer is outdated: somebody has meanwhile frozen a later hour with
-    partitions that were added after we asked, and their records of this hour would lie in no window."""
-    # 1. The ledger, before the broker. Whatever is frozen after this may lie beyond the ends that the broker is about to tell,
-    #    and would then be taken for a log that lost its end. What was frozen before cannot: the broker had it when it was frozen.
+    """Asks the broker, then freezes. None if the answer is outdated: since then another process has frozen a later hour with
+    partitions that were added after we asked, and their records of this hour would be in no window."""
+    # 1. The ledger, before the broker. A boundary frozen after this read may be beyond the end offsets that the broker is about
+    #    to return, which would look like a log that lost its end. One frozen before cannot: the broker had those records then.
     with engine.connect() as connection:
         row = pipeline_row(connection, pipeline.name)
         topic_id = row["topic_id"]
@@ -128,17 +128,17 @@ def freeze_as_seen(
     with engine.connect() as connection:
         seen = scan_past_the_future(Chain(connection, pipeline.name, topic_id), pipeline, seen, log, now)
     seen = call_witnesses(log, pipeline, reached, seen)
-    # 3. Last of all whether this is still the log of which the last boundaries speak. Asked first, the log could be exchanged
-    #    between this answer and the others; asked last, all of them came from a log that still held the witnesses afterwards.
-    #    `LogChanged`, or new boundaries would be clamped to those of another log, and the records in between would lie in no
-    #    window, or in one that other records belong to.
+    # 3. Last, whether this is still the log on which the last boundaries were frozen. Checked first, the log could be replaced
+    #    between this answer and the others; checked last, all of them came from a log that still held the witnesses afterwards.
+    #    If not, `LogChanged`: new boundaries would be clamped to those of another log, and the records in between would be in no
+    #    window, or in a window that belongs to other records.
     witnesses.refuse_if_changed(pipeline, log, known)
     for interval in intervals:
         refuse_undecided(pipeline, interval, seen)
-    # 4. The decision, holding the pipeline's row: one freezes at a time, and sees what the one before has frozen. No question
-    #    goes to the broker from here on, so nobody waits for a slow broker while holding the row. What was seen may be outdated
-    #    by now; what matters of that is looked at again: the topic, the window itself, and partitions that others have frozen
-    #    with.
+    # 4. The decision, under a lock on the pipeline's row: one process freezes at a time and sees what the one before it froze.
+    #    No broker request is made from here on, so a slow broker never keeps the row locked. What was read may be outdated by
+    #    now; what matters of it is checked again: the topic id, the window itself, and the partitions that other processes have
+    #    anchored.
     with engine.begin() as connection:
         present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         if row["cluster_id"] is None:
@@ -162,7 +162,7 @@ def freeze_as_seen(
 
 
 def find_window(connection: Connection, pipeline_name: str, interval: Interval) -> FrozenWindow | None:
-    """The window with exactly these limits; `WindowOverlap` where one with other limits is in the way."""
+    """The window with exactly these limits; `WindowOverlap` if one with other limits overlaps it."""
     for found in windows_in(connection, pipeline_name, interval.start, interval.end):
         if found.interval == interval:
             return found
@@ -173,7 +173,7 @@ def find_window(connection: Connection, pipeline_name: str, interval: Interval) 
 
 
 def windows_in(connection: Connection, pipeline_name: str, start: datetime, end: datetime) -> list[FrozenWindow]:
-    """The frozen ones that lie in the span, or reach into it, in order of time."""
+    """The frozen windows that overlap the span, in order of time."""
     window = schema.window
     overlapping = (window.c.pipeline == pipeline_name, window.c.starts_at < end, window.c.ends_at > start)
     return load_windows(connection, select(window).where(*overlapping).order_by(window.c.starts_at))
@@ -196,25 +196,25 @@ def observe_there(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interv
 
 
 def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], topic_id: str) -> Observation:
-    """End offsets before first records: read the other way round, a record could land in the hour before its own. The high
-    watermarks before those: what is appended meanwhile is not taken for an open transaction."""
+    """End offsets before first records: read the other way round, a record could land in the hour before its own. High
+    watermarks before both: records appended in between are then not mistaken for an open transaction."""
     facts = log.topic(pipeline.topic)
     refuse_if_recreated(pipeline.topic, topic_id, facts.topic_id)
-    # The order is the proof. Say that the last record of this hour is appended while we ask:
-    #  - before the end offsets: they count it, and the first record of a later hour, if any, lies behind it;
+    # The order is the proof. Suppose the last record of this hour is appended while we ask:
+    #  - before the end offsets are read: they include it, and the first record of a later hour, if any, comes after it;
     #  - between the end offsets and the first records: if no later record is found, the boundary is the end offset, and the
-    #    record lies behind it, in the next hour, where it is read. That is the lateness which the pipeline allows for, and
-    #    nothing is lost.
-    # The other way round, "no later record" would be older than the end offset, which could count a record of the next hour into
-    # this one.
+    #    record falls after it, into the next hour, and is read there. That is ordinary lateness, which the pipeline allows for,
+    #    and nothing is lost.
+    # The other way round, "no later record" would be older than the end offset, which could then include a record of the next
+    # hour in this one.
     is_committed = pipeline.isolation_level == READ_COMMITTED
     written = log.end_offsets(pipeline.topic, facts.partitions, LATEST) if is_committed else {}
     ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
     instants = {at: milliseconds(at) for at in (intervals[0].start, *(one.end for one in intervals))}
     by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, [0, *instants.values()])
     first = {at: by_stamp[stamp] for at, stamp in instants.items()}
-    # Where the log starts comes after all of them, so that what retention takes meanwhile is seen to be gone. And the topic's id
-    # once more: a topic made again in between would answer with another log.
+    # The start offsets come after all of these, so that records retention deletes in the meantime are seen to be gone. Then the
+    # topic's id once more: a topic recreated in between would have answered with another log.
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
     return Observation(
@@ -223,8 +223,8 @@ def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], t
 
 
 def refuse_undecided(pipeline: Pipeline, interval: Interval, seen: Observation) -> None:
-    """`TransactionOpen` where records of the interval belong to a transaction that has not ended: the last stable offset, not the
-    first later record, would end the interval, and what is committed after it would be missing here."""
+    """`TransactionOpen` if records of the interval belong to a transaction that has not ended: the interval would end at the last
+    stable offset instead of the first later record, and what is committed after that offset would be missing from it."""
     undecided = []
     for partition, written in seen.written_offsets.items():
         stable = seen.end_offsets[partition]
@@ -242,7 +242,7 @@ def refuse_undecided(pipeline: Pipeline, interval: Interval, seen: Observation) 
 
 
 def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], seen: Observation) -> Observation:
-    """The records before the boundaries that are about to be frozen. One that is clamped to a frozen boundary has that one's."""
+    """Reads the records before the boundaries about to be frozen. A boundary clamped to a frozen one shares its witness."""
     found = {(part, end.offset): end.witness for part, end in reached.items() if end.witness is not None}
     for at in seen.first:
         offsets = {part: seen.found(part, at).offset for part in seen.facts.partitions}
@@ -252,19 +252,19 @@ def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, Cha
 
 
 def hides_a_boundary(pipeline: Pipeline, seen: Observation, now: datetime) -> bool:
-    """Whether a stamp from the future does, so that the boundary has to be searched by reading."""
+    """Whether a timestamp in the future hides a boundary, so that it has to be found by reading the log."""
     horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     return any(boundaries.needs_scan(first, horizon) for found in seen.first.values() for first in found.values())
 
 
 def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
-    """Finds by reading on the boundaries that a stamp from the future hides from the index by time. Rarely any."""
+    """Finds, by reading the log, the boundaries that a timestamp in the future hides from the time index. Rarely any."""
     horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     scanned = dict(seen.scanned)
     for at, found in seen.first.items():
         for partition in (part for part, first in found.items() if boundaries.needs_scan(first, horizon)):
             if at == min(seen.first) and chain.boundary(partition, at) is not None:
-                continue  # the hour before is frozen and with it our beginning: to look for that would be to read that hour again
+                continue  # the hour before is frozen, and with it our start: searching for it would read that hour again
             around, end = chain.neighbours(partition, at), seen.end_offsets[partition]
             records = log.records(pipeline.topic, partition, max(around.lower, seen.start_offsets[partition]), end)
             scanned[partition, at] = boundaries.scan(records, at_ms=milliseconds(at), horizon=horizon, end_offset=end)
@@ -273,7 +273,7 @@ def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze:
-    """One window being frozen, in a transaction that holds the pipeline's row."""
+    """One window being frozen, in a transaction that has locked the pipeline's row."""
 
     connection: Connection
     pipeline: Pipeline
@@ -299,7 +299,7 @@ class Freeze:
             raise self.loss(lost, unknown)
         if is_cut_off and not self.accepts_loss:
             raise self.loss_of_what_is_gone()
-        for part in {*unknown, *(part.partition for part in lost)}:  # or the boundary frozen here would hide it
+        for part in {*unknown, *(part.partition for part in lost)}:  # otherwise the boundary frozen here would hide the loss
             self.chain.mark_lost(self.lost_until(part, self.interval.start), part)
         return self.insert(ranges, head_unknown=bool(lost or unknown or is_cut_off))
 
@@ -309,7 +309,7 @@ class Freeze:
         return OffsetRange(topic=self.pipeline.topic, partition=partition, start_offset=start, end_offset=end, lost=lost)
 
     def freeze_boundary(self, partition: int, at: datetime) -> int:
-        """B(at): the frozen one, or what the broker said, clamped and frozen now."""
+        """B(at): the frozen one, or the one the broker's answer gives, clamped and frozen now."""
         frozen = self.chain.boundary(partition, at)
         if frozen is not None:
             return frozen
@@ -319,17 +319,17 @@ class Freeze:
         return offset
 
     def witness(self, partition: int, offset: int) -> Witness | None:
-        """The record before a new boundary: as it was read, or as it was read for the frozen one that this one was clamped to."""
+        """The record before a new boundary: read just now, or stored with the frozen boundary that this one was clamped to."""
         if offset <= self.seen.start_offsets[partition]:
             return None
         return self.seen.witnesses.get((partition, offset)) or self.chain.witness_before(partition, offset)
 
     def head_is_unknown(self, partition: int) -> bool:
-        """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and what is
-        left of it does not show that they are of earlier hours."""
+        """Whether deleted records may have belonged to this window: the log starts after the last frozen boundary, and the
+        records that remain do not show that the deleted ones are of earlier hours."""
         at, start = self.interval.start, self.seen.start_offsets[partition]
         known = self.chain.boundary(partition, at)
-        if known is not None:  # then how much is lost is known exactly, unless the boundary itself was put where the log was cut
+        if known is not None:  # then the loss is known exactly, unless the boundary itself was set where the log had been cut
             return start >= known and self.chain.is_guess(partition, at, known)
         around = self.chain.neighbours(partition, at)
         if around.upper is not None and around.upper <= around.lower:
@@ -337,9 +337,9 @@ class Freeze:
         return start > around.lower and at <= self.lost_until(partition, at)
 
     def lost_until(self, partition: int, at: datetime) -> datetime:
-        """Records that are gone, and that no window holds, are of no later hour: they were written before the first one that is
-        left, whose stamp tells when that was, unless it came later than the pipeline's lateness or their clocks ran further ahead
-        than it believes. Where none is left that tells, any of them may be of now."""
+        """No hour after this has lost records that are in no window: they were written before the first record that remains,
+        and its timestamp dates them, unless it arrived later than the pipeline's lateness or their clocks ran further ahead
+        than the pipeline allows. If no remaining record has a usable timestamp, they may be as recent as now."""
         ahead = boundaries.max_ahead(self.pipeline)
         left = self.seen.found(partition, at).first_stamped
         if left is None or left.timestamp_ms > boundaries.horizon_ms(self.now, ahead):

@@ -1,8 +1,8 @@
-"""A frozen window whose records retention took before they were loaded: refused, or given up if the pipeline sets accept_loss.
+"""A frozen window whose records retention deleted before they were loaded: refused, or given up if the pipeline sets accept_loss.
 
-Its boundaries stay what they are. What is lost is known exactly, since they were frozen before; it is put down in the
-window's ranges, and the window can never be audited again. Nothing is given up under an attempt that is alive: it may have read
-the records while they were there.
+Its boundaries stay what they are. The loss is known exactly, since they were frozen before; it is stored in the window's
+ranges, and the window can never be audited again. Nothing is given up while an attempt is alive: it may have read the records
+before they were deleted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from logbus.ledger.retained import refuse_if_cut
 from logbus.ledger.rows import ATTEMPT_RUNNING, load_windows
 from logbus.model import FrozenWindow, OffsetRange, Pipeline
 
-# A pipeline's own word that records deleted before they were loaded are given up: `{"accept_loss": true}`.
+# The setting `{"accept_loss": true}` makes a pipeline give up records that were deleted before they were loaded.
 
 
 def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
-    """The frozen window, without what is lost of it where the pipeline gives that up; otherwise `RecordsLost`."""
+    """The frozen window, without its lost records if the loss is accepted; otherwise `RecordsLost`."""
     if window.loss_accepted is not None and not window.record_count:
         return window
     try:
@@ -38,7 +38,7 @@ def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: Offs
 
 
 def give_up(engine: Engine, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
-    """Puts down as lost what the log does not hold any more, unless the window is loaded meanwhile, or somebody is at it."""
+    """Records as lost what the log no longer holds, unless the window has been loaded by now or an attempt is loading it."""
     starts = log.start_offsets(window.topic, [part.partition for part in window.ranges])
     with engine.begin() as connection:
         [row] = lock_windows(connection, window.pipeline, [window.interval.start])
@@ -48,7 +48,7 @@ def give_up(engine: Engine, window: FrozenWindow, log: OffsetLog, now: datetime)
 
 
 def is_being_loaded(connection: Connection, window_id: int, now: datetime) -> bool:
-    """Whether an attempt runs that has sent a heartbeat lately."""
+    """Whether an attempt is running that has sent a heartbeat recently."""
     attempt = schema.attempt
     alive = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at >= now - HEARTBEAT_EXPIRY)
     return connection.execute(select(attempt.c.number).where(attempt.c.window_id == window_id, *alive)).first() is not None
@@ -63,5 +63,5 @@ def note_losses(connection: Connection, window: FrozenWindow, starts: Mapping[in
 
 
 def lost_of(part: OffsetRange, log_start: int) -> int:
-    """How many offsets at the range's head the log does not hold, never fewer than were lost before."""
+    """How many offsets at the head of the range the log does not hold; never fewer than were lost before."""
     return max(part.lost, min(log_start, part.end_offset) - part.start_offset)

@@ -1,11 +1,11 @@
-"""Frozen windows as a text that any program can be handed: which offsets of which partitions, and nothing else.
+"""Frozen windows as text that can be passed to any program: which offsets of which partitions, and nothing else.
 
     {"pipeline": ..., "topic": ..., "isolation_level": ...,
      "windows": [{"id": ..., "start": ..., "end": ..., "ranges": {"0": [5, 15]}}, ...],
      "startingOffsets": "{\\"topic\\": {\\"0\\": 5}}", "endingOffsets": "{\\"topic\\": {\\"0\\": 15}}"}
 
-The last two are what the Spark Kafka connector takes under these names. They are null where the windows do not touch: one reading
-from the first to the last would hold records of neither. Ends are exclusive, as everywhere. Nothing in it is secret.
+The last two are the Spark Kafka connector's options of these names. They are null if the windows are not adjacent: one read from
+the first to the last would include records of no window. Ends are exclusive, as everywhere. Nothing in it is secret.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from logbus.errors import UserError
 from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline, WindowState, instant_text, parse_instant
 
-TEXT_BYTES_MAX = 100_000  # Linux takes 128 KiB in one argument or variable
+TEXT_BYTES_MAX = 100_000  # Linux allows 128 KiB in one argument or variable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedWindows:
-    """What the program on the other side gets."""
+    """What the receiving program gets."""
 
     pipeline: str
     topic: str
@@ -48,7 +48,7 @@ def hand_over(pipeline: Pipeline, windows: Sequence[FrozenWindow]) -> dict[str, 
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """The text, if it is not too long to be handed over."""
+    """The text, if it is not too long to be passed on."""
     text = json.dumps(content, separators=(",", ":"))
     if len(text) > TEXT_BYTES_MAX:
         raise UserError(
@@ -59,7 +59,7 @@ def as_text(content: Mapping[str, Any]) -> str:
 
 
 def parse_text(text: str) -> HandedWindows:
-    """The opposite: windows as far as the text tells them."""
+    """The inverse: windows with as much as the text contains."""
     content = json.loads(text)
     return HandedWindows(
         pipeline=content["pipeline"],
@@ -97,7 +97,7 @@ def parse_window(pipeline: str, topic: str, content: Mapping[str, Any]) -> Froze
 
 
 def connector_offsets(topic: str, windows: Sequence[FrozenWindow]) -> tuple[str | None, str | None]:
-    """`startingOffsets` and `endingOffsets` over all the windows, or neither where they do not touch."""
+    """`startingOffsets` and `endingOffsets` over all the windows, or neither if they are not adjacent."""
     if any(before.interval.end != after.interval.start for before, after in pairwise(windows)):
         return None, None
     parts = [part for window in windows for part in window.ranges]

@@ -1,7 +1,7 @@
-"""Signs of life: a driver says every few seconds that its attempts are alive; one that has not for long is taken for dead.
+"""Heartbeats: a driver reports every few seconds that its attempts are alive; after a long silence they are presumed dead.
 
-Nothing depends on them for being right: the attempt's number is the fence. They tell whoever looks (`logbus doctor`) a load that
-takes its time from one whose machine is gone. A beat that fails is followed by the next one.
+Correctness does not depend on them: the attempt's number is the fence. They distinguish (in `logbus doctor`) a slow load from one
+whose machine is gone. A beat that fails is not retried; the next one follows.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 HEARTBEAT_SECONDS = 20.0
 
-# Between taking an attempt and its driver's first beat lies the start of Spark; a warehouse that restarts costs some beats more.
+# Spark has to start between beginning an attempt and its driver's first beat; a warehouse restart costs some more beats.
 HEARTBEAT_EXPIRY = timedelta(minutes=5)
 
-STOP_SECONDS_MAX = 30.0  # a beat that hangs in a dead connection must not keep a program from ending
+STOP_SECONDS_MAX = 30.0  # a beat that hangs on a dead connection must not keep the program from ending
 
 
 class Heartbeat:
-    """A context manager: calls `beat` at once and then every `every_seconds`, on a thread of its own."""
+    """A context manager that calls `beat` at once and then every `every_seconds`, on its own thread."""
 
     def __init__(self, beat: Callable[[], None], every_seconds: float = HEARTBEAT_SECONDS) -> None:
         self._beat = beat

@@ -1,7 +1,7 @@
-"""Columns that a pipeline's records showed, where it infers them: `{"infer": true}`.
+"""Columns inferred from a pipeline's records, with the setting `{"infer": true}`.
 
-A column is put down once, with the type it was first seen with, and never changes: two loads that look at different records at
-the same time agree. They join the declared ones, which go before them, whenever the pipeline is read from the ledger.
+A column is stored once, with the type it was first seen with, and never changes: two concurrent loads that look at different
+records agree. Inferred columns follow the declared ones, which take precedence, whenever the pipeline is read from the ledger.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sqlalchemy.dialects.postgresql import insert
 from logbus.ledger import schema
 from logbus.model import Pipeline
 
-# PostgreSQL takes 1,600 columns: a topic whose members' names are data shall not use them up.
+# PostgreSQL allows 1,600 columns: a topic whose member names are data must not use them up.
 INFERRED_COLUMNS_MAX = 250
 
 
 def with_inferred(connection: Connection, pipeline: Pipeline) -> Pipeline:
-    """The pipeline with what its records showed among its settings' columns."""
+    """The pipeline with the inferred columns added to its setting `columns`."""
     if not pipeline.options.infer:
         return pipeline
     column = schema.inferred_column.c
@@ -33,7 +33,7 @@ def with_inferred(connection: Connection, pipeline: Pipeline) -> Pipeline:
 
 
 def remember(engine: Engine, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> None:
-    """Puts down what is new, up to `INFERRED_COLUMNS_MAX` of them; the rest stays where it is."""
+    """Stores new columns, up to `INFERRED_COLUMNS_MAX` in all; members beyond that get no column."""
     known = pipeline.options.columns
     new = [name for name in columns if name not in known][: max(0, INFERRED_COLUMNS_MAX - len(known))]
     if not new:

@@ -1,7 +1,7 @@
-"""Staging tables that no running attempt owns: what drivers left that died, or whose attempt was taken over.
+"""Staging tables that no running attempt owns: left by drivers that died, or whose attempt was superseded.
 
-The ledger knows most of them by the attempts it has not cleaned; others belong to windows that a restored ledger does not
-know any more. A table's name is its attempt's (`w<window>_a<number>_<key>`), so nothing else in the schema is ever touched.
+Most of them are in the ledger, as attempts that are not cleaned; others belong to windows that a restored ledger no longer
+contains. A table is named after its attempt (`w<window>_a<number>_<key>`), so nothing else in the schema is ever touched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
 
 
 def ownerless(engine: Engine) -> list[str]:
-    """The tables, by name. An attempt begun meanwhile has none yet, so asking for the tables first loses no owner."""
+    """The tables, by name. The tables are listed before the owners: an attempt begun in between is not among the tables yet."""
     row = schema.attempt
     owned = select(row.c.staging_table, row.c.dead_letter_table).where(row.c.state == ATTEMPT_RUNNING)
     with engine.connect() as connection:
@@ -32,7 +32,7 @@ def ownerless(engine: Engine) -> list[str]:
 
 
 def drop_ownerless(engine: Engine) -> list[str]:
-    """Drops them and returns those that are gone; a table that somebody holds stays."""
+    """Drops them and returns those that are gone; a locked table stays."""
     row = schema.attempt
     over = select(row.c.window_id).where(row.c.state.in_([FAILED, SUPERSEDED]), row.c.cleaned.is_(False)).distinct()
     before = ownerless(engine)

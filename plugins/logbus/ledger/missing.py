@@ -1,21 +1,21 @@
-"""What of a pipeline is missing: closed intervals that are not loaded. The one answer that lag, the pages, `load`, `window ls`,
-`doctor`, retention and the DAGs give.
+"""What is missing from a pipeline: closed intervals that are not loaded. The one answer that lag, the pages, `load`, `window ls`,
+`doctor`, retention and the DAGs all use.
 
-A pipeline's windows form a chain, so what nobody has frozen lies in pieces: before the first window, between two, behind the
-last. The clock closes an interval, not data. But behind the last record there is nothing to load yet, so nothing is missing
-there: a pipeline over a log of 2015 is not ten years behind. Three kinds are told apart:
+A pipeline's windows form a chain, so the unfrozen time falls into pieces: before the first window, between two windows, after the
+last. An interval is closed by the clock, not by data. But after the last record there is nothing to load yet, so nothing is
+missing there: a pipeline over a log of 2015 is not ten years behind. There are three kinds:
 
     not loaded           frozen, and no load has committed
-    not frozen           records lie in it, or may have lain there before retention or a new topic took them: it waits
-    not frozen, empty    no record can be in it: where it begins and ends is the same offset in every partition
+    not frozen           it holds records, or may have held some before retention or a new topic removed them: it waits
+    not frozen, empty    it cannot hold a record: it begins and ends at the same offset in every partition
 
-Only the first two are "behind"; of the frozen ones those that hold records. An empty interval is still to be frozen and loaded,
-which proves that nothing was there, but many of them are no alarm: between a log of 2015 and one of today lie 100,000 hours.
+Only the first two are "behind", and of the frozen ones only those with records. An empty interval still has to be frozen and
+loaded, which proves that it was empty, but many of them are no alarm: from a log of 2015 to one of today there are 100,000 hours.
 
-How the empty ones are found: the first record at or after an instant tells the boundary at that instant, and that the boundary
-stays there up to the record's own timestamp. Pieces whose two boundaries differ are divided, all in one round of questions,
-until each is an interval. A limit keeps those who look at many pipelines from asking too much; what is not told apart counts as
-waiting.
+How the empty ones are found: the first record at or after an instant gives the boundary at that instant, and shows that the
+boundary stays there up to the record's own timestamp. Pieces whose two boundaries differ are divided, all in one round of
+requests, until each is one interval. A limit keeps callers that look at many pipelines from asking too much; what has not been
+divided by then counts as waiting.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from logbus.ledger.rows import Row, pipeline_row, to_pipeline
 from logbus.ledger.stretches import PipelineChain, anchor_of, tail_of
 from logbus.model import FrozenWindow, Interval, Pipeline, ceiling, floor, instant, instant_text, intervals, milliseconds, utc
 
-# Of one pipeline at one look: ten days of hours that all hold records, told apart to the hour, and what lies around them.
+# Per pipeline and call: enough for ten days of hours that all hold records, resolved to the hour, and what is around them.
 QUESTIONS_MAX = 500
 
-PROBED_FROM = 3  # intervals: of a longer piece it is asked first where its first record lies
+PROBED_FROM = 3  # intervals: for a piece of this length or more, the first request is where its first record is
 
 
 class Missing(StrEnum):
-    """How far a gap has come."""
+    """How far a gap has progressed."""
 
     NOT_FROZEN = "not frozen"
     NOT_LOADED = "not loaded"
@@ -52,9 +52,9 @@ class Missing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Closed intervals that are not loaded: `count` behind each other that nobody has frozen, or one frozen window.
+    """Closed intervals that are not loaded: `count` consecutive ones that are not frozen, or one frozen window.
 
-    `is_empty`: no record can be in any of them.
+    `is_empty`: none of them can hold a record.
     """
 
     interval: Interval
@@ -67,7 +67,7 @@ class Gap:
         return self.missing is Missing.NOT_LOADED
 
     def parts(self, length: timedelta) -> Iterator[Interval]:
-        """Its intervals, where `length` is the pipeline's; a frozen window is one, however long."""
+        """Its intervals, of the pipeline's `length`; a frozen window is one, however long."""
         return iter((self.interval,)) if self.is_frozen else intervals(self.interval.start, self.interval.end, length)
 
     def summary(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Gap:
 
 
 def behind(gaps: Iterable[Gap]) -> int:
-    """How many intervals wait for their records to be loaded."""
+    """How many intervals are waiting for their records to be loaded."""
     return sum(gap.count for gap in gaps if not gap.is_empty)
 
 
@@ -87,7 +87,7 @@ def empty(gaps: Iterable[Gap]) -> int:
 
 
 def oldest(gaps: Iterable[Gap]) -> datetime | None:
-    """Where the first interval begins that is behind."""
+    """The start of the first interval that is behind."""
     return min((gap.interval.start for gap in gaps if not gap.is_empty), default=None)
 
 
@@ -101,7 +101,7 @@ def find_gaps(
     until: datetime | None = None,
     questions_max: int | None = QUESTIONS_MAX,
 ) -> tuple[Gap, ...]:
-    """All gaps by time, or those of a span: then also the empty intervals before the first record and behind the last."""
+    """All gaps by time, or those in a span: then also the empty intervals before the first record and after the last."""
     pieces = list(unfrozen_pieces(log, pipeline, chain, seen, since))
     found = joined(told_apart(log, pipeline, seen, pieces, questions_max), pipeline.interval)
     if until is None:
@@ -112,22 +112,22 @@ def find_gaps(
 
 
 def last_record_until(chain: PipelineChain, unfrozen: Iterable[Gap]) -> datetime | None:
-    """When the last interval ends that may hold a record: behind it there is nothing to load yet, whatever is frozen there."""
+    """The end of the last interval that may hold a record: after it there is nothing to load yet, whatever is frozen there."""
     ends = [gap.interval.end for gap in unfrozen if not gap.is_empty]
     ends += [window.interval.end for window in chain.windows if holds_records(window)]
     return max(ends, default=None if chain.left_out is None else chain.left_out.end)
 
 
 def holds_records(window: FrozenWindow) -> bool:
-    """Or may have held some."""
+    """Whether it holds records, or may have held some."""
     return window.head_unknown or any(part.start_offset < part.end_offset for part in window.ranges)
 
 
 def ledger_gaps(
     pipeline: Pipeline, chain: PipelineChain, since: datetime | None = None, until: datetime | None = None
 ) -> tuple[Gap, ...]:
-    """What the ledger shows without the log: windows that are not loaded, and holes between windows, of which nobody knows
-    whether they are empty."""
+    """What the ledger shows without the log: windows that are not loaded, and holes between windows, which may or may not be
+    empty."""
     holes, reached = list[tuple[Interval, bool]](), chain.begins_at or pipeline.starts_at
     for taken in (*([chain.left_out] if chain.left_out else []), *(window.interval for window in chain.windows)):
         if reached is not None and (hole := whole(reached, taken.start, pipeline.interval)):
@@ -143,7 +143,7 @@ def unloaded(window: FrozenWindow) -> Gap:
 
 
 def joined(told: Iterable[tuple[Interval, bool]], length: timedelta) -> list[Gap]:
-    """Gaps of what nobody has frozen, out of intervals and whether they are empty: neighbours that are alike are one."""
+    """Unfrozen gaps from intervals and whether each is empty: adjacent ones of the same kind are joined."""
     runs: list[tuple[Interval, bool]] = []
     for interval, is_empty in sorted(told):
         if runs and runs[-1][1] == is_empty and runs[-1][0].end == interval.start:
@@ -161,7 +161,7 @@ def joined(told: Iterable[tuple[Interval, bool]], length: timedelta) -> list[Gap
 
 
 def within(gaps: Iterable[Gap], length: timedelta, since: datetime | None, until: datetime | None) -> Iterator[Gap]:
-    """What of the gaps begins in the interval that holds `since` or later, and ends at `until` or before."""
+    """The parts of the gaps that begin in the interval that holds `since` or later, and end at or before `until`."""
     begin = None if since is None else floor(since, length)
     for gap in gaps:
         start, end = gap.interval.start, gap.interval.end
@@ -195,7 +195,7 @@ def pipeline_gaps(
 
 
 def facts_of(row: Row, log: OffsetLog) -> TopicFacts:
-    """The topic of a pipeline's row, which is the one that it is registered for."""
+    """The pipeline's topic, verified to be the one for which it is registered."""
     with witnesses.on_its_cluster(row, log):
         facts = log.topic(row["topic"])
         refuse_if_recreated(row["topic"], row["topic_id"], facts.topic_id)
@@ -207,11 +207,11 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Whole intervals that nobody has frozen, and the boundaries where they begin and end.
+    """Whole intervals that are not frozen, and the boundaries where they begin and end.
 
-    `is_unsure`: records may be gone that nobody knows of, so what lies before the first one that is left is not empty.
-    `is_decided`: the boundary where it begins is known; otherwise `lower` lies before it. `read`: stamps of the partitions that
-    the index by time does not answer for.
+    `is_unsure`: unknown records may be gone, so nothing before the first one that remains counts as empty.
+    `is_decided`: the boundary where it begins is known; otherwise `lower` is below it. `read`: timestamps in the partitions for
+    which the time index cannot be used.
     """
 
     span: Interval
@@ -229,7 +229,7 @@ class Piece:
         return all(self.upper[part] <= offset for part, offset in self.lower.items())
 
     def is_empty(self, length: timedelta) -> bool | None:
-        """None where that cannot be said yet."""
+        """None if that is not known yet."""
         is_one = self.span.end - self.span.start == length
         if self.is_waiting or (self.is_unsure and is_one):
             return False
@@ -249,14 +249,14 @@ class Piece:
         middle = {part: self.clamped(part, first.get(part)) for part in self.lower}
         hours = (floor(instant(one.timestamp_ms), length) for part, one in first.items() if one.offset < self.upper.get(part, 0))
         filled = max(at, min(hours, default=self.span.end))  # from `at` to here all boundaries are `middle`
-        # Three cases. In all of them the boundaries from `at` to `filled` are the same offsets (`middle`), since no record is
-        # stamped in between: those intervals are empty, and one answer of the broker has decided all of them at once. That is
-        # what keeps the number of questions to the number of places where records begin again, however many years of empty hours
-        # lie between.
+        # Three cases. In all of them the boundaries from `at` to `filled` are the same offsets (`middle`), since no record has a
+        # timestamp in between: those intervals are empty, and one answer from the broker has decided all of them at once. That
+        # keeps the number of requests to the number of places where records begin again, however many years of empty hours are
+        # in between.
         if self.is_unsure:
             yield from self.divided_at_loss(filled, middle, length)
         elif at == self.span.start and self.is_decided and middle != self.lower:
-            # Records that are stamped before the piece lie in it: they go with its first interval.
+            # The piece holds records with timestamps before it: they go with its first interval.
             yield from self.part(at, at + length, self.lower, middle, is_waiting=True)
             yield from self.part(at + length, filled, middle, middle)
             rest = max(filled, at + length)
@@ -267,8 +267,8 @@ class Piece:
             yield from self.part(filled, self.span.end, middle, self.upper)
 
     def divided_at_loss(self, filled: datetime, middle: Offsets, length: timedelta) -> Iterator[Piece]:
-        """Everything up to the first record that is left may have held some. Behind the last window, where none is left, the one
-        interval that comes next has to say so."""
+        """Everything up to the first record that remains may have held records. After the last window, if none remain, only the
+        next interval is marked so."""
         none_left = filled >= self.span.end
         lost_until = self.span.start + length if none_left and self.is_tail else min(filled + length, self.span.end)
         yield from self.part(self.span.start, lost_until, self.lower, middle, is_waiting=True)
@@ -302,9 +302,9 @@ def told_apart(
     log: OffsetLog, pipeline: Pipeline, seen: Seen, pieces: Sequence[Piece], questions_max: int | None
 ) -> list[tuple[Interval, bool]]:
     """Intervals, and whether they are empty."""
-    # By halves, all pieces of a round in one request: log2(hours) rounds at the worst, whatever the number of pieces. Where the
-    # budget of questions is used up, what is left is told as not empty: too much work may be promised by that, and never too
-    # little.
+    # By halves, all pieces of a round in one request: log2(hours) rounds at worst, whatever the number of pieces. Once the
+    # budget of questions is used up, the remaining pieces are reported as not empty: that may overstate the work to be done, but
+    # never understates it.
     told: list[tuple[Interval, bool]] = []
     plain = [part for part in seen.partitions if part not in seen.read]
     left, waiting = questions_max, list(pieces)
@@ -313,7 +313,7 @@ def told_apart(
         told += [(piece.span, is_empty) for piece, is_empty in known if is_empty is not None]
         waiting = [piece for piece, is_empty in known if is_empty is None]
         instants = [piece.asked_at(pipeline.interval) for piece in waiting]
-        # A round is asked as a whole or not at all: half of one would make what is told depend on the order of the pieces.
+        # A round is asked as a whole or not at all: with half a round the result would depend on the order of the pieces.
         if left is not None and len(instants) > left:
             return told + [(piece.span, False) for piece in waiting]
         left = None if left is None else left - len(instants)
@@ -330,12 +330,12 @@ def told_apart(
 def unfrozen_pieces(
     log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, seen: Seen, since: datetime | None
 ) -> Iterator[Piece]:
-    """What is not frozen, by time: before the first window, between two, behind the last."""
+    """What is not frozen, by time: before the first window, between two windows, after the last."""
     reached = first_start(log, pipeline, chain, seen, since)
     if reached is None:
         return
     offsets = {part: anchor_of(chain, part).offset for part in seen.partitions}
-    is_unsure = chain.begins_at is not None and chain.begins_at != pipeline.starts_at  # the end of a topic that is no more
+    is_unsure = chain.begins_at is not None and chain.begins_at != pipeline.starts_at  # where a former topic ended
     if chain.left_out is not None:
         yield from piece(log, pipeline, seen, (reached, chain.left_out.start), offsets, offsets, is_unsure=is_unsure)
         reached, is_unsure = chain.left_out.end, False
@@ -360,7 +360,7 @@ def piece(
     is_unsure: bool,
     is_tail: bool = False,
 ) -> Iterator[Piece]:
-    """The whole intervals of the span, if there is one."""
+    """The whole intervals of the span, if it has any."""
     found = whole(*span, pipeline.interval)
     if found is None:
         return
@@ -370,8 +370,8 @@ def piece(
     else:
         hidden = [part for part in seen.read if part in held]
         read = {part: rising(log.records(pipeline.topic, part, lower[part], upper[part]), seen.horizon) for part in hidden}
-    # Retention has cut into it: the records that are gone cannot be asked when they were, so nothing before the first that is
-    # left may be called empty.
+    # Retention has cut into it: the timestamps of the deleted records are unknown, so nothing before the first record that
+    # remains may be called empty.
     is_cut = any(seen.starts[part] > lower[part] for part in held)
     yield Piece(span=found, lower=lower, upper=upper, read=read, is_tail=is_tail, is_unsure=is_unsure or is_cut)
 
@@ -382,15 +382,15 @@ def whole(start: datetime, end: datetime, length: timedelta) -> Interval | None:
 
 
 def first_start(log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, seen: Seen, since: datetime | None) -> datetime | None:
-    """Where the pipeline's intervals begin: where it starts, its first window, or the interval of the first record before that.
-    None where there is nothing at all."""
+    """Where the pipeline's intervals begin: at its start, its first window, or the interval of the first record before that.
+    None if it has neither a start nor windows nor records."""
     begins_at = chain.begins_at or pipeline.starts_at
     if begins_at is not None:
         return floor(begins_at, pipeline.interval)
     starts = [first_window_start(chain), *first_hours(log, pipeline, chain, seen)]
     known = min((start for start in starts if start is not None), default=None)
     if known is None and any(seen.closed[part] > anchor_of(chain, part).offset for part in seen.partitions):
-        known = seen.until - pipeline.interval  # records without a usable time: the next window takes them, whichever it is
+        known = seen.until - pipeline.interval  # records without a usable timestamp: the next window takes them, whichever it is
     return known if since is None or known is None else min(known, floor(since, pipeline.interval))
 
 
@@ -401,7 +401,7 @@ def first_window_start(chain: PipelineChain) -> datetime | None:
 
 
 def first_hours(log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, seen: Seen) -> Iterator[datetime]:
-    """Of the first records with a usable time that lie before every window."""
+    """The intervals of the first records with a usable timestamp that come before every window."""
     if chain.left_out is not None:
         return
     first = chain.windows[0].ranges if chain.windows else ()

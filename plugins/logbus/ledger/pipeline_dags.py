@@ -1,12 +1,12 @@
 """Which DAGs work on a pipeline, and how each of them defines it.
 
-Whoever may see one of its DAGs may see the pipeline's windows, and a rerun is a run of theirs. Tasks tell of themselves when they
-freeze and when they begin attempts. A pipeline that only the command line works on has none.
+A user who may see one of its DAGs may see the pipeline's windows, and a rerun is a run of such a DAG. Tasks register their DAG
+when they freeze and when they begin attempts. A pipeline that only the command line works on has no DAGs.
 
-Two DAGs may work on one pipeline as long as they define it alike. Where they do not, the one that was edited last counts: a DAG
-that defines the pipeline as it did before changes nothing while another stands for what is registered, and neither does a DAG
-that comes new. So two contradicting DAGs never take turns in silence, and one definition that both share can be edited: whichever
-runs first changes the pipeline, and the other agrees.
+Two DAGs may work on one pipeline if they define it alike. If they do not, the one that was edited last counts: a DAG whose
+definition has not changed alters nothing while another DAG defines the pipeline as it is registered, and neither does a new DAG.
+So two contradicting DAGs never silently take turns, and a definition that both share can be edited: whichever runs first changes
+the pipeline, and the other agrees.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from logbus.model import Pipeline
 
 
 def remember_definition(connection: Connection, pipeline: Pipeline, dag_id: str, now: datetime) -> None:
-    """Notes the DAG, and how it defines the pipeline now."""
+    """Stores the DAG and how it defines the pipeline now."""
     definition = definition_of(pipeline)
     values = {"pipeline": pipeline.name, "dag_id": dag_id, "seen_at": now, "definition": definition}
     statement = insert_if_absent(schema.pipeline_dag).values(values)
-    is_other = schema.pipeline_dag.c.definition.is_distinct_from(statement.excluded.definition)  # mostly it is what it was
+    is_other = schema.pipeline_dag.c.definition.is_distinct_from(statement.excluded.definition)  # usually it is unchanged
     keys, news = ["pipeline", "dag_id"], {"definition": definition}
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=news, where=is_other))
 
 
 def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, Definition | None]:
-    """How each DAG of the pipeline defined it when it last ran; None where it never said, or is forgotten."""
+    """How each DAG of the pipeline defined it when it last ran; None if it never did, or is forgotten."""
     owner = schema.pipeline_dag
     query = select(owner.c.dag_id, owner.c.definition).where(owner.c.pipeline == pipeline_name).order_by(owner.c.dag_id)
     return {row.dag_id: row.definition for row in connection.execute(query)}
 
 
 def refuse_contradiction(connection: Connection, registered: Pipeline, wanted: Pipeline, dag_id: str) -> None:
-    """`PipelineConflict` where the DAG says otherwise than one that stands for what is registered, and was not edited since."""
+    """`PipelineConflict` if the DAG was not edited and contradicts another that defines the pipeline as it is registered."""
     standing, mine = definition_of(registered), definition_of(wanted)
     given = definitions_by_dag(connection, registered.name)
     others = [other for other, definition in given.items() if other != dag_id and definition == standing]
@@ -57,7 +57,7 @@ def refuse_contradiction(connection: Connection, registered: Pipeline, wanted: P
 
 
 def standing_for_another(engine: Engine, pipeline: Pipeline) -> list[str]:
-    """The DAGs that defined the pipeline otherwise when they last ran, by name."""
+    """The DAGs that defined the pipeline differently when they last ran, by name."""
     wanted = definition_of(pipeline)
     with engine.connect() as connection:
         given = definitions_by_dag(connection, pipeline.name)
@@ -65,7 +65,7 @@ def standing_for_another(engine: Engine, pipeline: Pipeline) -> list[str]:
 
 
 def forget(engine: Engine, pipeline_name: str, dag_id: str) -> None:
-    """From now on the DAG stands for no definition, until it runs again. Who may see the pipeline stays as it is."""
+    """From now on the DAG has no definition, until it runs again. Who may see the pipeline does not change."""
     owner = schema.pipeline_dag
     mine = (owner.c.pipeline == pipeline_name, owner.c.dag_id == dag_id)
     with engine.begin() as connection:
@@ -76,7 +76,7 @@ def forget(engine: Engine, pipeline_name: str, dag_id: str) -> None:
 
 
 def dags_by_pipeline(connection: Connection) -> dict[str, list[str]]:
-    """The DAGs of each pipeline that has some, the first seen first."""
+    """The DAGs of each pipeline that has any, in the order they were first seen."""
     owner = schema.pipeline_dag
     query = select(owner.c.pipeline, owner.c.dag_id).order_by(owner.c.pipeline, owner.c.seen_at, owner.c.dag_id)
     found: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""How one pipeline's hours went: its newest windows with what was read and how long that took, and its newest attempts."""
+"""One pipeline's recent history: its newest windows with what was read and how long that took, and its newest attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOW, ATTEMPT, DEAD = schema.window, schema.attempt, schema.dead_letter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedHour:
-    """A window that is loaded; `seconds` are those of the attempt that loaded it, the start of Spark included."""
+    """A loaded window; `seconds` is the duration of the attempt that loaded it, including the start of Spark."""
 
     start: datetime
     read: int
@@ -27,7 +27,7 @@ class LoadedHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentAttempt:
-    """A try at a window, by whichever run."""
+    """One try at loading a window, by any run."""
 
     start: datetime
     number: int
@@ -71,7 +71,7 @@ def loaded_hours(connection: Connection, pipeline_name: str, count: int) -> list
 
 
 def recent_attempts(connection: Connection, pipeline_name: str, count: int) -> list[RecentAttempt]:
-    """The newest first."""
+    """The newest `count` attempts, newest first."""
     same = ("number", "state", "began_at", "ended_at", "error", "run_id", "try_number", "dag_id", "task_id", "map_index")
     query = (
         select(WINDOW.c.starts_at.label("start"), *(ATTEMPT.c[name] for name in same))
@@ -84,7 +84,7 @@ def recent_attempts(connection: Connection, pipeline_name: str, count: int) -> l
 
 
 def dead_letter_classes(connection: Connection, pipeline_name: str, since: datetime) -> list[dict[str, Any]]:
-    """Of windows that begin at `since` or later: how many of which class, in how many windows, and the last of these."""
+    """For windows that begin at or after `since`: how many of each class, in how many windows, and the last of these."""
     count = func.count()
     query = (
         select(DEAD.c.error_class, count, func.count(WINDOW.c.id.distinct()), func.max(WINDOW.c.starts_at))

@@ -1,9 +1,9 @@
-"""Going on after the log became another one: the topic was made again, or holds other records than windows were frozen on.
+"""Continuing after the log was replaced: the topic was recreated, or holds other records than windows were frozen on.
 
-What is loaded stays. The chain of windows goes on behind the last of them, from the first record that no window vouches for any
-more. Records may be missing between the two: those that nobody had frozen when the former log ended, and those of windows that
-were frozen and never loaded. No question to the broker tells them; so every hour that may have lost some is marked, is refused
-until somebody accepts the loss by name, and is never called exact.
+What is loaded stays. The chain of windows continues after the last of them, from the first record that no window covers any
+longer. Records may be missing in between: those that were not frozen when the former log ended, and those of windows that were
+frozen and never loaded. The broker cannot tell which they are; so every hour that may have lost records is marked, is refused
+until the loss is accepted by name, and is never called exact.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from logbus.model import EPOCH, MILLISECOND, Interval, Pipeline, instant_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebase:
-    """What a rebase did. Hours that begin in [since, until) may have lost records, and so have `unloaded`, the windows that were
-    frozen and not loaded. The records of `again` may be loaded a second time: nobody can tell them from the lost ones."""
+    """What a rebase did. Hours that begin in [since, until) may have lost records, and so may `unloaded`, the windows that were
+    frozen and not loaded. The records in `again` may be loaded a second time: they cannot be told from the lost ones."""
 
     pipeline: Pipeline
     since: datetime | None
@@ -43,7 +43,7 @@ class Rebase:
 
 
 def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
-    """Moves the pipeline to the log as it is now; None where that is the one it was on. `other_cluster`: it may be of another."""
+    """Moves the pipeline to the log as it is now; None if that is the one it was on. `other_cluster`: allow another cluster."""
     with engine.begin() as connection:
         row = pipeline_row(connection, pipeline_name, lock=True)
         if not other_cluster:
@@ -54,7 +54,7 @@ def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime, *,
 
 
 def onto_another_topic(connection: Connection, row: Row, facts: TopicFacts, log: OffsetLog, now: datetime) -> Rebase:
-    """From its first record on; where the pipeline was on it before, from where it left it."""
+    """Continues at the topic's first record or, if the pipeline was on that topic before, where it left off."""
     pipeline, chain = to_pipeline(row), Chain(connection, row["name"], facts.topic_id)
     since, known = chain.last_window_end(), chain.ends()
     starts = log.start_offsets(pipeline.topic, facts.partitions)
@@ -70,9 +70,9 @@ def onto_another_topic(connection: Connection, row: Row, facts: TopicFacts, log:
 
 
 def lost_until(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, since: datetime | None, now: datetime) -> datetime:
-    """The former topic was gone when the new one's first record was written: its records are of no hour after that, as far as
-    lateness and clocks that run ahead allow. Where there is no such record, or older logs were sent to it first, that is no
-    evidence: then hours up to now may have lost some."""
+    """The former topic was gone when the new one's first record was written: its records are of no hour after that, allowing for
+    lateness and clocks that run ahead. If there is no such record, or older logs were sent to the new topic first, that is not
+    evidence: then hours up to now may have lost records."""
     ahead = boundaries.max_ahead(pipeline)
     horizon = boundaries.horizon_ms(now, ahead)
     first = log.first_at_or_after(pipeline.topic, facts.partitions, 0).values()
@@ -84,8 +84,8 @@ def lost_until(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, since: dat
 
 
 def onto_what_is_left(connection: Connection, row: Row, facts: TopicFacts, log: OffsetLog, now: datetime) -> Rebase | None:
-    """The same topic with another log: what lies behind the last boundary that still holds is set aside, and the chain goes on
-    there, behind the last window."""
+    """The same topic with another log: everything after the last boundary that still holds is set aside, and the chain continues
+    from that boundary, after the last window."""
     pipeline, chain = to_pipeline(row), Chain(connection, row["name"], facts.topic_id)
     reached = {part: end for part, end in chain.ends().items() if part in facts.partitions}
     ends = log.end_offsets(pipeline.topic, list(reached), pipeline.isolation_level)
@@ -111,8 +111,8 @@ def onto_what_is_left(connection: Connection, row: Row, facts: TopicFacts, log: 
 
 
 def last_holding(boundaries: Sequence[ChainEnd], pipeline: Pipeline, log: OffsetLog, partition: int, end: int) -> ChainEnd:
-    """The last boundary of a partition up to which the log is what it was; its anchor, the first of them, where none is known to
-    be. Of a boundary without a witness nobody knows; freezing does not stop at the last one either."""
+    """The last boundary of a partition up to which the log is unchanged; its anchor, the first of them, if none is known to be.
+    A boundary without a witness cannot be checked; only the last one is trusted then, as freezing trusts it."""
     for boundary in reversed(boundaries[1:]):
         if boundary.offset <= end and not (boundary.witness is None and boundary is not boundaries[-1]):
             expected = {} if boundary.witness is None else {partition: boundary.witness}
@@ -122,7 +122,7 @@ def last_holding(boundaries: Sequence[ChainEnd], pipeline: Pipeline, log: Offset
 
 
 def set_windows_aside(connection: Connection, chain: Chain, former_id: str, partition: int, offset: int) -> None:
-    """Gives the windows that hold offsets behind `offset` to a topic that is no more: nobody can read their records again."""
+    """Moves the windows that hold offsets from `offset` on to the former topic's id: their records cannot be read again."""
     window, part = schema.window, schema.window_range
     beyond = select(part.c.window_id).where(part.c.partition == partition, part.c.end_offset > offset)
     mine = (window.c.pipeline == chain.pipeline_name, window.c.topic_id == chain.topic_id, window.c.id.in_(beyond))
@@ -130,7 +130,7 @@ def set_windows_aside(connection: Connection, chain: Chain, former_id: str, part
 
 
 def give_up_unloaded(connection: Connection, pipeline_name: str, present_id: str) -> tuple[Interval, ...]:
-    """Marks the windows of former topics that nobody has loaded; those of which nobody has accepted the loss."""
+    """Marks the unloaded windows of former topics; returns those whose loss is not accepted yet."""
     window = schema.window
     mine = (window.c.pipeline == pipeline_name, window.c.topic_id != present_id, window.c.loaded_attempt.is_(None))
     connection.execute(update(window).where(*mine).values(head_unknown=True))

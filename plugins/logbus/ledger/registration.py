@@ -1,9 +1,9 @@
 """Registering a pipeline: it gets a name, a topic, a table, and for each partition an anchor where its windows begin.
 
-Registering is idempotent. What decides which records belong to which window (topic, start, interval, isolation level)
-and where they go (table, sink) never changes under a name; where the sink lies does not once anything is loaded; how records are
-parsed and how long an hour stays open may. Who may change that is asked here, too: a DAG may, unless another DAG stands for what
-is registered (`pipeline_dags`); the command line only where it is told to.
+Registering is idempotent. What determines which records belong to which window (topic, start, interval, isolation level)
+and where they go (table, sink) never changes under a name; the sink's location is fixed once anything is loaded; how records are
+parsed and how long an hour stays open may change. Who may change them is checked here too: a DAG may, unless another DAG defines
+the pipeline as it is registered (`pipeline_dags`); the command line may only with `--change`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from logbus.model import Pipeline, milliseconds
 CHANGEABLE = ("parse", "lateness", "settings")
 
 LONGEST = timedelta(days=1)
-MINUTE = timedelta(minutes=1)  # the finest that the names of leaves tell apart
+MINUTE = timedelta(minutes=1)  # the resolution of the names of leaf partitions
 
 ODD_IN_TABLES = frozenset("\"'/\\\0")
 
-# Two that register two pipelines for one table wait for each other. Any constant does, as long as everybody takes the same.
+# Serializes registrations, so that no two pipelines get the same table. Any constant does, provided that all use the same one.
 REGISTER_LOCK = 0x726567
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRegistration:
-    """What registering did. `changes`: what the pipeline's definition was before; none where it is new, or the same."""
+    """What registering did. `changes`: how the pipeline's definition differs from before; empty if it is new or unchanged."""
 
     pipeline: Pipeline
     is_new: bool
@@ -67,11 +67,11 @@ def register(
     remembers: bool = True,
     may_change: bool = True,
 ) -> PipelineRegistration:
-    """Makes the pipeline unless it is there; whoever finds it there may only change what no record's place depends on.
+    """Creates the pipeline if it does not exist; if it does, only what no record's place depends on may change.
 
-    :param dag_id: the DAG that defines it so: refused where another DAG stands for what is registered
-    :param remembers: whether the DAG works on the pipeline, so that it is asked for its definition from now on
-    :param may_change: False: another definition is `PipelineConflict`, and the text shows what would change
+    :param dag_id: the DAG with this definition: refused if another DAG defines the pipeline as it is registered
+    :param remembers: whether the DAG works on the pipeline, so that later registrations are checked against its definition
+    :param may_change: False: another definition is a `PipelineConflict`, whose message lists what would change
     """
     refuse_nonsense(pipeline)
     create_ledger(engine)
@@ -108,14 +108,14 @@ def beginning_of(pipeline: Pipeline, log: OffsetLog, now: datetime) -> Beginning
 
 
 def make(connection: Connection, pipeline: Pipeline, beginning: Beginning, now: datetime) -> bool:
-    """False where somebody was faster."""
+    """False if another process created it first."""
     connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": REGISTER_LOCK})
     refuse_shared_table(connection, pipeline)
     made = connection.execute(
         insert_if_absent(schema.pipeline)
         .values(pipeline_values(pipeline, beginning.topic_id, now))
         .on_conflict_do_nothing(index_elements=["name"])
-        .returning(schema.pipeline.c.name)  # a conflict returns nothing; the count of rows is -1 for every insert
+        .returning(schema.pipeline.c.name)  # a conflict returns no row; rowcount is -1 for every insert
     ).scalar_one_or_none()
     if made is None:
         return False
@@ -146,7 +146,7 @@ def refuse_nonsense(pipeline: Pipeline) -> None:
 
 
 def refuse_odd_table(pipeline: Pipeline) -> None:
-    """Names that two could write differently and mean the same table by."""
+    """Refuses names that could be spelled differently for the same table."""
     parse_table(pipeline.table)
     if odd := sorted(set(pipeline.table) & ODD_IN_TABLES):
         raise UserError(

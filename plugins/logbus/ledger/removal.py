@@ -1,7 +1,7 @@
-"""Deleting a pipeline that was registered by mistake: a name mistyped, the wrong topic, a trial.
+"""Deleting a pipeline that was registered by mistake: a mistyped name, the wrong topic, a trial.
 
-Only one of which nothing is loaded. What is loaded is proven by its windows, so a pipeline with rows stays; that no DAG is left
-to it costs nothing. A pipeline deleted leaves its topic as it is, and may be registered again.
+Only possible if nothing is loaded. Loaded rows are proven by their windows, so a pipeline with rows stays; it costs nothing once
+no DAG works on it. Deleting a pipeline leaves its topic as it is, and the pipeline may be registered again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from logbus.wording import many
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
-# What is of a window that never was loaded, and what is of the pipeline itself; in the order in which nothing hangs in the air.
+# What belongs to a window that was never loaded, and to the pipeline itself; in an order that violates no foreign key.
 OF_WINDOWS = (ATTEMPT, schema.window_hour, schema.window_range)
 OF_PIPELINE = (WINDOW, schema.boundary, schema.anchor, schema.pipeline_dag, schema.inferred_column)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What goes with a pipeline: windows that are frozen and not loaded, attempts at them. `dag_ids` would register it again."""
+    """What is deleted with a pipeline: frozen, unloaded windows and attempts at them. `dag_ids` would register it again."""
 
     pipeline: str
     windows: int
@@ -38,9 +38,9 @@ class Removal:
 
 
 def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Removal:
-    """`PipelineUnknown`; `PipelineConflict` where something is loaded or somebody is at work on it."""
+    """Raises `PipelineUnknown`, or `PipelineConflict` if something is loaded or another run is at work on it."""
     with engine.begin() as connection:
-        pipeline_row(connection, name, lock=True)  # whoever freezes for it waits, and finds it gone
+        pipeline_row(connection, name, lock=True)  # a concurrent freeze waits, then finds it gone
         refuse_loaded(connection, name)
         refuse_at_work(connection, name, now)
         mine = select(WINDOW.c.id).where(WINDOW.c.pipeline == name)
@@ -60,8 +60,8 @@ def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Re
 
 
 def refuse_loaded(connection: Connection, name: str) -> None:
-    # Not by `loaded_attempt` alone: after `pipeline move` it is empty until the hour is loaded again, while the rows and dead
-    # letters of the load before are still there.
+    # Not by `loaded_attempt` alone: after `pipeline move` it is null until the hour is loaded again, while the rows and dead
+    # letters of the previous load still exist.
     committed = select(ATTEMPT.c.window_id).where(ATTEMPT.c.state == COMMITTED)
     loaded = (WINDOW.c.pipeline == name, or_(WINDOW.c.loaded_attempt.is_not(None), WINDOW.c.id.in_(committed)))
     query = select(func.count(), func.min(WINDOW.c.starts_at), func.max(WINDOW.c.starts_at)).where(*loaded)

@@ -8,12 +8,12 @@ from logbus.errors import RecordsLost, TopicRecreated, WindowError
 from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.model import FrozenWindow
 
-# Between a topic's id and when its log was given up for another one: such an id is no broker's.
+# Between a topic's id and the time its log was given up for another one: no broker uses such an id.
 SET_ASIDE = " until "
 
 
 def refuse_if_recreated(topic: str, expected_id: str, found_id: str) -> None:
-    """Old offsets can be read from a new topic without any error: only the id tells."""
+    """Old offsets can be read from a recreated topic without any error: only the id differs."""
     if expected_id.startswith(f"{found_id}{SET_ASIDE}"):
         raise TopicRecreated(
             f"the log of topic {topic} on which this was frozen is no more since {expected_id.rpartition(SET_ASIDE)[2]}, when "
@@ -27,7 +27,7 @@ def refuse_if_recreated(topic: str, expected_id: str, found_id: str) -> None:
 
 
 def refuse_if_cut(window: FrozenWindow, log: OffsetLog) -> None:
-    """A window that is loaded may well have lost its records since; one that is not must say so before anyone tries."""
+    """A loaded window may have lost its records since; one that is not loaded is refused before a load tries to read them."""
     if window.loaded_attempt is not None:
         return
     refuse_if_recreated(window.topic, window.topic_id, log.topic(window.topic).topic_id)
@@ -41,7 +41,7 @@ def refuse_if_cut(window: FrozenWindow, log: OffsetLog) -> None:
 
 
 def why_unreadable(window: FrozenWindow, facts: TopicFacts, start_offsets: Mapping[int, int]) -> WindowError | None:
-    """Why the window's records cannot be read any more; None where they can, or where all of them are given up."""
+    """Why the window's records can no longer be read; None if they can, or if all of them are given up."""
     if window.loss_accepted is not None and not window.record_count:
         return None
     try:
@@ -55,7 +55,7 @@ def why_unreadable(window: FrozenWindow, facts: TopicFacts, start_offsets: Mappi
 
 
 def lost_ranges(window: FrozenWindow, start_offsets: Mapping[int, int]) -> list[str]:
-    """What of the window the broker does not hold any more, as `topic-partition [start, end)`."""
+    """The parts of the window that the broker no longer holds, as `topic-partition [start, end)`."""
     return [
         f"{part.topic}-{part.partition} [{part.readable_from}, {min(start_offsets[part.partition], part.end_offset)})"
         for part in window.ranges

@@ -1,4 +1,4 @@
-"""Ledger rows to values and back: the only place that knows both."""
+"""Converts ledger rows to values and back: the only module that depends on both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = RowMapping | dict[str, Any]
 ATTEMPT_RUNNING = "running"
 
 
-# A pipeline's columns that are called as its fields are.
+# A pipeline's columns that have the same names as its fields.
 PIPELINE_COLUMNS = ("name", "topic", "parse", "interval", "lateness", "starts_at", "isolation_level")
 
 
@@ -33,13 +33,13 @@ def to_pipeline(row: Row) -> Pipeline:
 
 
 def pipeline_rows(connection: Connection) -> list[Row]:
-    """Of all pipelines, by name."""
+    """The rows of all pipelines, by name."""
     return list(connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings())
 
 
 def pipeline_row(connection: Connection, name: str, *, lock: bool = False, share: bool = False) -> Row:
-    """The pipeline's row. With `lock` whoever freezes for this pipeline waits for us: one row stands for all its partitions.
-    With `share` it stays as it is to the transaction's end, and others may share it."""
+    """The pipeline's row. With `lock`, other freezes of this pipeline wait for us: one row stands for all its partitions. With
+    `share` it cannot change until the transaction ends, and others may share the lock."""
     query = select(schema.pipeline).where(schema.pipeline.c.name == name)
     if lock or share:
         query = query.with_for_update(read=not lock)
@@ -63,7 +63,7 @@ def load_windows(connection: Connection, query: Select[Any]) -> list[FrozenWindo
     running = running_windows(connection, ids)
     topic_of = {row["id"]: topics[row["pipeline"]] for row in rows}
     of_them = select(part).where(among(part.c.window_id, ids)).order_by(part.c.partition)
-    for found in connection.execute(of_them).mappings().all():  # at once, not row by row: a third of the time
+    for found in connection.execute(of_them).mappings().all():  # all at once, not row by row: takes a third of the time
         ranges[found["window_id"]].append(to_range(topic_of[found["window_id"]], found))
     return [to_window(row, topic_of[row["id"]], ranges[row["id"]], row["id"] in running) for row in rows]
 
@@ -75,7 +75,7 @@ def running_windows(connection: Connection, ids: Iterable[int]) -> set[int]:
 
 
 def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
-    """`column in ids` as one parameter: a statement may have 65,535, and a fleet has more windows in ten days."""
+    """`column in ids` as one parameter: a statement may have 65,535, and a fleet has more windows than that in ten days."""
     return column == any_(literal(list(ids), ARRAY(BigInteger)))
 
 
@@ -113,7 +113,7 @@ def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: b
 
 
 def window_state(row: Row, is_running: bool) -> WindowState:
-    """A rerun under way does not hide what is loaded: the table still holds it."""
+    """A rerun in progress does not hide what is loaded: the table still holds it."""
     if row["audited_at"] is not None:
         return WindowState.AUDITED
     if row["loaded_attempt"] is not None:
@@ -159,7 +159,7 @@ WITNESS_COLUMNS = {
 
 
 def to_witness(row: Row) -> Witness | None:
-    """Of a boundary's row; None where nobody looked, or nothing lay before it."""
+    """A boundary's witness; None if it was not read, or there was no record before the boundary."""
     if row["witness_offset"] is None:
         return None
     return Witness(**{name: row[column] for name, column in WITNESS_COLUMNS.items()})

@@ -7,24 +7,24 @@
     boundary       B(T) of a partition: inserted once, never changed
     window         an interval whose ranges are decided; counts and fingerprint of the attempt that is loaded
     window_range   its offsets in each partition
-    window_hour    how many of its records are stamped with which hour
+    window_hour    how many of its records are stamped with each hour
     attempt        one try at loading a window; the number is the fence
     dead_letter    records that did not parse, with the reason and the raw bytes
     redrive        dead letters of a window parsed again
     producer_count which numbers of a producer's stream arrived in a window
 
     retention_policy    how long and how much of a topic is kept, and for how long unloaded windows hold it back
-    retention_hold      a topic of which nothing is deleted, until when and why
+    retention_hold      a topic from which nothing is deleted, until when and why
     retention_run       one run of the managed retention
     retention_deletion  offsets it deleted, or was about to
 
-    watcher        somebody in Airflow who waits for windows of a pipeline to reach a stage
-    announcement   windows it was told of
+    watcher        a trigger in Airflow that waits for windows of a pipeline to reach a stage
+    announcement   windows announced to it
     taken_window   which run of an event-driven DAG a window belongs to
 
-    schema_version  what a logbus from before the revisions looks at
+    schema_version  what a logbus from before the revisions checks
 
-They are made and changed by the revisions in `migrations/`, which lead to exactly these.
+They are created and changed by the revisions in `migrations/`, which lead to exactly these.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from logbus.ledger.table_names import SCHEMA
 
 metadata = MetaData(schema=SCHEMA)
 
-# What a logbus from before the revisions looks at; `logbus.ledger.migrations` says what stands in it.
+# What a logbus from before the revisions checks; `logbus.ledger.migrations` explains its contents.
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
 
 pipeline = Table(
@@ -60,7 +60,7 @@ pipeline = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("topic", Text, nullable=False),
-    Column("topic_id", Text, nullable=False),  # the broker's: a topic that is made again has another
+    Column("topic_id", Text, nullable=False),  # the broker's: a recreated topic has another
     Column("table_name", Text, nullable=False, unique=True),
     Column("parse", Text, nullable=False),
     Column("interval", Interval, nullable=False),
@@ -69,7 +69,7 @@ pipeline = Table(
     Column("isolation_level", Text, nullable=False),
     Column("settings", JSONB, nullable=False),
     Column("registered_at", DateTime(timezone=True), nullable=False),
-    Column("cluster_id", Text),  # whose topic it is; null: nobody has asked yet
+    Column("cluster_id", Text),  # the cluster that has the topic; null: not asked yet
 )
 
 inferred_column = Table(
@@ -87,7 +87,7 @@ pipeline_dag = Table(
     Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
     Column("dag_id", Text, primary_key=True),
     Column("seen_at", DateTime(timezone=True), nullable=False),  # first
-    Column("definition", JSONB),  # of the pipeline, as the DAG last gave it
+    Column("definition", JSONB),  # of the pipeline, as the DAG last defined it
 )
 
 anchor = Table(
@@ -99,7 +99,7 @@ anchor = Table(
     Column("at", DateTime(timezone=True)),  # null: from the beginning of time
     Column("offset", BigInteger, nullable=False),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
-    Column("lost_until", DateTime(timezone=True)),  # windows that begin before may lack records that are gone; null: none does
+    Column("lost_until", DateTime(timezone=True)),  # windows that begin earlier may lack records that are gone; null: none do
 )
 
 boundary = Table(
@@ -112,7 +112,7 @@ boundary = Table(
     Column("offset", BigInteger, nullable=False),
     Column("leader_epoch", Integer),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
-    # The last record before the offset, as it was when the boundary was frozen; null: there was none, or nobody looked.
+    # The last record before the offset, as it was when the boundary was frozen; null: there was none, or it was not read.
     Column("witness_offset", BigInteger),
     Column("witness_epoch", Integer),
     Column("witness_ms", BigInteger),  # its timestamp
@@ -130,7 +130,7 @@ window = Table(
     Column("head_unknown", Boolean, nullable=False, server_default="false"),  # retention was faster: never audited
     Column("frozen_at", DateTime(timezone=True), nullable=False),
     Column("last_attempt", Integer, nullable=False, server_default="0"),  # the fence: only this one may commit
-    Column("loaded_attempt", Integer),  # whose rows are public; null: nobody's
+    Column("loaded_attempt", Integer),  # the attempt whose rows are public; null: none
     Column("loaded_at", DateTime(timezone=True)),
     Column("read_count", BigInteger),
     Column("loaded_count", BigInteger),
@@ -143,11 +143,11 @@ window = Table(
     Column("fingerprint", Text),
     Column("audited_at", DateTime(timezone=True)),
     Column("audit_problems", JSONB),
-    Column("unstamped_count", BigInteger),  # without a usable stamp; null: loaded before hours were counted
-    Column("far_count", BigInteger),  # stamped with hours too many to count each, far from the window's own
+    Column("unstamped_count", BigInteger),  # without a usable timestamp; null: loaded before hours were counted
+    Column("far_count", BigInteger),  # stamped with hours far from the window's own, too many to count each of them
     Column("values_hash", JSONB),  # checksums over what was published, taken at commit: logbus.ledger.values
-    Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; forever
-    Column("loss_accepted", JSONB),  # who took the loss of a window whose head is unknown, by name
+    Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; kept forever
+    Column("loss_accepted", JSONB),  # who accepted the loss of a window whose head is unknown, by name
     UniqueConstraint("pipeline", "starts_at"),
 )
 
@@ -167,7 +167,7 @@ window_hour = Table(
     "window_hour",
     metadata,
     Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True, autoincrement=False),
-    Column("hour", DateTime(timezone=True), primary_key=True),  # that the records are stamped with, not that they lie in
+    Column("hour", DateTime(timezone=True), primary_key=True),  # with which the records are stamped, not the window's
     Column("record_count", BigInteger, nullable=False),
     Index("ix_logbus_window_hour_hour", "hour"),
 )
@@ -187,7 +187,7 @@ attempt = Table(
     Column("heartbeat_at", DateTime(timezone=True), nullable=False),
     Column("ended_at", DateTime(timezone=True)),
     Column("error", Text),
-    # What it loaded, where it is committed; the window has the same of the attempt that is public.
+    # What it loaded, if it is committed; the window has the same columns for the attempt that is public.
     Column("read_count", BigInteger),
     Column("loaded_count", BigInteger),
     Column("dead_lettered_count", BigInteger),
@@ -199,15 +199,15 @@ attempt = Table(
     Column("fingerprint", Text),
     Column("partitions", JSONB),
     Column("error_samples", JSONB),  # of an attempt over its error budget: what did not parse
-    Column("streams", Integer),  # how many of producers that number their records; null: nobody counted
+    Column("streams", Integer),  # how many streams of numbered records it holds; null: not counted
     # The Airflow task that began it; null: the command line, or a ledger from before revision 0007.
     Column("dag_id", Text),
     Column("task_id", Text),
     Column("map_index", Integer),  # null: the task is not mapped
-    Column("key", Text),  # random: tells it from an attempt of the same number in a ledger that was restored
-    Column("definition", JSONB),  # of the pipeline, as it was when the attempt began: the driver goes by it
-    Column("error_kind", Text),  # the class of the error, where the driver itself said why it failed
-    # A reload that finds other records than the load before may take their place; somebody said so for this run.
+    Column("key", Text),  # random: distinguishes it from an attempt with the same number in a restored ledger
+    Column("definition", JSONB),  # of the pipeline, as it was when the attempt began: what the driver uses
+    Column("error_kind", Text),  # the class of the error, if the driver itself reported why it failed
+    # A reload that finds other records than the load before may replace them; explicitly allowed for this run.
     Column("accepts_other_records", Boolean, nullable=False, server_default="false"),
 )
 
@@ -264,7 +264,7 @@ retention_policy = Table(
     Column("retain_bytes", BigInteger),  # null: whatever its size
     Column("max_hold", Interval, nullable=False),
     Column("when_overdue", Text, nullable=False),
-    Column("adopted", JSONB),  # the topic's own settings, as they were before they were taken over
+    Column("adopted", JSONB),  # the topic's own settings, as they were before adoption
     Column("changed_at", DateTime(timezone=True), nullable=False),
 )
 

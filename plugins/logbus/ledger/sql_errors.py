@@ -1,4 +1,4 @@
-"""What PostgreSQL says when it refuses or does not answer: the SQLSTATEs we decide by, and the ledger's errors in our words."""
+"""PostgreSQL's errors when it refuses or does not answer: the SQLSTATEs we depend on, and their translation to our errors."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ OVERLAPPING_PARTITION = "42P17"
 LOCK_NOT_AVAILABLE = "55P03"
 DEADLOCK_DETECTED = "40P01"
 
-SERVER_WENT_AWAY = ("08", "57P")  # classes: connection exceptions, the operator's or a crash's shutdown
+SERVER_WENT_AWAY = ("08", "57P")  # classes: connection exceptions; shutdown by an operator or after a crash
 
 
 def sqlstate_of(error: DBAPIError) -> str | None:
-    """Five characters; None where the connection died before the server said anything."""
+    """Five characters; None if the connection died before the server answered."""
     state: str | None = getattr(error.orig, "sqlstate", None)
     return state
 
 
 def reason_of(error: DBAPIError) -> str:
-    """The first line: the others repeat the statement, or the same for each address that was tried."""
+    """The first line: the others repeat the statement, or the same error for each address that was tried."""
     lines = str(error.orig or "").strip().splitlines() or ["no answer"]
     return lines[0]
 
 
 @contextmanager
 def ledger_errors() -> Iterator[None]:
-    """Around questions to a ledger that may not be there, be an older one, or not answer."""
+    """Wraps queries of a ledger that may be missing, outdated or unreachable."""
     try:
         yield
     except ProgrammingError as error:

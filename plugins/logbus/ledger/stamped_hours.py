@@ -1,12 +1,12 @@
-"""With which hours are a window's records stamped, and in which windows do an hour's records lie?
+"""With which hours are a window's records stamped, and which windows hold an hour's records?
 
-A window is a range of offsets. It is called after an hour, because its boundaries are where the log's stamps pass that
-hour's start and end; but one producer whose clock is an hour fast moves the boundary for everybody else. Every offset is
-still loaded once, and the hour is not what its name says. So each load counts its records by the hour they are stamped
-with (the pipeline's interval, where that is not an hour), and what lies elsewhere is told wherever the window is shown.
+A window is a range of offsets. It is named after an hour, because its boundaries are where the log's timestamps pass that
+hour's start and end; but one producer whose clock is an hour fast moves the boundary for all others. Every offset is still
+loaded once, but the window is not the hour that its name suggests. So each load counts its records by the hour of their
+timestamp (the pipeline's interval, if that is not an hour), and those elsewhere are reported wherever the window is shown.
 
-A histogram is a mapping: start of the stamped interval in milliseconds -> records. Two keys are no instants: NO_HOUR has
-the records without a usable stamp; FAR_HOURS those of all hours but the HOURS_MAX nearest to the window's own.
+A histogram is a mapping: start of the stamped interval in milliseconds -> records. Two keys are not instants: NO_HOUR has
+the records without a usable timestamp; FAR_HOURS those of all hours but the HOURS_MAX nearest to the window's own.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from logbus.wording import several
 
 Histogram = Mapping[int, int]
 
-NO_HOUR = -1  # Kafka's own "no timestamp"; also of stamps that no calendar reaches
+NO_HOUR = -1  # Kafka's own "no timestamp"; also for timestamps beyond any calendar
 FAR_HOURS = -2
 
-# It bounds what a task keeps and what a commit writes. A window of more hours holds the log of six weeks.
+# Bounds what a task keeps in memory and what a commit writes. A window with more hours than that holds six weeks of logs.
 HOURS_MAX = 1000
 
-# From here on it is worth a word where nobody has asked: a request that began before the hour's end and was logged after it
-# is in every web server's log.
+# From here on it is reported unasked. Below that it is normal: every web server's log has requests that began before the end
+# of the hour and were logged after it.
 REMARKABLE_SHARE = 0.01
 REMARKABLE_RECORDS = 10
 
-INTERVAL_LONGEST = timedelta(days=1)  # that registering takes
+INTERVAL_LONGEST = timedelta(days=1)  # that registration accepts
 
-# A day of an hourly pipeline: an alert on what they hold ends a day after its cause, and an old mistake is not told forever.
+# A day of an hourly pipeline: an alert on these ends a day after its cause, and an old mistake is not reported forever.
 NEWEST_WINDOWS = 24
 
-NAMED_MAX = 5  # other windows, or hours, in one sentence
+NAMED_MAX = 5  # other windows or hours in one sentence
 
 
 def joined(histograms: Iterable[Histogram]) -> dict[int, int]:
@@ -72,10 +72,10 @@ def joined(histograms: Iterable[Histogram]) -> dict[int, int]:
 
 
 def bounded(histogram: Histogram, near_ms: int) -> dict[int, int]:
-    """The HOURS_MAX hours nearest to `near_ms`, the others together.
+    """The HOURS_MAX hours nearest to `near_ms`, the others lumped together.
 
-    Parts may be bounded before they are joined: what a part leaves out has so many nearer hours in that part alone that
-    the sum leaves it out, too.
+    Parts may be bounded before they are joined: an hour that a part leaves out has HOURS_MAX nearer hours in that part
+    alone, so the sum leaves it out too.
     """
     hours = [hour for hour in histogram if hour >= 0]
     if len(hours) <= HOURS_MAX:
@@ -88,10 +88,10 @@ def bounded(histogram: Histogram, near_ms: int) -> dict[int, int]:
 
 
 def write(connection: Connection, window_id: int, histogram: Histogram | None) -> dict[str, int | None]:
-    """The window's histogram from now on, in the transaction that makes its records public. None: nobody has counted.
+    """Replaces the window's histogram, in the transaction that makes its records public. None: not counted.
 
-    Returns what belongs into the window's row, for its one update: a second one in the same transaction would have
-    PostgreSQL look at the row's pipeline again, and hold it against everybody who freezes.
+    Returns what belongs in the window's row, for its single update: a second update in the same transaction would make
+    PostgreSQL check the row's foreign key again, and lock the pipeline's row against every freeze.
     """
     hours, known = schema.window_hour, histogram or {}
     connection.execute(delete(hours).where(hours.c.window_id == window_id))
@@ -117,10 +117,10 @@ class HourCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampedHours:
-    """What a loaded window holds, and what other loaded windows hold of the interval that it is called after.
+    """What a loaded window holds, and what other loaded windows hold of the interval it is named after.
 
     `own` records are stamped with its own interval, `others` with other hours, `far` with hours farther away than those.
-    `in_others` are stamped with the window's interval and lie in other windows.
+    `in_others` are stamped with the window's interval but are in other windows.
     """
 
     interval: Interval
@@ -132,7 +132,7 @@ class StampedHours:
 
     @property
     def elsewhere(self) -> int:
-        """How many records of this interval lie in other windows."""
+        """How many records of this interval are in other windows."""
         return sum(found.count for found in self.in_others)
 
     @property
@@ -146,7 +146,7 @@ class StampedHours:
         return is_remarkable(self.elsewhere, self.own + self.elsewhere) or is_remarkable(self.strangers, held)
 
     def sentences(self) -> list[str]:
-        """None, where every record lies in the window of the hour that it is stamped with."""
+        """Empty if every record is in the window of the hour with which it is stamped."""
         found = []
         if self.in_others:
             where = several([f"{one.count} in window {instant_text(one.window)}" for one in self.in_others], NAMED_MAX)
@@ -180,7 +180,7 @@ def is_remarkable(part: int, whole: int) -> bool:
 
 
 def stamped_hours(connection: Connection, window: FrozenWindow) -> StampedHours | None:
-    """Of one window; None where it is not loaded, or was loaded before hours were counted."""
+    """For one window; None if it is not loaded, or was loaded before hours were counted."""
     row_of = schema.window
     query = select(row_of.c.unstamped_count, row_of.c.far_count).where(row_of.c.id == window.id)
     unstamped, far = connection.execute(query).one()
@@ -215,7 +215,7 @@ def hours_held(connection: Connection, window: FrozenWindow) -> Iterator[HourCou
 
 
 def windows_holding(connection: Connection, pipeline_name: str, span: Interval) -> dict[datetime, int]:
-    """Starts of the loaded windows that hold records stamped with hours that touch the span, in order, and how many each."""
+    """Starts of the loaded windows with records stamped with hours that overlap the span, in order, and how many each has."""
     hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
     near = hours.c.hour > span.start - INTERVAL_LONGEST  # for the index
     touches = (near, hours.c.hour + pipeline.c.interval > span.start, hours.c.hour < span.end)
@@ -231,7 +231,7 @@ def windows_holding(connection: Connection, pipeline_name: str, span: Interval) 
 
 
 def held_by_windows(connection: Connection, pipeline: Pipeline, starts: Collection[datetime]) -> set[datetime]:
-    """Those of the windows that begin then with whose hours a record in a loaded window is stamped."""
+    """Those of the window starts for which some loaded window has a record stamped within that window's interval."""
     hours, window, instants = schema.window_hour, schema.window, DateTime(timezone=True)
     wanted = select(func.unnest(literal(list(starts), ARRAY(instants)), type_=instants).label("start")).subquery()
     start, near = wanted.c.start, hours.c.hour > wanted.c.start - INTERVAL_LONGEST  # for the index
@@ -257,14 +257,14 @@ def newest_stamped() -> Select[Any]:
 
 
 def counted_hours(*which: ColumnElement[bool]) -> ColumnElement[Any]:
-    """The sum over those hours of a window's histogram."""
+    """The sum over the hours of a window's histogram that satisfy `which`."""
     hours = schema.window_hour
     query = select(func.coalesce(func.sum(hours.c.record_count), 0)).where(hours.c.window_id == schema.window.c.id, *which)
     return query.correlate(schema.window).scalar_subquery()
 
 
 def elsewhere_notes(connection: Connection, pipeline_names: Collection[str]) -> list[str]:
-    """A line for each of these pipelines in whose newest windows a remarkable share lies elsewhere."""
+    """A line for each of these pipelines whose newest windows hold a remarkable share of records of other hours."""
     return [
         f"{row.pipeline}: {row.elsewhere} of the {row.held} records in its newest windows are stamped with other hours than "
         "their window's (`logbus window show` says with which)"
@@ -274,11 +274,11 @@ def elsewhere_notes(connection: Connection, pipeline_names: Collection[str]) -> 
 
 
 def holding_span(pipeline: Pipeline, span: Interval, lateness: timedelta | None = None) -> Interval:
-    """The windows in which the records stamped within `span` lie that reach the broker no later than `lateness` after its end.
+    """The windows that hold the records stamped within `span` that reach the broker no later than `lateness` after its end.
 
-    None of them lies in a later window, as long as no producer's clock is more than `max_ahead` fast: to push it there, a
-    stamp behind `end + lateness + max_ahead` would have to lie in the log before it. Nor does any lie in an earlier one: what
-    is stamped at or after an hour's start, and not further ahead than that, ends the hour before.
+    None of them is in a later window, if no producer's clock is more than `max_ahead` fast: to push it there, a timestamp
+    after `end + lateness + max_ahead` would have to precede it in the log. Nor is any in an earlier one: a record stamped at
+    or after an hour's start, and not further ahead than that, ends the hour before.
     """
     reach = (pipeline.lateness if lateness is None else lateness) + max_ahead(pipeline)
     until = milliseconds(span.end + reach)

@@ -1,7 +1,7 @@
-"""Where attempts stand: what the ledger says became of them, whatever their driver's exit status or a cluster manager tells.
+"""The outcome of attempts according to the ledger, whatever their driver's exit status or a cluster manager reports.
 
-A cluster manager answers for a driver, and may answer for an earlier one; it says nothing about windows. Only a commit does, and
-that is in the ledger. So whoever submitted a load asks here what came of it.
+A cluster manager reports on a driver, possibly an earlier one; it knows nothing about windows. Only a commit counts, and that is
+in the ledger. So the submitter of a load asks here for its outcome.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from logbus.ledger.rows import ATTEMPT_RUNNING, Row
 from logbus.model import Attempt, instant_text
 from logbus.wording import several
 
-# What an attempt is ended with whose program is over and says that all is well.
+# The error of an attempt whose program ended and reported success.
 ENDED_WITHOUT_COMMIT = "the Spark application ended without an error and without committing this window"
-NAMED_MAX = 5  # windows that an error names; the ledger has all
+NAMED_MAX = 5  # windows named in an error; the ledger has all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """An attempt as the ledger knows it, the newest attempt at its window, and which one's rows the window has.
+    """An attempt as it is in the ledger, the newest attempt at its window, and the attempt whose rows the window has.
 
-    `newest_is_alive`: it runs, and sent a heartbeat lately.
+    `newest_is_alive`: it is running and has sent a heartbeat recently.
     """
 
     attempt: Attempt
@@ -43,7 +43,7 @@ class Standing:
 
     @property
     def start(self) -> datetime:
-        """Of the window."""
+        """The window's start."""
         return self.attempt.interval.start
 
     @property
@@ -53,17 +53,17 @@ class Standing:
 
     @property
     def is_loaded_by_newer(self) -> bool:
-        """An attempt that began after this one has committed: it took over from this one, or loaded the window again since."""
+        """An attempt that began after this one has committed: it superseded this one, or loaded the window again since."""
         return self.loaded_attempt is not None and self.loaded_attempt > self.attempt.number
 
     @property
     def is_loaded(self) -> bool:
-        """By this attempt or since it began: what whoever began it asked for."""
+        """Loaded by this attempt or a newer one: what the run that began it asked for."""
         return self.is_committed or self.is_loaded_by_newer
 
     @property
     def is_taken_over(self) -> bool:
-        """A newer attempt is at work on the window, and nobody has loaded it since."""
+        """A newer attempt is at work on the window, and it has not been loaded since."""
         return not self.is_loaded and self.newest > self.attempt.number and self.newest_is_alive
 
     @property
@@ -83,9 +83,9 @@ class Standing:
 
 
 def settle(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> list[Standing]:
-    """Where the attempts stand now that their program is over.
+    """The state of the attempts now that their program has ended.
 
-    One that still runs is ended: should its driver live on where nobody sees it, it cannot commit; what is said here stays true.
+    One that is still running is ended: even if its driver lives on unseen, it cannot commit, so what is returned stays true.
     """
     found = standings(engine, attempts, now)
     running = [standing.attempt for standing in found if standing.state == ATTEMPT_RUNNING]
@@ -96,9 +96,9 @@ def settle(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> list[S
 
 
 def why_not_loaded(found: Sequence[Standing]) -> LoadFailed | None:
-    """The error that a program's end must be where the ledger says that not all its windows are loaded, whatever it said itself.
+    """The error to raise if not all windows are loaded according to the ledger, whatever the program itself reported.
 
-    `AttemptSuperseded` where all that is missing is in the hands of somebody newer: to try again would take it from them.
+    `AttemptSuperseded` if newer attempts are at work on all that is missing: a retry would supersede them.
     """
     missing = [standing for standing in found if not standing.is_loaded]
     if not missing:
@@ -113,7 +113,7 @@ def why_not_loaded(found: Sequence[Standing]) -> LoadFailed | None:
 
 
 def standings(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> list[Standing]:
-    """Where each of the attempts stands, in their order. One question for all of them."""
+    """The standing of each of the attempts, in their order, by one query."""
     mine, newest, window = schema.attempt.alias("mine"), schema.attempt.alias("newest"), schema.window
     query = (
         select(

@@ -1,7 +1,7 @@
-"""What of a topic a pipeline has not done yet, in stretches of offsets. Pure.
+"""What a pipeline has not done of a topic yet, in stretches of offsets. Pure.
 
-A pipeline's windows form a chain, so in each partition what is not done is told in order: hours that nobody has frozen
-between two windows, windows that the caller calls undone (not loaded; not audited), and at the end whatever comes.
+A pipeline's windows form a chain, so what is not done in each partition is returned in order: hours between two windows that
+are not frozen, windows that the caller considers undone (not loaded; not audited), and at the end everything after them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ OTHER_TOPIC = (
     "the topic was made again, or this is another broker: `logbus pipeline rebase {pipeline}` tells which, and begins anew on it"
 )
 
-# Behind every offset there is.
+# Greater than every possible offset.
 ENDLESS = 2**63
 
-INTERVALS_REMEMBERED = 2_000  # as texts: more hours than are behind where somebody looks
+INTERVALS_REMEMBERED = 2_000  # cached as texts: more hours than are usually behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineChain:
-    """A pipeline's windows on the topic as it is now, oldest first. `running` are the ids of those that an attempt works on.
+    """A pipeline's windows on the topic as it is now, oldest first. `running` are the ids of those that an attempt is loading.
 
-    `left_out` is the span of the windows before the first of these: they touch, and all of them are done. `begins_at` is where
-    the chain begins, unless that is before all time: the pipeline's start, or the end of its windows on a topic that was made
-    again since. `former` are the windows of such topics that nobody has loaded.
+    `left_out` is the span of the windows before the first of these: they are adjacent, and all of them are done. `begins_at` is
+    where the chain begins, unless that is before all time: the pipeline's start, or the end of its windows on a topic that was
+    recreated since. `former` are the windows of such topics that are not loaded.
     """
 
     pipeline: str
@@ -53,9 +53,9 @@ class PipelineChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """The offsets [first, end) that are not done, why, and when the hour ended that they belong to.
+    """The offsets [first, end) that are not done, why, and when the hour to which they belong ended.
 
-    `window` is set where nobody is at work on it, so that it may be given up.
+    `window` is set if no attempt is at work on it, so that it may be given up.
     """
 
     first: int
@@ -65,16 +65,16 @@ class Stretch:
     window: FrozenWindow | None = None
 
     def within(self, start: int, end: int) -> int:
-        """How many of its offsets lie in [start, end)."""
+        """How many of its offsets are in [start, end)."""
         return max(0, min(self.end, end) - max(self.first, start))
 
 
-# Why a window is not done, given whether an attempt works on it; None where it is.
+# Why a window is not done, given whether an attempt is loading it; None if it is done.
 Undone = Callable[[FrozenWindow, bool], str | None]
 
 
 def undone_stretches(chain: PipelineChain, partition: int, undone: Undone) -> Iterator[Stretch]:
-    """In the order of their offsets; the last is endless."""
+    """The stretches of a partition in the order of their offsets; the last is endless."""
     if chain.is_other_topic:
         yield Stretch(first=0, end=ENDLESS, why=OTHER_TOPIC.format(pipeline=chain.pipeline))
         return
@@ -98,7 +98,7 @@ def undone_stretches(chain: PipelineChain, partition: int, undone: Undone) -> It
 
 
 def anchor_of(chain: PipelineChain, partition: int) -> Anchor:
-    """Where its windows begin in the partition; one that was added since begins with its first record."""
+    """Where its windows begin in the partition; a partition added since begins with its first record."""
     return chain.anchors.get(partition, Anchor(offset=0, at=None))
 
 
@@ -116,7 +116,7 @@ def begins_at(anchors: Iterable[Anchor]) -> datetime | None:
 
 
 def next_end(reached_at: datetime | None, chain: PipelineChain) -> datetime | None:
-    """When the hour ends that comes next."""
+    """When the next hour ends."""
     return None if reached_at is None else reached_at + chain.interval
 
 
@@ -126,7 +126,7 @@ def range_of(window: FrozenWindow, partition: int) -> OffsetRange | None:
 
 @lru_cache(maxsize=INTERVALS_REMEMBERED)
 def text_of(interval: Interval) -> str:
-    """All partitions of all pipelines have the same hours."""
+    """Cached: all partitions of all pipelines have the same hours."""
     return str(interval)
 
 
@@ -135,7 +135,7 @@ def not_loaded(window: FrozenWindow, is_running: bool) -> str | None:
 
 
 def not_settled(window: FrozenWindow, is_running: bool) -> str | None:
-    """Why a pipeline still needs the window's records; None where it does not. An unknown head can never be audited."""
+    """Why a pipeline still needs the window's records; None if it does not. An unknown head can never be audited."""
     if is_running:
         return f"window {window.interval} is being loaded"
     if window.loaded_attempt is not None and window.audited_at is None and not window.head_unknown:

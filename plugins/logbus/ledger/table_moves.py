@@ -1,7 +1,7 @@
-"""A table of its own for a pipeline that was registered for another's, in a ledger from before names of tables were canonical.
+"""A separate table for a pipeline registered with another's table, in a ledger from before table names were canonical.
 
-No row is touched: what lies in the shared table stays for whoever keeps it, and is right again when their windows are loaded
-again; an audit says which.
+No row is touched: the contents of the shared table stay with the pipelines that keep it, and are right again once their windows
+are reloaded; an audit shows which need it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row, to_pipeline
 from logbus.ledger.table_names import canonical_table, parse_table
 from logbus.ledger.table_owners import others_of_table, refuse_shared_table
 
-# A window of which nothing is public; its fingerprint stays, and says what the next load has to read.
+# A window with nothing public; its fingerprint stays, and determines what the next load has to read.
 UNLOADED = {"loaded_attempt": None, "loaded_at": None, "audited_at": None, "audit_problems": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A pipeline that gets a table of its own, and those that keep the one they shared."""
+    """A pipeline that gets its own table, and those that keep the one they shared."""
 
     before: str
     after: str
@@ -33,8 +33,8 @@ class Moved:
 
 
 def move(engine: Engine, pipeline_name: str, table: str, now: datetime, *, is_executed: bool) -> Moved:
-    """Gives a pipeline that shares its table one of its own. Nothing it loaded is there, so its windows count as not loaded; and
-    of those that keep the shared one nobody knows what is left, so theirs count as not audited. No row is touched."""
+    """Gives a pipeline that shares its table a separate one. Nothing it loaded is there, so its windows count as not loaded; what
+    is left of the rows of those that keep the shared one is unknown, so theirs count as not audited. No row is touched."""
     parse_table(table)
     with engine.begin() as connection:
         registered = to_pipeline(pipeline_row(connection, pipeline_name, lock=True))
@@ -65,7 +65,7 @@ def loaded_count(connection: Connection, pipeline_name: str) -> int:
 def give_table(connection: Connection, pipeline_name: str, moved: Moved, now: datetime) -> None:
     row_of, window, attempt = schema.pipeline, schema.window, schema.attempt
     connection.execute(update(row_of).where(row_of.c.name == pipeline_name).values(table_name=moved.after))
-    # Windows before attempts, in the order in which a commit locks them: one that was on its way is through, or refused.
+    # Windows before attempts, the order in which a commit locks them: a commit in progress either completes first or is refused.
     connection.execute(update(window).where(window.c.pipeline == pipeline_name).values(UNLOADED))
     mine = select(window.c.id).where(window.c.pipeline == pipeline_name)
     running = (attempt.c.window_id.in_(mine), attempt.c.state == ATTEMPT_RUNNING)

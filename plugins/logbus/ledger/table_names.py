@@ -1,7 +1,7 @@
-"""Names of tables: where they lie, taken apart, and made comparable. Without SQLAlchemy: Spark's workers need them, too.
+"""Table names: their schemas, parsing, and a canonical form. Without SQLAlchemy: Spark workers need them too.
 
-A name is taken as it is written, upper and lower case included, because statements always quote it; so `T` and `t` are two tables
-of PostgreSQL. Only the schema may be left out: `t` is `public.t`, and the ledger keeps the shorter form.
+A name is taken as it is written, case included, because statements always quote it; so `T` and `t` are two tables in PostgreSQL.
+Only the schema may be omitted: `t` is `public.t`, and the ledger stores the shorter form.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from logbus.errors import UserError
 from logbus.model import utc
 
 SCHEMA = "logbus"
-STAGING_SCHEMA = "logbus_staging"  # tables of attempts under way; whatever is in it may be dropped with its attempt
+STAGING_SCHEMA = "logbus_staging"  # tables of running attempts; everything in it may be dropped with its attempt
 LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
 
 TASK_COLUMN = "_task"  # in staging: the Spark task attempt that wrote the row
 
 SCHEMA_DEFAULT = "public"
 
-# PostgreSQL cuts longer names silently, and two cut names may be the same.
+# PostgreSQL silently truncates longer names, and two truncated names may be the same.
 NAME_BYTES_MAX = 63
 
 LEAF_SUFFIX_BYTES = len("_201505171000")
 
 
 def quoted(name: str) -> str:
-    """An identifier as SQL takes it, whatever it holds."""
+    """An SQL identifier, whatever characters it contains."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -57,18 +57,18 @@ def parse_table(text: str) -> TableName:
 
 
 def canonical_table(text: str) -> str:
-    """The one form that the ledger keeps and compares: `t` for `public.t`."""
+    """The one form that the ledger stores and compares: `t` for `public.t`."""
     return text.removeprefix(f"{SCHEMA_DEFAULT}.")
 
 
 def aliases_of(text: str) -> tuple[str, ...]:
-    """Every form in which a table may stand in a ledger from before names were made canonical."""
+    """Every form that a table's name may have in a ledger from before names were made canonical."""
     canonical = canonical_table(text)
     return (canonical,) if "." in canonical else (canonical, f"{SCHEMA_DEFAULT}.{canonical}")
 
 
 def leaf_name(target: TableName, window_start: datetime) -> TableName:
-    """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` do not want the same one."""
+    """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` get different ones."""
     base = target.name if target.schema == "public" else f"{target.schema}.{target.name}"
     return TableName(name=f"{base}_{utc(window_start):%Y%m%d%H%M}", schema=LEAF_SCHEMA)
 

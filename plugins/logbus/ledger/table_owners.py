@@ -1,9 +1,9 @@
-"""One table, one pipeline: two that load into one would delete each other's rows.
+"""One table, one pipeline: two pipelines that load into the same table would delete each other's rows.
 
-Names are compared in their canonical form. A ledger from before that may hold two pipelines that name one table differently:
-nothing is loaded by either until one has a table of its own, because nobody can tell whose rows a leaf of it holds. Catalogs of
-Iceberg and some file systems take `Web` and `web` for one name, so where rows are files names that differ in nothing else are
-one, too.
+Names are compared in their canonical form. An older ledger may hold two pipelines with different names for the same table:
+neither may load anything until one gets its own table, because there is no telling whose rows a leaf of it holds. Iceberg
+catalogs and some file systems treat `Web` and `web` as the same name, so for sinks that write files, names that differ only in
+case are the same too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def are_files(pipeline: Pipeline) -> bool:
 
 
 def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:
-    """`PipelineConflict` where another pipeline is registered for the pipeline's table, by whichever name of it."""
+    """`PipelineConflict` if another pipeline is registered for the pipeline's table, under any form of its name."""
     if others := others_of_table(connection, pipeline):
         raise PipelineConflict(
             f"table {canonical_table(pipeline.table)} is loaded by pipeline {' and '.join(others)}: two pipelines need two "

@@ -1,7 +1,7 @@
-"""Before a load: do the records before its windows' boundaries still lie there?
+"""Before a load: are the records before its windows' boundaries still there?
 
-Most of them lie in the windows that are loaded, as the last record of one; the tasks meet them while they read, and compare them
-there (`Called.inside`). The others, usually one a partition, are read beforehand (`Called.outside`).
+Most of them are in the windows being loaded, each as the last record of one; the tasks encounter them while reading, and compare
+them then (`Called.inside`). The others, usually one per partition, are read beforehand (`Called.outside`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """The witnesses of some windows, each once. `needed_by`: whose boundary the record vouches for."""
+    """The witnesses of some windows, each once. `needed_by`: the windows for whose boundaries the record is the witness."""
 
     inside: Mapping[int, Mapping[Place, Witness]] = field(default_factory=dict)  # by window
     outside: Mapping[Place, Witness] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def call(engine: Engine, windows: Sequence[FrozenWindow]) -> Called:
 
 
 def boundaries_of(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[tuple[str, int, datetime], Witness]:
-    """By topic id, partition and instant."""
+    """The boundaries' witnesses by topic id, partition and instant."""
     row_of = schema.boundary
     instants = {at for window in windows for at in (window.interval.start, window.interval.end)}
     names, topics = {window.pipeline for window in windows}, {window.topic_id for window in windows}
@@ -69,7 +69,7 @@ def boundaries_of(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[tuple
 
 
 def unreadable(pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindow], called: Called) -> dict[int, WindowError]:
-    """By window why its records cannot be loaded: they are gone, or are not those that it was frozen on."""
+    """By window, why its records cannot be loaded: they are gone, or are not those on which it was frozen."""
     if not windows:
         return {}
     facts = log.topic(windows[0].topic)
@@ -82,7 +82,7 @@ def unreadable(pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindo
 def another_log_under(
     pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindow], called: Called
 ) -> dict[int, LogChanged]:
-    """By window why the log that would be read is not the one it was frozen on; empty where it is."""
+    """By window, why the log that would be read is not the one on which it was frozen; empty if it is."""
     if not windows:
         return {}
     partitions = sorted({part.partition for window in windows for part in window.ranges})
@@ -100,7 +100,7 @@ def another_log_under(
 
 
 def changed_places(pipeline: Pipeline, log: OffsetLog, outside: Mapping[Place, Witness]) -> dict[Place, str]:
-    """Looks at all of them, one a partition at a time."""
+    """Checks all of them, one per partition at a time."""
     rest, changed = dict(outside), dict[Place, str]()
     while rest:
         turn = {partition: witness for (partition, _), witness in rest.items()}

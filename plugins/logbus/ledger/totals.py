@@ -1,7 +1,7 @@
-"""All pipelines in figures: nine statements in one read-only transaction, so that they fit together. A scrape asks for them.
+"""Figures on all pipelines: nine statements in one read-only transaction, so that they are consistent. Used by each scrape.
 
-It only looks and makes no ledger. What adds up (records by outcome, attempts) is counted from the ledger's rows, which
-are never deleted, so it is a true counter however often the exporter starts; a rerun adds an attempt, and so to the sums.
+It only reads and does not create a ledger. Totals (records by outcome, attempts) are counted from the ledger's rows, which are
+never deleted, so they are true counters however often the exporter restarts; a rerun adds an attempt, and thus to the totals.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ OUTCOMES = ("loaded", "dead_lettered", "filtered")
 ENDED = (COMMITTED, FAILED, SUPERSEDED)
 NO_PROBLEMS = ("[]", "null")
 
-# A query over all pipelines, and what a row of it says of one.
+# A query over all pipelines, and the function that stores a row of it in one pipeline's facts.
 Question = tuple[Callable[["PipelineFacts", Any], None], Callable[[], Select[Any]]]
 
 
 @dataclass(slots=True, kw_only=True)
 class PipelineFacts:
-    """A pipeline in the ledger's words; instants are None before the first."""
+    """A pipeline's figures from the ledger; instants are None before the first event."""
 
     name: str
     topic: str
@@ -63,7 +63,7 @@ class LedgerReading:
 
 
 def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
-    """The ledger at one moment. `LedgerMissing` where there is none, `WarehouseUnavailable` where nobody answers."""
+    """The ledger at one moment. `LedgerMissing` if there is none, `WarehouseUnavailable` if the server does not answer."""
     options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     with ledger_errors(), engine.connect().execution_options(**options) as connection:
         connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
@@ -71,7 +71,7 @@ def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
 
 
 def read_windows(engine: Engine) -> Mapping[str, PipelineFacts]:
-    """Only how many windows there are in which state, and up to where they are loaded."""
+    """Only how many windows are in each state, and up to when they are loaded."""
     with engine.connect() as connection:
         return filled(connection, OF_WINDOWS)
 
@@ -145,7 +145,7 @@ def redriven() -> Select[Any]:
 
 
 def with_window(of_window: Table) -> Join:
-    """The table's rows beside the window that each is of."""
+    """The table's rows joined with the window of each."""
     return of_window.join(WINDOW, WINDOW.c.id == of_window.c.window_id)
 
 

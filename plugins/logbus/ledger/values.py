@@ -1,9 +1,9 @@
-"""What a load leaves behind for its audits to compare values with (`window.values_hash`).
+"""What a load stores for later audits to compare values with (`window.values_hash`).
 
-The fingerprint says which records a window holds; as a column of the rows it says nothing about the columns beside it. So every
-commit keeps checksums over what it made public: of the rows where they lie in a table, of each file where they lie in files, and
-of the dead letters. Beside them the fingerprints of what was staged of each partition, which a filter makes others than those of
-what was read. A window that was loaded before there were such has None.
+The fingerprint identifies the records of a window; as a column of the rows it proves nothing about the other columns. So every
+commit stores checksums of what it made public: of the rows if the sink is a table, of each file if it writes files, and of the
+dead letters; and with them, by partition, the fingerprints of what was staged, which with a filter differ from those of what was
+read. A window loaded before there were checksums has None.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum:
-    """Sums over rows of a table in the database, by the records' partition. `columns`: name to type, those that are covered, as
-    they were when the checksum was taken.
+    """Sums over rows of a table in the database, by the records' partition. `columns`: the covered ones, name to type, as they
+    were when the checksum was taken.
 
-    `probe` is what the same functions make of values that are always the same: a server whose functions give another one (a new
-    major version, another machine) cannot take this checksum again.
+    `probe` is the result of the same functions for constant values: a server whose functions return something else (a new major
+    version, another machine) cannot reproduce this checksum.
     """
 
     sums: Mapping[str, str]
@@ -49,7 +49,7 @@ class Published:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Published:
-        """The opposite of `to_json`."""
+        """The inverse of `to_json`."""
         table, dead = (found[name] and Checksum(**found[name]) for name in ("table", "dead_letters"))
         staged = {int(partition): fingerprint for partition, fingerprint in found["staged"].items()}
         return cls(staged=staged, table=table, files=found["files"], dead_letters=dead)
@@ -63,7 +63,7 @@ class ValuesReport:
     notes: tuple[str, ...] = ()
 
 
-# Of a window that was loaded before there were checksums.
+# For a window that was loaded before there were checksums.
 NOT_WITNESSED = ValuesReport(
     notes=("loaded by a logbus that kept no checksum of the values: only counts and fingerprints are compared; load it again",)
 )

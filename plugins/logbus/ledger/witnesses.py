@@ -1,12 +1,12 @@
-"""Is it still the same log? Offsets alone do not tell: the last record before each boundary is kept, and looked at again.
+"""Is it still the same log? Offsets alone cannot show it: the last record before each boundary is stored, and checked again.
 
-Offsets are trusted because a log only ever grows at its end. It does not after a restore from a backup, after an unclean
-election, and where a topic was made again on a cluster that gives topics no ids: then it ends before offsets that are frozen, or
-holds other records there. The first is seen by the log's end. The second is seen by a boundary's witness, the last record before
-it: whatever was cut away before a boundary and written anew has changed that record, since the log grew over it. So one record a
+Offsets are trusted because a log only ever grows at its end. That does not hold after a restore from a backup, after an unclean
+election, or if a topic was recreated on a cluster without topic ids: then the log ends before frozen offsets, or holds other
+records there. The log end offset shows the first. A boundary's witness, the last record before it, shows the second: if anything
+before a boundary was truncated and written anew, that record has changed, since the log grew over it. So one record per
 partition vouches for all before it.
 
-A witness that is gone says nothing where retention has been, or compaction that the pipeline has declared.
+A missing witness proves nothing if retention deleted it, or compaction that the pipeline has declared.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from logbus.ledger.chain import Chain, ChainEnd
 from logbus.ledger.rows import Row
 from logbus.model import Pipeline, Witness
 
-# How far back a record is looked for, where the offsets just before a boundary hold none: the markers of transactions, holes of
-# compaction. A boundary behind more of them has no witness.
+# How far back to look for a record if the offsets just before a boundary hold none: transaction markers, gaps left by
+# compaction. A boundary after more of them than that has no witness.
 OFFSETS_SEARCHED = 1_000
 
 
 def refuse_another_log(engine: Engine, pipeline: Pipeline, topic_id: str, log: OffsetLog) -> None:
-    """`LogChanged` where the log is not the one on which the last boundaries were frozen; for those who only look."""
+    """`LogChanged` if the log is not the one on which the last boundaries were frozen; for callers that only read."""
     with engine.connect() as connection:
         reached = Chain(connection, pipeline.name, topic_id).ends()
     known = {part: end for part, end in reached.items() if part in log.topic(pipeline.topic).partitions}
@@ -41,7 +41,7 @@ def refuse_another_log(engine: Engine, pipeline: Pipeline, topic_id: str, log: O
 
 
 def refuse_if_shorter(pipeline: Pipeline, reached: Mapping[int, int], end_offsets: Mapping[int, int]) -> None:
-    """`reached`: by partition an offset up to which the log was once there. Ask for the ends after these were frozen."""
+    """`reached`: by partition, an offset that the log once reached. `end_offsets` must be read after these were frozen."""
     short = [
         f"{pipeline.topic}-{partition} ends at offset {end_offsets[partition]}, and windows are frozen up to {offset}"
         for partition, offset in sorted(reached.items())
@@ -52,7 +52,7 @@ def refuse_if_shorter(pipeline: Pipeline, reached: Mapping[int, int], end_offset
 
 
 def refuse_if_changed(pipeline: Pipeline, log: OffsetLog, ends: Mapping[int, ChainEnd]) -> None:
-    """Looks at the last frozen boundary of each partition: its witness vouches for everything before."""
+    """Checks the last frozen boundary of each partition: its witness vouches for everything before it."""
     expected = {partition: end.witness for partition, end in ends.items() if end.witness is not None}
     different = differences(pipeline, log, expected)
     if different:
@@ -60,14 +60,14 @@ def refuse_if_changed(pipeline: Pipeline, log: OffsetLog, ends: Mapping[int, Cha
 
 
 def differences(pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness]) -> dict[int, str]:
-    """By partition how the log differs at the witness's offset. Where retention was there, or compaction that the pipeline has
-    declared, no record is no difference."""
+    """By partition, how the log differs at the witness's offset. A missing record is not a difference if retention, or
+    compaction that the pipeline has declared, may have deleted it."""
     topic = pipeline.topic
     found = log.last_records(topic, places(expected))
     missing = not_found(pipeline, log, expected, found)
     if missing:
-        # A leader that has just been elected may show less for a moment. Asked for its end it answers when it knows what was
-        # shown before it.
+        # A newly elected leader may briefly expose less. A request for its end offset is answered only once it has caught up
+        # with what was exposed before its election.
         log.end_offsets(topic, missing, LATEST)
         found |= log.last_records(topic, places(missing))
         missing = not_found(pipeline, log, missing, found)
@@ -85,7 +85,7 @@ def places(expected: Mapping[int, Witness]) -> dict[int, tuple[int, int]]:
 def not_found(
     pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness], found: Mapping[int, Witness]
 ) -> dict[int, Witness]:
-    """Those which should be there. Asked for the log's start afterwards: it only rises."""
+    """The missing witnesses that should be there. The log start offset is read afterwards, since it only increases."""
     absent = {part: witness for part, witness in expected.items() if part not in found}
     starts = {} if pipeline.options.offset_gaps else log.start_offsets(pipeline.topic, absent)
     return {part: witness for part, witness in absent.items() if part in starts and starts[part] <= witness.offset}
@@ -94,7 +94,7 @@ def not_found(
 def last_before(
     log: OffsetLog, topic: str, offsets: Mapping[int, int], start_offsets: Mapping[int, int]
 ) -> dict[tuple[int, int], Witness]:
-    """By partition and offset the last record before it, which nearly always is the one just before."""
+    """By partition and offset, the last record before that offset, which is nearly always the one just before."""
     wanted = {part: offset for part, offset in offsets.items() if offset > start_offsets[part]}
     found = log.last_records(topic, {part: (offset - 1, offset) for part, offset in wanted.items()})
     holes = {part: offset for part, offset in wanted.items() if part not in found}
@@ -103,13 +103,13 @@ def last_before(
     return {(part, offsets[part]): witness for part, witness in found.items()}
 
 
-# Whose topic is it? A wrong broker has a topic of the same name, with another id: that is no topic made again. A cluster's id
-# is noted with the pipeline when it freezes for the first time, and again by a rebase. It is only asked for where something does
-# not fit, so a cluster that gets another id by itself (a new controller's disk) stops nothing.
+# Whose topic is it? A wrong broker may have a topic of the same name with another id: that topic was not recreated. The cluster
+# id is stored with the pipeline when it first freezes, and again by a rebase. It is only requested if something does not match,
+# so a cluster whose id has changed (a new controller's disk) stops nothing.
 
 
 def refuse_another_cluster(row: Row, log: OffsetLog) -> None:
-    """`row`: the pipeline's. Nothing is said where one of the two ids is not known."""
+    """`row`: the pipeline's. Nothing is raised if either of the two ids is unknown."""
     known = row["cluster_id"]
     found = log.cluster_id() if known else None
     if found is not None and found != known:
@@ -122,8 +122,8 @@ def refuse_another_cluster(row: Row, log: OffsetLog) -> None:
 
 @contextmanager
 def on_its_cluster(row: Row, log: OffsetLog) -> Iterator[None]:
-    """Around questions about a pipeline's topic. Where it is gone or another one, that may be because the broker is another one:
-    then that is the error, because the advice for the other two would leave the chain of windows."""
+    """Wraps requests about a pipeline's topic. If it is missing or another one, the broker may be the wrong one: then that is the
+    error to raise, because the advice in the other two would abandon the chain of windows."""
     try:
         yield
     except (TopicMissing, TopicRecreated):
@@ -132,8 +132,8 @@ def on_its_cluster(row: Row, log: OffsetLog) -> Iterator[None]:
 
 
 def topic_on_its_cluster(row: Row, log: OffsetLog) -> TopicFacts:
-    """The topic of a pipeline's row as it is there now, made again or not; `AnotherCluster` where it is one that merely has the
-    same name."""
+    """The pipeline's topic as it is now, recreated or not; `AnotherCluster` if it is one on another cluster that merely has
+    the same name."""
     with on_its_cluster(row, log):
         facts = log.topic(row["topic"])
     if facts.topic_id != row["topic_id"]:
@@ -142,6 +142,6 @@ def topic_on_its_cluster(row: Row, log: OffsetLog) -> TopicFacts:
 
 
 def remember_cluster(connection: Connection, row: Row, cluster_id: str | None) -> None:
-    """Notes the cluster of a pipeline of which none is known."""
+    """Stores the cluster id of a pipeline that has none yet."""
     mine = (schema.pipeline.c.name == row["name"], schema.pipeline.c.cluster_id.is_(None))
     connection.execute(update(schema.pipeline).where(*mine).values(cluster_id=cluster_id))

@@ -1,7 +1,7 @@
-"""Parsers: a record's value becomes a row, or a dead letter with the reason. Plain Python; Spark is not known here.
+"""Parsers: a record's value becomes a row, or a dead letter with the reason. Plain Python, independent of Spark.
 
 `parser_for(name, settings)` chooses from a table. A parser declares its columns (name to PostgreSQL type) and turns
-the bytes of one value into the values of those columns, in order; what it cannot parse raises `Unparsable`, whose
+the bytes of one value into the values of those columns, in order; a value it cannot parse raises `Unparsable`, whose
 `kind` is the dead letter's error class.
 """
 
@@ -36,7 +36,7 @@ PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Parser]] = {
 
 
 def parser_for(name: str, settings: Mapping[str, Any]) -> Parser:
-    """The parser a pipeline asks for, built for its settings: one of `PARSERS`, or the user's own `module:function`."""
+    """The parser that a pipeline names, built for its settings: one of `PARSERS`, or the user's own `module:function`."""
     if name not in PARSERS and ":" not in name:
         raise UserError(f"no parser {name!r}; a pipeline parses as one of {', '.join(PARSERS)}, or by module:function")
     parser = PARSERS[name](settings) if name in PARSERS else custom_parser(name, settings)

@@ -1,4 +1,4 @@
-"""What a parser is, and what every parser shares: decoding text that PostgreSQL can hold."""
+"""What a parser is, and what all parsers share: decoding text that PostgreSQL can store, and filtering rows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from logbus.errors import UserError
 
-# How much of an offending text an error repeats; the dead letter keeps all the bytes anyway.
+# How much of the offending text an error message quotes; the dead letter keeps all the bytes anyway.
 SHOWN_CHARACTERS_MAX = 120
 
 
 class Unparsable(ValueError):
-    """A value that is not what the parser reads. `kind` groups dead letters; the message says what is wrong."""
+    """A value that the parser cannot read. `kind` groups dead letters; the message says what is wrong."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -21,19 +21,19 @@ class Unparsable(ValueError):
 
 
 class Filtered(Exception):
-    """A value that a parser leaves out on purpose: it is counted, and neither loaded nor a dead letter."""
+    """A value that a parser leaves out on purpose: it is counted, but neither loaded nor a dead letter."""
 
 
-# Many values as Arrow columns in the order of `columns`; None where one of them wants to be looked at alone.
+# Many values as Arrow columns in the order of `columns`; None where at least one of them must be parsed individually.
 Quick = Callable[[Sequence[bytes]], Sequence[Any] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parser:
-    """`columns` are name to PostgreSQL type; `parse` gives their values in the same order, or raises `Unparsable` or `Filtered`.
+    """`columns` maps name to PostgreSQL type; `parse` returns their values in that order, or raises `Unparsable` or `Filtered`.
 
-    `quick`, where there is one, gives the same for many values at once, all of which parse. `of_no_value` is the row of a
-    record without a value (a tombstone); None: such a record is a dead letter.
+    `quick`, if set, returns the same for many values at once, provided all of them parse. `of_no_value` is the row of a
+    record without a value (a tombstone); if it is None, such a record is a dead letter.
     """
 
     columns: Mapping[str, str]
@@ -43,7 +43,7 @@ class Parser:
 
 
 def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
-    """The row of one record's value, which may have none."""
+    """The row of one record, whose value may be absent."""
     if value is not None:
         return parser.parse(value)
     if parser.of_no_value is None:
@@ -52,7 +52,7 @@ def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
 
 
 def decode(value: bytes) -> str:
-    """The value as text. PostgreSQL stores UTF-8 without NUL and nothing else."""
+    """The value as text. PostgreSQL stores only UTF-8 without NUL."""
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -63,23 +63,23 @@ def decode(value: bytes) -> str:
 
 
 def storable(text: str) -> str:
-    """Any text as PostgreSQL can hold it."""
+    """Any text, escaped where PostgreSQL could not store it."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def shown(text: str) -> str:
-    """The text's beginning, for an error message."""
+    """The beginning of the text, for an error message."""
     return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "...")
 
 
 # Leaving records out on purpose: `{"filter": {"status": [500, 503], "host": ["web-1"]}}`.
 #
-# A row is loaded if each of these columns holds one of its values; null may be one of them. The others are counted as filtered:
-# read = loaded + dead-lettered + filtered.
+# A row is loaded if each of these columns has one of the listed values, which may include null. Other rows are counted as
+# filtered: read = loaded + dead-lettered + filtered.
 
 
 def filtering(parser: Parser, wanted: Mapping[str, Sequence[Any]]) -> Parser:
-    """The parser with its rows filtered."""
+    """The parser with a filter on its rows."""
     names = list(parser.columns)
     if not isinstance(wanted, Mapping) or any(name not in names or not isinstance(wanted[name], list) for name in wanted):
         raise UserError(f"settings.filter maps columns to lists of values; the columns are {', '.join(names)}")

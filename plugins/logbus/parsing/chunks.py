@@ -1,8 +1,8 @@
-"""A chunk of values through a parser: columns of what parsed, and the rest one by one with the reason.
+"""A chunk of values through a parser: columns of what parsed, and each of the rest with the reason.
 
-A parser may have a QUICK way, which takes many values at once and gives Arrow columns, or None where at least one of them wants
-to be looked at alone. Then the chunk is halved and tried again, down to a few values that go one by one: a bad record among
-ten thousand costs a few dozen single looks and not ten thousand.
+A parser may have a QUICK path, which takes many values at once and returns Arrow columns, or None where at least one of them must
+be parsed individually. Then the chunk is halved and tried again, down to a few values that are parsed one by one: a bad record
+among ten thousand costs a few dozen individual parses, not ten thousand.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow as pa
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value
 from logbus.parsing.schemas import to_batch
 
-# A chunk of this many is not worth halving again.
+# A chunk of this size is not worth halving again.
 ONE_BY_ONE_MAX = 64
 
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """What became of a chunk. `rows` came from `places`; every other place was refused, with the reason, or filtered."""
+    """The result for a chunk. `rows` are from `places`; every other place was refused, with the reason, or filtered."""
 
     rows: pa.RecordBatch
     places: Sequence[int]
@@ -32,7 +32,7 @@ class Parsed:
 
 @dataclass(slots=True)
 class Gathered:
-    """What is known while a chunk is worked through."""
+    """The results so far of a chunk in progress."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
@@ -50,7 +50,7 @@ def parse_chunk(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None
 
 
 def spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], found: Gathered) -> Iterator[tuple[int, int]]:
-    """Takes what can be taken quickly, in order; gives the spans between that cannot."""
+    """Adds to `found`, in order, what the quick path can take; yields the spans in between that it cannot."""
     if parser.quick is None:
         yield 0, len(values)
         return
@@ -87,12 +87,12 @@ def one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]
         add_rows(rows, schema, found)
 
 
-# What Arrow raises over a value that is not of its column's type; its own kinds are of these.
+# What Arrow raises for a value that is not of its column's type; Arrow's own exceptions are subclasses of these.
 WRONG_TYPE = (TypeError, ValueError, OverflowError)
 
 
 def add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, found: Gathered) -> None:
-    """Rows by their places. A parser of the user's own may give values of any type: those rows are refused, one by one."""
+    """Rows by their places. A user's parser may return values of the wrong type: only those rows are refused."""
     try:
         batch = to_batch(rows.values(), schema)
     except WRONG_TYPE as error:
@@ -108,7 +108,7 @@ def add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, found: Gather
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of many, or of none."""
+    """Many batches, or none, as one."""
     arrays = [
         pa.concat_arrays([batch.column(place) for batch in batches]) if batches else pa.array([], kind)
         for place, kind in enumerate(schema.types)

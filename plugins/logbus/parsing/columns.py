@@ -1,4 +1,4 @@
-"""Columns that a pipeline's settings declare, and texts as values of their types.
+"""Columns declared in a pipeline's settings, and the conversion of text to their types.
 
 {"columns": {"host": "text", "status": "integer", "at": "timestamptz"}}
 """
@@ -16,7 +16,7 @@ from logbus.parsing.schemas import ARROW_TYPES
 
 
 def declared_columns(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The columns of the settings, name to type; none where there are none."""
+    """The columns declared in the settings, name to type; possibly none."""
     columns: Mapping[str, str] = settings.get("columns") or {}
     unknown = {str(kind) for kind in columns.values() if kind not in ARROW_TYPES or kind == "bytea"}
     reserved = [name for name in columns if name.startswith("_")]
@@ -29,7 +29,7 @@ def declared_columns(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def from_text(name: str, kind: str, text: str | None) -> Any:
-    """A text as its column's value; null stays null. Raises `Unparsable` where it is none."""
+    """A text as its column's value; null stays null. Raises `Unparsable` where the text is not of the column's type."""
     if text is None or kind == "text":
         return text
     convert = TEXT_CONVERTERS[kind]
@@ -51,7 +51,7 @@ def to_jsonb(text: str) -> str:
 
 
 def to_double(text: str) -> float:
-    if "_" in text:  # which Python takes between digits
+    if "_" in text:  # which Python accepts between digits
         raise ValueError(text)
     return float(text)
 

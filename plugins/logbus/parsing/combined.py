@@ -1,10 +1,10 @@
-r"""The combined access-log format of Apache and nginx; the common format is the same without its last two fields.
+r"""The combined access-log format of Apache and nginx; the common format is the same without the last two fields.
 
     host ident username [time] "request" status bytes "referer" "agent"
 
-Quoted fields hold \" and \\ escaped, and whatever a client sent. A request is `METHOD path PROTOCOL`; real logs also
-hold requests without protocol (HTTP/0.9) and lines of garbage that never were HTTP: those keep the whole text in
-`path`, the method and protocol being null, because the line itself is well formed. A field that is `-` is null.
+Quoted fields hold whatever a client sent, with \" and \\ escaped. A request is `METHOD path PROTOCOL`; real logs also
+contain requests without a protocol (HTTP/0.9) and garbage that never was HTTP: garbage is kept whole in `path`, with
+method and protocol null, because the line itself is well formed. A field that is `-` is null.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def null(field: str | None) -> str | None:
 
 
 def unescaped(field: str | None) -> str | None:
-    """A quoted field as the client sent it. Escapes other than of quote and backslash (\\xNN) stand for bytes, not
+    """A quoted field as the client sent it. Escapes other than those of quote and backslash (\\xNN) stand for bytes, not
     characters: they stay as written."""
     return null(field) if field is None or "\\" not in field else ESCAPE.sub(r"\1", field)
 
 
 def split_request(request: str) -> tuple[str | None, str | None, str | None]:
-    """Method, path and protocol; what is no HTTP request is all path."""
+    """Method, path and protocol; text that is not an HTTP request is all path."""
     match = REQUEST.fullmatch(request)
     if match is None:
         return None, unescaped(request), None

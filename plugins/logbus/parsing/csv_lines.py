@@ -1,10 +1,10 @@
-"""Lines of comma-separated values (RFC 4180), one record a line, in the order that the pipeline says.
+"""Lines of comma-separated values (RFC 4180), one record per line, with the fields in the order that the settings give.
 
     {"fields": ["time", "user", "amount"], "columns": {"time": "timestamptz", "amount": "double precision"}, "delimiter": ";"}
 
-`fields` are the columns in the order of the line, texts unless `columns` says otherwise. An empty field is null. A line with the
-fields' own names, which files begin with, is filtered: counted, and not a dead letter. A quoted field cannot go on in the next
-line: a record is a line.
+`fields` are the columns in the order of the line, text unless `columns` gives another type. An empty field is null. A header line
+with the fields' names is filtered: counted, but not a dead letter. A quoted field cannot continue on the next line: a record is
+one line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A parser of the user's own: `parse="mypackage.mymodule:my_parser"`.
+"""A user-defined parser: `parse="mypackage.mymodule:my_parser"`.
 
-The function takes the pipeline's settings and gives a `Parser`. What the parser raises over a value makes a dead letter with the
-error's name. The module must be importable where the tasks run.
+The function takes the pipeline's settings and returns a `Parser`. If the parser raises an exception for a value, that value is a
+dead letter with the exception's name as error class. The module must be importable where the tasks run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def guarded(parse: Callable[[bytes], Sequence[Any]]) -> Callable[[bytes], Sequence[Any]]:
-    """One value that a parser did not expect must not stop a window."""
+    """One value that the parser does not expect must not fail the window."""
 
     def guarded_parse(value: bytes) -> Sequence[Any]:
         try:
@@ -53,7 +53,7 @@ def guarded(parse: Callable[[bytes], Sequence[Any]]) -> Callable[[bytes], Sequen
 
 
 def guarded_quick(quick: Quick) -> Quick:
-    """What fails for many is looked at one by one."""
+    """Values on which the quick path fails are parsed one by one."""
 
     def guarded_columns(values: Sequence[bytes]) -> Sequence[Any] | None:
         try:

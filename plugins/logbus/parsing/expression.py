@@ -1,9 +1,9 @@
-"""A line that a regular expression of the pipeline's own takes apart.
+"""Lines split into columns by a regular expression from the pipeline's settings.
 
     {"pattern": "(?P<level>\\\\w+) (?P<took>\\\\d+)ms (?P<message>.*)", "columns": {"took": "integer"}}
 
-The pattern matches the whole line, without its line end. Its named groups are the columns, texts unless `columns` says
-otherwise; a group that took no part is null. How long a pattern may search is its author's to know.
+The pattern must match the whole line, without its line end. Its named groups are the columns, text unless `columns` gives
+another type; a group that took no part in the match is null. Nothing limits a match's time: backtracking is up to the author.
 """
 
 from __future__ import annotations

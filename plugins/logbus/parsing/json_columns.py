@@ -1,8 +1,8 @@
-"""JSON objects to columns, many at once: what `json_records` says of one object, in a third of the time.
+"""JSON objects to columns, many at once: the same result as `json_records`, in a third of the time.
 
-Arrow looks at a column's values in C and takes them if they are all of one type. Where it does not (a timestamp without a zone,
-seconds among milliseconds), the column's values go through their converter one by one. None means that some value was refused:
-which, and why, is for `json_records` to say. The two must agree on every value.
+Arrow converts a column's values in C if they are all of one type. Where it cannot (a timestamp without a zone,
+seconds among milliseconds), each value of the column goes through its converter. None means that some value was refused:
+`json_records` then finds which one, and why. The two must agree on every value.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def quick_whole(values: Sequence[bytes]) -> Sequence[pa.Array] | None:
 
 
 def are_plain(values: Sequence[bytes]) -> bool:
-    """All of them, which one look at all together tells of most."""
+    """Whether all values are plain; one search of the joined values settles most cases."""
     joined = b" ".join(values)
     has_no_sign = b"e-" not in joined and b"E-" not in joined
     return (has_no_sign and max(map(len, values)) < LONG_NUMBER_BYTES) or all(map(is_plain, values))
 
 
 def quick_columns(values: Sequence[bytes], columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[pa.Array] | None:
-    """The objects' members as columns; behind them, if asked for, objects of all others."""
+    """The objects' members as columns; then, if asked for, a column of objects with all other members."""
     found = objects(values)
     if found is None:
         return None
@@ -59,7 +59,7 @@ def quick_columns(values: Sequence[bytes], columns: Mapping[str, str], *, with_r
 
 
 def members(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Sequence[Sequence[Any]]:
-    """The members of each name. Most objects of a topic have all of them, and those are taken all at once."""
+    """The members of each name. Usually every object of a topic has all of them, and one `itemgetter` takes them at once."""
     try:
         if len(names) > 1:
             return list(zip(*map(itemgetter(*names), found), strict=True))
@@ -69,7 +69,7 @@ def members(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Sequenc
 
 
 def objects(values: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    """All values as objects that PostgreSQL can hold, or None."""
+    """All values as objects that PostgreSQL can store, or None."""
     try:
         found = list(map(orjson.loads, values))
     except orjson.JSONDecodeError:
@@ -77,7 +77,7 @@ def objects(values: Sequence[bytes]) -> list[dict[str, Any]] | None:
     return None if set(map(type, found)) != {dict} or ESCAPED_NUL in b" ".join(values) else found
 
 
-# What Arrow and the converters raise where a value is not of the type asked for.
+# What Arrow and the converters raise for a value that is not of the requested type.
 REFUSALS = (TypeError, ValueError, OverflowError, OSError, Imprecise)
 
 
@@ -90,7 +90,7 @@ def column(values: Sequence[Any], kind: str) -> pa.Array | None:
 
 
 def together(values: Sequence[Any], kind: str) -> pa.Array | None:
-    """The column, if Arrow finds all values to be of one type, and of the right one."""
+    """The column, if Arrow finds that all values are of one type, and it is the right one."""
     if kind not in TYPED:
         return None
     kinds, convert = TYPED[kind]
@@ -111,7 +111,7 @@ def cast_to(kind: pa.DataType, *, safe: bool = True) -> Callable[[pa.Array], pa.
 
 
 def instants(array: pa.Array) -> pa.Array | None:
-    """ISO 8601 with a zone, or all milliseconds, or all seconds; on the calendar that Python has."""
+    """ISO 8601 with a zone, or all milliseconds, or all seconds; within the range of Python's datetime."""
     if array.type == pa.int64():
         array = array.cast(pa.timestamp("ms" if are_milliseconds(array) else "s", tz="UTC"))
     found = array.cast(TIMESTAMP)
@@ -127,7 +127,7 @@ def are_milliseconds(numbers: pa.Array) -> bool:
     return bool(span["min"] >= MILLISECONDS_FROM)
 
 
-# Which types Arrow may find, and what becomes of them; a double may be written as a whole number.
+# The types that Arrow may infer, and their conversion; a double may be written as a whole number.
 TYPED: Mapping[str, tuple[tuple[pa.DataType, ...], Callable[[pa.Array], pa.Array | None]]] = {
     "text": ((pa.string(),), cast_to(pa.string())),
     "integer": ((pa.int64(),), cast_to(pa.int32())),

@@ -1,8 +1,8 @@
-"""JSON objects. With declared columns each gets its member of that name; otherwise the object is one `data jsonb`.
+"""JSON objects. A declared column holds the member of its name; without declared columns the whole object is one `data jsonb`.
 
-Declared in the pipeline's settings: `{"columns": {"host": "text", "status": "integer", "at": "timestamptz"}}`. What a member
-may be is said in `json_records`. With `{"infer": true}` columns are added as records show them (`spark_jobs.inference`); what
-has none is kept in `_rest jsonb`.
+Declared in the pipeline's settings: `{"columns": {"host": "text", "status": "integer", "at": "timestamptz"}}`. `json_records`
+says which values a member may have. With `{"infer": true}` columns are added as they appear in records (`spark_jobs.inference`);
+members without a column are kept in `_rest jsonb`.
 """
 
 from __future__ import annotations

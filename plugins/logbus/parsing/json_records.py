@@ -1,11 +1,11 @@
 """One JSON object to the values of its columns.
 
-A member that is absent or null is null. A member that is not of its column's type makes a dead letter: a number is not
-taken from a string, nor a text from a number. A timestamp is an ISO 8601 instant or a number: seconds since the
+A member that is absent or null is null. A member that is not of its column's type makes a dead letter: a string is not
+converted to a number, nor a number to text. A timestamp is an ISO 8601 instant or a number: seconds since the
 epoch, or milliseconds from 100,000,000,000 on.
 
-What orjson takes is an object; what it refuses, the standard library explains. Two things that orjson takes need care: numbers
-beyond 64 bits, which it rounds, and numbers and characters that PostgreSQL's jsonb refuses.
+orjson parses the object; for a value that it refuses, the standard library finds the reason. Two things that orjson accepts need
+care: numbers beyond 64 bits, which it rounds, and numbers and characters that PostgreSQL's jsonb refuses.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import orjson
 
 from logbus.parsing.base import Unparsable, decode, shown
 
-# As seconds this is the year 5138, as milliseconds 1973: no log is in doubt.
+# As seconds this is the year 5138, as milliseconds 1973: unambiguous for any log.
 MILLISECONDS_FROM = 100_000_000_000
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_members(value: bytes, columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[Any]:
-    """The object's members, in the columns' order; behind them, if asked for, an object of all others."""
+    """The object's members in the columns' order; then, if asked for, an object of all other members."""
     found = parse_object(value)
     row = [member(found, name, kind, value) for name, kind in columns.items()]
     return [*row, rest_text(found, columns, value)] if with_rest else row
@@ -50,7 +50,7 @@ def rest_text(found: Mapping[str, Any], columns: Mapping[str, str], source: byte
 
 
 def member(found: Mapping[str, Any], name: str, kind: str, source: bytes) -> Any:
-    """One member as its column holds it. `source` is what `found` was parsed from."""
+    """One member as its column stores it. `source` is what `found` was parsed from."""
     value = found.get(name)
     try:
         return None if value is None else CONVERTERS[kind](value)
@@ -77,13 +77,13 @@ ESCAPED_NUL = b"\\u0000"
 
 
 def refuse_nul(found: dict[str, Any]) -> None:
-    """An escape can spell what plain text cannot; one behind another backslash spells six characters."""
+    """The escape \\u0000 stands for a NUL character; after another backslash it is just six characters."""
     if ESCAPED_NUL in orjson.dumps(found).replace(b"\\\\", b""):
         raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
 
 
 def explained(value: bytes, error: Exception) -> Unparsable:
-    """Why a value was refused, in the standard library's words where it has some."""
+    """Why a value was refused: the standard library's error where it has one, else orjson's."""
     try:
         text = decode(value)
         found = DECODER.decode(text)
@@ -106,13 +106,13 @@ def refuse_constant(name: str) -> float:
 
 DECODER = json.JSONDecoder(parse_constant=refuse_constant)  # made once: json.loads would make one for each record
 
-# PostgreSQL's numeric has 16,383 digits behind the point: what may have more is written anew, its numbers as doubles.
+# PostgreSQL's numeric has at most 16,383 digits after the point: an object that may exceed it is rewritten with doubles.
 TINY_NUMBER = re.compile(rb"\d[eE]-\d{4}")
 LONG_NUMBER_BYTES = 15_000
 
 
 def parse_whole(value: bytes) -> Sequence[Any]:
-    """The object's text for jsonb: as it was sent, unless it may hold a number that PostgreSQL refuses."""
+    """The object's text for jsonb: as it was sent, unless it may contain a number that PostgreSQL refuses."""
     parse_object(value)
     text = value.decode()
     return (text if is_plain(value) else exact_text(DECODER.decode(text)),)
@@ -132,7 +132,7 @@ class Imprecise(Exception):
     """orjson may have rounded a number: the standard library keeps all its digits."""
 
 
-# How orjson writes a whole number beyond 64 bits, which it takes for a double: 1e23, or 1e+23.
+# How orjson writes a whole number beyond 64 bits, which it reads as a double: 1e23, or 1e+23.
 ROUNDED_NUMBER = re.compile(rb"(?:^|[\[:,])-?[\d.]+e\+?\d")
 
 

@@ -1,8 +1,8 @@
 r"""logfmt: `at=2015-05-17T10:00:00Z level=info msg="started up" took=12ms debug`.
 
-Pairs divided by spaces. A value with spaces stands in double quotes, in which \" and \\ and \n, \t, \r are escapes; others stay
-as written. A word without a value is true. With declared columns each gets its pair of that name; otherwise all pairs are one
-`data jsonb` of texts.
+Pairs separated by spaces. A value with spaces is in double quotes, in which \" and \\ and \n, \t, \r are escapes; others stay
+as written. A word without a value is true. A declared column holds the pair of its name; without declared columns all pairs are
+one `data jsonb` of strings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse_whole(value: bytes) -> Sequence[Any]:
 
 
 def parse_pairs(value: bytes) -> dict[str, str]:
-    """The pairs of a line; of two with one name the later counts."""
+    """The pairs of a line; of two with the same name the later one counts."""
     text = decode(value).rstrip()
     found: dict[str, str] = {}
     place = 0

@@ -1,7 +1,7 @@
 """nginx's access log as JSON: `log_format json escape=json '{"time_iso8601":"$time_iso8601","remote_addr":"$remote_addr",...}'`.
 
-nginx writes every variable as a text, empty where there is none, and names are whatever the format says; these columns are found
-under nginx's own names of the variables. What else a line has is in `more jsonb`.
+nginx writes every variable as a string, empty where it has no value, and the member names are up to the format; these columns are
+found under nginx's own variable names and a few common ones. Anything else in a line is kept in `more jsonb`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from logbus.parsing.columns import from_text
 from logbus.parsing.combined import LINE as COMBINED_LINE
 from logbus.parsing.combined import split_request, to_instant
 
-# Column: its type, and the variables under which it is looked for.
+# Column: its type, and the member names under which it is looked up, in order.
 FIELDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "time": ("timestamptz", ("time_iso8601", "msec", "time_local", "time", "timestamp", "@timestamp")),
     "host": ("text", ("remote_addr", "client", "client_ip", "http_x_real_ip")),
@@ -26,7 +26,7 @@ FIELDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "status": ("integer", ("status",)),
     "bytes": ("bigint", ("body_bytes_sent", "bytes_sent", "bytes")),
     "request_time": ("double precision", ("request_time",)),
-    "upstream_time": ("text", ("upstream_response_time",)),  # of several upstreams, with commas between them
+    "upstream_time": ("text", ("upstream_response_time",)),  # for several upstreams, a comma-separated list
     "referer": ("text", ("http_referer", "referer", "referrer")),
     "agent": ("text", ("http_user_agent", "agent", "user_agent")),
 }
@@ -59,7 +59,7 @@ def parse_line(value: bytes) -> Sequence[Any]:
 
 
 def field(found: Mapping[str, Any], name: str, kind: str, variables: Sequence[str], taken: set[str]) -> Any:
-    """The first of the variables that says something; notes it as taken."""
+    """The value of the first variable that is not empty; adds the variables it has looked at to `taken`."""
     for variable in variables:
         said = found.get(variable)
         if said is None or isinstance(said, dict | list | bool):
@@ -72,7 +72,7 @@ def field(found: Mapping[str, Any], name: str, kind: str, variables: Sequence[st
 
 
 def local_time(text: str) -> Any:
-    """`17/May/2015:10:05:03 +0000`, as the combined format has it."""
+    """`17/May/2015:10:05:03 +0000`, as in the combined format."""
     match = COMBINED_LINE.fullmatch(f'- - - [{text}] "-" - -')
     if match is None:
         raise Unparsable("WrongType", f"time_local is not a time: {shown(text)}")

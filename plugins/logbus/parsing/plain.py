@@ -1,4 +1,4 @@
-"""A record's value as it is: a line of text, or bytes, null where the record has none."""
+"""A record's value as it is: a line of text, or bytes, which are null if the record has no value."""
 
 from __future__ import annotations
 

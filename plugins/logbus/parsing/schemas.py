@@ -1,6 +1,6 @@
 """The Arrow schemas between a task and its sink: rows, dead letters, and the types that a parser may declare.
 
-JSON travels as text. A timestamp that no calendar reaches is null.
+JSON is passed as text. A timestamp outside the years 1 to 9999 is null.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-# A parser's columns by PostgreSQL's names (logbus.warehouse.target.COLUMN_TYPES).
+# The Arrow types of a parser's columns, by PostgreSQL's type names (logbus.warehouse.target.COLUMN_TYPES).
 ARROW_TYPES: Mapping[str, pa.DataType] = {
     "text": pa.string(),
     "integer": pa.int32(),
@@ -25,7 +25,7 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
     "bytea": pa.binary(),
 }
 
-# Marks a field whose text is JSON: a sink that has a type of its own for it looks here.
+# Marks a field whose text is JSON, for sinks that have a JSON type.
 JSON_FIELD = {b"logbus": b"json"}
 
 ROW_FIELDS = (
@@ -56,12 +56,12 @@ DEAD_LETTER_SCHEMA = pa.schema(
     ]
 )
 
-CALENDAR_MS_MIN = -62_135_596_800_000  # year 1: what Python, Arrow and PostgreSQL all can say
+CALENDAR_MS_MIN = -62_135_596_800_000  # year 1: the range that Python, Arrow and PostgreSQL all have
 CALENDAR_MS_MAX = 253_402_300_799_999  # year 9999
 
 
 def row_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """Where a row comes from, then the parser's columns."""
+    """The columns that say where a row comes from, then the parser's."""
     return pa.schema([*ROW_FIELDS, *(column_field(name, kind) for name, kind in columns.items())])
 
 
@@ -74,7 +74,7 @@ def is_json(field: pa.Field) -> bool:
 
 
 def timestamps(stamps_ms: pa.Array) -> pa.Array:
-    """Records' timestamps in milliseconds as instants; null where there is none (-1) or no calendar reaches."""
+    """Records' timestamps in milliseconds as instants; null where there is none (-1) or it is out of range."""
     span = pc.min_max(stamps_ms).as_py()
     if span["min"] < 0 or span["max"] > CALENDAR_MS_MAX:
         return pa.array([stamp * 1000 if on_calendar(stamp) else None for stamp in stamps_ms.to_pylist()], TIMESTAMP)

@@ -4,8 +4,8 @@
     2015-05-17T10:05:03.123456+02:00 web1 sshd[7]: Accepted publickey for jane
     <34>1 2015-05-17T10:05:03.003Z web1 su - ID47 [x@32473 class="high"] 'su root' failed
 
-The first kind says neither year nor zone, so its `time` is null: the record's own `_timestamp` is the collector's reading of it.
-Facility and severity are those of the priority in front, by their names; files seldom have one. Structured data are a `jsonb`,
+The first kind has neither year nor zone, so its `time` is null: the record's `_timestamp` is the collector's reading of it.
+Facility and severity are the names for the leading priority, which files seldom have. Structured data is a `jsonb`,
 by element and name.
 """
 
@@ -66,7 +66,7 @@ def parse_line(value: bytes) -> Sequence[Any]:
         )
     line = FILE_LINE.fullmatch(text)
     priority, time, host, program, pid, message = line.groups() if line else (None,) * 6
-    # An ISO time and two words are how anybody writes a line: in those a program has to be named.
+    # Lines of many other formats begin with an ISO time and two words: with an ISO time a program is required.
     if line is None or (time is not None and program is None):
         raise Unparsable("NotSyslog", f"neither `Mon DD HH:MM:SS host program[pid]: message` nor RFC 5424: {shown(text)}")
     return *names_of(priority, text), to_instant(time or "-", text), host, program, pid, None, None, message

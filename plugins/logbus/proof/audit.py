@@ -1,10 +1,10 @@
-"""The second witness: after the commit, somebody else counts again.
+"""The second witness: an independent count after the commit.
 
-The table is counted anew (not the numbers the load wrote), checksums of its values are taken again, the ledger is compared, and
-the broker is asked whether it still holds the same topic and the same offsets. Exact, or every difference is named with its
-partition and how many. Records that retention has deleted since are no fault of the load: the window is audited and noted as no
-longer replayable. Where producers number their records, what did not arrive at the broker is found as well. Where
-records are stamped with other hours than their window's, the notes say with which.
+The table is counted anew (not the numbers that the load wrote), checksums of its values are taken again, both are compared with
+the ledger, and the broker is asked whether it still has the same topic and offsets. The result is exact, or every difference is
+named with its partition and count. Records that retention has deleted since are not a fault of the load: the window is audited
+and noted as no longer replayable. If producers number their records, those that did not reach the broker are found as well. If
+records are stamped with other hours than their window's, the notes list those hours.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from logbus.proof.producers import check_producers
 
 
 class Recounts(Protocol):
-    """A sink, as far as the audit knows it."""
+    """What the audit needs of a sink."""
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         """Counts the window's public rows and dead letters anew."""
@@ -41,7 +41,7 @@ class Recounts(Protocol):
 
 
 class AuditedLog(Protocol):
-    """The broker, as far as the audit knows it."""
+    """What the audit needs of the broker."""
 
     def topic(self, name: str) -> TopicFacts: ...
 
@@ -54,22 +54,22 @@ SinkFor = Callable[[Pipeline, Engine], Recounts]
 
 HEAD_UNKNOWN = "the window's head is unknown: records were gone, or may have been, before they were read"
 
-# How often a window may be loaded again under an audit's eyes before it says what it sees.
+# How many times an audit counts again because the window was reloaded during it, before it reports what it has.
 LOOKS_MAX = 5
 
 
 def audit_window(
     engine: Engine, log: OffsetLog, pipeline_name: str, start: datetime, now: datetime, sink_for: SinkFor
 ) -> AuditReport:
-    """Counts and compares; keeps the outcome in the ledger. The report says whether it is exact; it raises only where the
-    broker cannot be asked, or is not the pipeline's."""
+    """Counts, compares and stores the outcome in the ledger. Whether it is exact is in the report; it raises only if the
+    broker cannot be reached or is not the pipeline's."""
     ledger = Ledger(engine)
     pipeline = ledger.pipeline(pipeline_name)
     window, found, values = count_again(ledger, sink_for(pipeline, engine), pipeline_name, start)
     refuse_another_broker(engine, log, window)
     notes = [*values.notes, *map(other_records_text, window.other_records)]
-    # The broker is asked after the table was counted. What retention deletes between the two is then still a note about replays;
-    # the other way round, a window could be called replayable which no longer was so when its audit was written down.
+    # The broker is asked after the table is counted. What retention deletes in between is then still noted as not replayable;
+    # the other way round, a window could be called replayable that no longer was when its audit was stored.
     problems = [*table_problems(pipeline, window, found), *values.problems, *broker_problems(log, pipeline, window, notes)]
     notes += accepted_losses(window)
     wrong, odd = check_producers(engine, pipeline, window)
@@ -81,7 +81,7 @@ def audit_window(
 
 
 def refuse_another_broker(engine: Engine, log: OffsetLog, window: FrozenWindow) -> None:
-    """`AnotherCluster`, where the broker has a topic of the same name: its id would look as if the topic had been made again."""
+    """`AnotherCluster` if another cluster has a topic of the same name: by its id the topic would seem to have been recreated."""
     with engine.connect() as connection:
         row = pipeline_row(connection, window.pipeline)
     with on_its_cluster(row, log):
@@ -93,11 +93,11 @@ def refuse_another_broker(engine: Engine, log: OffsetLog, window: FrozenWindow) 
 def count_again(
     ledger: Ledger, sink: Recounts, pipeline_name: str, start: datetime
 ) -> tuple[FrozenWindow, Mapping[int, PartitionTally], ValuesReport]:
-    """The window, what the table holds of it and whether its values are those loaded, all of one moment: a reload or a redrive
-    that commits between the looks would be taken for a fault."""
+    """The window, what the table holds of it and whether its values are those loaded, all from the same moment: a reload or
+    redrive committed in between would look like a fault."""
     window = ledger.window(pipeline_name, start)
     for _ in range(LOOKS_MAX):
-        is_loaded = window.counts is not None  # otherwise there may be no table
+        is_loaded = window.counts is not None  # otherwise the table may not exist
         found = sink.recount(window) if is_loaded else {}
         values = sink.compare_values(window) if is_loaded else ValuesReport()
         now = ledger.window(pipeline_name, start)
@@ -108,12 +108,12 @@ def count_again(
 
 
 def as_loaded(window: FrozenWindow) -> tuple[object, ...]:
-    """What every load and every redrive that moves something changes."""
+    """What changes with every load, and with every redrive that moves a record."""
     return window.loaded_attempt, window.counts, window.values_hash
 
 
 def accepted_losses(window: FrozenWindow) -> Iterator[str]:
-    """Said at every audit, forever."""
+    """Reported by every audit, forever."""
     if window.loss_accepted is not None:
         lost = sum(part.lost for part in window.ranges)
         told = f"{lost} records are lost" if lost else HEAD_UNKNOWN
@@ -127,8 +127,8 @@ def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int,
         return
     if window.head_unknown and window.loss_accepted is None:
         yield f"{HEAD_UNKNOWN}, so nothing can prove it whole"
-    # A filter leaves holes in the offsets of the rows, as compaction does. Then not every offset can be asked for; that none is
-    # there twice or lies outside of the range still can, and the sums below still have to be right.
+    # A filter leaves gaps in the rows' offsets, as compaction does. Then not every offset can be required, but that none occurs
+    # twice or is outside the range still is, and the sums below still have to match.
     gaps_allowed = pipeline.options.offset_gaps or counts.filtered > 0
     yield from tally.problems(window, found, {}, gaps_allowed=gaps_allowed)
     yield from ledger_problems(window, counts, found)
@@ -144,8 +144,8 @@ def ledger_problems(window: FrozenWindow, counts: WindowCounts, found: Mapping[i
         difference = dead_lettered - counts.dead_lettered
         yield f"{dead_lettered} dead letters are kept, {counts.dead_lettered} were written ({difference:+d})"
     fingerprint = as_text(combine(part.fingerprint for part in found.values()))
-    # The load's fingerprint is over all that was read. Records that a filter left out have no row whose hash could be added, so
-    # with a filter only the fingerprint of what was staged can be compared, partition by partition, below.
+    # The load's fingerprint covers all records read. Records that a filter left out have no row whose hash could be added, so
+    # with a filter only the fingerprints of what was staged can be compared, partition by partition, below.
     if counts.filtered == 0 and fingerprint != window.fingerprint:
         yield f"the rows' fingerprint is {fingerprint}, the load's was {window.fingerprint}: some row is another record's"
     if window.values_hash is not None:
@@ -153,7 +153,7 @@ def ledger_problems(window: FrozenWindow, counts: WindowCounts, found: Mapping[i
 
 
 def staged_problems(window: FrozenWindow, found: Mapping[int, PartitionTally], staged: Mapping[int, str]) -> Iterator[str]:
-    """The same by partition, and without what a filter left out: of that no row tells."""
+    """The same by partition, and without what a filter left out, which has no rows."""
     for part in window.ranges:
         is_now = as_text(found[part.partition].fingerprint if part.partition in found else 0)
         was = staged.get(part.partition, as_text(0))
@@ -162,15 +162,15 @@ def staged_problems(window: FrozenWindow, found: Mapping[int, PartitionTally], s
 
 
 def hour_notes(engine: Engine, window: FrozenWindow) -> list[str]:
-    """Where records are stamped with other hours than their window's. It is no fault of the load: the offsets are what they
-    must be; but the hour is not what its name says."""
+    """Notes on records stamped with other hours than their window's. That is not a fault of the load, since the offsets are
+    right, but the window then holds other hours than its name suggests."""
     with engine.connect() as connection:
         found = stamped_hours(connection, window)
     return found.sentences() if found is not None and found.is_remarkable else []
 
 
 def broker_problems(log: AuditedLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
-    """What the broker says today; deleted records are put down in `notes`."""
+    """How the broker's log differs from the window today; deleted records are added to `notes`."""
     facts = log.topic(window.topic)
     if facts.topic_id != window.topic_id:
         became = "has another log" if SET_ASIDE in window.topic_id else "was deleted and made again"

@@ -1,8 +1,8 @@
-"""Do two loads hold the same records? Attempts of a window, two windows, or a window and the broker as it is now.
+"""Do two loads hold the same records? Attempts at a window, two windows, or a window and the broker as it is now.
 
-Each is put as one `WindowReading`: how many records in which range of which partition, and the fingerprint of just those. Two
-readings with the same fingerprints are of the same records; where they differ, the partition is named, and what the broker
-does not hold any more is named by its offsets.
+Each side is one `WindowReading`: how many records in which range of which partition, and the fingerprint of just those. Two
+readings with the same fingerprints are of the same records; if they differ, the partition is named, and what the broker no
+longer holds is listed by offset.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from logbus.ledger.retained import refuse_if_recreated
 from logbus.model import FrozenWindow, OffsetRange
 from logbus.proof.history import AttemptRecord, WindowHistory
 
-# Of each partition; a compacted topic has a hole at every second offset.
+# Per partition; a compacted topic may have a gap at every second offset.
 HOLES_TOLD_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPartition:
-    """What was read of a partition's range. `holes` are ranges of offsets [start, end) that held no record."""
+    """What was read from a partition's range. `holes` are ranges of offsets [start, end) that held no record."""
 
     range: tuple[int, int]
     read: int
@@ -34,7 +34,7 @@ class ComparedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowReading:
-    """One side of a comparison. `partitions` None: the ledger kept only the window's sums."""
+    """One side of a comparison. `partitions` None: the ledger has only the window's totals."""
 
     name: str
     read: int
@@ -45,7 +45,7 @@ class WindowReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordDifference:
-    """One thing that is not the same."""
+    """One property in which two readings differ."""
 
     what: str
     left: Any
@@ -53,7 +53,7 @@ class RecordDifference:
 
 
 def compare(left: WindowReading, right: WindowReading) -> list[RecordDifference]:
-    """Everything in which two readings differ; empty means that they hold the same records, loaded alike."""
+    """Everything in which two readings differ; empty means that they hold the same records, with the same results."""
     pairs: list[tuple[str, Any, Any]] = [("records", left.read, right.read), ("fingerprint", left.fingerprint, right.fingerprint)]
     both = sorted(set(left.results) & set(right.results))
     pairs += [(name, left.results[name], right.results[name]) for name in both]
@@ -70,12 +70,12 @@ def partition_pairs(part: int, left: ComparedPartition | None, right: ComparedPa
     yield f"partition {part} offsets", list(left.range), list(right.range)
     yield f"partition {part} records", left.read, right.read
     yield f"partition {part} fingerprint", left.fingerprint, right.fingerprint
-    if left.fingerprint != right.fingerprint:  # otherwise both have the same holes: transactions and compaction make them
+    if left.fingerprint != right.fingerprint:  # otherwise both have the same gaps, from transactions and compaction
         yield f"partition {part} offsets without a record", list(map(list, left.holes)), list(map(list, right.holes))
 
 
 def attempt_reading(history: WindowHistory, number: int) -> WindowReading:
-    """What an attempt loaded; `WindowUnknown` where it was never committed."""
+    """What an attempt loaded; `WindowUnknown` if it was never committed."""
     window, record = history.window, history.attempt(number)
     if record is None or record.counts is None or record.fingerprint is None:
         what = "is not there" if record is None else f"is {record.state}: only what was committed can be compared"
@@ -93,7 +93,7 @@ def attempt_reading(history: WindowHistory, number: int) -> WindowReading:
 def partitions_of(window: FrozenWindow, record: AttemptRecord) -> Mapping[int, ComparedPartition] | None:
     if record.partitions is None:
         return None
-    nothing = {"read": 0, "fingerprint": as_text(0)}  # a partition without records is not in it
+    nothing = {"read": 0, "fingerprint": as_text(0)}  # partitions without records are absent
     found = {part.partition: (part, record.partitions.get(str(part.partition), nothing)) for part in window.ranges}
     return {
         number: ComparedPartition(
@@ -104,7 +104,7 @@ def partitions_of(window: FrozenWindow, record: AttemptRecord) -> Mapping[int, C
 
 
 def loaded_reading(history: WindowHistory) -> WindowReading:
-    """What is public of a window; `WindowUnknown` where nothing is."""
+    """What is public of a window; `WindowUnknown` if nothing is."""
     window = history.window
     if window.loaded_attempt is None or window.counts is None or window.fingerprint is None:
         raise WindowUnknown(f"window {window.interval} of {window.pipeline} is not loaded: there is nothing to compare")
@@ -119,7 +119,7 @@ def loaded_reading(history: WindowHistory) -> WindowReading:
 
 
 class ComparedRecord(Protocol):
-    """A consumed message, as far as its hash needs it."""
+    """What its hash needs of a consumed message."""
 
     def offset(self) -> int: ...
 
@@ -136,7 +136,7 @@ ReadRange = Callable[[OffsetRange], Iterable[ComparedRecord]]
 
 
 def broker_reading(window: FrozenWindow, log: OffsetLog, read: ReadRange) -> WindowReading:
-    """Reads what the broker holds of a window now. `read` gives the records of a range, which it may cut at its head.
+    """Reads what the broker holds of a window now. `read` returns the records of a range; its head may already be deleted.
 
     Raises `TopicRecreated`, `ShortRead` or `BrokerUnavailable`.
     """

@@ -1,7 +1,7 @@
-"""Dead letters of a window by the shape of their error: a thousand that fail alike are one thing to look at.
+"""Dead letters of a window by the shape of their error: a thousand that fail in the same way are one thing to look at.
 
-The shape is the error without what belongs to one record: the piece of its value at the end, and numbers, which are N. Shapes are
-told by share, the most frequent first, with the first few records of each.
+The shape is the error without what is specific to one record: the excerpt of its value at the end, and numbers, which become N.
+Shapes are listed by frequency, the most frequent first, with the first few records of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ERROR_CHARACTERS_MAX = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """`count` dead letters of one class whose errors read alike; `samples` are the first of them, as JSON-ready values."""
+    """`count` dead letters of one class with errors of the same shape; `samples` are the first of them, as JSON-ready values."""
 
     error_class: str
     error: str
@@ -36,17 +36,17 @@ class Shape:
         return {"error_class": self.error_class, "error": self.error, "count": self.count, "samples": self.samples}
 
 
-# Parsers end an error with the record's text in quotes (logbus.parsing.base.shown): after a colon, "in" or "match". What stands
-# before it may have quotes, too ("member 'bytes' is not a valid bigint: ..."), so one of these has to. Numbers are masked after
-# that: "line 1 column 20" and "line 1 column 33" are one.
-# Only the beginning of an error is looked at: a parser of the user's own may write megabytes, and a back reference reads a long
-# text again and again.
+# Parsers end an error with the record's text in quotes (logbus.parsing.base.shown), after a colon, "in" or "match". The text
+# before it may have quotes too ("member 'bytes' is not a valid bigint: ..."), so one of these is required. Numbers are masked
+# after that: "line 1 column 20" and "line 1 column 33" are the same.
+# Only the beginning of an error is used: a custom parser may write megabytes, and a back reference scans a long text over and
+# over.
 HEAD = f"left(error, {ERROR_CHARACTERS_MAX})"
 WITHOUT_VALUE = rf"""regexp_replace(regexp_replace({HEAD}, '^(.*?)(:| in| match) ([''"]).*\3$', '\1\2'), '(:| in)$', '')"""
 SHAPE = rf"regexp_replace({WITHOUT_VALUE}, '\d+', 'N', 'g')"
 
-# Only places are ranked, and the few that are shown are looked up again: values may be megabytes, and a million records may have
-# failed.
+# Only partitions and offsets are ranked, and the few that are shown are looked up again: values may be megabytes, and a million
+# records may have failed.
 RANKED = text(
     f"""
     with ranked as (
@@ -71,7 +71,7 @@ RANKED = text(
 
 
 def shapes_of(connection: Connection, window_id: int) -> list[Shape]:
-    """The most frequent first, at most `SHAPES_MAX`."""
+    """The most frequent shapes first, at most `SHAPES_MAX`."""
     found: dict[tuple[str, str], Shape] = {}
     for row in connection.execute(RANKED, {"window_id": window_id, "bytes": VALUE_BYTES_KEPT_MAX}).mappings():
         key = row["error_class"], row["shape"]
@@ -81,7 +81,7 @@ def shapes_of(connection: Connection, window_id: int) -> list[Shape]:
 
 
 def sample_json(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """`key` and `value` as texts; where the bytes are none, the same in base64 beside a text of None. Long values are cut."""
+    """`key` and `value` as text; bytes that are not text are given in base64, with None as the text. Long values are cut."""
     shown: dict[str, Any] = {}
     is_cut = (row["value_bytes"] or 0) > VALUE_BYTES_KEPT_MAX
     for name in ("key", "value"):

@@ -1,7 +1,7 @@
-"""Dead letters: the records of a window that did not parse, kept with their bytes, their error and the run that met it.
+"""Dead letters: the records of a window that did not parse, kept with their bytes, their error and the run that encountered it.
 
-They belong to the window as much as its rows do: a load replaces both, a redrive moves some from here to there. Reading them is
-streaming, because nobody knows how many there are.
+They belong to the window just as its rows do: a load replaces both, a redrive turns some dead letters into rows. They are
+streamed when read, because there may be any number of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from logbus.wording import shown_value
 # Rows a stream holds at once; a value may be megabytes.
 STREAMED_ROWS = 50
 
-# What a batch of values holds at most, except that it always holds one.
+# The limits of a batch of values, which always holds at least one.
 BATCH_RECORDS_MAX = 1_000
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 
@@ -73,7 +73,7 @@ class ErrorGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which dead letters: of windows that start within [since, until], both included, and of one error class or any."""
+    """Which dead letters: of windows that start within [since, until], both inclusive, and of one error class or any."""
 
     pipeline: str
     since: datetime | None = None
@@ -93,7 +93,7 @@ class Selection:
 
 
 def groups(engine: Engine, selection: Selection) -> list[ErrorGroup]:
-    """How many of which class in which window: windows in order, the most frequent class first."""
+    """How many of each class in each window: windows in order, the most frequent class first."""
     window, dead = schema.window, schema.dead_letter
     count = func.count()
     query = (
@@ -127,7 +127,7 @@ def to_dead_letter(row: Any) -> DeadLetter:
 
 
 def dead_by_partition(connection: Connection, window_id: int) -> dict[int, int]:
-    """How many there are of a window."""
+    """How many dead letters a window has, by partition."""
     dead = schema.dead_letter
     query = select(dead.c.partition, func.count()).where(dead.c.window_id == window_id).group_by(dead.c.partition)
     return {partition: count for partition, count in connection.execute(query)}  # noqa: C416  # dict() of rows has no types
@@ -161,7 +161,7 @@ BATCH = text(
 
 
 def batches(connection: Connection, window_id: int) -> Iterator[list[Value]]:
-    """All values of a window in order, in batches of bounded size. What was given may be deleted before the next is asked for."""
+    """All values of a window in order, in batches of bounded size. A batch may be deleted before the next is requested."""
     partition, offset = -1, -1
     while True:
         place = {"window_id": window_id, "partition": partition, "offset": offset}

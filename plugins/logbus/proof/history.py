@@ -1,4 +1,4 @@
-"""Everything the ledger knows about one window: its ranges, its attempts, its dead letters, what redrives and audits changed."""
+"""Everything in the ledger about one window: its ranges, its attempts, its dead letters, and what redrives and audits changed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from logbus.proof.producers import StreamCount, streams_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt as it went. `counts`, `fingerprint` and `partitions` where it was committed (ledger version 0003 on).
+    """One attempt and its outcome. `counts`, `fingerprint` and `partitions` if it was committed (since ledger version 0003).
 
-    `task` is the Airflow task that began it, where one did (ledger version 0007 on), `definition` how it loaded (0008 on).
+    `task` is the Airflow task that began it, if one did (since version 0007), `definition` how it loaded (since 0008).
     """
 
     number: int
@@ -63,8 +63,8 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowHistory:
-    """`spans` are the first and last timestamps loaded of each partition, `dead_letters` their number by error class. `hours`
-    is None where nothing is loaded, or was loaded before hours were counted (ledger version 0008)."""
+    """`spans` are the first and last timestamps loaded in each partition, `dead_letters` their number by error class. `hours`
+    is None if nothing is loaded, or it was loaded before hours were counted (ledger version 0008)."""
 
     window: FrozenWindow
     attempts: tuple[AttemptRecord, ...]
@@ -80,7 +80,7 @@ class WindowHistory:
         return next((found for found in self.attempts if found.number == number), None)
 
     def summary(self) -> dict[str, Any]:
-        """As JSON-ready values: the window's own summary, and the rest beside it."""
+        """As JSON-ready values: the window's own summary plus the rest."""
         return {
             **self.window.summary(),
             "frozen_at": self.window.frozen_at and instant_text(self.window.frozen_at),
@@ -119,7 +119,7 @@ def window_history(engine: Engine, pipeline_name: str, start: datetime) -> Windo
 
 
 def changes_since(attempts: Sequence[AttemptRecord], loaded: int | None, registered: Pipeline) -> tuple[Difference, ...]:
-    """How the pipeline is defined otherwise now than by the attempt that is loaded."""
+    """How the pipeline's definition now differs from that of the loaded attempt."""
     definitions = [found.definition for found in attempts if found.number == loaded and found.definition is not None]
     return tuple(difference for known in definitions for difference in differences(pipeline_of(known), registered))
 
@@ -178,7 +178,7 @@ def audit_problems(connection: Connection, window_id: int) -> tuple[str, ...]:
 
 
 def other_records_text(note: Mapping[str, Any]) -> str:
-    """A reload that replaced records by others, as somebody had accepted."""
+    """The note on a reload that replaced records with others, as its run was allowed to."""
     return (
         f"{note['at']}: attempt {note['attempt']} of run {note['run_id']} replaced its records by others, as that run accepts: "
         f"{note['read_before']} records of fingerprint {note['fingerprint_before']} by {note['read_after']} of "

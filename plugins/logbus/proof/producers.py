@@ -1,8 +1,8 @@
 """Did everything that producers sent arrive? For producers that number their records (docs/producer-counts.md).
 
-A load keeps, for each window and stream, which numbers arrived. The audit of a window then asks, for each of its streams: is
-every number there from where the windows before left off up to the last one here? and did any come twice? What lies in windows
-that are not loaded, or that lost records to retention, cannot be known: that is noted and no problem.
+A load stores, for each window and stream, which numbers arrived. The audit of a window then checks, for each of its streams:
+is every number present, from where the windows before left off up to the last one here? And did any arrive twice? What is in
+windows that are not loaded, or that lost records to retention, is unknown: that is a note, not a problem.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSING_NAMED_MAX = 5
 
 
 def write_sent(connection: Connection, window_id: int, attempt: int, sent: Mapping[str, Numbers]) -> None:
-    """Replaces what is known of a window's streams, in the transaction that makes the attempt's rows public."""
+    """Replaces what is stored about a window's streams, in the transaction that makes the attempt's rows public."""
     table = schema.producer_count
     connection.execute(delete(table).where(table.c.window_id == window_id))
     rows = [row_values(window_id, attempt, stream, numbers) for stream, numbers in sent.items() if numbers.runs]
@@ -47,7 +47,7 @@ def row_values(window_id: int, attempt: int, stream: str, numbers: Numbers) -> d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCount:
-    """What arrived of a stream in one window. `runs` None: too many to keep."""
+    """What arrived from a stream in one window. `runs` None: too many to keep."""
 
     stream: str
     count: int
@@ -68,7 +68,7 @@ def to_count(row: Any) -> StreamCount:
 
 
 def streams_of(connection: Connection, window: FrozenWindow) -> list[StreamCount]:
-    """The streams of what is loaded of the window."""
+    """The streams in the window's loaded attempt."""
     table = schema.producer_count
     mine = (table.c.window_id == window.id, table.c.attempt == window.loaded_attempt)
     return [to_count(row) for row in connection.execute(select(table).where(*mine).order_by(table.c.stream)).mappings()]
@@ -103,14 +103,14 @@ def neighbours(connection: Connection, window: FrozenWindow, here: StreamCount) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFinding:
-    """A sentence about a stream; `is_certain` where no window that is not loaded could explain it."""
+    """A sentence about a stream; `is_certain` if no window that is not loaded could explain it."""
 
     text: str
     is_certain: bool = True
 
 
 def check_producers(engine: Engine, pipeline: Pipeline, window: FrozenWindow) -> tuple[list[str], list[str]]:
-    """Problems and notes. Both empty where no producer numbers its records, or all is well."""
+    """Problems and notes. Both are empty if no producer numbers its records, or nothing is wrong."""
     with engine.connect() as connection:
         found = [finding for here in streams_of(connection, window) for finding in check_stream(connection, window, here)]
     forgiving = pipeline.options.accept_producer_gaps or window.head_unknown or any(part.lost for part in window.ranges)
@@ -135,7 +135,7 @@ def check_stream(connection: Connection, window: FrozenWindow, here: StreamCount
 
 
 def beginning(connection: Connection, window: FrozenWindow, here: StreamCount) -> StreamFinding:
-    """A stream whose first numbers are in no window: they were sent before the first one or to a former topic, or are lost."""
+    """A stream whose first numbers are in no window: they were sent before the first window or to a former topic, or are lost."""
     told = f"producer {here.stream!r} begins with number {here.first}"
     if not is_read_from_the_first_record(connection, window):
         return StreamFinding(text=f"{told} in these windows", is_certain=False)
@@ -146,7 +146,7 @@ def beginning(connection: Connection, window: FrozenWindow, here: StreamCount) -
 def missing(
     connection: Connection, window: FrozenWindow, here: StreamCount, around: StreamNeighbours, elsewhere: list[Run]
 ) -> Iterator[StreamFinding]:
-    """The numbers between where the stream left off and its last one here that came nowhere."""
+    """The numbers between where the stream left off and its last one here that arrived in no window."""
     start = here.first if around.before is None else around.before + 1
     gone = list(holes([*(here.runs or ()), *elsewhere], start, here.last))
     if not gone:
@@ -177,14 +177,14 @@ FIRST_WINDOWS = text(
 
 
 def is_read_from_the_first_record(connection: Connection, window: FrozenWindow) -> bool:
-    """Whether every window up to this one is loaded whole, from offset 0 of every partition of the only topic that the pipeline
-    ever read."""
+    """Whether every window up to this one is completely loaded, from offset 0 of every partition of the only topic that the
+    pipeline ever read."""
     since, is_whole = connection.execute(FIRST_WINDOWS, {"pipeline": window.pipeline}).one()
     return bool(is_whole) and is_known(connection, window, since)
 
 
 def is_known(connection: Connection, window: FrozenWindow, since: datetime | None) -> bool:
-    """Whether all windows from `since` up to this one are loaded whole, with their streams counted."""
+    """Whether all windows from `since` up to this one are completely loaded, with their streams counted."""
     if since is None or since >= window.interval.start:
         return True
     query = text(

@@ -1,7 +1,7 @@
 """What tasks read: counted once, chunk by chunk in a worker, and from then on only added up.
 
-The same value travels from the worker to the driver and into the commit: a partition that two tasks read, and a window of many
-partitions, are sums of it. It is what the equation holds against the rows that were staged.
+The same value is passed from the worker to the driver and into the commit: a partition read by two tasks, and a window of many
+partitions, are sums of it. The equation compares it with the rows that were staged.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from logbus.proof.sent_numbers import Numbers, join_streams
 
 @dataclass(slots=True, kw_only=True)
 class ReadTally:
-    """Of records that were read: how many, how many of them were filtered out, and how many are stamped before (`late`) or after
-    (`early`) their window; bytes of keys and values. Fingerprints are sums modulo 2^64; `staged_fingerprint` leaves filtered
-    records out. `hours`: with which hours they are stamped. `sent`: by stream, of producers that number their records.
+    """The records read: how many, how many of them were filtered out, and how many are stamped before (`late`) or after
+    (`early`) their window; bytes of keys and values. Fingerprints are sums modulo 2^64; `staged_fingerprint` excludes filtered
+    records. `hours`: the hours with which they are stamped. `sent`: by stream, for producers that number their records.
     """
 
     read: int = 0
@@ -46,5 +46,5 @@ class ReadTally:
 
 
 def total(tallies: Iterable[ReadTally]) -> ReadTally:
-    """All of them together."""
+    """The sum of all of them."""
     return sum(tallies, ReadTally())

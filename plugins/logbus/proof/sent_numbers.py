@@ -1,9 +1,9 @@
-"""The numbers that producers give their records: which arrived, kept as runs instead of one by one. Pure, and light for workers.
+"""The numbers that producers give their records: which arrived, kept as runs instead of one by one. Pure, with few imports.
 
 A producer that wants to be checked adds the header `logbus-sent: <stream>:<number>` to every record. A STREAM is what one
 producer sends to one partition, in order; its numbers are 1, 2, 3 and so on. The set of numbers that arrived is kept as runs
-[first, last], usually one. Sets can be joined in any order (tasks, partitions, windows), so a count is exact whoever read what;
-and the number of records beside it tells how many arrived twice.
+[first, last], usually one. Sets can be joined in any order (tasks, partitions, windows), so the result is exact whichever task
+read what; compared with the number of records it shows how many arrived twice.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 SENT_HEADER = "logbus-sent"
 
-# A stream that comes in no order at all makes a run of every number; beyond this only its count is kept.
+# A stream that arrives in no order at all makes a run of every number; beyond this only its count is kept.
 RUNS_MAX = 10_000
 
-# Streams of one partition of one window; a producer that makes a stream of every record has not understood it.
+# Streams per partition of a window; a producer that makes a stream of every record misuses them.
 STREAMS_MAX = 10_000
 OTHER_STREAMS = ""
 
@@ -34,7 +34,7 @@ class Numbers:
     is_vague: bool = False
 
     def add(self, number: int) -> None:
-        """One record more. Usually its number is the next one."""
+        """Adds one record. Usually its number is the next one."""
         self.count += 1
         if self.runs and number == self.runs[-1][1] + 1:
             self.runs[-1] = (self.runs[-1][0], number)
@@ -42,7 +42,7 @@ class Numbers:
             self._keep([*self.runs, (number, number)])
 
     def join(self, other: Numbers) -> Numbers:
-        """Both together."""
+        """The union of both."""
         both = Numbers(count=self.count + other.count, is_vague=self.is_vague or other.is_vague)
         both._keep([*self.runs, *other.runs])
         return both
@@ -55,7 +55,7 @@ class Numbers:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same numbers in ascending runs that neither overlap nor touch."""
+    """The same numbers in ascending runs that neither overlap nor adjoin."""
     found: list[Run] = []
     for first, last in sorted(runs):
         if found and first <= found[-1][1] + 1:
@@ -71,7 +71,7 @@ def size(runs: Iterable[Run]) -> int:
 
 
 def holes(runs: Iterable[Run], first: int, last: int) -> Iterator[Run]:
-    """What of [first, last] is in none of the runs."""
+    """The parts of [first, last] that are in none of the runs."""
     expected = first
     for start, end in joined(runs):
         if start > expected and expected <= last:
@@ -82,7 +82,7 @@ def holes(runs: Iterable[Run], first: int, last: int) -> Iterator[Run]:
 
 
 def sent_number(content: bytes | None) -> tuple[bytes, int] | None:
-    """Stream and number of a header's content; None for one that cannot be read, which is not counted."""
+    """Stream and number from a header's content; None for a malformed one, which is not counted."""
     stream, _, number = (content or b"").rpartition(b":")
     if not stream or not number.isdigit() or len(number) > NUMBER_DIGITS_MAX:
         return None
@@ -93,7 +93,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def count_sent(sent: dict[str, Numbers], headers: Iterable[Headers]) -> None:
-    """Adds the records whose headers these are to what is known of their streams."""
+    """Adds the records with these headers to the counts of their streams."""
     place, stream_before, numbers = 0, b"", Numbers()
     for pairs in headers:
         if place >= len(pairs) or pairs[place][0] != SENT_HEADER:
@@ -118,6 +118,6 @@ def numbers_of(sent: dict[str, Numbers], stream: bytes) -> Numbers:
 
 
 def join_streams(left: Mapping[str, Numbers], right: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """What two tasks, or two partitions, counted, together."""
+    """The combined counts of two tasks, or of two partitions."""
     both = {name: left[name].join(right[name]) for name in left.keys() & right.keys()}
     return {**left, **right, **both}

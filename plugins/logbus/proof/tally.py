@@ -1,6 +1,6 @@
-"""Counting: what a set of rows holds for each partition of a window, and whether that is exactly what it must hold.
+"""Counting: what a set of rows holds for each partition of a window, and whether that is exactly what it should hold.
 
-The same statement counts a sealed table before the commit and the public table after it; the same rule judges both.
+The same statement counts a sealed table before the commit and the public table after it; the same rule applies to both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from logbus.model import FrozenWindow, OffsetRange, PartitionTally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSource:
-    """Where rows lie; dead letters and target rows name their columns differently.
+    """Where rows are stored; dead letters and target rows name their columns differently.
 
-    `condition` chooses the window's rows. Those for which `counted` does not hold are only seen to be there.
+    `condition` selects the window's rows. Of those for which `counted` is false, only the number is reported.
     """
 
     table: str
@@ -57,7 +57,7 @@ def dead_letters(table: str, condition: str = "true", *, counted: str = "true") 
     )
 
 
-# For sinks whose rows lie outside of the database.
+# For sinks that store rows outside the database.
 NO_ROWS = target_rows(
     "(select 0 _partition, 0::bigint _offset, null::timestamptz _timestamp, 0::bigint _fingerprint) nothing", "false"
 )
@@ -71,8 +71,8 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What was counted of a window, by partition; and how many `others` there are that do not count. Of what is sealed, also the
-    checksum of the rows: of the `table` or of the `files`."""
+    """What was counted for a window, by partition, and how many `others` there are that do not count. For sealed rows also their
+    checksum: of the `table` or of the `files`."""
 
     tallies: Mapping[int, PartitionTally] = field(default_factory=dict)
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Counted:
 
 
 def count(connection: Connection, rows: RowSource, dead: RowSource, parameters: Mapping[str, Any] | None = None) -> Counted:
-    """Tallies and time spans by partition, rows and dead letters together: their offsets must not overlap either."""
+    """Tallies and time spans by partition, for rows and dead letters together: their offsets must not overlap either."""
     found = f"({select_from(rows, False)} union all {select_from(dead, True)}) found"
     query = text(
         f"select part, counts, count(*) filter (where not is_dead) loaded, count(*) filter (where is_dead) dead_lettered, "
@@ -98,16 +98,16 @@ def count(connection: Connection, rows: RowSource, dead: RowSource, parameters: 
     )
 
 
-# Any number does. It makes the hash that compares offsets another than the one PostgreSQL partitions by.
+# Any number does. It makes the hash for comparing offsets differ from the one that PostgreSQL uses for partitioning.
 OFFSET_SEED = 0x6F6666736574
 
 
 def count_distinct(connection: Connection, found: str, row: Mapping[Any, Any], parameters: Mapping[str, Any]) -> int:
     """How many different offsets there are.
 
-    To count them the server sorts them all, which takes three times as long as everything else. Where there are as many rows as
-    offsets between the first and the last, the rows are those offsets once each if the sums of their hashes are equal: 64 bits
-    that do not lie.
+    To count them the server sorts them all, which takes three times as long as everything else. If there are as many rows as
+    offsets between the first and the last, and the sums of their hashes are equal, the rows are those offsets once each: a
+    collision of 64 bits is not to be expected.
     """
     size: int = row["loaded"] + row["dead_lettered"]
     if row["max_offset"] - row["min_offset"] + 1 == size:
@@ -143,7 +143,7 @@ def to_tally(row: Mapping[Any, Any], distinct_offsets: int) -> PartitionTally:
 def problems(
     window: FrozenWindow, found: Mapping[int, PartitionTally], filtered: Mapping[int, int], *, gaps_allowed: bool
 ) -> list[str]:
-    """Everything in which the rows found differ from the window's ranges. Empty means exact."""
+    """Everything in which the rows that were found differ from the window's ranges. Empty means exact."""
     ranges = {part.partition: part for part in window.ranges}
     strangers = [f"partition {part} has rows but is not part of the window" for part in found if part not in ranges]
     return strangers + [

@@ -1,15 +1,15 @@
-"""Managed retention, decided: up to which offset a topic's records may go, and who holds them back. Pure; no I/O.
+"""The decisions of managed retention: up to which offset a topic's records may be deleted, and which pipelines hold them back.
 
-A broker deletes by age and size and asks nobody. Here a record may go when the frozen window it belongs to has passed
-the topic's limit AND every registered pipeline has loaded and audited that window: so offsets come from boundaries, not
-from segments or from stamps that a producer made up. In each partition
+Pure; no I/O. A broker deletes by age and size, whether or not records were loaded. Here a record may be deleted when its frozen
+window has passed the topic's limit AND every registered pipeline has loaded and audited that window: so offsets come from
+boundaries, not from segments or from timestamps that a producer made up. In each partition
 
-    limit      the end of the last window that the policy lets go, of whichever pipeline
+    limit      the end of the last window that the policy releases, of any pipeline
     reach      how far a pipeline has come: the end of its unbroken chain of settled windows
-    delete to  the smallest of the limit, all reaches and the end of the log
+    delete to  the smallest of the limit, all reaches and the log end offset
 
-What a pipeline holds back longer than `max_hold` raises an alarm, every time; only `when_overdue="delete"` lets it go, and then
-the ledger knows which windows lost what. A hold stops a topic altogether. What was deleted before it was loaded is an alarm.
+What a pipeline holds back longer than `max_hold` raises an alarm, every time; only `when_overdue="delete"` releases it, and then
+the ledger shows which windows lost what. A hold stops a topic altogether. Records deleted before they were loaded are an alarm.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from logbus.ledger.stretches import OTHER_TOPIC, PipelineChain, not_settled, und
 from logbus.model import FrozenWindow
 from logbus.retention.model import DELETE, Deletion, Held, Hold, Reach, RetentionPolicy, TopicPlan, TopicState, hours_text
 
-# By pipeline and partition how far it has come.
+# By pipeline and partition, how far it has come.
 Reaches = Mapping[tuple[str, int], Reach]
 
 
 def plan_topic(
     policy: RetentionPolicy, state: TopicState, chains: Sequence[PipelineChain], holds: Sequence[Hold], now: datetime
 ) -> TopicPlan:
-    """What the policy lets go of a topic at `now`."""
+    """What the policy releases of a topic at `now`."""
     places = [(chain, partition) for chain in chains for partition in sorted(state.starts)]
     reaches = {(chain.pipeline, part): reach(chain, part, state.starts[part], policy, now) for chain, part in places}
     limit = limits(policy, chains, now)
@@ -51,7 +51,7 @@ def plan_topic(
 
 
 def stopping(state: TopicState, chains: Sequence[PipelineChain], holds: Iterable[Hold]) -> list[str]:
-    """Why nothing of the topic is deleted whatever the policy says."""
+    """Why nothing of the topic is deleted, whatever the policy."""
     reasons = [str(hold) for hold in holds]
     if not chains:
         reasons.append("no registered pipeline reads the topic, so no window says what may go: leave it to the broker")
@@ -62,13 +62,13 @@ def stopping(state: TopicState, chains: Sequence[PipelineChain], holds: Iterable
 
 
 def own_limits(state: TopicState) -> Iterator[str]:
-    """Limits that the broker applies by itself, asking nobody."""
+    """Limits that the broker itself applies, whether or not records were loaded."""
     for name, limit in limits_in_force(state.settings).items():
         yield f"its own {name}={limit} deletes too, loaded or not: `logbus retention adopt {state.topic}` takes it over"
 
 
 def limits(policy: RetentionPolicy, chains: Iterable[PipelineChain], now: datetime) -> dict[int, int]:
-    """By partition the end of the last window that the policy lets go."""
+    """By partition, the end of the last window that the policy releases."""
     found: dict[int, int] = {}
     for chain in chains:
         old = [(partition, anchor.offset) for partition, anchor in chain.anchors.items() if is_old(policy, anchor.at, now)]
@@ -83,7 +83,7 @@ def is_old(policy: RetentionPolicy, instant: datetime | None, now: datetime) -> 
 
 
 def expired(policy: RetentionPolicy, chain: PipelineChain, now: datetime) -> Iterator[FrozenWindow]:
-    """Windows that are older than the policy keeps, or behind which lie as many bytes as it keeps."""
+    """Windows that are older than the policy keeps, or after which there are as many bytes as it keeps."""
     newer_bytes = 0
     for window in reversed(chain.windows):
         too_old = is_old(policy, window.interval.end, now)
@@ -96,7 +96,7 @@ def expired(policy: RetentionPolicy, chain: PipelineChain, now: datetime) -> Ite
 def held_back(
     key: tuple[str, int], at: Reach, state: TopicState, limit: Mapping[int, int], policy: RetentionPolicy, now: datetime
 ) -> Held | None:
-    """What the pipeline holds back of a partition, if the policy would let any of it go."""
+    """What the pipeline holds back of a partition, if the policy would release any of it."""
     pipeline, partition = key
     first = max(at.offset, state.starts[partition])
     wanted = min(max(limit.get(partition, 0), state.young.get(partition, 0)), state.ends[partition])
@@ -122,7 +122,7 @@ def decide(policy: RetentionPolicy, state: TopicState, reaches: Reaches, limit: 
 
 
 def cut_windows(chains: Iterable[PipelineChain], deletions: Iterable[Deletion]) -> Iterator[FrozenWindow]:
-    """Windows of which some records go."""
+    """Windows that lose records."""
     gaps = {one.partition: one for one in deletions}
     for chain in chains:
         for window in () if chain.is_other_topic else chain.windows:
@@ -151,7 +151,7 @@ def hold_alarms(policy: RetentionPolicy, held: Sequence[Held]) -> Iterator[str]:
 
 
 def loss_alarms(state: TopicState, chains: Iterable[PipelineChain], reaches: Reaches) -> Iterator[str]:
-    """What is gone although a pipeline had not loaded it: somebody else deleted it, such as the broker's own retention."""
+    """What is gone although a pipeline had not loaded it: something else deleted it, such as the broker's own retention."""
     for chain in chains:
         if chain.is_other_topic:
             yield f"topic {state.topic}: {OTHER_TOPIC.format(pipeline=chain.pipeline)}; until then nothing of it is deleted"
@@ -166,10 +166,10 @@ def loss_alarms(state: TopicState, chains: Iterable[PipelineChain], reaches: Rea
 
 
 def reach(chain: PipelineChain, partition: int, start: int, policy: RetentionPolicy, now: datetime) -> Reach:
-    """The pipeline's first need in a log that begins at `start`.
+    """The first records that the pipeline still needs in a log that begins at `start`.
 
-    A need that is gone as a whole is counted as lost and passed over: holding back what is left would not bring it back.
-    One that has held back for too long is given up, if the policy says so.
+    A stretch that is completely gone is counted as lost and skipped: holding back the rest would not bring it back.
+    One that has held back for too long is given up, if the policy allows.
     """
     lost = 0
     given_up = []
@@ -189,5 +189,5 @@ def gives_up(policy: RetentionPolicy, window: FrozenWindow, now: datetime) -> bo
 
 
 def overdue_since(policy: RetentionPolicy, ended_at: datetime | None, now: datetime) -> timedelta | None:
-    """How long the policy would have let an hour go that ended then; a limit by size counts from the hour's end."""
+    """For how long the policy would have released an hour that ended then; a limit by size counts from the hour's end."""
     return None if ended_at is None else max(timedelta(0), now - ended_at - (policy.retain or timedelta(0)))

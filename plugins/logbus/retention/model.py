@@ -1,4 +1,4 @@
-"""The values that managed retention is said in: what may be kept, what is held, what a run would delete. Frozen; no I/O."""
+"""The value types of managed retention: what is kept, what is held back, what a run would delete. Frozen; no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from logbus.model import FrozenWindow, instant_text
 
 ALARM, DELETE = "alarm", "delete"
 
-# A weekend and a day to notice that a pipeline stands still.
+# A weekend and a day to notice that a pipeline has stopped.
 MAX_HOLD_DEFAULT = timedelta(days=3)
 
 
@@ -42,7 +42,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Somebody's word that nothing of a topic is deleted; `until` None means until it is released."""
+    """An order that nothing of a topic is deleted; `until` None means until it is released."""
 
     id: int
     topic: str
@@ -57,7 +57,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """What the broker says. `young` is the first record younger than the policy's limit; a partition without one has its end."""
+    """The topic at the broker. `young` is the first record younger than the policy's limit, else the log end offset."""
 
     topic: str
     topic_id: str
@@ -69,7 +69,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How far a pipeline has come in a partition, why no further, and when the hour that stops it ended.
+    """How far a pipeline has come in a partition, why no further, and when the hour that it has not settled ended.
 
     `lost` counts offsets that were deleted before they were loaded, `given_up` are windows that held back for too long.
     """
@@ -83,7 +83,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Records that the policy would let go and a pipeline still needs. `overdue` is how long it has been so."""
+    """Records that the policy would release but a pipeline still needs. `overdue` is for how long."""
 
     pipeline: str
     partition: int
@@ -99,7 +99,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """The offsets [start_offset, end_offset) of a partition, which are to go."""
+    """The offsets [start_offset, end_offset) of a partition, which are to be deleted."""
 
     topic: str
     topic_id: str
@@ -110,7 +110,7 @@ class Deletion:
 
     @property
     def records(self) -> int:
-        """Offsets, that is: what compaction or a transaction took is not known."""
+        """The number of offsets, that is: how many hold no record after compaction or transactions is unknown."""
         return self.end_offset - self.start_offset
 
 
@@ -118,7 +118,7 @@ class Deletion:
 class TopicPlan:
     """What a run does to a topic.
 
-    Of the windows that are `cut`, the `unreplayable` are whole now, and the `given_up` were never loaded.
+    Of the windows that are `cut`, the `unreplayable` are still complete now, and the `given_up` were never loaded.
     """
 
     policy: RetentionPolicy
@@ -136,7 +136,7 @@ class TopicPlan:
 
     @property
     def bytes(self) -> int:
-        """Of the windows that go as a whole, as they were counted when they were loaded; pipelines share the same records."""
+        """Bytes of the windows deleted as a whole, as counted when they were loaded; pipelines share the same records."""
         ends = {deletion.partition: deletion.end_offset for deletion in self.deletions}
         sizes: dict[str, int] = {}
         for window in self.unreplayable:
@@ -180,7 +180,7 @@ class TopicPlan:
 
 
 def window_name(window: FrozenWindow) -> str:
-    """`pipeline@start`, as `logbus group seek --to-window` takes it."""
+    """`pipeline@start`, as `logbus group seek --to-window` accepts it."""
     return f"{window.pipeline}@{instant_text(window.interval.start)}"
 
 

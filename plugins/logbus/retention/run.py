@@ -1,9 +1,9 @@
-"""Managed retention, done: gather what the ledger and the broker say, plan each topic, delete, and write it all down.
+"""Running managed retention: read the ledger and the broker, plan each topic, delete, and record it all.
 
     plan   changes nothing anywhere
-    run    one at a time; for each topic: write down the intention, DeleteRecords, write down the outcome
+    run    one at a time; for each topic: record the intention, DeleteRecords, record the outcome
 
-A topic that cannot be looked at (gone, broker away) is an alarm, and the others go on.
+A topic that cannot be examined (deleted, broker unreachable) is an alarm; the other topics continue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from logbus.retention.store import RetentionStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionReport:
-    """What was planned and, in a run, done. `number` is the run's in the ledger; None for a plan."""
+    """What was planned and, in a run, done. `number` is the run's number in the ledger; None for a plan."""
 
     plans: tuple[TopicPlan, ...]
     alarms: tuple[str, ...]
@@ -61,7 +61,7 @@ def labels(topic: str, held: Held) -> str:
 
 
 class RetentionRun:
-    """The front door. Nothing is kept in memory; the clock comes in as `now`."""
+    """The entry point. Nothing is kept in memory; the clock is passed in as `now`."""
 
     def __init__(self, engine: Engine, log: LogAdmin) -> None:
         self.store = RetentionStore(engine)
@@ -73,7 +73,7 @@ class RetentionRun:
         return self._each(self.store.policies(topics), lambda policy: self._plan(policy, now))
 
     def run(self, now: datetime, run_id: str, topics: Sequence[str] | None = None) -> RetentionReport:
-        """Deletes what may go. Alarms are in the report; `UserError` where another run is under way."""
+        """Deletes what may be deleted. Alarms are in the report; `UserError` if another run is in progress."""
         policies = self.store.policies(topics)
         with self.store.only_run(run_id, now) as number:
             try:
@@ -85,7 +85,7 @@ class RetentionRun:
             return report
 
     def adopt(self, topic: str, now: datetime) -> RetentionPolicy:
-        """Takes the topic's own limits over into a policy and sets them to "no limit" at the broker."""
+        """Converts the topic's own limits to a policy and sets them to "no limit" at the broker."""
         own = self.log.settings(topic, LIMIT_SETTINGS)
         limits = limits_in_force(own)
         if not deletes(own):
@@ -107,7 +107,7 @@ class RetentionRun:
         return policy
 
     def give_back(self, topic: str) -> dict[str, str]:
-        """Puts back the topic's own limits, as far as they were adopted, and forgets the policy."""
+        """Restores the topic's own limits, if they were adopted, and deletes the policy."""
         own = self.store.remove_policy(topic)
         if own:
             self.log.change_settings(topic, own)
@@ -141,7 +141,7 @@ class RetentionRun:
         )
 
     def _young(self, policy: RetentionPolicy, facts: TopicFacts, ends: Mapping[int, int], now: datetime) -> dict[int, int]:
-        """By partition the first record that the policy keeps for its age."""
+        """By partition, the first record that the policy keeps because of its age."""
         if policy.retain is None:
             return {}
         found = self.log.first_at_or_after(facts.name, facts.partitions, milliseconds(utc(now) - policy.retain))
@@ -169,7 +169,7 @@ class RetentionRun:
         return plan
 
     def _freeze_overdue(self, policy: RetentionPolicy, now: datetime) -> None:
-        """Hours that are about to be given up are frozen first, so that the ledger names what each of them lost."""
+        """Hours that are about to be given up are frozen first, so that the ledger shows what each of them lost."""
         until = utc(now) - (policy.retain or timedelta(0)) - policy.max_hold
         for pipeline in [one for one in self.ledger.pipelines() if one.topic == policy.topic]:
             waiting = [gap for gap in self.ledger.gaps(pipeline.name, self.log, now) if not gap.is_frozen and not gap.is_empty]

@@ -1,8 +1,8 @@
-"""What the ledger keeps of managed retention: policies, holds, runs and deletions.
+"""What the ledger stores of managed retention: policies, holds, runs and deletions.
 
-A deletion is written down before the broker is told (`intended`) and afterwards with where the partition begins then
-(`deleted`): a crash in between leaves an intention, which the next run finds done or does again; never a deletion that
-nobody knows of.
+A deletion is recorded before the request to the broker (`intended`), and again after it with the new log start offset
+(`deleted`): a crash in between leaves an intention, which the next run finds done or repeats; never a deletion without a
+record of it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from logbus.retention.model import Deletion, Hold, RetentionPolicy
 
 INTENDED, DELETED, UNKNOWN = "intended", "deleted", "unknown"
 
-# Any constant does, as long as everybody takes the same: it keeps two runs apart.
+# Keeps two runs from overlapping. Any constant does, provided that all use the same one.
 RUN_LOCK = 0x6C6F67627574
 
 
 class RetentionStore:
-    """Each method is a transaction of its own."""
+    """Each method is its own transaction."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def set_policy(self, policy: RetentionPolicy, now: datetime, adopted: Mapping[str, str] | None = None) -> None:
-        """From now on the topic is kept like that. `adopted` are its own settings, kept to be put back one day."""
+        """From now on the topic has this policy. `adopted` are its own settings, stored so that they can be restored."""
         values = {
             "retain": policy.retain,
             "retain_bytes": policy.retain_bytes,
@@ -61,7 +61,7 @@ class RetentionStore:
         return [found[topic] for topic in (found if topics is None else topics)]
 
     def remove_policy(self, topic: str) -> dict[str, str]:
-        """Forgets the policy; returns the topic's own settings as they were before it was adopted."""
+        """Deletes the policy; returns the topic's own settings as they were before it was adopted."""
         row_of = schema.retention_policy
         self.policies([topic])
         with self.engine.begin() as connection:
@@ -81,7 +81,7 @@ class RetentionStore:
             return to_hold(row)
 
     def release(self, hold_id: int, now: datetime) -> Hold:
-        """Ends a hold before its time."""
+        """Ends a hold early."""
         row_of = schema.retention_hold
         mine = (row_of.c.id == hold_id, row_of.c.released_at.is_(None))
         with self.engine.begin() as connection:
@@ -102,7 +102,7 @@ class RetentionStore:
 
     @contextmanager
     def only_run(self, run_id: str, now: datetime) -> Iterator[int]:
-        """A run's number, while no other run can begin. `UserError` where one is under way."""
+        """Yields a run's number, while no other run can begin. `UserError` if one is in progress."""
         with self.engine.connect() as lock:
             lock = lock.execution_options(isolation_level="AUTOCOMMIT")
             if not lock.execute(text("select pg_try_advisory_lock(:key)"), {"key": RUN_LOCK}).scalar_one():
@@ -126,7 +126,7 @@ class RetentionStore:
             connection.execute(update(row_of).where(row_of.c.id == number).values(values))
 
     def intend(self, number: int, deletions: Sequence[Deletion], cut: Iterable[FrozenWindow]) -> bool:
-        """Writes down what is about to be deleted; False, and nothing written, where a window it cuts changed meanwhile."""
+        """Records what is about to be deleted; False, with nothing recorded, if a window that it cuts is no longer as planned."""
         with self.engine.begin() as connection:
             if not unchanged(connection, list(cut)):
                 return False
@@ -134,7 +134,7 @@ class RetentionStore:
             return True
 
     def settle(self, number: int, topic: str, starts: Mapping[int, int] | None, now: datetime) -> None:
-        """What became of the deletions of a topic; `starts` None where the broker did not say."""
+        """Records the outcome of a topic's deletions; `starts` None if the broker did not answer."""
         row_of = schema.retention_deletion
         mine = (row_of.c.run == number, row_of.c.topic == topic)
         with self.engine.begin() as connection:
@@ -157,7 +157,7 @@ class RetentionStore:
 
 
 def unchanged(connection: Connection, windows: Sequence[FrozenWindow]) -> bool:
-    """Whether the windows are as they were planned; they are held until the transaction ends, so no attempt begins meanwhile."""
+    """Whether the windows are as planned; they stay locked until the transaction ends, so no attempt can begin before that."""
     row_of = schema.window
     query = select(row_of.c.id, row_of.c.last_attempt, row_of.c.loaded_attempt).where(
         row_of.c.id.in_([one.id for one in windows])

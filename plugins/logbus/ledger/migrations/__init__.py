@@ -1,12 +1,12 @@
-"""The ledger's tables made and brought up to date: `create_ledger`, which anyone may call at any time, several at once included.
+"""Creates and upgrades the ledger's tables: `create_ledger` may be called at any time, by several processes at once.
 
-Each change of the tables is an alembic revision in `versions/`, in one line of four-digit numbers; `REVISION` names the last.
-All that are missing run in one transaction under one lock: a crash leaves the ledger as it was, and the second to come finds
-nothing to do. What is up to date costs one select. The revision is kept in `logbus.alembic_version`, so a database shared with
-Airflow, whose own lies in another schema, stays apart from it.
+Each change of the tables is an alembic revision in `versions/`, a linear history of four-digit numbers; `REVISION` is the last.
+All missing revisions run in one transaction under one lock: a crash leaves the ledger as it was, and a second caller finds
+nothing to do. An up-to-date ledger costs one select. The revision is stored in `logbus.alembic_version`, so in a database shared
+with Airflow, whose own version table is in another schema, the two do not collide.
 
-A ledger made before there were revisions has the number 1 in `logbus.schema_version` and exactly the tables of revision 0001: it
-is adopted. The number there is 2 from then on, which that logbus refuses to work with.
+A ledger created before there were revisions has the number 1 in `logbus.schema_version` and exactly the tables of revision 0001:
+it is adopted. The number is set to 2, with which that old logbus refuses to work.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from logbus.errors import UserError
 from logbus.ledger.sql_errors import INSUFFICIENT_PRIVILEGE, UNDEFINED_TABLE, sqlstate_of
 from logbus.ledger.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
 
-# The last of versions/. Two branches that each add one of the same number: a test says so when they meet.
+# The last of versions/. If two branches each add a revision of the same number, a test fails when they are merged.
 REVISION = "0008"
 
 FIRST_REVISION = "0001"
 RELEASED_WITHOUT_REVISIONS = 1  # in schema_version
 RELEASED_WITH_REVISIONS = 2
 
-# Any constant does, as long as everybody takes the same: it keeps two makers of the ledger apart.
+# An arbitrary constant, the same for every process: two must not create or upgrade the ledger at the same time.
 CREATE_LOCK = 0x6C6F67627573
 
 
-# alembic keeps the context of a run in a module: threads that make the ledgers of two databases must not meet there.
+# alembic keeps the context of a run in a module: threads that upgrade the ledgers of two databases must not run it at once.
 ONE_AT_A_TIME = Lock()
 
 
 def create_ledger(engine: Engine) -> None:
-    """Makes whatever is missing. Two at once wait for each other; a ledger of a newer logbus is refused."""
+    """Creates whatever is missing. Concurrent calls wait for each other; a ledger of a newer logbus is refused."""
     found = ledger_revision(engine)
     if found == REVISION:
         return
@@ -52,7 +52,7 @@ def create_ledger(engine: Engine) -> None:
 
 
 def ledger_revision(engine: Engine) -> str | None:
-    """The revision a ledger is at; None where there is none, or one from before there were revisions."""
+    """The revision a ledger is at; None where there is no ledger, or one from before there were revisions."""
     try:
         with engine.connect() as connection:
             return read_revision(connection)
@@ -99,9 +99,9 @@ def upgrade(connection: Connection) -> None:
 
 
 def is_from_before_revisions(connection: Connection) -> bool:
-    """Whether the tables are there already. Raises their mark: the logbus that made them refuses them from now on."""
+    """Whether there are tables without a revision. Raises their version number: the logbus that made them refuses it."""
     if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}).scalar_one() is not None:
-        refuse_newer(read_revision(connection))  # it may have come while we waited for the lock
+        refuse_newer(read_revision(connection))  # another process may have created it while this one waited for the lock
         return False
     if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.schema_version"}).scalar_one() is None:
         return False

@@ -1,4 +1,4 @@
-"""What alembic runs for every command: the revisions, on the connection that the caller holds and in its transaction."""
+"""What alembic runs for every command: the revisions, on the caller's connection and in its transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger as it was when revisions began: what `schema_version` 1 names."""
+"""The ledger as it was when revisions were introduced: the tables that `schema_version` 1 stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each attempt read and loaded, and why it was refused; whose run a dead letter is of; what redrives changed."""
+"""What each attempt read and loaded, and why it was refused; which run a dead letter is from; what redrives changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which windows have been announced to whom, and which run has taken them up."""
+"""Which windows have been announced to which watcher, and which run has taken them."""
 
 from __future__ import annotations
 

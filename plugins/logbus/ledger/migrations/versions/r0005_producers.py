@@ -1,4 +1,4 @@
-"""Which numbers of which producer's stream arrived in which window, for producers that number their records."""
+"""Which record numbers of each producer's stream arrived in which window, for producers that number their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that were found in a pipeline's records, for pipelines that infer them."""
+"""Columns found in a pipeline's records, for pipelines that infer them."""
 
 from __future__ import annotations
 

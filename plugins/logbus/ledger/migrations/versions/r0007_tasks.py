@@ -1,4 +1,4 @@
-"""Which Airflow task began an attempt, and which DAGs work on a pipeline: who may see and rerun what."""
+"""Which Airflow task began an attempt and which DAGs work on a pipeline, to decide which users may see and rerun what."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What lets a load, a reload and an audit notice that log, settings or rows are not what they were: witnesses of boundaries, the
-hours that records are stamped with, the definition an attempt was begun with, a checksum over what was published."""
+"""What lets a load, a reload or an audit notice that log, settings or rows have changed: witnesses of boundaries, the hours in
+records' timestamps, the definition that an attempt began with, a checksum over the published rows."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def upgrade() -> None:
 
 
 def make_table_names_canonical() -> None:
-    """`public.t` is `t`. Where another pipeline has that name both stay, and are told apart when they are compared: nothing is
-    loaded by either until one has a table of its own."""
+    """`public.t` becomes `t`. Where another pipeline has that name already, both names stay and the conflict is found when they
+    are compared: neither pipeline loads anything until one has a different table."""
     op.execute(
         f"update {SCHEMA}.pipeline one set table_name = substr(table_name, 8) where table_name like 'public.%' "
         f"and not exists (select from {SCHEMA}.pipeline other where other.table_name = substr(one.table_name, 8))"
