@@ -1,4 +1,4 @@
-"""Parse the dead letters of one window again and audit it: what the button on a window's page triggers, and anybody by hand.
+"""Parse the dead letters of one window again and audit it. The button on a window's page triggers this DAG; by hand:
 
 airflow dags trigger logbus_redrive --conf '{"pipeline": "access_log", "start": "2015-05-17T10:00:00Z"}'
 """

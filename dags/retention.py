@@ -1,7 +1,7 @@
-"""Managed retention, every hour: records go when they are old enough and every pipeline has loaded and audited them.
+"""Managed retention, every hour: records are deleted once they are old enough and every pipeline has loaded and audited them.
 
-Which topics, and how long: `logbus retention adopt TOPIC`, or `policies=[RetentionPolicy(topic=..., retain=...)]` below. Trigger
-it by hand with `dry_run` to see in the log what would go.
+Set topics and retention times by `logbus retention adopt TOPIC`, or by `policies=[RetentionPolicy(topic=..., retain=...)]`
+below. Trigger it by hand with `dry_run` to see in the log what would be deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ with DAG(
     start_date=datetime(2000, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
-    is_paused_upon_creation=True,  # nothing is deleted before somebody wants it
+    is_paused_upon_creation=True,  # nothing is deleted until a user unpauses it
     params={"dry_run": Param(False, type="boolean", description="Only show what would be deleted.")},
     tags=["logbus"],
 ) as dag:
