@@ -120,7 +120,7 @@ def requests_of(client: httpx.Client, broker: LogbusBroker, path: str) -> float:
 
 
 def request_count(broker: LogbusBroker) -> float:
-    """All requests, but for those of clients that keep their metadata fresh: there are none as often as looks."""
+    """All requests so far. Clients that refresh their metadata are included, but send far fewer than looks do."""
     with urllib.request.urlopen(f"{broker.settings['logbus.metrics.listener']}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(REQUESTS + "{"))

@@ -1,6 +1,6 @@
 """When the run of an hour is due: once the hour is closed, which is its end plus the lateness its pipeline allows.
 
-With Airflow's own timetable a run is due at the end of its interval. A task then has to wait out the lateness, and a Dag that
+With Airflow's own timetable a run is due at the end of its interval. A task then has to wait out the lateness, and a DAG that
 allows one run at a time is blocked until then: an hour triggered by hand at HH:01 would start at HH:05. Here the run is not
 created before it can work. Its data interval is the one it would have anyway.
 """

@@ -71,7 +71,7 @@ class PostgresTaskSink:
         self._add(window.dead_letter_table, rows)
 
     def files(self, window: StagedWindow) -> tuple[str, ...]:
-        """No files: the driver knows the tables."""
+        """No files: the driver has the names of the tables."""
         return ()
 
     def _add(self, table: str, rows: pa.RecordBatch) -> None:

@@ -18,7 +18,7 @@ from tests.support.platform_facts import Facts, Row
 SOON, SHARE = timedelta(hours=24), 4
 DOWN = "the broker does not answer"
 HIDDEN = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
-FUTURE = timedelta(hours=1)  # stamps further ahead are no evidence of an hour
+FUTURE = timedelta(hours=1)  # stamps further ahead are not evidence of an hour
 LABELS = {  # in the order of the legend
     **{"lost": "Lost", "expiring": "Expiring", "failed": "Failed", "loading": "Loading", "dead_letters": "Dead letters"},
     **{"closed": "Closed", "loaded": "Loaded", "audited": "Audited", "open": "Open"},

@@ -54,11 +54,11 @@ class ShipReport:
     lines: int
     bytes: int
     skipped: int  # longer than line_bytes_max
-    undated: int  # without a credible time of their own: they have that of the line before
-    undated_before_any: int  # those of them before any line with a time: they have that of the first such line
-    undated_by_file: int  # those of them that have the time their file was last written: no line near them has one
-    ahead: int  # those of the undated whose own time is not believed, because it is ahead of the clock
-    zoneless: int  # whose time was written without a zone
+    undated: int  # without a credible time: they get that of the line before
+    undated_before_any: int  # of these, before any line with a time: they get that of the first such line
+    undated_by_file: int  # of these, with the time at which the file was last written: no line near them has one
+    ahead: int  # of the undated, with a time that is not believed because it is ahead of the clock
+    zoneless: int  # with a time written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
     timezone: str = "UTC"  # in which times without a zone were read

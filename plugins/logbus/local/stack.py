@@ -162,7 +162,7 @@ class LocalStack:
 
 
 def remembered_ports(home: Path, count: int) -> Sequence[int]:
-    """Those of the last start in this place, Airflow's first; none if it had fewer brokers, or the file is unreadable."""
+    """The ports of the last start in this home, Airflow's first; none if it had fewer brokers, or the file is unreadable."""
     try:
         noted = json.loads((home / PORTS_FILE).read_text())
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ from logbus.warehouse.upkeep import maintain
 
 
 class MaintainOperator(BaseOperator):
-    """Maintain the targets of `pipelines` (names; by default all that are registered) while loads and readers go on.
+    """Maintain the targets of `pipelines` (names; by default all that are registered) while loads and readers continue.
 
     Returns what was done, by pipeline. What readers or loads blocked is left for the next run.
 

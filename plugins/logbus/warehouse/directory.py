@@ -79,7 +79,7 @@ class Directory:
                 yield from self.attempt_files(datetime.strptime(match[1], STAMP).replace(tzinfo=UTC))
 
     def remove_attempts(self, start: datetime, is_over: Callable[[int], bool]) -> None:
-        """Removes the files of those attempts at a window. A file that another process has just removed is no error."""
+        """Removes the files of those attempts at a window. A file that another process has just removed is not an error."""
         for file in list(self.attempt_files(start)):
             if is_over(file.number):
                 self.remove(file.path)

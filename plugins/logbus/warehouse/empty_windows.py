@@ -94,8 +94,8 @@ def load_empty(
     run_id: str,
     now: Callable[[], datetime],
 ) -> Iterator[list[AuditReport]]:
-    """Loads and audits those of the windows that are empty and usual; yields the audits, one transaction's after another. Windows
-    without an audit need a load of their own."""
+    """Loads and audits those of the windows that are empty and usual; yields the audits, transaction by transaction. Windows
+    without an audit need an ordinary load."""
     pipeline = Ledger(engine).pipeline(pipeline_name)
     wanted = [window for window in windows if holds_nothing(window)]
     if not wanted or pipeline.options.sink != PostgresSink.name:

@@ -2,8 +2,8 @@
 
 Offsets alone do not prove that. Compaction, a log restored from a backup or the election of a lagging replica put other records,
 or fewer, under the same offsets; a reload would overwrite the warehouse's only copy of the original ones. So a loaded window
-keeps its rows unless the fingerprint is the same. A run can be told to accept other records all the same; that it did stays in
-the ledger forever (`window.other_records`).
+keeps its rows unless the fingerprint is the same. A run can be told to accept other records nevertheless; that it did is recorded
+in the ledger forever (`window.other_records`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def refusal(attempt: Attempt, former: LoadedRecords, load: LoadedRecords) -> str
 
 
 def differences(former: LoadedRecords, load: LoadedRecords) -> str:
-    """The differences by partition, if those of the former load were stored."""
+    """The differences by partition, if the former load's figures by partition were stored."""
     nothing = {"read": 0, "fingerprint": as_text(0)}
     parts = sorted({*former.partitions, *load.partitions}, key=int) if former.partitions else []
     pairs = {part: (former.partitions.get(part, nothing), load.partitions.get(part, nothing)) for part in parts}

@@ -36,7 +36,7 @@ TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
 
 
 def create_staging(engine: Engine, attempts: Sequence[Attempt], target: TableName) -> tuple[list[Attempt], list[Attempt]]:
-    """Creates the tables; returns the attempts that may go on and those that are superseded."""
+    """Creates the tables; returns the attempts that may continue and those that are superseded."""
 
     def create(connection: Connection, attempt: Attempt) -> None:
         create_rows(connection, attempt, target)

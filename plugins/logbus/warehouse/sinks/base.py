@@ -44,7 +44,7 @@ class Sink(Protocol):
         """
 
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        """Makes room for what the attempts' tasks write; returns those that may go on and those that are superseded."""
+        """Makes room for what the attempts' tasks write; returns those that may continue and those that are superseded."""
 
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> Counted:
         """Closes what the attempt staged to every writer, keeps only what the winning task attempts wrote, and counts it.
@@ -65,7 +65,7 @@ class Sink(Protocol):
         """Takes the checksums of the window's public rows and dead letters again and compares them with those of its load."""
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
-        """Regular maintenance, possible at any time while loads and readers go on. Returns what it did, line by line."""
+        """Regular maintenance, possible at any time, during loads and reads. Returns what it did, line by line."""
 
     def discard(self, attempt: Attempt) -> None:
         """Removes what was staged by an attempt that will never commit. What is public is never touched."""

@@ -41,7 +41,7 @@ ENTRY_PROPERTY = "logbus.entry"
 WINDOW_PROPERTY = "logbus.window"
 
 # Each try reads the table first, so a commit whose answer was lost is not done twice; one that is still on its way will find
-# another snapshot than it expects and be refused. More than a few conflicts in one window are no coincidence.
+# another snapshot than it expects and be refused. More than a few conflicts in one window are not a coincidence.
 PUBLISH_TRIES_MAX = 5
 
 # Its "commit failed, retrying" is normal for concurrent commits and not worth logging.
@@ -92,7 +92,7 @@ class IcebergSink(FileSink):
         return (newest[start] for start in sorted(newest))
 
     def kept_attempts(self, start: datetime) -> set[int]:
-        """Those of every remaining snapshot, so that time travel keeps working."""
+        """The attempts of every remaining snapshot, so that time travel keeps working."""
         return {entry.attempt for entry in all_entries(self.table()) if entry.interval.start == start}
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
@@ -166,7 +166,7 @@ AttemptKey = tuple[datetime, int]
 
 
 def replaced_attempts(committed: Collection[AttemptKey], published: Collection[AttemptKey]) -> set[AttemptKey]:
-    """Those whose files no snapshot reads any longer: a later attempt replaced them, and its own snapshot has expired too."""
+    """Attempts whose files no snapshot reads: a later attempt replaced them, and its own snapshot has expired too."""
     expired: dict[datetime, int] = {}
     for start, number in set(committed) - set(published):
         expired[start] = max(number, expired.get(start, 0))
@@ -228,7 +228,7 @@ def property_of(snapshot: Snapshot, name: str) -> str | None:
 
 
 def all_entries(table: Table) -> Iterator[LedgerEntry]:
-    """Those of every snapshot that the table still has, in no particular order."""
+    """The entries of every snapshot that the table still has, in no particular order."""
     return (entry for entry in map(entry_in, table.metadata.snapshots) if entry is not None)
 
 

@@ -20,7 +20,7 @@ from logbus.warehouse.sinks.entry import LedgerEntry
 
 
 def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -> LedgerEntry | None:
-    """Updates the window in the ledger from the table's entry, before `attempt` goes on. Usually there is nothing to do.
+    """Updates the window in the ledger from the table's entry, before `attempt` continues. Usually there is nothing to do.
 
     Returns the table's entry if the ledger cannot take it over: its dead letters are gone, or it is of an attempt that this
     ledger never began, because the ledger was restored from a backup since.
