@@ -1,1 +1,1 @@
-"""Side-by-side measurements: every figure is taken from our side and from its peer in the same run."""
+"""Side-by-side measurements: every figure is measured on our side and on its peer in the same run."""

@@ -17,7 +17,7 @@ WIDTH = 170  # the same table in a terminal and in a build log
 
 
 def main() -> None:
-    """Exit status 1 when a target was not held."""
+    """Exits with status 1 if a target was not held."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of: {', '.join(NAMES)} (default: all)")
     parser.add_argument(
@@ -29,7 +29,7 @@ def main() -> None:
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(NAMES)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an orderly end of what was started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what was started in an orderly way
     console = Console(width=WIDTH, soft_wrap=True)
     missed = [one for name in names for one in _run(name, console, QUICK if options.quick else FULL, docs=options.docs)]
     if missed:

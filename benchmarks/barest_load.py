@@ -1,8 +1,8 @@
-"""The peer of our load: the shortest Spark job that puts the same records into a table of the same columns, as fast as we can.
+"""The peer of our load: the shortest Spark job that puts the same records into a table with the same columns, as fast as we can.
 
-One task a partition; the same client, parser library, columns and bulk append as ours. No windows, no ledger, no
-staging, no dead letters, no proof: neither a hash of a record nor a count of what arrived. A task that Spark repeats leaves its
-rows twice, a bad record ends the job: what is measured is what those guarantees cost.
+One task per partition; the same client, parser library, columns and bulk append as ours. No windows, no ledger, no staging, no
+dead letters, no proof: neither a hash of a record nor a count of what arrived. A task that Spark repeats leaves its rows twice, a
+bad record ends the job. The difference is what those guarantees cost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COPY_RECORDS = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What to load. `ends` are the end offsets by partition, `uri` libpq's."""
+    """What to load. `ends` are the end offsets by partition, `uri` is a libpq URI."""
 
     bootstrap: str
     topic: str
@@ -71,7 +71,7 @@ def _gathered(batches: Iterator[Any]) -> Iterator[list[Any]]:
 def _batches(ask: Ask, partition: int) -> Iterator[Any]:
     from confluent_kafka import Consumer, Message, TopicPartition
 
-    settings = {"group.id": "barest", "enable.auto.commit": False, "fetch.queue.backoff.ms": 10}  # it rests no longer than ours
+    settings = {"group.id": "barest", "enable.auto.commit": False, "fetch.queue.backoff.ms": 10}  # the same back-off as ours
     consumer = Consumer({"bootstrap.servers": ask.bootstrap, **settings})
     consumer.assign([TopicPartition(ask.topic, partition, 0)])
     position, end = 0, ask.ends[partition]

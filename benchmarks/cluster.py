@@ -1,8 +1,8 @@
 """What three copies of every record cost: three brokers of ours against three of Apache Kafka, the same load in turns.
 
-Topics have one partition and three replicas, and acks=all means two of them at least. The processor's time is that of all three
-brokers together. A follower's share is told apart, since that is what a cluster costs beyond one broker; and what of that goes
-into storing the records is measured apart from all else (costs/replica_append.py).
+Topics have one partition and three replicas, and acks=all means at least two of them. The CPU time is that of all three brokers
+together. A follower's share is reported separately, because that is what a cluster costs beyond one broker; the part of it that
+goes into storing the records is measured on its own (costs/replica_append.py).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ ON_EVERY_DISK = replace(
     rate=Target(ratio_min=1.5),
     cpu=Target(ratio_max=0.5),
 )
-# What lets a topic's acknowledgement wait for the disks of all replicas: ours has a setting, Kafka flushes each append.
+# What makes a topic's acknowledgement wait for the disks of all replicas: ours has a setting, Kafka flushes each append.
 FLUSHING = {OURS: {"logbus.acks.all.waits.for.flush": "true"}, KAFKA: {"flush.messages": "1"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What one load cost the broker that led and, on average, one that followed, in seconds for a million records."""
+    """What one load cost the leader and, on average, a follower, in seconds per million records."""
 
     leader: float
     follower: float
@@ -83,7 +83,7 @@ def _figures(running: Contest) -> Iterator[Figure]:
 
 
 def share_figures(load: Load, running: Contest) -> Sequence[Figure]:
-    """Once more, each broker's processor time by itself: whoever spent most has led."""
+    """Runs the load once more, with each broker's CPU time on its own: the one that spent most was the leader."""
 
     def once(side: Side, number: int) -> Shares:
         cluster, name = cast(BrokerCluster, side.server), f"shares-{topic(load, number)}"

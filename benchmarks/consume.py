@@ -13,7 +13,7 @@ from benchmarks.sides import KAFKA, OPEN_KAFKA, OPEN_LOGBUS, OURS
 from benchmarks.turns import compare_costs
 
 RECORDS = 3_000_000
-ROUNDS = 5  # short ones: the client limits both, so the ratio is near one and needs more of them
+ROUNDS = 5  # short ones: the client is the limit for both, so the ratio is near one and needs more rounds
 TOPIC = "read"
 
 
@@ -23,7 +23,7 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
 
 
 def consumer_figures(running: Contest) -> Sequence[Figure]:
-    """All records of one partition from the beginning, after one reading that is not counted."""
+    """Reads all records of one partition from the beginning, after one pass that is not counted."""
     records, names = running.scale.records(RECORDS), (OURS, KAFKA)
     running.measure("filling", lambda side, _: side.produce(DEFAULT_BATCH, TOPIC, records=records), names, rounds=1)
     running.measure("reading once", lambda side, _: side.consume(TOPIC, records=records), names, rounds=1)

@@ -1,4 +1,4 @@
-"""A contest: servers started side by side, warmed up, then measured in turns. Who cannot take part is named, with the reason."""
+"""A contest: servers started side by side, warmed up, then measured in turns. A missing one is listed, with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.turns import FAILURES, Cost, Measured, compare, in_one_line, in_
 
 WARM_UP_RECORDS = 2_000_000  # measured: Kafka's CPU for a million records falls from 8 s to 2.5 s over the first two to three
 WARM_UP_REQUESTS = 60_000
-WARM_UP_MESSAGES = 100_000  # a queue server handles each by itself: its code runs as often as a broker's requests
+WARM_UP_MESSAGES = 100_000  # a queue server handles each on its own: its code runs as often as a broker's does for requests
 WARM_UP_ROUND_TRIPS = 500
 MIB = 1 << 20
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """Who takes part, who is missing and why, and how much is measured."""
+    """Which servers take part, which are missing and why, and how much is measured."""
 
     present: Mapping[str, Side]
     missing: Mapping[str, str]
@@ -39,13 +39,13 @@ class Contest:
     def measure(
         self, title: str, run: Callable[[Side, int], Result], names: Sequence[str], *, rounds: int | None = None
     ) -> dict[str, Measured[Result]]:
-        """`run` for each of the named sides in turns, with the round's number; every name has its results or its reason."""
+        """Calls `run` for the named sides in turns, with the round's number; each name gets its results or its reason."""
         entrants = {name: partial(run, self.present[name]) for name in names if not self.why_missing(name)}
         measured = in_turns(title, entrants, rounds=rounds or self.scale.rounds, console=self.console, prepare=self.scale.settle)
         return {name: measured.get(name) or Measured(reason=self.why_missing(name)) for name in names}
 
     def produce(self, load: Load, names: Sequence[str]) -> dict[str, Measured[Cost]]:
-        """Each round of each side into a topic of its own, deleted afterwards: the disk need not hold them all."""
+        """Each round of each side has its own topic, deleted afterwards: the disk need not hold them all."""
 
         def once(side: Side, number: int) -> Cost:
             cost = side.produce(load, topic(load, number), records=self.scale.records(load.records))
@@ -61,7 +61,7 @@ class Contest:
         return compare("resident memory after the run", "MiB", float, pair, against=peer, target=target)
 
     def why_missing(self, name: str) -> str:
-        """Why it cannot be measured now: it never took part, or its server has ended meanwhile. Empty where it can."""
+        """Why it cannot be measured now: it never took part, or its server has ended since. Empty if it can."""
         if name not in self.present:
             return self.missing.get(name, "did not take part")
         server = self.present[name].server
@@ -91,14 +91,14 @@ def contest(openers: Sequence[Opener], scale: Scale, console: Console) -> Iterat
 
 
 def _said(name: str, error: BaseException, console: Console) -> str:
-    """Why one is missing, said aloud at once too: the table comes much later."""
+    """Why one is missing, also printed at once: the table comes much later."""
     reason = in_one_line(error)
     console.print(f"{name} is missing: {reason}", style="yellow", highlight=False, markup=False)
     return reason
 
 
 def _warm_up(side: Side, stem: str, scale: Scale) -> None:
-    """As much as a JVM's compiler needs, whether the server has one or not: records, requests, reading, waiting."""
+    """As much as a JVM's compiler needs, whether or not the server has one: records, requests, reading, waiting."""
     records, requests = scale.records(WARM_UP_RECORDS) // 2, scale.records(WARM_UP_REQUESTS)
     loads: Sequence[tuple[Load, int]] = [(BATCH_1, scale.records(WARM_UP_MESSAGES))]
     if isinstance(side, LogSide):

@@ -1,10 +1,10 @@
-"""What one client's large request costs everybody else.
+"""What one client's large request costs all other clients.
 
-A bystander asks ApiVersions every 10 ms while, one after another, much is asked of a broker of its own. The rows of each: the
-bystander's longest wait from the request until a second after its end, since removing files and writing checkpoints go on
-behind an answer; how long the request took; and by how much the broker's resident memory has grown when all is over, and had
-grown at most. A wait is fair up to 50 ms, or ten times the longest of an idle broker where the machine itself is slower than
-that. Load and bystander are processes beside the broker on the same machine, so a wait contains what the system took to let
+A bystander sends ApiVersions every 10 ms while a broker gets one large request after another, each on a new broker. For each
+there are rows with: the bystander's longest wait from the request until a second after its end, because files are removed and
+checkpoints written after the answer; how long the request took; and by how much the broker's resident memory has grown at the
+end, and had grown at most. A wait is fair up to 50 ms, or ten times the longest on an idle broker if the machine itself is slower
+than that. Load and bystander are processes on the same machine as the broker, so a wait includes the time until the system lets
 the broker run.
 """
 
@@ -57,7 +57,7 @@ Act = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Something large that is asked of a broker: `prepare` does what comes before and returns what is measured."""
+    """Something large that a broker is asked to do: `prepare` does the preparation and returns what is measured."""
 
     name: str
     prepare: Callable[[LogbusBroker, Scale], Act]
@@ -126,7 +126,7 @@ def _with_broker(part: Part, scale: Scale) -> Outcome:
 
 def measure(broker: LogbusBroker, bystander: Bystander, act: Act) -> Outcome:
     before = memory_mib(broker.pid)
-    Path("/proc", str(broker.pid), "clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc", str(broker.pid), "clear_refs").write_text("5")  # resets the peak
     bystander.longest_ms()
     began = time.monotonic()
     act()
@@ -134,7 +134,7 @@ def measure(broker: LogbusBroker, bystander: Bystander, act: Act) -> Outcome:
     time.sleep(TAIL_SECONDS)
     wait_ms = bystander.longest_ms()
     peak = memory_mib(broker.pid, "VmHWM")
-    time.sleep(TAIL_SECONDS * 6)  # what is empty for five seconds is given back
+    time.sleep(TAIL_SECONDS * 6)  # buffers that are empty for five seconds are freed
     return Outcome(
         wait_ms=wait_ms,
         seconds=ended - began,
@@ -164,7 +164,7 @@ def frame(api_key: ApiKey, body: bytes, version: int) -> bytes:
 
 
 def ask(broker: LogbusBroker, api_key: ApiKey, version: int, **values: Any) -> Any:
-    """An administrator's request in a version of the old encoding, and its answer."""
+    """Sends an admin request in a version with the old (not flexible) encoding; returns its answer."""
     with connect(broker) as connection:
         return sent(connection, request_frame(api_key, version, **values), api_key, version)
 
@@ -179,7 +179,7 @@ def sent(connection: Connection, raw: bytes, api_key: ApiKey, version: int) -> A
 
 
 def require(rows: Sequence[Any], count: int) -> None:
-    """Refused where one of `count` rows is an error."""
+    """Raises Refused unless there are `count` rows, none of them an error."""
     errors = {row.error_code for row in rows if row.error_code}
     if errors or len(rows) != count:
         raise Refused(f"{len(rows)} of {count} rows with errors {errors}")
@@ -213,7 +213,7 @@ def delete_records(broker: LogbusBroker, name: str, partitions: int) -> None:
 
 
 def produce_frames(name: str, partitions: int, *, each: int) -> list[bytes]:
-    """One record to every partition, `each` partitions a request."""
+    """One record for every partition, `each` partitions per request."""
     batch = bytes(build_batch([NewRecord(timestamp=time.time_ns() // 1_000_000, key=None, value=b"v" * 100)]))
     frames = []
     for first in range(0, partitions, each):

@@ -1,6 +1,6 @@
-"""What a benchmark gives back: figures of ours beside a peer's, a table for people, a JSON file for programs.
+"""What a benchmark returns: our figures next to a peer's, as a table for people and a JSON file for programs.
 
-Both sides are measured in turns, so the ratio is taken of each pair of neighbours and the median of those is reported: a machine
+Both sides are measured in turns, so the ratio is taken for each pair of neighbours and the median of those is reported: a machine
 that is slow for a minute slows both of a pair. A side that could not be measured keeps its row, with the reason.
 """
 
@@ -20,8 +20,8 @@ OUT = Path(__file__).parent / "out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured quantity. `target` says in words what is asked for, `held` whether it was met; None where nothing is asked or
-    the peer is missing. `note` says why a side has no figure."""
+    """One measured quantity. `target` is the goal in words, `held` whether it was met; None if there is no goal or the peer is
+    missing. `note` is why a side has no figure."""
 
     figure: str
     ours: float | None
@@ -36,7 +36,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is asked of a figure: a bound on ours over the peer's, and perhaps one on ours alone."""
+    """The goal for a figure: a bound on ours over the peer's, and perhaps one on ours alone."""
 
     ratio_max: float | None = None
     ratio_min: float | None = None
@@ -49,7 +49,7 @@ class Target:
         return ", ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
 
     def held(self, ours: float | None, ratio: float | None) -> bool | None:
-        """False where ours failed; None where a peer is missing that the target speaks of."""
+        """False if ours failed; None if the target is a ratio and the peer is missing."""
         if ours is None:
             return False
         if ratio is None and (self.ratio_max is not None or self.ratio_min is not None):
@@ -89,7 +89,7 @@ def figure(
 
 
 def paired_ratio(ours: Sequence[float], peer: Sequence[float]) -> float | None:
-    """The median of ours over the peer's, round by round; None where a side is missing or measured nothing."""
+    """The median of ours over the peer's, round by round; None if a side is missing or measured nothing."""
     if not ours or not peer or not all(peer):
         return None
     if len(ours) != len(peer):
@@ -98,7 +98,7 @@ def paired_ratio(ours: Sequence[float], peer: Sequence[float]) -> float | None:
 
 
 def write(name: str, figures: Sequence[Figure], directory: Path = OUT) -> Path:
-    """benchmarks/out/NAME.json: the list of figures."""
+    """Writes the list of figures to benchmarks/out/NAME.json."""
     directory.mkdir(exist_ok=True)
     path = directory / f"{name}.json"
     path.write_text(json.dumps([asdict(one) for one in figures], indent=1) + "\n")

@@ -1,11 +1,11 @@
 """What growth costs: a fetch by offset and a search by time in a log of 10 GB against one of 100 MB, and the start with 2,000
 partitions and 20 GB after a clean stop, with the files in the page cache and without.
 
-The logs are written by the broker's own storage room on a disk that leaves holes where a record's value is zeros, so 20 GB take
-half a gigabyte and a few seconds. Both logs lie in one broker and are asked in turns by the same client, so the machine's noise
-meets both. The start is that of a process, interpreter and imports included, until it answers. A start reads some small files of
-each partition, so it is measured twice: cold, after the system has let go of the logs as a machine that was restarted has, and
-warm, as after an upgrade. Cold times are the disk's and differ from run to run.
+The logs are written by the broker's own storage code on a disk that leaves holes where a record's value is zeros, so 20 GB take
+half a gigabyte and a few seconds. Both logs are in one broker and are read in turns by the same client, so the machine's noise
+affects both. The start is that of a process, interpreter and imports included, until it answers. A start reads some small files
+of each partition, so it is measured twice: cold, after the system has dropped the logs from its page cache as after a restart of
+the machine, and warm, as after an upgrade. Cold times depend on the disk and differ from run to run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIB = 1 << 20
 BATCH_BYTES = 256 << 10
 SMALL_MIB, LARGE_MIB, OTHER_MIB = 100, 10_000, 5
 PARTITIONS = 2_000  # 1,998 of 5 MB and the two above: 20 GB
-ASKED = 150  # questions to each log a round
+ASKED = 150  # requests to each log per round
 STAMP_STEP_MS = 10  # from one batch to the next
 START_SECONDS_MAX = 5.0
 TIMEOUT_SECONDS = 30.0
@@ -85,9 +85,9 @@ def seconds_to_start(broker: LogbusBroker) -> float:
 
 
 def let_go(data: Path, drop_caches: Path = DROP_CACHES) -> None:
-    """Have the system forget what it keeps of these files. Who may not ask for all of it asks file by file: names and inodes then
-    stay in memory."""
-    os.sync()  # what is not written back cannot be let go
+    """Makes the system drop these files from its caches. Without the right to drop everything this is done file by file: names
+    and inodes then stay in memory."""
+    os.sync()  # what is not written back cannot be dropped
     try:
         drop_caches.write_text("3\n")
     except OSError:
@@ -99,12 +99,12 @@ def let_go(data: Path, drop_caches: Path = DROP_CACHES) -> None:
 
 
 def compare(name: str, large: Sequence[float], small: Sequence[float]) -> Figure:
-    """The same within a quarter: what neighbours differ by on a machine that does other things, too."""
+    """The same within a quarter: that much neighbours differ on a machine that does other things too."""
     return figure(name, "ms", ours=large, peer=small, target=Target(ratio_max=1.25), against=f"logbus, {SMALL_MIB} MiB")
 
 
 class SparseDisk(FileSystem):
-    """Writes the head of each batch and leaves a hole for the zeros behind it; syncs nothing: what is measured comes later."""
+    """Writes the head of each batch and leaves a hole for the zeros after it; syncs nothing: the measurement comes later."""
 
     def write_at(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> None:
         if file.path.suffix != LOG:
@@ -123,7 +123,7 @@ class SparseDisk(FileSystem):
 
 
 def write_logs(data: Path, sizes: dict[str, tuple[int, int]], *, began_ms: int) -> dict[str, int]:
-    """Topic to (partitions, MiB of each), as a clean stop leaves them; returns how many records a partition of each topic has."""
+    """Writes topics, given as (partitions, MiB of each), as after a clean stop; returns each topic's records per partition."""
     disk = SparseDisk()
     directory = LogDirectory.open(data, broker_id=0, filesystem=disk, new_id=uuid.uuid4)
     registry = TopicRegistry(directory, uuid.uuid4)
@@ -157,10 +157,10 @@ def write_log(path: Path, batches: int, disk: FileSystem, *, began_ms: int) -> P
 def ask_both(
     broker: LogbusBroker, counts: dict[str, int], *, began_ms: int, rounds: int
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Of the small and the large log, per round: the median milliseconds of a fetch at a random offset and of a search by a
+    """For the small and the large log, per round: the median milliseconds of a fetch at a random offset and of a search by a
     random time."""
     chance = random.Random(2011)
-    # The same places of each in every round, and as many: so the size of the log differs, and not what the page cache holds.
+    # The same places in every round, as many in each log: so only the size of the log differs, not what the page cache holds.
     places = {name: [chance.randrange(counts[name]) for _ in range(ASKED)] for name in ("small", "large")}
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "growth", "fetch.message.max.bytes": 1_000, "queued.min.messages": 1}
@@ -178,7 +178,7 @@ def ask_both(
 
 
 def measure(question: Callable[[int], None], numbers: Sequence[int]) -> list[float]:
-    """Milliseconds of each."""
+    """How many milliseconds each took."""
     took = []
     for number in numbers:
         before = time.perf_counter()

@@ -1,8 +1,9 @@
-"""What exactness costs a load, beside the barest Spark job and beside Airflow's own way of reading Kafka.
+"""What exactness costs a load, compared to the barest Spark job and to Airflow's own way of reading Kafka.
 
 Two million events of 200 bytes in four partitions, one hour: loaded by our application and by the barest job in turns, each in a
-Spark session that is started before the clock; loaded again; a quarter of them, for how memory grows. 84 small hours: shipped,
-then frozen, loaded and audited in one application, start and all. A tenth through the Kafka provider's ConsumeFromTopicOperator.
+Spark session that is started before the clock; loaded again; a quarter of them, to see how memory grows. 84 small hours: shipped,
+then frozen, loaded and audited in one application, its start included. A tenth through the Kafka provider's
+ConsumeFromTopicOperator.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ RSS_PERIOD_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One load in a session that was there: seconds, those of its commits, and the most memory that driver and workers held."""
+    """One load in a running session: its seconds, those of its commits, and the most memory that driver and workers held."""
 
     seconds: float
     commit_seconds: Sequence[float]
@@ -161,7 +162,7 @@ def slowest_commits(loads: Sequence[Timed]) -> list[float]:
 
 
 def small_hours(place: Place, console: Console, scale: Scale) -> list[Figure]:
-    """A backlog of quiet hours, from the lines' file to the last audit."""
+    """A backlog of quiet hours, from the file of lines to the last audit."""
     lines = max(SMALL_HOURS, scale.records(SMALL_LINES))
     log_file = place.directory / "small.json"
     write_events(log_file, lines, SMALL_HOURS)
@@ -199,7 +200,7 @@ def register(place: Place, topic: str) -> None:
 
 
 def load_ours(place: Place, topic: str, count: int, *, rerun: bool = False) -> tuple[Timed, Timed]:
-    """The first load and, where asked, the second; both are audited."""
+    """The first load and, if `rerun`, a second one (otherwise the first again); the rows of each are counted."""
     register(place, topic)
     window = place.ledger.freeze_or_get(topic, Interval.hour(STARTED), place.log, now())
     first = load_window(place, window, count)
@@ -221,7 +222,7 @@ def audit_seconds(place: Place, topic: str) -> float:
 
 
 def checksum_seconds(place: Place, topic: str) -> float:
-    """What the checksum alone takes, which the load's sealing and the audit hold as well."""
+    """The time of the checksum alone, which is also part of the load's sealing and of the audit."""
     engine = place.ledger.engine
     sink, window = sink_for(place.ledger.pipeline(topic), engine), place.ledger.window(topic, STARTED)
     started = time.monotonic()
@@ -233,7 +234,7 @@ def checksum_seconds(place: Place, topic: str) -> float:
 
 
 def load_barest(place: Place, topic: str, count: int) -> Timed:
-    """Make the plain table with our table's columns, then run the job."""
+    """Creates the plain table with our table's columns, then runs the job."""
     system = "_topic text, _partition integer, _offset bigint, _timestamp timestamptz, _key bytea, _window_start timestamptz"
     make_table(place, "barest", system)
     ends = place.log.end_offsets(topic, range(PARTITIONS), "read_uncommitted")
@@ -250,7 +251,7 @@ def make_table(place: Place, name: str, system: str) -> None:
 
 
 def submit(place: Place, side: str, arguments: Sequence[str]) -> Timed:
-    """Runs spark-submit, looking at its memory all the while."""
+    """Runs spark-submit and samples its memory until it ends."""
     settings = [word for key, value in spark_submit.conf().items() for word in ("--conf", f"{key}={value}")]
     options = ["--master", spark_submit.LOCAL_MASTER, "--driver-memory", spark_submit.LOCAL_DRIVER_MEMORY]
     program = str(Path(__file__).with_name("timed_load.py"))
@@ -273,7 +274,7 @@ def submit(place: Place, side: str, arguments: Sequence[str]) -> Timed:
 
 
 def watched(pid: int, ended: Any) -> int:
-    """The most memory a process and all below it held until it ended."""
+    """The most memory that a process and its descendants held until it ended."""
     most, deadline = 0, time.monotonic() + LOAD_SECONDS_MAX
     pause = threading.Event()
     while ended() is None and time.monotonic() < deadline:
@@ -286,7 +287,7 @@ def watched(pid: int, ended: Any) -> int:
 
 
 def operator_rate(place: Place, topic: str, count: int, console: Console) -> list[float]:
-    """Rows a second through Airflow's provider; none where it fails, with the reason on the console."""
+    """Rows per second through Airflow's provider; none if it fails, with the reason on the console."""
     make_table(place, "consumed", "_partition integer, _offset bigint")
     extra = {**place.client, "group.id": "benchmark", "enable.auto.commit": "false", "auto.offset.reset": "earliest"}
     environment = {

@@ -18,7 +18,7 @@ WAIT_SECONDS = 60.0
 
 
 def events(count: int, hours: int) -> Iterator[tuple[int, str]]:
-    """Timestamps in milliseconds and events, evenly over the hours."""
+    """Timestamps in milliseconds and events, spread evenly over the hours."""
     chance = Random(2011).random
     start_ms, span_ms = int(STARTED.timestamp() * 1000), hours * HOUR_MS
     for number in range(count):
@@ -37,7 +37,7 @@ def write_events(path: Path, count: int, hours: int) -> None:
 
 
 def produce_events(client: dict[str, str], topic: str, count: int, partitions: int) -> None:
-    """One hour of events, dealt out to the partitions."""
+    """Produces one hour of events, to the partitions in turn."""
     admin = AdminClient(client)
     admin.create_topics([NewTopic(topic, partitions, config={"retention.ms": "-1"})])[topic].result(WAIT_SECONDS)
     producer = Producer({**client, "enable.idempotence": True, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})

@@ -1,8 +1,8 @@
-"""The ways of producing that are measured, and what is asked of each against Apache Kafka.
+"""The ways of producing that are measured, and the target of each against Apache Kafka.
 
 Records have 200 bytes, as in the paper. Its figure 4 sends batches of 1 and of 50; the others are what clients do today: the
-default batch (16 KiB), their defaults as a whole (idempotent, acks=all), acks=all that waits for the disk, and a topic of twelve
-partitions, whose batches come together in requests, from one producer and from twelve.
+default batch (16 KiB), the defaults as a whole (idempotent, acks=all), acks=all that waits for the disk, and a topic of twelve
+partitions, whose batches share requests, from one producer and from twelve.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.figures import Target
 from benchmarks.machine import SETTLED_BYTES, settle
 
 RECORD_BYTES = 200
-_BATCH_OF_50 = 61 + 50 * 210  # a v2 batch's header and fifty records of 200 bytes with at most ten of their own
+_BATCH_OF_50 = 61 + 50 * 210  # a v2 batch's header, and fifty records of 200 bytes with at most ten bytes of overhead each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Load:
     records: int
     properties: tuple[str, ...] = ()
     partitions: int = 1
-    producers: int = 1  # each a process of its own, with its share of the records
+    producers: int = 1  # each a separate process, with its share of the records
     rate: Target | None = None
     cpu: Target | None = None
 
@@ -40,7 +40,7 @@ class Scale:
         return max(100, int(full * self.share))
 
     def settle(self) -> None:
-        """Before each run, as much as it will write."""
+        """Called before each run, for as much memory as it will write."""
         settle(int(SETTLED_BYTES * self.share))
 
 

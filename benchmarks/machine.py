@@ -1,9 +1,9 @@
-"""The same machine for every run: nothing waits to be written back, and memory that is free is memory that is there.
+"""The same machine for every run: nothing waits to be written back, and free memory is really backed by memory.
 
-A virtual machine may give free memory back to its host (free page reporting). The first write to such a page then costs what the
-host needs to find another one: measured, 11 us for 4 KiB instead of 0.5, charged to whoever happens to write there. For a log
-that is every page that it appends: a third of our CPU and a quarter of Kafka's, and most for whoever ran first in a round. It is
-the host's work and says nothing about a broker, so before each run enough memory for it is written once and let go.
+A virtual machine may return free memory to its host (free page reporting). The first write to such a page then costs the time the
+host needs to find another one: measured, 11 us for 4 KiB instead of 0.5, charged to the process that happens to write there. For
+a log that is every page it appends: a third of our CPU and a quarter of Kafka's, and most for the side that ran first in a round.
+It is the host's work and means nothing for a broker, so before each run enough memory for it is written once and freed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SETTLED_BYTES = 1 << 30  # the largest load appends 420 MB
 
 
 def settle(wanted_bytes: int = SETTLED_BYTES) -> None:
-    """Write back what is dirty, and touch so much memory, as far as half of what is free reaches."""
+    """Writes back dirty pages, and touches this much memory, but at most half of what is free."""
     os.sync()
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     size = min(wanted_bytes, free_bytes // 2)

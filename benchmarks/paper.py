@@ -1,8 +1,8 @@
 """The experiments of the paper's section 5, today: producers (figure 4), consumers (figure 5) and the overhead of a message.
 
-Ours against Apache Kafka by the same clients, in the ways of producing that clients use now; ours against RabbitMQ and ActiveMQ,
-each by its own client. docs/benchmarks.md tells the settings. Three parts that know nothing of each other: one that breaks is a
-row that says so, and the others go on.
+Ours against Apache Kafka with the same clients, in the ways of producing that clients use now; ours against RabbitMQ and
+ActiveMQ, each with its own client. docs/benchmarks.md lists the settings. The three parts are independent: one that breaks
+becomes a row that reports it, and the others continue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.sides import (
 from benchmarks.startup import startup_figures
 from benchmarks.turns import Cost, Measured, compare, compare_costs, in_one_line
 
-MESSAGES = 200_000  # a round of a queue server, about ten seconds
+MESSAGES = 200_000  # per round of a queue server, about ten seconds
 ROUND_TRIPS = 2_000
 QUEUES = (RABBITMQ, ACTIVEMQ)
 PRODUCER_OF_QUEUES, CONSUMER_OF_QUEUES = Target(ratio_min=5.0), Target(ratio_min=4.0)
@@ -52,7 +52,7 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
 def _guarded(
     part: str, run_part: Callable[[Scale, Console], Iterable[Figure]], scale: Scale, console: Console
 ) -> Iterator[Figure]:
-    """A long unattended run keeps what it has: a part that breaks ends with a figure that was not held."""
+    """A long unattended run keeps its results: a part that breaks ends with a figure that was not held."""
     console.rule(part)
     try:
         yield from run_part(scale, console)
@@ -82,7 +82,7 @@ def _with_flushing_topics(running: Contest) -> Contest:
 
 
 def _against_queues(scale: Scale, console: Console) -> Iterator[Figure]:
-    """A queue is consumed once, so every round produces into one of its own and consumes that."""
+    """A queue can be consumed only once, so every round produces into a new one and consumes that."""
     with contest((OPEN_LOGBUS, OPEN_RABBITMQ, OPEN_ACTIVEMQ), scale, console) as running:
         names = (OURS, *QUEUES, RABBITMQ_STREAM)
         produced = running.measure("producer", lambda side, number: _produce(side, BATCH_50, number, scale), names)
@@ -111,7 +111,7 @@ def _records(side: Side, load: Load, scale: Scale) -> int:
 def _queue_figures(
     peer: str, produced: Mapping[str, Measured[Cost]], singles: Measured[Cost], consumed: Mapping[str, Measured[Cost]]
 ) -> Sequence[Figure]:
-    """Only the queues have targets, and a client that batches nothing: the stream is RabbitMQ's own log, unknown to the paper."""
+    """Only the queues have targets, and a client without batches: the stream is RabbitMQ's log, which the paper did not have."""
     producer, consumer = (PRODUCER_OF_QUEUES, CONSUMER_OF_QUEUES) if peer in QUEUES else (None, None)
     pair, one_by_one = (produced[OURS], produced[peer]), (singles, produced[peer])
     by_one = "producer, our batch 1, acks=1, their own client"

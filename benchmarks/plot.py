@@ -1,4 +1,4 @@
-"""Horizontal bars in panels, as an SVG text: no library, no fonts of our own, readable on a light and on a dark page."""
+"""Horizontal bars in panels, as SVG text: no library, no embedded fonts, readable on a light and on a dark page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Child processes under measurement: start, free ports, CPU and memory from /proc, an orderly end.
 
 CPU seconds are user plus system time (fields 14 to 17 of /proc/PID/stat) of the process, of its living descendants and of the
-children they have waited for: what the work cost the machine, which on a shared machine says more than how long it took.
+children they have waited for: what the work cost the machine, which on a shared machine means more than how long it took.
 A child dies with the thread that started it (PR_SET_PDEATHSIG), so an interrupted run leaves nothing behind.
 """
 
@@ -19,12 +19,12 @@ from pathlib import Path
 STOP_GRACE_SECONDS = 15.0  # a JVM broker takes some seconds to close its logs
 POLL_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
-KTHREADD = "2"  # the parent of all threads of the kernel
+KTHREADD = "2"  # the parent of all kernel threads
 _libc = ctypes.CDLL(None)
 
 
 class Missing(Exception):
-    """A program this machine lacks; the text is the reason a caller prints or skips with."""
+    """A program that this machine lacks; the text is the reason that a caller prints, or skips with."""
 
 
 class StartFailed(Exception):
@@ -46,7 +46,7 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own with its output in `log_path`; it dies with its starter."""
+    """Starts a child in its own session with its output in `log_path`; it dies with its starter."""
     with log_path.open("ab") as log:
         return subprocess.Popen(
             list(command),
@@ -61,7 +61,7 @@ def start(
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:
-    """SIGTERM, a grace, SIGKILL; returns the exit status. Calling it again is harmless."""
+    """SIGTERM, a grace period, SIGKILL; returns the exit status. Calling it again is harmless."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -78,7 +78,7 @@ def wait_until_listening(
     log_path: Path,
     deadline_seconds: float,
 ) -> None:
-    """Return once something accepts on the port; StartFailed with the log's tail when the process ends or time is up."""
+    """Returns once the port accepts connections; StartFailed with the log's tail if the process ends or time is up."""
 
     def accepts() -> bool:
         if process.poll() is not None:
@@ -91,7 +91,7 @@ def wait_until_listening(
 
 
 def wait_until(condition: Callable[[], bool], *, deadline_seconds: float) -> bool:
-    """Poll a condition; False when the deadline passed first."""
+    """Polls a condition; False if the deadline passes first."""
     deadline = time.monotonic() + deadline_seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -112,7 +112,7 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end with its output caught. Like every child here it dies with its starter."""
+    """Runs a command to its end and captures its output. Like every child here it dies with its starter."""
     return subprocess.run(
         list(command),
         input=stdin,
@@ -128,56 +128,56 @@ def run(
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process and of all below it."""
+    """User and system seconds of a process and its descendants."""
     stats = _stats()
     ticks = sum(int(one) for member in _tree(pid, stats) for one in stats[member][11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def scheduled_seconds(pid: int) -> float:
-    """What the living threads of one process have run: in nanoseconds, where `cpu_seconds` has ticks of 10 ms."""
+    """How long the living threads of one process have run: precise to nanoseconds, while `cpu_seconds` has ticks of 10 ms."""
     tasks = Path("/proc", str(pid), "task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def kernel_cpu_seconds() -> float:
-    """Seconds of the kernel's own threads, of the whole machine: they write back what nobody has flushed."""
+    """Seconds of the kernel's own threads, of the whole machine: they write back what no process has flushed."""
     ticks = sum(int(one) for fields in _stats().values() if fields[1] == KTHREADD for one in fields[11:13])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process and of all below it."""
+    """Resident memory of a process and its descendants."""
     stats = _stats()
     return sum(int(stats[member][21]) for member in _tree(pid, stats)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def disk_bytes(directory: Path) -> int:
-    """What a directory's files occupy: sparse files count by their blocks."""
+    """The space that a directory's files occupy: sparse files count by their blocks."""
     return sum(_blocks(Path(folder, name)) for folder, _, names in os.walk(directory) for name in names) * 512
 
 
 def _blocks(path: Path) -> int:
     try:
         return path.lstat().st_blocks
-    except FileNotFoundError:  # deleted meanwhile
+    except FileNotFoundError:  # just deleted
         return 0
 
 
 def _stats() -> dict[int, list[str]]:
-    """The fields of /proc/PID/stat behind the program's name, for every process."""
+    """The fields of /proc/PID/stat after the program's name, for every process."""
     found = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 found[int(entry.name)] = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            except (FileNotFoundError, ProcessLookupError):  # just ended
                 continue
     return found
 
 
 def _tree(pid: int, stats: Mapping[int, Sequence[str]]) -> list[int]:
-    """A process and its living descendants; ProcessLookupError where it is gone."""
+    """A process and its living descendants; ProcessLookupError if it is gone."""
     if pid not in stats:
         raise ProcessLookupError(f"process {pid} has ended")
     members, grown = [pid], 0

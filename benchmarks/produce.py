@@ -22,7 +22,7 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
 
 
 def producer_figures(load: Load, running: Contest, *, ours: str = OURS) -> Sequence[Figure]:
-    """Throughput and CPU of ours against Kafka; the batch of 50 also tells what a record occupies on disk."""
+    """Throughput and CPU of ours against Kafka; the batch of 50 also shows how much disk a record occupies."""
     measured = running.produce(load, (ours, KAFKA))
     pair = measured[ours], measured[KAFKA]
     costs = [
@@ -33,6 +33,6 @@ def producer_figures(load: Load, running: Contest, *, ours: str = OURS) -> Seque
 
 
 def disk_figure(pair: Pair[Cost], *, against: str) -> Figure:
-    """The largest of the rounds: what a server deletes meanwhile only makes the others smaller."""
+    """The largest of the rounds: deletions by the server during a round only make it smaller."""
     ours, peer = ([max(cost.disk_bytes_per_record for cost in side.rounds)] if side.rounds else [] for side in pair)
     return figure("bytes on disk a message of 200, batch 50", "B", ours=ours, peer=peer, against=against, note=pair[1].reason)

@@ -1,7 +1,7 @@
-"""`--docs`: a benchmark's figures as its measured part of docs/benchmarks.md.
+"""`--docs`: writes a benchmark's figures into its measured part of docs/benchmarks.md.
 
-The paper's are also drawn, as its figures 4 and 5, in docs/figures/. The page around the measured parts is written by hand:
-settings, what is equal and what is not.
+Those of the paper are also drawn, as its figures 4 and 5, in docs/figures/. The page around the measured parts is written by
+hand: settings, what is equal and what is not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BARS = (
 
 
 def write(name: str, figures: Sequence[Figure], scale: Scale, docs: Path = DOCS) -> Path:
-    """Replace the benchmark's measured part of the page and, for the paper, draw the plot."""
+    """Replaces the benchmark's measured part of the page and, for the paper, draws the plot."""
     page, plot = docs / PAGE, docs / PLOT
     begin, end = BEGIN.format(name=name), END.format(name=name)
     before, _, rest = page.read_text().partition(begin)
@@ -93,7 +93,7 @@ def _bars(figures: Sequence[Figure], panel: str, measure: str) -> Sequence[Bar]:
 
 
 def _machine() -> str:
-    """What matters of the machine, and nothing that names it."""
+    """What matters about the machine, and nothing that identifies it."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     parts = (
         f"{os.cpu_count()} cores ({_processor()})", f"{memory:.0f} GiB", f"Linux {platform.release().split('-')[0]}",
@@ -103,8 +103,8 @@ def _machine() -> str:
 
 
 def _python() -> str:
-    """The interpreter of our side, and how it was built: with profile-guided optimisation it takes a tenth less CPU. Where nobody
-    asked for it when it was configured, a distribution may have added it all the same, as Debian does."""
+    """The interpreter of our side, and how it was built: with profile-guided optimisation it takes a tenth less CPU. Even if it
+    was not configured with it, a distribution may have added it all the same, as Debian does."""
     asked = sysconfig.get_config_var("CONFIG_ARGS") or ""
     ways = [way for flag, way in (("--enable-optimizations", "PGO"), ("--with-lto", "LTO")) if flag in asked]
     built = " and ".join(ways) or "no PGO or LTO asked for"
@@ -112,7 +112,7 @@ def _python() -> str:
 
 
 def _java() -> str:
-    """Its version; empty where there is none, which most benchmarks can do without."""
+    """The version of Java; empty if there is none, because most benchmarks do not need it."""
     try:
         said = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
     except Missing:

@@ -1,7 +1,7 @@
-"""The servers that are compared, each with the client that loads it: produce, consume, one record there and back.
+"""The servers that are compared, each with the client that loads it: produce, consume, one record's round trip.
 
 `LogSide` speaks Kafka's protocol: our broker and Apache Kafka, loaded by the same programs (Kafka's ProducerPerformance; its Java
-consumer). `QueueSide` is a server that only its own client can load. What a broker's work cost is counted from before the load
+consumer). `QueueSide` is a server that only its own client can load. The cost of a broker's work is counted from before the load
 until all of it is visible to a consumer.
 """
 
@@ -35,7 +35,7 @@ RABBITMQ, RABBITMQ_STREAM, ACTIVEMQ = "RabbitMQ queue", "RabbitMQ stream", "Acti
 
 
 class Side(Protocol):
-    """What any server can be asked."""
+    """What can be measured on any server."""
 
     @property
     def server(self) -> Server | BrokerCluster: ...
@@ -49,8 +49,8 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSide:
-    """A broker of Kafka's protocol, or a cluster. Topics have one partition, as in the paper, unless a load says
-    otherwise, and these settings."""
+    """A broker that speaks Kafka's protocol, or a cluster. Topics have these settings and, unless a load sets more, one
+    partition, as in the paper."""
 
     server: LogbusBroker | ApacheKafka | BrokerCluster
     tools: JvmTools
@@ -60,16 +60,16 @@ class LogSide:
 
     @classmethod
     def of(cls, server: LogbusBroker | ApacheKafka | BrokerCluster, *, into: Path) -> LogSide:
-        """With its load generators; Missing where this machine cannot run them."""
+        """The side with its load generators; Missing if this machine cannot run them."""
         generator = LoadGenerator.compiled("KafkaLoad", KAFKA_JARS, address=server.bootstrap, into=into)
         return cls(server=server, tools=JvmTools.find(), generator=generator)
 
     def flushing_each_append(self) -> LogSide:
-        """Its topics get Kafka's log.flush.interval.messages=1, under the name that topics give it."""
+        """The side whose new topics have Kafka's log.flush.interval.messages=1, under its name as a topic setting."""
         return replace(self, topic_config={"flush.messages": "1"})
 
     def produce(self, load: Load, topic: str, *, records: int) -> Cost:
-        """All of a load into a new topic."""
+        """Produces all of a load into a new topic."""
         self._create(topic, load.partitions)
         records -= records % load.producers
         return cost_of(self.server, records, lambda: self._send(load, topic, records), part=f"{topic}-0")
@@ -101,11 +101,11 @@ class LogSide:
 
     def _create(self, topic: str, partitions: int = 1) -> None:
         wanted = NewTopic(topic, num_partitions=partitions, config=dict(self.topic_config))
-        client = self._admin()  # held: a client that is collected takes its requests with it
+        client = self._admin()  # kept in a variable: a client that is garbage-collected drops its requests
         client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
 
     def _wait_visible(self, topic: str, records: int, partitions: int) -> None:
-        """Until a consumer could see them all: on disk, as far as the broker's own rules ask for."""
+        """Waits until a consumer can see all records: on disk, as far as the broker's own rules require."""
         client, wanted = self._admin(), {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}
 
         def all_visible() -> bool:
@@ -121,11 +121,11 @@ class LogSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSide:
-    """A server of another protocol: it batches as its own client does, whatever the load says."""
+    """A server with another protocol: its own client decides about batches, whatever the load specifies."""
 
     server: Server
     generator: LoadGenerator
-    has_latency: bool = True  # whether its generator measures a record there and back
+    has_latency: bool = True  # whether its generator measures a record's round trip
 
     def produce(self, load: Load, topic: str, *, records: int) -> Cost:
         return self._cost("produce", topic, records)
@@ -141,12 +141,12 @@ class QueueSide:
         return self.generator.latency(topic, records=records, record_bytes=RECORD_BYTES)
 
     def delete(self, topic: str) -> None:
-        """Nothing: a queue that was consumed is empty."""
+        """Does nothing: a consumed queue is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opener:
-    """How the sides of these names are started, in a directory of their own; the stack stops them."""
+    """How the sides with these names are started, in their own directory; the ExitStack stops them."""
 
     names: tuple[str, ...]
     open: Callable[[Path, ExitStack], Mapping[str, Side]]
@@ -166,7 +166,7 @@ def _kafka(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
 
 
 def _rabbitmq(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
-    """One server, two sides: the queue, and the stream that it offers beside."""
+    """One server, two sides: the queue, and the stream that it also offers."""
     server = stack.enter_context(RabbitMq(directory / "server"))
     queue = LoadGenerator.compiled("AmqpLoad", AMQP_CLIENT, address=server.amqp, into=fresh(directory / "queue"))
     stream = LoadGenerator.compiled("StreamLoad", STREAM_CLIENT, address=server.stream, into=fresh(directory / "stream"))

@@ -1,6 +1,6 @@
 """From starting the process to the first answer of a server on an empty, prepared directory.
 
-An answer is what a client would go on with: Metadata that names a broker, AMQP's Connection.Start, OpenWire's first word.
+An answer is what a client needs to continue: Metadata that names a broker, AMQP's Connection.Start, OpenWire's greeting.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AMQP_0_9_1 = b"AMQP\x00\x00\x09\x01"
 
 
 def kafka_names_a_broker(port: int) -> bool:
-    """Metadata v4 behind length, correlation id and throttle time: how many brokers?"""
+    """Whether the Metadata v4 response has brokers: their number follows length, correlation id and throttle time."""
     answer = _ask(port, METADATA_V4_OF_NO_TOPIC, 16)
     return len(answer) == 16 and int.from_bytes(answer[12:]) > 0
 
@@ -84,7 +84,7 @@ def _seconds(name: str, _: int) -> float:
 
 
 def _ask(port: int, question: bytes, answer_bytes: int) -> bytes:
-    """The first bytes of an answer; none from a server that is not there yet."""
+    """The first bytes of an answer; none from a server that is not up yet."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX) as connection:
             connection.sendall(question)

@@ -1,4 +1,4 @@
-"""spark-submit's entry for the ingest benchmark: starts the session, then times one load in it.
+"""The entry point for spark-submit in the ingest benchmark: starts the session, then times one load in it.
 
     spark-submit timed_load.py ours --pipeline NAME --window ...      our application, as it is
     spark-submit timed_load.py barest '{"topic": ...}'                the barest job
@@ -19,7 +19,7 @@ PREFIX = "LOGBUS_BENCH "
 
 
 def timed_ours(arguments: Sequence[str]) -> dict[str, Any]:
-    """The application's own `run`; each commit is timed on its way."""
+    """The application's own `run`, with each commit timed as well."""
     from logbus.warehouse.sinks.postgres import PostgresSink
 
     from spark_jobs import load_windows

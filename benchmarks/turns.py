@@ -1,8 +1,8 @@
-"""Measuring in turns: each round runs every entrant once, so neighbours saw the same machine; every second round the other way
-round, so nobody is always first.
+"""Measuring in turns: each round runs every entrant once, so neighbours see the same machine; every second round is in reverse
+order, so that no entrant is always first.
 
-An entrant that fails is out for that comparison and keeps the reason; the others go on. Before each run the machine is settled
-(machine.py), so that nobody pays for his predecessor, nor for memory that the machine has to ask for first.
+An entrant that fails is out of that comparison and keeps the reason; the others continue. Before each run the machine is settled
+(machine.py), so that no entrant pays for its predecessor, nor for memory that the machine must first get from its host.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from benchmarks.peers.server import Server
 from benchmarks.processes import Missing, StartFailed, kernel_cpu_seconds
 
 Result = TypeVar("Result")
-# What a peer, its client or a starved machine may do to us; our own mistakes are not among them.
+# Errors of a peer, its client or a starved machine; our own bugs are not among them.
 FAILURES = (KafkaException, Missing, OSError, StartFailed, subprocess.TimeoutExpired, TimeoutError, ToolFailed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """One run against one server. `on_disk_cpu_seconds` count until all is on disk, the kernel's threads included: what a server
-    does not flush itself they write back later, at nobody's expense."""
+    """One run against one server. `on_disk_cpu_seconds` count until all is on disk, kernel threads included: what a server does
+    not flush itself they write back later, charged to no process."""
 
     records: int
     records_per_second: float
@@ -60,7 +60,7 @@ class Cost:
 
 @dataclass(slots=True, kw_only=True)
 class Measured(Generic[Result]):
-    """An entrant's results, one a round; or none, and why."""
+    """An entrant's results, one per round; or none, and why."""
 
     rounds: list[Result] = field(default_factory=list)
     reason: str = ""
@@ -77,7 +77,7 @@ def in_turns(
     console: Console,
     prepare: Callable[[], None] = settle,
 ) -> dict[str, Measured[Result]]:
-    """Every entrant once a round; the callable gets the round's number. `prepare` is called before each run."""
+    """Runs every entrant once per round; the callable gets the round's number. `prepare` is called before each run."""
     measured: dict[str, Measured[Result]] = {name: Measured() for name in entrants}
     names = list(entrants)
     for number in range(rounds):
@@ -100,13 +100,13 @@ def _once(title: str, name: str, run: Callable[[], Result], measured: Measured[R
 
 
 def in_one_line(error: BaseException) -> str:
-    """What happened, short enough for a table's foot."""
+    """The error, short enough for the foot of a table."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:400]
 
 
 def cost_of(server: Server | BrokerCluster, records: int, run: Callable[[], float], *, part: str = ".") -> Cost:
-    """Run a load that returns its records per second; what it cost the server and left on disk, in that part of its data."""
+    """Runs a load that returns its records per second; returns its cost for the server and on disk, in that part of its data."""
     cpu, kernel, disk = server.cpu_seconds(), kernel_cpu_seconds(), server.disk_bytes(part)
     rate = run()
     spent, left = server.cpu_seconds() - cpu, server.disk_bytes(part) - disk
@@ -128,7 +128,7 @@ Pair = tuple[Measured[Result], Measured[Result]]  # ours and the peer's
 def compare(
     name: str, unit: str, value: Callable[[Result], float], pair: Pair[Result], *, against: str, target: Target | None = None
 ) -> Figure:
-    """One figure of two entrants' results."""
+    """One figure from two entrants' results."""
     ours, peer = pair
     note = "; ".join(reason for reason in (ours.reason and f"ours failed: {ours.reason}", peer.reason) if reason)
     values = [[value(one) for one in side.rounds] for side in pair]
@@ -146,6 +146,6 @@ def compare_costs(
 
 
 def compare_on_disk(name: str, pair: Pair[Cost], *, against: str) -> Figure:
-    """The processor's time until all is on disk, whoever writes it."""
+    """The CPU time until all is on disk, whether the server or the kernel writes it."""
     title = f"{name}: CPU until it is on disk, the kernel's included"
     return compare(title, "s/million", lambda one: one.on_disk_cpu_seconds_per_million, pair, against=against)

@@ -1,9 +1,9 @@
-"""What the pages' data takes: 50 topics, a week of hours, 20 groups; each route of a real Airflow api-server, over HTTP.
+"""How long the pages' data takes: 50 topics, a week of hours, 20 groups; each route of a real Airflow api-server, over HTTP.
 
-First of a process: an api-server that has just started, and has shown none of our pages. First after a minute: nobody has
-looked for longer than any answer is kept; each round another page comes first. Cold: what was read is too old and is read anew
-beside the request. Warm: somebody has just asked. Twenty browsers at once come cold, too, and then again warm. How many requests
-a look costs the broker is counted by the broker, with one partition a topic and with eight.
+First of a process: an api-server that has just started, and has served none of our pages. First after a minute: no request for
+longer than any answer is kept; each round another page comes first. Cold: what was read is too old and is read again while the
+request is served. Warm: there has just been a request. Twenty browsers at once are measured cold, too, and then again warm. How
+many requests a page costs the broker is counted by the broker, with one partition per topic and with eight.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from benchmarks.ui_server import Place, seeded
 
 TARGET, SAME = Target(ours_max=300), Target(ratio_max=1.1)
 PARTITIONS_FEW, PARTITIONS_MANY = 1, 8
-COLD_LOOKS, WARM_LOOKS, BROWSERS = 3, 10, 20  # a round
+COLD_LOOKS, WARM_LOOKS, BROWSERS = 3, 10, 20  # per round
 LARGEST = "overview"
-SETTLED_SECONDS = 2.0  # after a look: what is read beside it is done
+SETTLED_SECONDS = 2.0  # after a request: reads in the background are done
 REQUESTS = "kafka_network_requestmetrics_requests_total"
 
 Paths = Mapping[str, str]
@@ -83,7 +83,7 @@ def first_of_process(place: Place, scale: Scale) -> Iterator[Figure]:
 
 
 def first_after_a_minute(client: httpx.Client, paths: Paths, scale: Scale) -> dict[str, list[float]]:
-    """By page; one after the other, each round beginning with another, because what one has read the next may find."""
+    """By page; one after the other, each round starting with another page, because a page may reuse what the last one read."""
     found: dict[str, list[float]] = {name: [] for name in paths}
     names = list(paths)
     for begin in range(scale.rounds):
@@ -110,7 +110,7 @@ def together(client: httpx.Client, path: str) -> list[float]:
 
 
 def requests_of(client: httpx.Client, broker: LogbusBroker, path: str) -> float:
-    """How many requests the broker got for one cold look; its connections are there already."""
+    """How many requests the broker got for one cold page; the connections are already open."""
     look(client, path)
     time.sleep(KEPT_SECONDS + 0.1)
     before = request_count(broker)
@@ -120,7 +120,7 @@ def requests_of(client: httpx.Client, broker: LogbusBroker, path: str) -> float:
 
 
 def request_count(broker: LogbusBroker) -> float:
-    """All requests, but for those of clients that keep their metadata fresh: there are none as often as looks."""
+    """All requests so far. Clients that refresh their metadata are included, but send far fewer than looks do."""
     with urllib.request.urlopen(f"{broker.settings['logbus.metrics.listener']}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(REQUESTS + "{"))

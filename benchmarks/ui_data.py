@@ -1,7 +1,7 @@
-"""A platform as large as the pages are asked to bear: topics with a record each hour, windows loaded but for the last, groups.
+"""A platform as large as the pages must cope with: topics with a record each hour, windows loaded except the last, groups.
 
-Records go through the broker and pipelines through the ledger's front door; windows are put into its tables as a week of hourly
-runs would have left them, which would take a week.
+Records go through the broker and pipelines through the `Ledger` class; windows are inserted into its tables as a week of hourly
+runs would have left them, because real runs would take a week.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Platform:
             future.result(TIMEOUT_SECONDS)
 
     def produce(self) -> None:
-        """A record in each hour of each partition."""
+        """Produces a record for each hour of each partition."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20})
         for hour in range(HOURS):
             stamp = milliseconds(self.begin + hour * HOUR + timedelta(minutes=30))

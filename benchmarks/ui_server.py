@@ -1,4 +1,4 @@
-"""What benchmarks/ui.py looks at: a seeded platform, and an api-server of Airflow with our plugin, which can be started anew."""
+"""What benchmarks/ui.py measures: a seeded platform, and an Airflow api-server with our plugin, which can be started again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START_SECONDS_MAX = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A broker and a warehouse that are up and seeded, how Airflow is started over them, and the pages' addresses by name."""
+    """A broker and a warehouse that are up and seeded, how Airflow is started on them, and the pages' addresses by name."""
 
     broker: LogbusBroker
     airflow: AirflowSettings
@@ -38,7 +38,7 @@ class Place:
 
     @contextmanager
     def api_server(self) -> Iterator[httpx.Client]:
-        """A new process, and a client that it lets in. No token is asked for: signing one is no part of a page."""
+        """A new process, and a client that is already logged in: getting a token is not part of a page."""
         supervisor = Supervisor()
         try:
             server = supervisor.start(program(self.airflow, "api-server", "--workers", "1"))
@@ -54,7 +54,7 @@ class Place:
 
 @contextmanager
 def seeded(partitions: int) -> Iterator[Place]:
-    """Topics of so many partitions. Everything ends with the block."""
+    """A platform whose topics have this many partitions. Everything ends with the block."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-ui-", ignore_cleanup_errors=True)))
         settings = {"logbus.metrics.listener": f"http://127.0.0.1:{free_port()}", "log.retention.ms": "-1"}

@@ -1,8 +1,8 @@
-"""What the broker's promises cost beside the traffic itself: clients that wait, reading again, compressed batches, compaction and
-retention.
+"""What the broker's promises cost in addition to the traffic itself: clients that wait, reading again, compressed batches,
+compaction and retention.
 
-Each is measured on a broker of its own by `benchmarks/costs`, against the same broker without it: with the crowd and without, the
-second reading and the first, during the pass and before it. So every ratio is the price of one promise, and one is free.
+Each is measured on its own broker by `benchmarks/costs`, against the same broker without it: with the crowd and without, the
+second reading and the first, during the pass and before it. So every ratio is the price of one promise, and 1 means free.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether a service answers: `python docker/healthy.py URL [a.b=value]`, exit status 0 or 1.
 
-The health checks of docker-compose.airflow.yml. Any answer with a status below 400 will do; with `a.b=value`, the answer is
-JSON and holds that value there. What is wrong goes to standard output, which `docker inspect` shows. Standard library only:
-this runs every few seconds in every container.
+The health checks of docker-compose.airflow.yml. Any answer with a status below 400 will do; with `a.b=value`, the answer must be
+JSON that holds that value there. What is wrong is printed to standard output, which `docker inspect` shows. Standard library
+only: this runs every few seconds in every container.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import sys
 import urllib.request
 from collections.abc import Sequence
 
-TIMEOUT_SECONDS = 4.0  # below the health checks' own
+TIMEOUT_SECONDS = 4.0  # less than the health checks' own timeout
 
 
 def problem(url: str, wanted: str | None) -> str | None:
-    """What is wrong with the service; None where nothing is."""
+    """What is wrong with the service; None if nothing is."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
             body = answer.read()
-    except OSError as error:  # urllib's errors are of this kind, refused statuses included
+    except OSError as error:  # all of urllib's errors, HTTP error statuses included
         return f"{url}: {error}"
     return None if wanted is None else difference(body, wanted)
 
 
 def difference(body: bytes, wanted: str) -> str | None:
-    """What the JSON holds in place of the value wanted."""
+    """What the JSON holds instead of the wanted value; None if it holds that."""
     path, _, value = wanted.partition("=")
     try:
         found = json.loads(body)

@@ -1,7 +1,7 @@
-"""The plugin Airflow finds in its plugins folder. Everything lives in the package `logbus` beside it.
+"""The plugin that Airflow finds in its plugins folder. Everything is in the package `logbus` next to it.
 
-Every Airflow process imports this, each task included. The pages are imported when the api-server starts, which alone asks for
-applications: whoever looks first would wait half a second for it. The timetable is imported by those who ask for timetables.
+Every Airflow process imports this, each task included. The pages are imported when the api-server starts, the only process that
+asks for applications: otherwise the first request would wait half a second. The timetable is imported when timetables are read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 from logbus.ui.views import EXTERNAL_VIEWS
 
-# The pages, and what the first question to the warehouse (in SQLAlchemy) and to the broker (logbus.kafka.other_requests) imports.
+# The pages, and what the first request to the warehouse (in SQLAlchemy) and to the broker (logbus.kafka.other_requests) imports.
 NEEDED = ("logbus.ui.app", "psycopg", "kafka.admin")
 
 logger = logging.getLogger("logbus.ui")
@@ -23,13 +23,13 @@ async def pages(scope: Any, receive: Any, send: Any) -> None:
     """The ASGI application behind /logbus."""
     from logbus.ui.app import app
 
-    # Airflow's own application, for what the pages ask of its API in the name of whoever looks at them.
+    # Airflow's own application, for requests that the pages send to its API on behalf of the user.
     await app({**scope, "logbus.airflow": scope.get("app")}, receive, send)
 
 
 class LogbusPlugin(AirflowPlugin):
-    """Puts this folder on Airflow's path, by being found in it; mounts our pages and shows them in Airflow's own; registers the
-    timetable of `hourly_ingest`."""
+    """Puts this folder on Airflow's path, by being found in it; mounts our pages and shows them within Airflow's UI; registers
+    the timetable of `hourly_ingest`."""
 
     name = "logbus"
     external_views = EXTERNAL_VIEWS
@@ -47,7 +47,7 @@ class LogbusPlugin(AirflowPlugin):
 
 
 def import_pages() -> None:
-    """Pages that cannot be imported take nothing else of Airflow's with them: who asks for one gets the error, too."""
+    """Pages that cannot be imported must not break the rest of Airflow: the error is logged, and a request gets it again."""
     for module in NEEDED:
         try:
             importlib.import_module(module)

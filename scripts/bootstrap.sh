@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the environment in the folder given (.venv): needs Python 3.11 or newer and nothing else; gets uv where it is missing.
+# Creates the environment in the given folder (.venv): needs only Python 3.11 or newer; gets uv if it is missing.
 set -euo pipefail
 venv=${1:-.venv}
 cd "$(dirname "$0")/.."
@@ -16,8 +16,8 @@ if [ -z "$python" ]; then
   exit 1
 fi
 
-# The same Python (3.11, say) built with profile-guided optimisation takes a tenth less CPU: preferred where there is one and nobody
-# has named another.
+# The same Python (3.11, say) built with profile-guided optimisation takes a tenth less CPU: preferred if there is one and the user
+# has not named another.
 is_optimised() { "$1" -c 'import sys, sysconfig; sys.exit("--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or ""))' 2>/dev/null; }
 how="as it is found first"
 if [ -n "${PYTHON:-}" ]; then
@@ -45,7 +45,7 @@ if [ -z "$uv" ]; then
 fi
 
 echo "making the environment in $venv (Airflow, Spark and friends: about a minute the first time) ..." >&2
-# Compiled once here: Airflow and Spark start a dozen processes, and where bytecode is not cached each compiles thousands of modules.
+# Compiled once here: Airflow and Spark start a dozen processes, and without cached bytecode each compiles thousands of modules.
 UV_PROJECT_ENVIRONMENT="$venv" "$uv" sync --frozen --compile-bytecode --quiet --python "$python" --no-python-downloads
 "$venv/bin/python" -m compileall -q broker plugins spark_jobs
 touch "$venv/.ready"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ends the stack in a directory, by the process that holds its lock; the kernel frees the lock when that process is gone, and it goes last.
+# Ends the stack in a directory through the process that holds its lock; that process ends last, and then the kernel frees the lock.
 set -euo pipefail
 home=$1
 if [ ! -f "$home/lock" ] || flock --nonblock "$home/lock" true; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Write random secrets for docker-compose.airflow.yml to .env (mode 600), which Compose reads. What stands there already stays: the
-# database keeps the password it was made with. Needs nothing but a shell.
+# Writes random secrets for docker-compose.airflow.yml to .env (mode 600), which Compose reads. Existing values stay: the
+# database keeps the password it was created with. Needs nothing but a shell.
 set -euo pipefail
 file=${1:-$(dirname "$0")/../.env}
 umask 077
@@ -11,7 +11,7 @@ hex() { head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n'; }
 password() { hex | head -c 24; }
 fernet_key() { head -c 32 /dev/urandom | base64 | tr -d '\n' | tr '+/' '-_'; }
 
-add() { # NAME VALUE, unless the name is there
+add() { # NAME VALUE, unless the name is set already
   grep -q "^$1=" "$file" || printf '%s=%s\n' "$1" "$2" >>"$file"
 }
 

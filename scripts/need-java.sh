@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Spark needs Java 17 or newer: say so clearly where it is missing.
+# Spark needs Java 17 or newer: fails with a clear message if it is missing.
 set -u
 java=java
 [ -n "${JAVA_HOME:-}" ] && java="$JAVA_HOME/bin/java"

@@ -1,6 +1,6 @@
-"""Makes docs/pictures of the running pages in a real browser: what the demo leaves, and a seeded week. `make pictures`.
+"""Takes docs/pictures of the running pages in a real browser: the demo's result, and a seeded week. `make pictures`.
 
-Needs Chromium; with the typeface Inter, which Airflow asks for, they look as pages do on most desks (Debian: fonts-inter).
+Needs Chromium; with the typeface Inter, which Airflow requests, they look as on most machines (Debian: fonts-inter).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.support.seeded_platform import STORIES, SeededPlatform, seeded
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 HOURS = 7 * 24
-SCALE = 1.2  # of the records that tests make
+SCALE = 1.2  # relative to the records that tests produce
 PAGE = "/plugin/logbus-ingestion/logbus/ui"
-SETTLED_MS = 12_000  # Airflow's own parts have come in, and the page has asked a second time
+SETTLED_MS = 12_000  # Airflow's own parts are loaded, and the page has refreshed once
 DEMO_IS_UP = b"Everything stays up"
 RATES_KNOWN_MS = 25_000  # the server has seen the topics grow twice
 RECORDS_EACH_TURN = {"access_log": 9, "app_events": 16, "payments": 3, "clickstream": 24, "search": 2}
@@ -55,7 +55,7 @@ SWITCHED_ON = ("access_log", "logbus_redrive")
 
 @contextmanager
 def traffic(platform: SeededPlatform) -> Iterator[None]:
-    """Something comes in all the time."""
+    """Sends records to the topics the whole time."""
     over = threading.Event()
 
     def send() -> None:
@@ -114,7 +114,7 @@ def shoot(context: BrowserContext, address: str, name: str) -> None:
 
 
 def take_demo() -> None:
-    """What one sees behind the demo. It stays up on a terminal, so it is given one."""
+    """The page after the demo. The demo stays up only on a terminal, so it is given one."""
     name, width, height, theme = DEMO
     reading, terminal = pty.openpty()
     with tempfile.TemporaryDirectory(prefix="logbus-demo-", ignore_cleanup_errors=True) as home:
@@ -132,7 +132,7 @@ def take_demo() -> None:
                 shoot(context, f"{found[1].decode()}{PAGE}/ingestion?hours=24", name)
         finally:
             process.send_signal(signal.SIGINT)
-            # It goes on printing while it ends; a terminal that nobody reads would stop it.
+            # It keeps printing while it ends; a terminal that is not read would block it.
             with suppress(OSError):
                 while os.read(reading, 4096):
                     pass
@@ -166,7 +166,7 @@ def main() -> None:
             switch_on(airflow)
             session = log_in(browser, airflow)
             values = {"dead": instant_text(platform.start(5))}
-            for name in ("ingestion-light", "topics"):  # the first look starts the counting of rates
+            for name in ("ingestion-light", "topics"):  # the first visit starts the measuring of rates
                 take(browser, airflow, session, name, values)
             browser.new_page().wait_for_timeout(RATES_KNOWN_MS)
             for name in PICTURES:

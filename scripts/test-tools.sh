@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests talk to the broker with kcat too, look at the pages with Chromium, press Tab in zsh and fish, and have Prometheus' own tools judge the alert rules and where alerts go. Where they
-# can be had without asking, they are fetched; elsewhere those tests say why they skip. Prometheus is only unpacked (into .tools/): nothing is installed, no service starts.
+# Tests also use the broker with kcat, open the pages in Chromium, press Tab in zsh and fish, and check the alert rules and alert routing with Prometheus' own tools. If these can be
+# installed without asking, they are fetched; otherwise those tests report why they are skipped. Prometheus is only unpacked (into .tools/): not installed, and no service starts.
 cd "$(dirname "$0")/.." || exit 0
 tools=.tools/prometheus
 has_kcat() { command -v kcat >/dev/null 2>&1; }

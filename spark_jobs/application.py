@@ -1,8 +1,8 @@
 """The driver: windows in groups, a Spark job for each group, a commit for each window.
 
-A group is staged by one job of few tasks, then its windows are sealed and committed one by one; so a failure late in
-a long catch-up costs one group, and what is committed stays. A window that a newer attempt has taken over is
-superseded and the others go on.
+A group is staged by one job of a few tasks, then its windows are sealed and committed one by one. So a failure late in a
+long catch-up costs one group, and what is committed stays. A window that a newer attempt has taken over is superseded;
+the others continue.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.packing import TaskPlan, pack
 from spark_jobs.spark_job import runner_for
 
-# A job per window costs a second each; a job for everything would throw all away when it fails.
+# A job per window costs a second each; one job for everything would lose all of it if it failed.
 WINDOWS_PER_JOB_MAX = 84
 
-# Two, so that a core has something to do while its other task waits for the warehouse.
+# Two, so that a core has work while its other task waits for the warehouse.
 TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReads:
-    """What the winning tasks of a job said."""
+    """What the winning tasks of a job reported."""
 
     winners: frozenset[int] = frozenset()
     by_window: Mapping[int, Mapping[int, ReadTally]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class TaskReads:
 
 @dataclass(kw_only=True)
 class Application:
-    """One run of the program. `report` is told each window's outcome as it is known."""
+    """One run of the program. `report` is called with each window's outcome as soon as it is known."""
 
     ledger: Ledger
     log: OffsetLog
@@ -73,11 +73,11 @@ class Application:
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
         outcomes: list[WindowOutcome] = []
-        # All attempts of this run, including those whose group comes last: an attempt that waits for its turn is alive, and its
+        # For all attempts of this run, including those in the last group: an attempt that waits for its turn is alive, and its
         # window must not be given to another run.
         with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
-            # A pipeline may have been changed between two attempts. Each is loaded as it was begun, or a parser would be
-            # applied to windows for which nobody has asked for it.
+            # A pipeline may have been changed between two attempts. Each is loaded with the definition it began with, or a
+            # parser would be applied to windows for which it was not requested.
             for pipeline, alike in by_definition(registered, attempts):
                 for outcome in self.load_alike(pipeline, alike):
                     self.report(outcome)
@@ -90,14 +90,14 @@ class Application:
             pipeline = self.infer(pipeline, attempts)
         parser = parser_for(pipeline.parse, pipeline.settings)
         sink = sink_for(pipeline, self.ledger.engine)
-        # The table is made, or given its new columns, before any task runs: a hundred tasks that find the table missing would
-        # fail a hundred times.
+        # The table is created, or gets its new columns, before any task runs: if it were missing, a hundred tasks would fail a
+        # hundred times.
         sink.ensure_target(parser.columns)
         for group in groups(attempts, WINDOWS_PER_JOB_MAX):
             yield from self.load_group(pipeline, sink, group)
 
     def infer(self, pipeline: Pipeline, attempts: Sequence[Attempt]) -> Pipeline:
-        """The pipeline with the columns that the attempts' records show. What cannot be read now is for the load to report."""
+        """The pipeline with the columns that the attempts' records show. If they cannot be read now, the load will report it."""
         windows = [self.ledger.window(pipeline.name, attempt.interval.start) for attempt in attempts]
         try:
             columns = inferred_columns(sampled_values(self.client_config, pipeline, windows))
@@ -106,17 +106,17 @@ class Application:
         return self.ledger.add_inferred(pipeline, columns, self.now())
 
     def load_group(self, pipeline: Pipeline, sink: Sink, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
-        """Stages the group's windows by one Spark job and commits them; whatever fails is recorded on its attempts."""
-        # Staging tables are named by attempt number, so what a former driver of this window still writes goes to tables of its
-        # own and is never sealed.
+        """Stages the group's windows with one Spark job and commits them; whatever fails is recorded on its attempts."""
+        # Staging tables are named by attempt number, so what a former driver of this window still writes goes to other tables
+        # and is never sealed.
         current, superseded = sink.create_staging(group)
         current.sort(key=lambda attempt: attempt.interval)
         for attempt in superseded:
             yield WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error="a newer attempt has begun")
         readable = current
-        # The witnesses are called before the job and the topic's id is looked at after it (`read`): whatever the tasks have read,
-        # they have read of a log that was the frozen one before and is the same topic afterwards. What changed in between, a task
-        # notices itself: it compares the witnesses that lie inside of what it reads.
+        # The witnesses are checked before the job, and the topic's id after it (`read`): so the tasks have read from a log that
+        # was the frozen one before and is the same topic afterwards. A task detects changes in between itself: it compares the
+        # witnesses among the records that it reads.
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
             called = testimony.call(self.ledger.engine, list(windows.values()))
@@ -133,8 +133,8 @@ class Application:
     def group_failed(
         self, pipeline: Pipeline, sink: Sink, attempts: Sequence[Attempt], error: Exception
     ) -> Iterator[WindowOutcome]:
-        """A job fails as a whole. Where it did because a newer attempt took the tables of some windows away, the others are
-        loaded without those."""
+        """A job fails as a whole. If it failed because a newer attempt dropped the tables of some windows, the others are loaded
+        without those."""
         overtaken: list[Attempt] = []
         with suppress(SQLAlchemyError):
             overtaken = [attempt for attempt in attempts if self.is_superseded(attempt)]
@@ -149,7 +149,7 @@ class Application:
     def split(
         self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: Called
     ) -> tuple[list[Attempt], list[tuple[Attempt, WindowError]]]:
-        """Attempts whose records are all there, and are the same ones, and those whose are not, with the reason."""
+        """Attempts whose records all still exist and are the same ones, and the other attempts, with the reason."""
         found = testimony.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
         unreadable = [(attempt, found[attempt.window_id]) for attempt in attempts if attempt.window_id in found]
         return [attempt for attempt in attempts if attempt.window_id not in found], unreadable
@@ -166,12 +166,12 @@ class Application:
         wanted = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in wanted):
             return TaskReads()
-        # Not before there is something to read: an hour without records costs no session, and its commit is the same.
+        # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
         spark = SparkSession.builder.getOrCreate()
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
         reads = self.run_job(spark, pipeline, sink, plans, staged)
-        # Afterwards, and not only before: a topic deleted and made again during the job has new records at the same offsets.
+        # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
         refuse_if_recreated(pipeline.topic, wanted[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return reads
 
@@ -193,7 +193,7 @@ class Application:
             results = run_job(spark, pipeline, plans, job, self.client_config)
         except LogbusError:
             raise
-        except Exception as error:  # Spark's own kinds are many: a worker's, the JVM's, Py4J's
+        except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
         return to_reads(results)
 
@@ -201,8 +201,8 @@ class Application:
         """Seals and commits one window."""
         tallies, files = reads.by_window.get(window.id, {}), reads.files.get(window.id, ())
         try:
-            # Sealing takes the tables away from every task but the winners; the commit then counts what is in them. In between
-            # nothing can be added, so what is counted is what becomes public.
+            # Sealing closes the tables to every writer, keeps only the winners' rows and counts them. Nothing can be added after
+            # that, so what was counted is what the commit makes public.
             staged = sink.seal(attempt, reads.winners, files)
             load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files)
             counts = sink.commit(load, self.now())
@@ -213,19 +213,19 @@ class Application:
         return WindowOutcome(attempt=attempt, state=LoadState.COMMITTED, counts=counts)
 
     def failed(self, attempt: Attempt, error: Exception) -> WindowOutcome:
-        """Ends the attempt with the reason. What fails because a newer attempt took the tables away is superseded, not failed.
-        Where the ledger cannot be reached the attempt is left to the next one, which supersedes it."""
+        """Ends the attempt with the reason. If it fails because a newer attempt dropped its tables, it is superseded, not failed.
+        If the ledger cannot be reached, the attempt is left to the next one, which supersedes it."""
         is_superseded = False
         with suppress(SQLAlchemyError):
             self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error), type(error).__name__)
-            # Asked after the failure is written: a newer attempt may have begun in between, and that is the better explanation
-            # of what went wrong.
+            # Checked after the failure is written: a newer attempt may have begun in between, and that better explains what went
+            # wrong.
             is_superseded = self.is_superseded(attempt)
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
 
 
 def by_definition(registered: Pipeline, attempts: Sequence[Attempt]) -> Iterator[tuple[Pipeline, list[Attempt]]]:
-    """Attempts in a row that were begun with one definition; what is registered by now counts where they kept none."""
+    """Consecutive attempts that began with the same definition; those without one use what is registered now."""
     for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
         yield registered if definition is None else pipeline_of(definition), list(alike)
 
@@ -249,7 +249,7 @@ def staged_window(attempt: Attempt, witnesses: Mapping[Place, Witness] | None = 
 
 
 def to_reads(results: Sequence[TaskResult]) -> TaskReads:
-    """Results of the winning tasks. A window's partition may have been read by several of them."""
+    """The results of the winning tasks, by window. Several of them may have read one partition of a window."""
     # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
     # carries another task number, so it is neither sealed nor counted.
     by_window: dict[int, dict[int, ReadTally]] = {}
@@ -265,7 +265,7 @@ OWN_ERROR = re.compile(r"^logbus\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def cause(error: Exception) -> str:
-    """Our own error out of the trace of a worker; otherwise the trace's last line that says something."""
+    """Our own error from the traceback of a worker; otherwise the traceback's last line that names an error."""
     text = str(error)
     own = OWN_ERROR.findall(text)
     if own:

@@ -1,10 +1,10 @@
-"""The reader "connector": Spark's official Kafka connector in place of our own, for those who have it on their class path.
+"""The reader "connector": Spark's official Kafka connector instead of our own reader, if it is on the class path.
 
     settings {"reader": "connector"}
 
-It reads the group's ranges with exact starting and ending offsets for each partition, `failOnDataLoss` always on. Windows that
-touch are one range; where a reload leaves gaps between them, there are further reads, joined. Offsets tell which window a record
-is of, so a batch that Spark has put together of several partitions is taken apart again.
+It reads the group's ranges with exact starting and ending offsets for each partition, `failOnDataLoss` always on. Adjacent
+windows are one range; if a reload leaves gaps between them, there are more reads, which are joined. A record's offset determines
+its window, so a batch in which Spark has combined several partitions is split again.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from spark_jobs.records import Records, pairs_of
 RESULT_COLUMN = "result"
 RESULT_SCHEMA = f"{RESULT_COLUMN} binary"
 
-# What the load needs of a record, under names of ours; a record without a timestamp (-1) is one millisecond before the epoch.
+# What the load needs of a record, under our names; a record without a timestamp (-1) is one millisecond before the epoch.
 COLUMNS = ("partition", "offset", "unix_millis(timestamp) stamp_ms", "key", "value", "headers")
 
-# librdkafka's names to the Java client's; what the two spell alike goes through as it is.
+# librdkafka's names to the Java client's; names that both share are passed on as they are.
 RENAMED: Mapping[str, str] = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
 SHARED = ("bootstrap.servers", "security.protocol", "sasl.mechanism", "client.id", "ssl.endpoint.identification.algorithm")
 CREDENTIALS = ("sasl.username", "sasl.password")
 
-# Larger fetches than the client's own: three times as fast over a local network as measured.
+# Larger fetches than the client's defaults: measured three times as fast over a local network.
 FETCH: Mapping[str, str] = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
 
-# How long nothing may come of a range before it is an error, as with our own reader; Spark's own default is two minutes.
+# How long no record of a range may arrive before it is an error, as with our own reader; Spark's default is two minutes.
 SILENCE_MS_MAX = 60_000
 
 JAAS_MODULES: Mapping[str, str] = {
@@ -53,7 +53,7 @@ JAAS_MODULES: Mapping[str, str] = {
 def run_connector_job(
     spark: SparkSession, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
 ) -> list[TaskResult]:
-    """As `spark_job.run_job`."""
+    """The same as `spark_job.run_job`, with the connector."""
     runs = runs_of(plans)
     options = {**java_options(client_config), **FETCH, "kafka.isolation.level": pipeline.isolation_level}
     options |= {"failOnDataLoss": "true", "includeHeaders": "true", "minPartitions": str(len(plans))}
@@ -65,7 +65,7 @@ def run_connector_job(
 
 
 def runs_of(plans: Sequence[TaskPlan]) -> dict[int, list[Run]]:
-    """The plans' slices by partition, joined where they touch: the connector cuts ranges into tasks itself."""
+    """The plans' slices by partition, joined where adjacent: the connector itself splits ranges into tasks."""
     slices = sorted(
         (part for plan in plans for run in plan.runs for part in run.slices), key=lambda part: (part.partition, part.start_offset)
     )
@@ -76,13 +76,13 @@ def runs_of(plans: Sequence[TaskPlan]) -> dict[int, list[Run]]:
 
 
 def whole(partition: int, runs: Sequence[Run]) -> Run:
-    """All slices of a partition, to look offsets up in."""
+    """All slices of a partition, for looking up offsets."""
     slices: list[PlanSlice] = [part for run in runs for part in run.slices]
     return Run(partition=partition, slices=tuple(slices))
 
 
 def layers(runs: Mapping[int, Sequence[Run]]) -> Iterator[dict[int, Run]]:
-    """One run of each partition at a time: what one read of the connector can say."""
+    """One run of each partition at a time: all that one read of the connector can express."""
     for number in range(max(map(len, runs.values()))):
         yield {partition: some[number] for partition, some in runs.items() if number < len(some)}
 
@@ -104,7 +104,7 @@ def read_layer(spark: SparkSession, options: Mapping[str, str], topic: str, laye
 
 
 def java_options(client_config: Mapping[str, Any]) -> dict[str, str]:
-    """The client configuration in the Java client's words. What has none is refused: half a security setting is none."""
+    """The client configuration for the Java client. What has no equivalent is refused: half a security setting is none."""
     config = {RENAMED.get(name, name): str(value) for name, value in client_config.items()}
     options = {f"kafka.{name}": value for name, value in config.items() if name in SHARED}
     if "ssl.truststore.location" in config:
@@ -132,7 +132,7 @@ def jaas(config: Mapping[str, str]) -> str:
 
 
 def load_batches(job: TaskJob, runs: Mapping[int, Run]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. A result travels as one pickled value: its schema is nobody else's business."""
+    """The function for `mapInArrow`. A result is returned as one pickled value, because only the driver needs its schema."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -148,7 +148,7 @@ def load_batches(job: TaskJob, runs: Mapping[int, Run]) -> Callable[[Iterator[pa
 
 
 def of_connector(batch: pa.RecordBatch, runs: Mapping[int, Run]) -> Iterator[Records]:
-    """A batch of `COLUMNS`, cut wherever the partition changes, the offsets begin anew, or another window begins."""
+    """A batch of `COLUMNS`, split wherever the partition changes, the offsets go back, or another window begins."""
     partitions, offsets, stamps, keys, values, headers = (column.to_pylist() for column in batch.columns)
     for start, end in pieces(partitions, offsets):
         run = runs[partitions[start]]

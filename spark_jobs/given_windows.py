@@ -1,11 +1,11 @@
-"""For Spark programs of others: the windows that SparkSubmitWindowOperator has handed over, as a DataFrame.
+"""For users' own Spark programs: the windows that SparkSubmitWindowOperator passes to them, as a DataFrame.
 
     windows = given_windows(os.environ)
     records = read_records(spark, windows, os.environ)
 
-A row for each record of exactly these offsets: window_id, partition, offset, timestamp_ms, key, value, headers. Coming short of
-an offset is an error. Programs that have the Kafka connector's jar need none of this: its options are `windows.starting_offsets`
-and `windows.ending_offsets`.
+A row for each record of exactly these offsets: window_id, partition, offset, timestamp_ms, key, value, headers. A missing offset
+is an error. Programs that have the Kafka connector's jar do not need this: they can pass it `windows.starting_offsets` and
+`windows.ending_offsets` as options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.packing import TaskPlan, pack
 from spark_jobs.records import read_plan, to_batch
 
-# Two, so that a core has something to do while its other task waits for the broker.
+# Two, so that a core has work while its other task waits for the broker.
 TASKS_PER_CORE = 2
 
 
@@ -35,7 +35,7 @@ def given_windows(environ: Mapping[str, str]) -> HandedWindows:
 
 
 def read_records(spark: SparkSession, windows: HandedWindows, environ: Mapping[str, str]) -> DataFrame:
-    """All records of the windows. The broker's configuration stays out of Spark's plans and pages."""
+    """All records of the windows. The broker's configuration does not appear in Spark's plans or UI."""
     client_config = json.loads(variable(environ, KAFKA_CONFIG_VARIABLE))
     plans = pack(windows.windows, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     if not plans:
@@ -52,7 +52,7 @@ def variable(environ: Mapping[str, str], name: str) -> str:
 
 SOURCE_NAME = "logbus_windows"
 
-# RECORD_SCHEMA in Spark's words.
+# RECORD_SCHEMA as a Spark schema.
 SCHEMA = (
     "window_id bigint, partition int, offset bigint, timestamp_ms bigint, key binary, value binary, "
     "headers array<struct<name: string, content: binary>>"
@@ -60,7 +60,7 @@ SCHEMA = (
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
-    """One task's plan, as Spark carries it to a worker."""
+    """One task's plan, as Spark sends it to a worker."""
 
     def __init__(self, plan: TaskPlan) -> None:
         self.plan = plan

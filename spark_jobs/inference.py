@@ -1,7 +1,7 @@
-"""Columns out of records: what a sample of JSON objects shows, for pipelines that infer their schema.
+"""Columns inferred from a sample of JSON objects, for pipelines that infer their schema.
 
-A whole number is a bigint, whole and broken numbers together are double precision, texts are text (an instant among them is for
-the user to declare), objects, lists and whatever disagrees are jsonb. Members that no column can be named after stay in `_rest`.
+Integers are bigint, integers mixed with fractions are double precision, strings are text (the user must declare instants among
+them), objects, lists and members of mixed types are jsonb. Members whose names no column can have stay in `_rest`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from logbus.model import FrozenWindow, OffsetRange, Pipeline
 from logbus.parsing import Unparsable
 from logbus.parsing.json_records import parse_object
 
-# Looked at before a load: enough to meet what every other record has, few enough to take no time beside it.
+# Read before a load: enough to find every common member, few enough that it takes no time compared to the load.
 SAMPLED_RECORDS_MAX = 1_000
 SAMPLED_RANGES_MAX = 16  # each costs a round trip or two
 
-# PostgreSQL cuts longer names, and two cut names may be the same.
+# PostgreSQL truncates longer names, and two truncated names may be the same.
 NAME_BYTES_MAX = 63
 
 BIGINT_MAX = 2**63
@@ -28,7 +28,7 @@ KINDS: Mapping[type, str] = {bool: "boolean", int: "bigint", float: "double prec
 
 
 def inferred_columns(values: Iterable[bytes | None]) -> dict[str, str]:
-    """Name to type of the members that were seen with a value, in the order they came; what does not parse shows nothing."""
+    """Name to type of the members that had a value, in the order of appearance; values that do not parse are ignored."""
     found: dict[str, str] = {}
     for value in values:
         for name, kind in kinds_of(value):

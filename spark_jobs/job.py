@@ -1,4 +1,4 @@
-"""What a task is told and what it answers: values that travel between the driver and the workers."""
+"""What a task is given and what it returns: values passed between the driver and the workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedWindow:
-    """Where the records of a window go, in this attempt. The names are the sink's to use: tables, or parts of paths."""
+    """Where this attempt stages the records of a window. The sink uses the names as tables, or as parts of paths."""
 
     window_id: int
     attempt: int
@@ -27,7 +27,7 @@ class StagedWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskJob:
-    """Everything a task needs. `sink_options` may hold secrets: the job travels pickled, never in an option or argument."""
+    """Everything a task needs. `sink_options` may hold secrets: the job is sent pickled, never as an option or argument."""
 
     pipeline: str
     topic: str
@@ -41,7 +41,7 @@ class TaskJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one task attempt read of one partition of one window. `files` are those the task made for the window; they are given
+    """What one task attempt read of one partition of one window. `files` are those the task wrote for the window; they are listed
     once, with the first of its partitions."""
 
     task: int

@@ -1,8 +1,7 @@
-"""What one Spark task does with the records it is given: parse, stage, and say what it did.
+"""What one Spark task does with the records it is given: parse them, stage them, and report what it did.
 
-Records come in chunks of one partition of one window each, column by column, and stay columns: nothing is done record by
-record but the hash and what the parser does. The results are tagged with the task attempt; the driver sees only those of the
-attempts that won.
+Records arrive in chunks of one partition of one window each, column by column, and stay columns: only the hash and the parser
+work record by record. The results are tagged with the task attempt; the driver sees only those of the attempts that won.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from spark_jobs.sinks import TaskSink, sink_for
 Tallies = dict[tuple[int, int], ReadTally]
 
 
-# The cyclic collector looks at young objects whenever it has counted this many more. Ten thousand parsed records are as many
-# objects, without cycles, that wait for their columns: looking at them again and again took a quarter of a task's time.
+# The cyclic garbage collector scans young objects whenever there are this many more. Ten thousand parsed records are as many
+# objects, without cycles, that wait to become columns: scanning them again and again took a quarter of a task's time.
 COLLECTED_AFTER = 100_000
 
 
@@ -47,7 +46,7 @@ def relaxed_gc() -> Iterator[None]:
 
 
 def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]:
-    """Stages every record and commits; then says what it did."""
+    """Stages every record and commits; then returns what it did."""
     parser = parser_for(job.parse, job.settings)
     tallies: Tallies = {}
     with relaxed_gc(), sink_for(job, parser.columns, task) as sink:
@@ -57,18 +56,18 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
 
 
 def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallies: Tallies) -> None:
-    """One chunk to the rows and the dead letters of its window."""
+    """Writes one chunk to the rows and the dead letters of its window."""
     window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
-    # Before the chunk is parsed or staged: a record that is not the one which was there when the window was frozen fails the
-    # whole attempt, and what it has staged so far is never public.
+    # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
+    # attempt fails, and what it has staged so far never becomes public.
     refuse_other_records(records, job, window, hashes)
     parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
     count_stamps(tally, window, stamps, job.interval_ms)
     # Counted before they are written, and deliberately not from what was written: the commit compares these tallies with what the
-    # sink holds, and two figures from one source would always agree.
+    # sink holds, and two counts from one source would always agree.
     if parsed.places:
         sink.write_rows(window, to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
     if parsed.refused:
@@ -76,7 +75,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
 
 
 def refuse_other_records(records: Records, job: TaskJob, window: StagedWindow, hashes: Sequence[int]) -> None:
-    """A record that was looked at when the window was frozen is still the same one, or the log is another one."""
+    """A record that was recorded as a witness when the window was frozen is still the same, or this is another log."""
     for (partition, offset), witness in window.witnesses.items():
         if partition == records.partition and records.offsets[0] <= offset <= records.offsets[-1]:
             place = bisect_left(records.offsets, offset)
@@ -86,8 +85,8 @@ def refuse_other_records(records: Records, job: TaskJob, window: StagedWindow, h
 
 
 def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, interval_ms: int) -> None:
-    """With which hours the records are stamped, and how many with one before or after their window. Mostly all of a chunk
-    are of one hour: then the first and the last say it."""
+    """Counts the records by the hour they are stamped with, and those stamped before or after their window. Usually a chunk
+    is of a single hour: then its minimum and maximum suffice."""
     first, last = pc.min_max(stamps_ms).as_py().values()
     if first < window.start_ms or last >= window.end_ms:
         tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
@@ -126,7 +125,7 @@ def to_rows(
     parsed: Parsed,
     schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Where each row comes from, then the parser's columns."""
+    """Each row's origin, then the parser's columns."""
     size = len(records)
     origin = [
         pa.repeat(pa.scalar(topic), size),
@@ -138,7 +137,7 @@ def to_rows(
         pa.repeat(pa.scalar(window.start_ms * 1000, TIMESTAMP), size),
         signed_column(hashes),
     ]
-    # `take` copies every column. Nearly every chunk parses whole, and then its columns go on as they are.
+    # `take` copies every column. Nearly every chunk parses completely, and then its columns are used as they are.
     if len(parsed.places) < size:
         places = pa.array(parsed.places)
         origin = [pc.take(column, places) for column in origin]
@@ -152,7 +151,7 @@ def headers_column(records: Records) -> pa.Array:
 
 
 def signed_column(hashes: Sequence[int]) -> pa.Array:
-    """The hashes' 64 bits as bigint has them."""
+    """The hashes' 64 bits as a signed bigint."""
     return pa.array(hashes, pa.uint64()).view(pa.int64())
 
 
@@ -178,11 +177,11 @@ def to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes: 
 
 
 def to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> list[TaskResult]:
-    """One for each partition of each window; a window's files go with the first of its partitions."""
+    """One for each partition of each window; a window's files are listed with the first of its partitions."""
     results = []
     told: set[int] = set()
     for (window_id, partition), tally in tallies.items():
-        # The driver concatenates the files of all results of a window: each has to be named once, whichever partition names it.
+        # The driver concatenates the files of all results of a window: each must be listed once, by whichever partition.
         files = () if window_id in told else sink.files(job.windows[window_id])
         told.add(window_id)
         results.append(TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files))

@@ -1,10 +1,10 @@
-"""spark-submit's entry: loads frozen windows into the warehouse.
+"""The entry point for spark-submit: loads frozen windows into the warehouse.
 
     spark-submit load_windows.py --pipeline NAME --window 2015-05-17T10:00:00Z=1 [--window ...]
 
-Each window is named with the attempt that was taken for it; the attempt is verified, never taken here, because a slow
-first driver must not fence a good second one. Secrets come by environment (`logbus.spark_submit`). A line for each
-window, then one line `LOGBUS_RESULT {...}`. Exit code 0 only if every window is committed or superseded.
+Each window is named with the attempt that was taken for it; here the attempt is only verified, never taken, because a slow
+first driver must not fence out a good second one. Secrets are passed by environment (`logbus.spark_submit`). Prints a line
+for each window, then one line `LOGBUS_RESULT {...}`. The exit code is 0 only if every window is committed or superseded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def secret(environ: Mapping[str, str], name: str) -> str:
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
-    """Loads; returns what became of each window."""
+    """Loads the windows; returns what became of each."""
     arguments = parse_arguments(argv)
     client_config: dict[str, Any] = json.loads(secret(environ, KAFKA_CONFIG_VARIABLE))
     application = Application(

@@ -1,4 +1,4 @@
-"""What became of each window of an application, and how that is told."""
+"""What became of each window of an application, and how that is reported."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class LoadState(StrEnum):
     FAILED = "failed"
 
 
-# A superseded window is loaded by somebody newer: nothing is wrong.
+# A superseded window is loaded by a newer attempt: nothing is wrong.
 SUCCESSFUL = (LoadState.COMMITTED, LoadState.SUPERSEDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOutcome:
-    """One window's end. `counts` where it is committed, `error` where it is not."""
+    """One window's outcome. `counts` if it is committed, `error` if not."""
 
     attempt: Attempt
     state: LoadState
@@ -31,7 +31,7 @@ class WindowOutcome:
 
 
 def outcome_line(outcome: WindowOutcome, *, is_brief: bool = False) -> str:
-    """`2015-05-17T10:00:00Z committed read=118 loaded=118 dead_lettered=0`. `is_brief`: of a reason its first sentence alone."""
+    """`2015-05-17T10:00:00Z committed read=118 loaded=118 dead_lettered=0`. `is_brief`: only the reason's first sentence."""
     counts = outcome.counts
     detail = (
         f"read={counts.read} loaded={counts.loaded} dead_lettered={counts.dead_lettered} late={counts.late}"
@@ -44,7 +44,7 @@ def outcome_line(outcome: WindowOutcome, *, is_brief: bool = False) -> str:
 
 
 def telling(say: Callable[[str], None]) -> Callable[[WindowOutcome], None]:
-    """Says each outcome. One wrong setting fails every hour alike: what ends with the same advice is told in full once."""
+    """Reports each outcome. One wrong setting fails every hour alike: errors with the same advice are printed in full once."""
     told: set[str] = set()
 
     def tell(outcome: WindowOutcome) -> None:

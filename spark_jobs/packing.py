@@ -1,9 +1,9 @@
 """Which task reads what: many windows packed into few tasks. Pure.
 
 A Spark task costs tens of milliseconds and a Python worker more, whatever it reads; 84 hours of a quiet topic are 168
-small ranges. So the ranges of each partition are laid end to end and cut into about `task_count` shares of equal
-record counts. A share's neighbouring ranges of one partition are one RUN: read with one assignment, the cuts telling
-which window an offset is of.
+small ranges. So the ranges of each partition are laid end to end and cut into about `task_count` shares with equal
+record counts. Adjacent ranges of one partition in a share are one RUN: read with one assignment, where the cuts determine
+which window an offset belongs to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from logbus.model import FrozenWindow
 
-# Below this many records a further task costs more than it saves.
+# Below this many records another task costs more than it saves.
 RECORDS_PER_TASK_MIN = 2_000
 
 
@@ -34,7 +34,7 @@ class PlanSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Slices of one partition that touch, in offset order; read as one."""
+    """Adjacent slices of one partition, in offset order; read as one."""
 
     partition: int
     slices: tuple[PlanSlice, ...]
@@ -48,7 +48,7 @@ class Run:
         return self.slices[-1].end_offset
 
     def split(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Ascending offsets of the run, window by window: the window, its first place in `offsets`, the place behind its last."""
+        """Splits ascending offsets of the run by window: the window, its first index in `offsets`, the index after its last."""
         place = 0
         while place < len(offsets):
             found = self.slices[bisect_right(self.slices, offsets[place], key=lambda part: part.start_offset) - 1]
@@ -69,7 +69,7 @@ class TaskPlan:
 
 
 def pack(windows: Sequence[FrozenWindow], task_count: int, records_per_task_min: int = RECORDS_PER_TASK_MIN) -> list[TaskPlan]:
-    """At most `task_count` tasks that together read every record of the windows once. None where there is nothing to read."""
+    """At most `task_count` tasks that together read every record of the windows once; none if there is nothing to read."""
     slices = sorted(slices_of(windows), key=lambda part: (part.partition, part.start_offset))
     total = sum(part.count for part in slices)
     if not total:
@@ -109,7 +109,7 @@ def shares(slices: Iterable[PlanSlice], share: int) -> Iterator[list[PlanSlice]]
 
 
 def join(slices: Iterable[PlanSlice]) -> Iterator[Run]:
-    """Slices that touch become one run."""
+    """Joins adjacent slices into runs."""
     run: list[PlanSlice] = []
     for part in slices:
         if run and (run[-1].partition, run[-1].end_offset) != (part.partition, part.start_offset):

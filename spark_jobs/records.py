@@ -1,4 +1,4 @@
-"""Records of one partition of one window, column by column: what readers give and the load takes."""
+"""Records of one partition of one window, column by column: what readers return and the load takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_jobs.packing import Run, TaskPlan
 
 HEADER_TYPE = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 
-# What readers that speak Arrow give; rows of several windows and partitions may be in one batch.
+# What readers that use Arrow return; a batch may hold rows of several windows and partitions.
 RECORD_SCHEMA = pa.schema(
     [
         ("window_id", pa.int64()),
@@ -37,7 +37,7 @@ Headers = Sequence[Header]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """At least one record. `headers` is None where no record has any."""
+    """At least one record. `headers` is None if no record has any."""
 
     window_id: int
     partition: int
@@ -84,7 +84,7 @@ def to_batch(found: Records) -> pa.RecordBatch:
 
 
 def headers_json(headers: Headers) -> str | None:
-    """Headers as JSON pairs, null where there are none; content that is no text as base64."""
+    """Headers as JSON pairs, None if there are none; content that is not text as base64."""
     if not headers:
         return None
     return json.dumps([[storable(name), header_content(content)] for name, content in headers])

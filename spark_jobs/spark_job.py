@@ -1,6 +1,6 @@
-"""One Spark job over the plans of a group of windows: each task reads, parses and stages, and only what it did comes back.
+"""One Spark job over the plans of a group of windows: each task reads, parses and stages, and returns only what it did.
 
-The tasks are plain Python over a list of plans. With a data source in Python before them, each row went from Python to the JVM
+The tasks are plain Python over a list of plans. With a Python data source in front of them, each row went from Python to the JVM
 and back, and planning it started three more processes (docs/decisions).
 """
 
@@ -22,7 +22,7 @@ from spark_jobs.records import read_plan
 
 RunJob = Callable[[SparkSession, Pipeline, Sequence[TaskPlan], TaskJob, Mapping[str, Any]], list[TaskResult]]
 
-# By the pipeline's setting `reader`. Who reads otherwise is imported when asked for.
+# By the pipeline's setting `reader`. A reader is imported only when it is used.
 READERS: Mapping[str, str] = {
     "python": "spark_jobs.spark_job:run_job",
     "connector": "spark_jobs.connector:run_connector_job",
@@ -30,7 +30,7 @@ READERS: Mapping[str, str] = {
 
 
 def runner_for(pipeline: Pipeline) -> RunJob:
-    """What runs a job with the pipeline's reader."""
+    """The function that runs a job with the pipeline's reader."""
     name = pipeline.options.reader
     if name not in READERS:
         raise UserError(f"pipeline {pipeline.name} reads by {name!r}, which is none of {', '.join(READERS)}")
@@ -41,14 +41,14 @@ def runner_for(pipeline: Pipeline) -> RunJob:
 def run_job(
     spark: SparkSession, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
 ) -> list[TaskResult]:
-    """The results of the task attempts that won; what failed for good raises Spark's own kinds of errors."""
+    """The results of the task attempts that won; a task that fails for good raises one of Spark's own errors."""
     return spark.sparkContext.parallelize(plans, len(plans)).mapPartitions(load_plans(pipeline, job, client_config)).collect()
 
 
 def load_plans(
     pipeline: Pipeline, job: TaskJob, client_config: Mapping[str, Any]
 ) -> Callable[[Iterator[TaskPlan]], Iterator[TaskResult]]:
-    """The tasks' function. It travels pickled, with the secrets it holds."""
+    """The tasks' function. It is sent pickled, with the secrets it holds."""
 
     def run(plans: Iterator[TaskPlan]) -> Iterator[TaskResult]:
         task = TaskContext.get()

@@ -1,6 +1,6 @@
 """Spark's worker daemon with our modules imported: the setting `spark.python.daemon.module`.
 
-Every Python worker is forked from the daemon. What is imported here is there at once in all of them; otherwise each
+Every Python worker is forked from the daemon. What is imported here is available at once in all of them; otherwise each
 would import it again, which takes longer than a small task.
 """
 

@@ -1,1 +1,1 @@
-"""What the broker's promises cost, a promise a module; `benchmarks/upkeep.py` runs them all."""
+"""What the broker's promises cost, one module per promise; `benchmarks/upkeep.py` runs them all."""

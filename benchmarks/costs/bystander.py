@@ -1,11 +1,11 @@
-"""Somebody who asks next to nothing, and notices all the more that others are served.
+"""A client that asks for next to nothing, and so notices when the broker serves others.
 
-`python -m benchmarks.costs.bystander PORT` asks ApiVersions every 10 ms on one connection. It has a timetable: a question that
-could not be asked in time, because the answer before it was late, waits since it was due. It is a process of its own, so that
-the load's Python cannot hold it up, and runs before other processes where it may, so that the load's computing does not either.
+`python -m benchmarks.costs.bystander PORT` sends ApiVersions every 10 ms on one connection. It has a timetable: a request that
+could not be sent in time, because the last answer was late, counts from when it was due. It is a separate process, so that the
+load's Python cannot hold it up, and has a higher priority if that is allowed, so that the load's computing does not either.
 
-Each line on stdin is answered by one on stdout: the longest wait since the last line in milliseconds, and how many answers there
-were. An answer that is still missing counts as far as it is.
+Each line on stdin is answered by one on stdout: the longest wait since the last line in milliseconds, and the number of answers.
+An answer that is still missing counts with its wait so far.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PRIORITY = -10
 
 
 class Waits:
-    """The longest wait since it was last told. Pure: instants come from the caller."""
+    """The longest wait since the last report. Pure: the caller passes the times."""
 
     def __init__(self, now: float) -> None:
         self.due = now
@@ -43,16 +43,16 @@ class Waits:
         self.is_asking = True
 
     def answered(self, now: float) -> None:
-        """The next question is due when the timetable has it, which may be past."""
+        """The next request is due by the timetable, which may already be in the past."""
         self._longest = max(self._longest, now - self.due)
         self._answers += 1
         self.is_asking = False
         self.due += EVERY_SECONDS
-        if self.due < now - EVERY_SECONDS:  # what it has missed counts once
+        if self.due < now - EVERY_SECONDS:  # missed requests count only once
             self.due = now
 
     def tell(self, now: float) -> tuple[float, int]:
-        """Milliseconds and answers since the last time."""
+        """Milliseconds and answers since the last report."""
         longest = max(self._longest, now - self.due if self.is_asking else 0.0)
         told = longest * 1000, self._answers
         self._longest, self._answers = 0.0, 0
@@ -60,7 +60,7 @@ class Waits:
 
 
 def ask(connection: socket.socket, orders: int, clock: Callable[[], float]) -> None:
-    """Until stdin ends."""
+    """Sends requests until stdin ends."""
     waits, left = Waits(clock()), 0
     while True:
         now = clock()
@@ -81,7 +81,7 @@ def ask(connection: socket.socket, orders: int, clock: Callable[[], float]) -> N
 
 
 def _receive(connection: socket.socket, left: int) -> int:
-    """Take a part of the answer; how many bytes of it are still to come."""
+    """Receives a part of the answer; returns how many bytes of it are still to come."""
     received = connection.recv(1 << 16)
     if not received:
         raise SystemExit("the broker has ended the connection of somebody who did nothing")
@@ -89,7 +89,7 @@ def _receive(connection: socket.socket, left: int) -> int:
 
 
 class Bystander:
-    """The program beside a benchmark."""
+    """The program, run next to a benchmark."""
 
     def __init__(self, port: int) -> None:
         command = [sys.executable, "-m", "benchmarks.costs.bystander", str(port)]
@@ -98,7 +98,7 @@ class Bystander:
         )
 
     def __enter__(self) -> Self:
-        self.longest_ms()  # it is there
+        self.longest_ms()  # returns once it is running
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -108,7 +108,7 @@ class Bystander:
                 pipe.close()
 
     def longest_ms(self) -> float:
-        """The longest wait since this was last asked."""
+        """The longest wait since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")

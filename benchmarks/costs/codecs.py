@@ -1,7 +1,8 @@
-"""What compression costs the broker and saves on its disk: batches of 50 log lines, uncompressed and under each codec.
+"""What compression costs the broker and saves on its disk: batches of 50 log lines, uncompressed and with each codec.
 
-The client compresses; the broker stores what it is sent. So the log must be, byte for byte, the batches that were sent, but for
-the fields that a broker stamps: base offset and leader epoch. The codec is not the broker's work, and fewer bytes are less of it.
+The client compresses; the broker stores what it receives. So the log must be, byte for byte, the batches that were sent, except
+for the fields that a broker stamps: base offset and leader epoch. Compressing is not the broker's work, and fewer bytes are less
+work for it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def codec_figures(costs: Mapping[str, Sequence[float]], sizes: Mapping[str, floa
         yield figure(title, "B", ours=[sizes[name]], peer=peer, against=against if peer else "")
     for name in CODECS:
         if name != "none":
-            target = Target(ratio_max=1.1)  # no more, as far as rounds of the same differ
+            target = Target(ratio_max=1.1)  # no more than none, within the variation between rounds
             yield figure(f"{name}: broker CPU", "s/million", ours=costs[name], peer=costs["none"], target=target, against=against)
 
 
@@ -70,8 +71,8 @@ def stored(partition: Path) -> Iterator[memoryview]:
 
 
 def differing_bytes(sent: Iterable[bytes], found: Iterable[Buffer]) -> int:
-    """How many bytes of the stored batches differ from those that were sent, stamped fields left out; a batch of another length
-    differs as a whole. ValueError where there are not as many."""
+    """How many bytes of the stored batches differ from those that were sent, without the stamped fields; a batch of another
+    length differs as a whole. ValueError if their numbers differ."""
     return sum(_differing(expected, batch) for expected, batch in zip(sent, found, strict=True))
 
 

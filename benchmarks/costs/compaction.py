@@ -1,9 +1,9 @@
-"""What compaction costs those who do something else: a topic of repeated keys is compacted while a producer and a consumer work
-on another one, at a steady pace.
+"""What compaction costs other clients: a topic of repeated keys is compacted while a producer and a consumer work on another
+topic, at a steady pace.
 
-The topic is filled under `cleanup.policy=delete` and then given `compact`, which is when the pass may begin; how much it read and
-what it left the broker says in its log. The steady producer's latency during the pass is compared with that of the seconds
-before it. Each round has a topic of its own.
+The topic is filled under `cleanup.policy=delete` and then set to `compact`, which lets the pass begin; the broker logs how much
+it read and what it left. The steady producer's latency during the pass is compared with that of the seconds before it. Each round
+has its own topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.processes import wait_until
 
-RECORDS = 240_000  # 54 MB a round
+RECORDS = 240_000  # 54 MB per round
 SEGMENTS = 16
 KEYS = 20_000
 QUIET_SECONDS = 4.0
@@ -88,7 +88,7 @@ def watch_pass(broker: LogbusBroker, topic: str, batch: bytes, *, quiet_seconds:
 
 
 def said(log: Path, topic: str) -> tuple[int, int] | None:
-    """Bytes before and after the pass over a topic's partition 0, as the broker's log tells; None: it has not ended."""
+    """Bytes before and after the pass over a topic's partition 0, from the broker's log; None if it has not ended."""
     found = re.search(rf"{topic}-0: compacted up to .*: (\d+) bytes became (\d+)", log.read_text())
     return (int(found[1]), int(found[2])) if found else None
 

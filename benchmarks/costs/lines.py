@@ -1,4 +1,4 @@
-"""Records as a log has them: lines of 200 bytes that compress as an access log's do, in batches of 50 as in the paper."""
+"""Records as in a real log: lines of 200 bytes that compress like those of an access log, in batches of 50 as in the paper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGENTS = (
 
 
 def log_lines(count: int, *, seed: int) -> list[bytes]:
-    """Lines of an access log, each cut or filled to RECORD_BYTES."""
+    """Lines of an access log, each cut or padded to RECORD_BYTES."""
     chance = random.Random(seed)
     return [_line(chance, number).encode().ljust(RECORD_BYTES)[:RECORD_BYTES] for number in range(count)]
 

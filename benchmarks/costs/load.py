@@ -1,7 +1,7 @@
-"""Loads on a broker: as much as it takes, or a steady one whose latency tells what else the broker was doing.
+"""Loads on a broker: as much as it takes, or a steady one whose latency shows what else the broker was doing.
 
-The steady producer has a timetable. A request that could not be sent in time, because the answer before it was late, counts from
-when it was due: a broker that stands still for a second makes all the requests of that second late, not only the one that met it.
+The steady producer has a timetable. A request that could not be sent in time, because the last answer was late, counts from when
+it was due: a broker that stalls for a second makes all requests of that second late, not only the one that was in flight.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from benchmarks.processes import scheduled_seconds, wait_until
 from broker.records.batch import read_header
 
 ADMIN_SECONDS_MAX = 60.0
-IN_FLIGHT = 5  # requests on their way, as Kafka's producer has them by default
+IN_FLIGHT = 5  # requests in flight, the default of Kafka's producer
 REQUESTS_PER_SECOND = 250  # of the steady producer
-ROUNDS_PER_ROUND = 2  # where seconds of CPU are compared: many short turns, since a machine's pace changes
-POLL_MS = 200  # how long the steady consumer lets the broker wait, and so how long it takes to stop
+ROUNDS_PER_ROUND = 2  # when CPU seconds are compared: many short turns, because a machine's pace changes
+POLL_MS = 200  # the steady consumer's longest poll, and so how long it takes to stop
 SHARES = {"median": 0.5, "99th percentile": 0.99, "latest": 1.0}
 
 
@@ -37,7 +37,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def acknowledged_beside(work: str, busy_ms: Sequence[Sequence[float]], quiet_ms: Sequence[Sequence[float]]) -> Iterator[Figure]:
-    """The steady producer's latencies beside the work against those before it, each a sequence for every round."""
+    """The steady producer's latencies during the work against those before it, one sequence per round for each."""
     for name, share in SHARES.items():
         yield figure(
             f"producer beside {work}: acknowledged, {name}",
@@ -49,8 +49,8 @@ def acknowledged_beside(work: str, busy_ms: Sequence[Sequence[float]], quiet_ms:
 
 
 def create_topic(bootstrap: str, topic: str, **config: str) -> None:
-    """With one partition; `config` has underscores for dots. Returns when the topic is there, which Apache Kafka says earlier."""
-    client = AdminClient({"bootstrap.servers": bootstrap})  # held: a client that is collected takes its requests with it
+    """With one partition; `config` has underscores for dots. Returns once the topic can be read: Apache Kafka answers earlier."""
+    client = AdminClient({"bootstrap.servers": bootstrap})  # kept: a client that is garbage-collected drops its requests
     wanted = NewTopic(topic, num_partitions=1, config={name.replace("_", "."): value for name, value in config.items()})
     client.create_topics([wanted], request_timeout=ADMIN_SECONDS_MAX)[topic].result(ADMIN_SECONDS_MAX)
     if not wait_until(lambda: _answers(bootstrap, topic), deadline_seconds=ADMIN_SECONDS_MAX):
@@ -67,7 +67,7 @@ def _answers(bootstrap: str, topic: str) -> bool:
 
 
 def alter_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
-    """Give a topic one setting."""
+    """Sets one setting of a topic."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client = AdminClient({"bootstrap.servers": bootstrap})
@@ -75,7 +75,7 @@ def alter_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
 
 
 def produce_all(bootstrap: str, topic: str, batches: Sequence[bytes], *, requests: int) -> None:
-    """Send the batches in turn, `requests` of them, as fast as they are acknowledged; return when a consumer can see them all."""
+    """Sends the batches in turn, `requests` of them, as fast as they are acknowledged; returns once consumers can see them."""
     frames = [produce_frame(topic, batch) for batch in batches[:requests]]
     waiting = 0
     with Connection(bootstrap) as connection:
@@ -92,14 +92,14 @@ def produce_all(bootstrap: str, topic: str, batches: Sequence[bytes], *, request
 
 
 def wait_visible(connection: Connection, topic: str, end_offset: int) -> None:
-    """Until the last record below `end_offset` is answered to a fetch."""
+    """Waits until a fetch returns the last record below `end_offset`."""
     frame = fetch_frame(topic, end_offset - 1, wait_ms=POLL_MS, bytes_max=1)
     while not fetched(connection.ask(frame), topic):
         pass
 
 
 def cpu_per_million(server: Server, records: int, work: Callable[[], None]) -> float:
-    """CPU seconds that the work costs the server, for each million of its records."""
+    """CPU seconds that the work costs the server, per million of its records."""
     before = scheduled_seconds(server.pid)
     work()
     return (scheduled_seconds(server.pid) - before) * 1_000_000 / records
@@ -133,11 +133,11 @@ class _Steady(ABC):
 
     @abstractmethod
     def work(self, connection: Connection) -> None:
-        """Until `_stopped`."""
+        """Works until `_stopped` is set."""
 
 
 class SteadyProducer(_Steady):
-    """Sends one batch REQUESTS_PER_SECOND times a second and notes when each was due and how long it then took."""
+    """Sends one batch REQUESTS_PER_SECOND times a second and records when each was due and how long it then took."""
 
     def __init__(self, bootstrap: str, topic: str, batch: bytes) -> None:
         super().__init__(bootstrap, topic)
@@ -153,13 +153,13 @@ class SteadyProducer(_Steady):
             due += 1 / REQUESTS_PER_SECOND
 
     def latencies_ms(self, begin: float, end: float) -> list[float]:
-        """Of the requests that were due between two instants of the monotonic clock."""
+        """The latencies of requests that were due between two instants of the monotonic clock."""
         return [seconds * 1000 for due, seconds in self._noted if begin <= due < end]
 
 
 def wait_for(due: float, *, clock: Callable[[], float], sleep: Callable[[float], None]) -> float:
-    """Sleep until `due`; from when the latency of what is sent now counts: the instant after the sleep, or `due` where that is
-    past already."""
+    """Sleeps until `due`; returns from when the latency of the next request counts: the instant after the sleep, or `due` if that
+    is already past."""
     ahead = due - clock()
     if ahead <= 0:
         return due

@@ -1,8 +1,8 @@
-"""What it costs a follower to store what its leader sends: each batch checked, written, indexed and noted, in this process.
+"""What it costs a follower to store what its leader sends: each batch checked, written, indexed and recorded, in this process.
 
-No network and no flush: the bytes lie in memory as an answer brings them, so this is the part of a follower's work that no other
-way of asking could save. An answer brings two batches, as it did when the cluster's default load was measured, or as many as fit
-into one.
+No network and no flush: the bytes are in memory as a fetch response brings them, so this is the part of a follower's work that no
+other way of fetching could save. A response brings two batches, as it did when the cluster's default load was measured, or as
+many as fit into one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.partition_log import PartitionLog
 
 RECORDS = 1_000_000
-BATCH_RECORDS = 77  # what fits into the default batch of 16 KiB
+BATCH_RECORDS = 77  # as many as fit into the default batch of 16 KiB
 ANSWERS = {"two default batches an answer": 2, "full answers": (1 << 20) // (BATCH_RECORDS * (RECORD_BYTES + 10))}
 EPOCH = 0
 CPU = Target(ours_max=0.2)
@@ -47,7 +47,7 @@ def figures(directory: Path, scale: Scale, console: Console) -> Iterator[Figure]
 
 
 def cpu_per_million(directory: Path, records: int, batches: int) -> float:
-    """Store at least so many records, in answers of so many batches, in a new log."""
+    """Stores at least `records` records, in responses of `batches` batches, in a new log."""
     replica = _replica(directory)
     record = NewRecord(timestamp=time.time_ns() // 1_000_000, value=random.Random(1).randbytes(RECORD_BYTES))
     batch = build_batch([record] * BATCH_RECORDS)

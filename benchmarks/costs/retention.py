@@ -1,9 +1,9 @@
-"""What retention costs those who do something else: 2,000 partitions of 5 segments, of which 3 are due at the same time, beside a
-steady producer on another topic.
+"""What retention costs other clients: 2,000 partitions of 5 segments, of which 3 are due at the same time, while a steady
+producer writes to another topic.
 
-The logs are written by the broker's own storage room, as for `growth`: eight days old but for the last two segments. The broker
-starts on them and looks for what is due a few seconds later; the producer's latency until then is compared with that while
-segments vanish, from the first file's end to the last one's.
+The logs are written by the broker's own storage code, as for `growth`: eight days old except the last two segments. The broker
+starts on them and looks for due segments a few seconds later; the producer's latency until then is compared with that while
+segments are deleted, from the first file to the last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from broker.storage.segment import DELETED, segment_name
 
 PARTITIONS = 2_000
 SEGMENTS, DUE = 5, 3
-AGE_MS = 8 * DAY_MS  # retention takes what is older than seven
+AGE_MS = 8 * DAY_MS  # retention deletes what is older than seven
 VALUE_BYTES = 16 << 10
 QUIET_SECONDS = 4.0
 PASS_SECONDS_MAX = 120.0
@@ -44,7 +44,7 @@ TOPIC, STEADY_TOPIC = "old", "steady"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One look of retention at all partitions, and the steady producer's milliseconds before it and during it."""
+    """One pass of retention over all partitions, and the steady producer's milliseconds before it and during it."""
 
     seconds: float
     quiet_ms: Sequence[float]
@@ -79,7 +79,7 @@ def _round(directory: Path, count: int, *, quiet_seconds: float) -> Pass:
 
 
 def write_logs(data: Path, count: int, *, now_ms: int) -> None:
-    """A topic of `count` partitions, as a clean stop leaves them."""
+    """Writes a topic of `count` partitions, as after a clean stop."""
     disk = SparseDisk()
     directory = LogDirectory.open(data, broker_id=0, filesystem=disk, new_id=uuid.uuid4)
     registry = TopicRegistry(directory, uuid.uuid4)
@@ -112,7 +112,7 @@ def due_files(data: Path, count: int) -> list[Path]:
 
 
 def watch(files: list[Path], *, deadline: float) -> tuple[float, float]:
-    """When the first of the files was gone and when the last one, the renamed ones included. TimeoutError after `deadline` on the
+    """When the first of the files was gone, and when the last one, renamed ones included. TimeoutError after `deadline` on the
     monotonic clock."""
     began = None
     whole = len(files)

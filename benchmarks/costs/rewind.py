@@ -28,14 +28,14 @@ CHUNK_RECORDS = 10_000
 TIMEOUT_SECONDS = 30.0
 TOPIC = "rewound"
 START = TopicPartition(TOPIC, 0, 0)
-# At the end of the log a fetch waits for more, and the seek for that fetch; where its queue is full the client rests a second.
-# Neither of them is reading.
+# At the end of the log a fetch waits for more, and the seek waits for that fetch; if its queue is full, the client pauses for a
+# second. Neither of them is reading.
 UNHINDERED = {"fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One reading from the first record to the last: the checksum is of all values in their order."""
+    """One pass from the first record to the last: the checksum is of all values in order."""
 
     records: int
     checksum: int
@@ -94,7 +94,7 @@ def read_twice(bootstrap: str, count: int) -> tuple[Reading, Reading]:
 
 
 def read(consumer: Consumer, count: int, began: float) -> Reading:
-    """The next `count` records; RuntimeError where one is missing or out of its place."""
+    """Reads the next `count` records; RuntimeError if one is missing or out of order."""
     records = checksum = 0
     while records < count:
         chunk = consumer.consume(min(CHUNK_RECORDS, count - records), TIMEOUT_SECONDS)

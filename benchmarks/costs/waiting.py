@@ -1,8 +1,8 @@
-"""What clients that wait cost (the paper's stateless broker and its blocking iterator): 500 connections that ask nothing and
+"""What waiting clients cost (the paper's stateless broker and its blocking iterator): 500 connections that send nothing and
 1,000 more with a fetch that waits on an idle topic.
 
-Memory is resident memory before and after they came. At the end a record goes to the idle topic, and every one of the thousand
-must get it: so they did wait all the time. Apache Kafka gets the same crowd and is idle at the same time.
+Memory is resident memory before and after they connect. At the end a record goes to the idle topic, and every one of the thousand
+must get it, which proves that they waited all the time. Apache Kafka gets the same crowd and is idle at the same time.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from broker.node import raise_open_files_limit
 
 SILENT, WAITING = 500, 1_000
 IDLE_SECONDS = 10.0
-SETTLED_SECONDS = 2.0  # after the crowd has come
+SETTLED_SECONDS = 2.0  # after the crowd has connected
 RECORDS = 500_000
 WARM_UP_REQUESTS = 4_000
-MEMORY_MIB_MAX = 80  # what the broker's own tests bound the crowd by
-WAIT_MS = 600_000  # longer than all of this
+MEMORY_MIB_MAX = 80  # the bound for the crowd in the broker's own tests
+WAIT_MS = 600_000  # longer than the whole measurement
 MIB, KIB = 1 << 20, 1 << 10
 QUIET_TOPIC, BUSY_TOPIC = "quiet", "busy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """A server that nobody asks for anything: its memory, and its CPU for IDLE_SECONDS."""
+    """A server that gets no requests: its memory, and its CPU for IDLE_SECONDS."""
 
     rss_bytes: int
     cpu_seconds: float
@@ -73,7 +73,7 @@ def figures(directory: Path, scale: Scale, console: Console) -> Iterator[Figure]
 
 
 def _kafka(directory: Path, stack: ExitStack) -> tuple[ApacheKafka | None, str]:
-    """Apache Kafka, or why there is none."""
+    """Apache Kafka, or why it is missing."""
     try:
         return stack.enter_context(ApacheKafka(directory)), ""
     except FAILURES as error:
@@ -81,14 +81,14 @@ def _kafka(directory: Path, stack: ExitStack) -> tuple[ApacheKafka | None, str]:
 
 
 def _prepare(server: LogbusBroker | ApacheKafka, batches: Sequence[bytes], *, requests: int) -> None:
-    """Both topics, and so much done that neither memory nor a compiler has anything left to learn."""
+    """Creates both topics, and does enough work that neither memory nor compiled code changes any further."""
     for topic in (QUIET_TOPIC, BUSY_TOPIC):
         create_topic(server.bootstrap, topic)
     produce_all(server.bootstrap, BUSY_TOPIC, batches, requests=requests)
 
 
 def observe(servers: Mapping[str, Server], seconds: float) -> dict[str, Idle]:
-    """All at the same time: they do nothing."""
+    """Observes all servers at the same time, because they do nothing."""
     time.sleep(min(SETTLED_SECONDS, seconds))
     before = {name: scheduled_seconds(server.pid) for name, server in servers.items()}
     time.sleep(seconds)
@@ -100,17 +100,17 @@ def observe(servers: Mapping[str, Server], seconds: float) -> dict[str, Idle]:
 
 @contextmanager
 def crowds(servers: Mapping[str, LogbusBroker | ApacheKafka]) -> Iterator[dict[str, list[Connection]]]:
-    """A crowd at each server; of each the connections whose fetch waits."""
+    """A crowd at each server; for each, the connections whose fetch waits."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(crowd(server.bootstrap)) for name, server in servers.items()}
 
 
 @contextmanager
 def crowd(bootstrap: str, offset: int = 0) -> Iterator[list[Connection]]:
-    """`offset` is the quiet topic's end: whoever asks for it has to wait."""
+    """`offset` is the quiet topic's end: a fetch from there has to wait."""
     frame = fetch_frame(QUIET_TOPIC, offset, wait_ms=WAIT_MS)
     with ExitStack() as stack:
-        for _ in range(SILENT):  # after the first question that every client asks: without it they would not be clients
+        for _ in range(SILENT):  # each sends only the request with which every client begins
             stack.enter_context(Connection(bootstrap)).ask(versions_frame())
         waiting = [stack.enter_context(Connection(bootstrap)) for _ in range(WAITING)]
         for connection in waiting:
@@ -119,7 +119,7 @@ def crowd(bootstrap: str, offset: int = 0) -> Iterator[list[Connection]]:
 
 
 def check_all_waited(bootstrap: str, waiting: Sequence[Connection]) -> None:
-    """Refused where a fetch has been answered before there was a record; then there is one, and each must get it."""
+    """Raises Refused if a fetch was answered before there was a record; then sends one, which each must get."""
     early = _answered([connection.socket for connection in waiting])
     if early:
         raise Refused(f"{early} of {len(waiting)} fetches did not wait for a record")
@@ -139,7 +139,7 @@ def _answered(sockets: Sequence[socket.socket]) -> int:
 
 
 def idle_figures(alone: Mapping[str, Idle], crowded: Mapping[str, Idle], seconds: float, reason: str) -> Iterator[Figure]:
-    """`seconds` is how long was looked; `reason` says why there is no peer."""
+    """`seconds` is how long the servers were observed; `reason` is why the peer is missing."""
     crowd_name = f"{SILENT:,} connections and {WAITING:,} waiting fetches"
     states = (("nobody connected", alone, None), (crowd_name, crowded, Target(ours_max=MEMORY_MIB_MAX)))
     for name, found, target in states:

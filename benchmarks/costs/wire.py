@@ -1,8 +1,8 @@
-"""A client of Kafka's protocol that costs next to nothing itself: requests are made once and sent again and again, answers are
-looked at for their error and their records alone.
+"""A client of Kafka's protocol that itself costs next to nothing: requests are built once and sent again and again, answers are
+read only for their error and their records.
 
-On two cores a client's own work would be measured together with the broker's. Produce 7 and Fetch 4 are the latest that are
-written without optional parts and that every broker of today still offers.
+On two cores a client's own work would be measured together with the broker's. Produce 7 and Fetch 4 are the latest versions
+without optional parts that current brokers still support.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_UNCOMMITTED = 0
 
 
 class Refused(Exception):
-    """The broker answered with an error, or ended the connection."""
+    """The broker answered with an error, or closed the connection."""
 
 
 def produce_frame(topic: str, batch: Buffer, *, acks: int = 1) -> bytes:
@@ -33,25 +33,25 @@ def produce_frame(topic: str, batch: Buffer, *, acks: int = 1) -> bytes:
 
 
 def versions_frame() -> bytes:
-    """What every client asks first."""
+    """The request that every client sends first."""
     return _frame(ApiKey.API_VERSIONS, 0, b"")
 
 
 def fetch_frame(topic: str, offset: int, *, wait_ms: int, bytes_max: int = 1 << 20) -> bytes:
-    """What lies from `offset` on in partition 0; the broker may wait for it."""
+    """A fetch from `offset` on in partition 0; the broker may wait for records."""
     head = struct.pack(">iiiib", -1, wait_ms, 1, bytes_max, _READ_UNCOMMITTED)
     return _frame(ApiKey.FETCH, FETCH_VERSION, head + _one_partition(topic) + struct.pack(">qi", offset, bytes_max))
 
 
 def check_produced(answer: Buffer, topic: str) -> None:
-    """Refused where the answer is not that the batch was appended."""
+    """Raises Refused unless the answer is that the batch was appended."""
     (error,) = struct.unpack_from(">h", answer, 4 + _partition_bytes(topic))
     if error:
         raise Refused(f"{topic}: Produce was answered with error {error}")
 
 
 def fetched(answer: Buffer, topic: str) -> memoryview:
-    """The batches in an answer, the last one perhaps not whole."""
+    """The batches in an answer, the last one perhaps incomplete."""
     place = 4 + 4 + _partition_bytes(topic)
     error, _, _, aborted, length = struct.unpack_from(">hqqii", answer, place)
     if error or aborted > 0:
@@ -60,7 +60,7 @@ def fetched(answer: Buffer, topic: str) -> memoryview:
 
 
 def whole_batches(records: Buffer) -> Iterator[memoryview]:
-    """Each batch that lies in `records` from beginning to end."""
+    """Each batch that `records` contains completely."""
     view, place = memoryview(records), 0
     while place + BATCH_HEADER_BYTES <= len(view):
         end = place + read_header(view, place).length + LENGTH_END
@@ -90,7 +90,7 @@ class Connection:
         self.socket.sendall(frame)
 
     def receive(self) -> bytes:
-        """The next answer, without its length."""
+        """The next answer, without its length prefix."""
         head = self._incoming.read(4)
         answer = self._incoming.read(int.from_bytes(head)) if len(head) == 4 else b""
         if not answer or len(answer) < int.from_bytes(head):

@@ -1,1 +1,1 @@
-"""What we measure ourselves against: real servers, how they get here, and the programs that load them."""
+"""What we compare ourselves with: real servers, how they are fetched, and the programs that load them."""

@@ -1,4 +1,4 @@
-"""A real ActiveMQ Classic on loopback, from Maven: OpenWire, KahaDB on disk, its defaults, the heap of its own start script."""
+"""A real ActiveMQ Classic on loopback, from Maven: OpenWire, KahaDB on disk, default settings, the heap of its start script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _START_SCRIPT_FLAGS = ("-Xms64M", "-Xmx1G", "-Dorg.slf4j.simpleLogger.defaultLog
 
 
 class ActiveMq(Server):
-    """One broker with a persistent store; without JMX, which only costs."""
+    """One broker with a persistent store; without JMX, which would only cost CPU and memory."""
 
     name = f"ActiveMQ {ACTIVEMQ_VERSION}"
 

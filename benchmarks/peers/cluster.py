@@ -1,7 +1,7 @@
-"""Three brokers and their ZooKeeper, ours and Apache Kafka's, as one server under measurement: it costs what its brokers cost.
+"""Three brokers and their ZooKeeper, ours and Apache Kafka's, measured as one server: it costs what its brokers cost.
 
-Each cluster has a ZooKeeper of its own, of the same jars (those that Spark brings). It is not counted: it is the same for both.
-Apache Kafka is 3.9.1, the last release that runs on ZooKeeper.
+Each cluster has its own ZooKeeper, from the same jars (those that Spark includes). It is not counted, because it is the same for
+both. Apache Kafka is 3.9.1, the last release that runs on ZooKeeper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KAFKA_JARS = Jars(
     name=f"kafka-{LAST_KAFKA_WITH_ZOOKEEPER}",
     artifacts=(f"org.apache.kafka:kafka_2.13:{LAST_KAFKA_WITH_ZOOKEEPER}", "org.slf4j:slf4j-simple:1.7.36"),
 )
-# Of both: acks=all means two of three.
+# For both: acks=all means two of three.
 REPLICATED = {
     "default.replication.factor": str(BROKERS),
     "offsets.topic.replication.factor": str(BROKERS),
@@ -39,7 +39,7 @@ REPLICATED = {
 
 
 class ZooKeeper(Server):
-    """One server on loopback; Missing where this machine has no Java or no pyspark."""
+    """One server on loopback; Missing if this machine has no Java or no pyspark."""
 
     name = "ZooKeeper"
 
@@ -74,7 +74,7 @@ class ApacheKafkaOnZooKeeper(ApacheKafka):
         self.tools = JvmTools(java=java(), jars=KAFKA_JARS.folder())
 
     def prepare(self) -> None:
-        """Write the properties; there is nothing to format."""
+        """Writes the properties; there is nothing to format."""
         Server.prepare(self)
         self._properties.write_text(self._server_properties())
 
@@ -84,7 +84,7 @@ class ApacheKafkaOnZooKeeper(ApacheKafka):
 
 
 class BrokerCluster:
-    """What a `Server` can be asked, of all brokers of a cluster together."""
+    """The interface of a `Server`, for all brokers of a cluster together."""
 
     def __init__(self, zookeeper: ZooKeeper, brokers: Sequence[LogbusBroker | ApacheKafka]) -> None:
         self.zookeeper = zookeeper
@@ -133,7 +133,7 @@ class BrokerCluster:
 
     @property
     def log_path(self) -> Path:
-        """Of one that has ended, where one has."""
+        """The log of a broker that has ended, if any, otherwise of the first one."""
         return next((broker.log_path for broker in self.brokers if not broker.alive), self.brokers[0].log_path)
 
     @property

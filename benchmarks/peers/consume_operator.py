@@ -2,8 +2,9 @@
 
     python -m benchmarks.peers.consume_operator TOPIC TABLE MESSAGES
 
-A thousand messages a call (the operator's default), parsed by the same library and inserted with SQLAlchemy, one transaction a
-call. The broker is Airflow's connection `kafka_default`, the warehouse's URL is in LOGBUS_BENCH_URL. Prints what `execute` took.
+A thousand messages per call (the operator's default), parsed by the same library and inserted with SQLAlchemy, one transaction
+per call. The broker is Airflow's connection `kafka_default`, the warehouse's URL is in LOGBUS_BENCH_URL. Prints how long
+`execute` took.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main() -> None:
 
 
 def inserting(url: str, table: str) -> Any:
-    """A function for the operator, as its documentation's examples have it."""
+    """A function for the operator, as in the examples of its documentation."""
     import orjson
     from sqlalchemy import MetaData, Table, create_engine, insert
 

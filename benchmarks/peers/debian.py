@@ -1,7 +1,7 @@
 """Debian packages unpacked into the user's cache, not installed: no root, no service, nothing changed on the machine.
 
-`apt-get download` fetches what the machine's own sources offer; `dpkg-deb` unpacks. The folder appears by rename only when
-complete. A machine without apt, or whose sources lack a package, raises `Missing`.
+`apt-get download` fetches packages from the machine's own sources; `dpkg-deb` unpacks them. The folder appears, by a rename, only
+once it is complete. A machine without apt, or whose sources lack a package, raises `Missing`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FETCH_SECONDS_MAX = 600
 
 
 def unpacked(name: str, packages: Sequence[str]) -> Path:
-    """The folder with the packages' files as they would lie under /; fetches it once."""
+    """The folder with the packages' files, laid out as under /; fetched once."""
     folder = cache() / name / "root"
     if not folder.is_dir():
         _fetch(name, packages, folder)

@@ -1,6 +1,6 @@
-"""The Java load generators of load/: compiled on the spot against a peer's own client library, one JVM a run.
+"""The Java load generators of load/: compiled on the spot against a peer's own client library, one JVM per run.
 
-Each says at its end, in one line of JSON, how many records took how many seconds, or the percentiles of a latency.
+Each prints at its end, in one line of JSON, how many records took how many seconds, or the percentiles of a latency.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from benchmarks.processes import Missing
 SOURCES = Path(__file__).parent / "load"
 COMPILE_SECONDS_MAX = 120
 RUN_SECONDS_MAX = 300
-_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")  # as Kafka's own tools are run
+_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")  # as for Kafka's own tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """From sending a record to having received it."""
+    """The time from sending a record until it is received."""
 
     p50_ms: float
     p99_ms: float
@@ -38,7 +38,7 @@ class LoadGenerator:
 
     @classmethod
     def compiled(cls, main_class: str, jars: Jars, *, address: str, into: Path) -> LoadGenerator:
-        """Compile into a folder of the caller's; Missing where there is no compiler."""
+        """Compiles into the caller's folder; Missing if there is no compiler."""
         sources = [str(SOURCES / f"{name}.java") for name in ("Report", main_class)]
         command = [javac(), "-nowarn", "-cp", jars.class_path(), "-d", str(into), *sources]
         done = processes.run(command, seconds_max=COMPILE_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""Apache Kafka's jars and its command-line tools, run on any broker's address."""
+"""Apache Kafka's jars and its command-line tools, run against any broker."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TOOL_SECONDS_MAX = 300
 
 
 class ToolFailed(Exception):
-    """A command-line tool of Kafka's ended with an error."""
+    """One of Kafka's command-line tools ended with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JvmTools:
-    """Kafka's own command-line tools, run on any broker's address."""
+    """Kafka's own command-line tools, run against any broker."""
 
     java: str
     jars: Path
@@ -54,7 +54,7 @@ class JvmTools:
         stdin: str | None = None,
         seconds_max: float = TOOL_SECONDS_MAX,
     ) -> str:
-        """Standard output of one run; ToolFailed with what it said when it fails."""
+        """The standard output of one run; ToolFailed with its error output if it fails."""
         command = self.command(main_class, *arguments)
         done = processes.run(command, stdin=stdin, seconds_max=seconds_max)
         if done.returncode != 0:

@@ -1,9 +1,9 @@
-"""A real Apache Kafka on loopback: one node (KRaft, broker and controller in one JVM), free ports, a directory of the caller's.
+"""A real Apache Kafka on loopback: one node (KRaft, broker and controller in one JVM), free ports, the caller's directory.
 
     with ApacheKafka(tmp_path) as kafka:
         Producer({"bootstrap.servers": kafka.bootstrap})
 
-The JVM gets the flags of Kafka's own start script, so that measurements beside it are fair.
+The JVM gets the flags of Kafka's own start script, so that comparisons with it are fair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START_SCRIPT_FLAGS = (
 
 
 class ApacheKafka(Server):
-    """One broker process; `settings` are server.properties lines that win over ours."""
+    """One broker process; `settings` are server.properties lines that override ours."""
 
     name = f"Apache Kafka {KAFKA_VERSION}"
 
@@ -48,7 +48,7 @@ class ApacheKafka(Server):
         return [self.tools.java, *flags, "-cp", f"{self.tools.jars}/*", "kafka.Kafka", str(self._properties)]
 
     def prepare(self) -> None:
-        """Write the properties and format the directory, the first time."""
+        """Writes the properties and formats the directory, the first time."""
         super().prepare()
         if not self._properties.exists():
             self._properties.write_text(self._server_properties())

@@ -1,4 +1,4 @@
-"""Our broker as a process, with the same handles as its peers, and the ways it may end."""
+"""Our broker as a process, with the same interface as its peers, and the ways it can end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _API_VERSIONS = b"\0\0\0\x0a" + b"\0\x12" + b"\0\0" + b"\0\0\0\0" + b"\xff\xff" 
 
 
 class LogbusBroker(Server):
-    """`python -m broker serve` on a port of loopback that stays its own while it is down: clients that try for it again and again
-    could get it from the kernel for the other end of a connection. `settings` are Kafka-named overrides."""
+    """`python -m broker serve` on a loopback port that stays reserved while it is down: otherwise the kernel could give the port
+    to a client that keeps reconnecting, for its own end of a connection. `settings` are overrides by Kafka's names."""
 
     name = "logbus"
     start_seconds_max = 30.0
@@ -31,32 +31,32 @@ class LogbusBroker(Server):
         self.log_path = directory / "broker.out"
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.settings = dict(settings or {})
-        self._open_files = open_files  # a limit that the broker cannot lift; None leaves the machine's
+        self._open_files = open_files  # a limit that the broker cannot raise; None keeps the machine's
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         super().__exit__(kind, error, trace)
         self.release()
 
     def release(self) -> None:
-        """Its port is anybody's from now on."""
+        """Releases its port: any program may use it from now on."""
         self._reserved.release()
 
     def command(self) -> list[str]:
-        """The command line, for those who expect it to fail."""
+        """The command line, for tests that expect it to fail."""
         settings = {"listeners": f"PLAINTEXT://{self.bootstrap}", "log.dirs": str(self.data), **self.settings}
         overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
         limit = [] if self._open_files is None else ["prlimit", f"--nofile={self._open_files}:{self._open_files}"]
         return [*limit, sys.executable, "-m", "broker", "serve", *overrides]
 
     def start(self) -> None:
-        """Start on the same port and directory as before; returns when it answers: the port is bound before the data directory is
-        opened and the signals are handled."""
+        """Starts on the same port and directory as before; returns once it answers: the port is bound earlier, before the data
+        directory is opened and the signals are handled."""
         self.prepare()
         self.launch()
         self.wait_until_answering()
 
     def wait_until_answering(self) -> None:
-        """Return once it answers a request; StartFailed where it ends before. The port must be there, or will be soon."""
+        """Returns once it answers a request; StartFailed if it ends first. The port must be bound, or be bound soon."""
         processes.wait_until_listening(
             self.port, self._running(), log_path=self.log_path, deadline_seconds=self.start_seconds_max
         )
@@ -70,7 +70,7 @@ class LogbusBroker(Server):
             raise processes.StartFailed(f"the broker ended:\n{processes.tail(self.log_path)}")
 
     def kill9(self) -> None:
-        """The end that nothing can prepare for."""
+        """Ends it without a chance to prepare."""
         process = self._running()
         process.kill()
         process.wait()

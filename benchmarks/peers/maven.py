@@ -1,7 +1,7 @@
 """Jar folders, fetched by Maven into the user's cache on first use.
 
-Nothing of them lies in the repository. A folder appears by rename only when complete, so two runs that fetch at the same time
-cannot see half of one. What this machine lacks (java, mvn, a way to the repository) raises `Missing`.
+None of them is in the repository. A folder appears, by a rename, only once it is complete, so two runs that fetch at once
+cannot see half of one. If this machine lacks something (java, mvn, a way to the repository), `Missing` is raised.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FETCH_SECONDS_MAX = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jars:
-    """A set of artifacts with all that they need; `name` is its folder in the cache. Artifacts are `group:artifact:version`."""
+    """A set of artifacts with their dependencies; `name` is its folder in the cache. Artifacts are `group:artifact:version`."""
 
     name: str
     artifacts: tuple[str, ...]
 
     def folder(self) -> Path:
-        """The folder with the jars; fetches it once."""
+        """The folder with the jars; fetched once."""
         folder = cache() / self.name / "jars"
         if not folder.is_dir():
             self._fetch(folder)

@@ -1,8 +1,8 @@
-"""A real RabbitMQ on loopback, unpacked from Debian's packages: its own node, its own port mapper, a directory of the caller's.
+"""A real RabbitMQ on loopback, unpacked from Debian's packages: its own node, its own port mapper, the caller's directory.
 
-The Erlang machine is started directly with the flags of RabbitMQ's start script (3.10: sbin/rabbitmq-server, rabbitmq-env), not
-through the script, which would put shells between us and the process we measure and stop. The port mapper (epmd) is ours too:
-otherwise the first node of a machine leaves one behind for ever.
+The Erlang VM is started directly with the flags of RabbitMQ's start script (3.10: sbin/rabbitmq-server, rabbitmq-env), not
+through the script, which would put shells between us and the process that we measure and stop. The port mapper (epmd) is ours
+too: otherwise the first node on a machine leaves one running forever.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _START_SCRIPT_FLAGS = (
 
 
 class RabbitMq(Server):
-    """One node with the stream plugin; otherwise its defaults. AMQP at `amqp`, streams at `stream`."""
+    """One node with the stream plugin and otherwise default settings. AMQP at `amqp`, streams at `stream`."""
 
     name = "RabbitMQ"
 

@@ -1,4 +1,4 @@
-"""What all servers under measurement have in common: a process, a port on loopback, a directory, and what they cost."""
+"""What all measured servers have in common: a process, a port on loopback, a directory, and what they cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks import processes
 
 
 class Server(ABC):
-    """One server on a free port of 127.0.0.1. Everything it writes lies in `directory`; its data in `data`."""
+    """One server on a free port of 127.0.0.1. Everything it writes is in `directory`; its data in `data`."""
 
     name: str
     start_seconds_max: ClassVar[float] = 90.0
@@ -38,26 +38,26 @@ class Server(ABC):
         """The command line of the process."""
 
     def environment(self) -> Mapping[str, str] | None:
-        """Its environment; None is ours."""
+        """Its environment; None for ours."""
         return None
 
     def prepare(self) -> None:
-        """What must lie on disk before the first start; harmless before later ones."""
+        """Writes what must be on disk before the first start; harmless before later ones."""
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def launch(self) -> None:
-        """Start the process and return at once; the directory must be prepared."""
+        """Starts the process and returns at once; the directory must be prepared."""
         self._process = processes.start(self.command(), log_path=self.log_path, env=self.environment(), cwd=self.cwd)
 
     def start(self) -> None:
-        """Start on the same port and directory as before; returns when it accepts connections."""
+        """Starts on the same port and directory as before; returns once it accepts connections."""
         self.prepare()
         self.launch()
         deadline = self.start_seconds_max
         processes.wait_until_listening(self.port, self._running(), log_path=self.log_path, deadline_seconds=deadline)
 
     def stop(self) -> int:
-        """An orderly end; the exit status."""
+        """Ends it in an orderly way; returns the exit status."""
         if self._process is None:
             return 0
         status = processes.stop(self._process)

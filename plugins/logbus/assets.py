@@ -1,7 +1,7 @@
-"""Airflow assets: a pipeline's table as something other DAGs can be scheduled by, and what its events say.
+"""Airflow assets: a pipeline's table as an asset that can schedule other DAGs, and what its events contain.
 
-An event carries the windows that it is about, so the DAG behind it knows which hours to read. Nothing in it is secret: names,
-instants, offsets and counts.
+An event carries its windows, so the DAG that it starts can see which hours to read. Nothing in it is secret: names, instants,
+offsets and counts.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ WINDOWS_SHOWN_MAX = 100  # of an event's windows: an event is a row of Airflow's
 
 
 def table_asset(pipeline: Pipeline | str) -> Asset:
-    """The asset that stands for what the pipeline loads. A DAG elsewhere needs the pipeline's name only."""
+    """The asset for what the pipeline loads. A DAG elsewhere needs only the pipeline's name."""
     name = pipeline if isinstance(pipeline, str) else pipeline.name
     return Asset(name=f"logbus/{name}", uri=f"x-logbus://pipeline/{name}", group="logbus")
 
 
 def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
-    """What an event says about the windows it is about."""
+    """What an event carries about its windows."""
     found = list(windows)
     counts = [window.counts for window in found if window.counts is not None]
     return {
@@ -36,7 +36,7 @@ def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
 
 
 def tell_outlets(context: Mapping[str, Any], outlets: Iterable[Any], windows: Iterable[FrozenWindow]) -> None:
-    """Puts the windows into the events that the task's success will be for its outlet assets."""
+    """Puts the windows into the events that the task's success will create for its outlet assets."""
     assets = [outlet for outlet in outlets if isinstance(outlet, Asset)]
     extra = event_extra(windows) if assets else {}
     for asset in assets:

@@ -1,8 +1,8 @@
-"""What a load reads and writes, in OpenLineage's names. Used only where Airflow's OpenLineage provider is installed.
+"""What a load reads and writes, under OpenLineage's names. Used only if Airflow's OpenLineage provider is installed.
 
     kafka://HOST:PORT  TOPIC   ->   postgres://HOST:PORT  DATABASE.SCHEMA.TABLE
 
-A pipeline whose rows go elsewhere than into the warehouse names its topic only: where files lie is the sink's affair.
+A pipeline whose rows are not stored in the warehouse names only its topic: the location of files is the sink's concern.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POSTGRES_PORT = 5432
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetName:
-    """How OpenLineage calls a thing that is read or written."""
+    """OpenLineage's name for a dataset that is read or written."""
 
     namespace: str
     name: str
@@ -33,7 +33,7 @@ def topic_name(client_config: Mapping[str, Any], topic: str) -> DatasetName:
 
 
 def table_name(warehouse_url: str, table: str) -> DatasetName:
-    """The table; a server that is reached by a socket is this machine's."""
+    """The table; a server reached through a socket is on localhost."""
     url = make_url(warehouse_url)
     schema, _, plain = table.rpartition(".")
     namespace = f"postgres://{url.host or 'localhost'}:{url.port or POSTGRES_PORT}"

@@ -1,7 +1,7 @@
 """The button on every task that leads to its window in the ledger (logbus.ui serves the page).
 
-Airflow asks for the link in the worker when the task ends, and hands over the running task instance as its key; so the run's
-interval is at hand and nothing has to be kept for it.
+Airflow asks for the link in the worker when the task ends, and passes the running task instance as its key; so the run's
+interval is at hand and nothing has to be stored for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGES = "/logbus/windows"
 
 
 class WindowLink(BaseOperatorLink):
-    """To the run's window; for a task over many windows, to all of its pipeline's."""
+    """Links to the run's window; for a task over many windows, to all windows of its pipeline."""
 
     name = "Window in the ledger"
 

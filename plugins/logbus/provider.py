@@ -1,7 +1,7 @@
-"""What Airflow reads through the entry point `apache_airflow_provider`: what this package adds to it.
+"""What Airflow reads through the entry point `apache_airflow_provider`: what this package adds to Airflow.
 
-Only an installed distribution can register these; the plugin (logbus_plugin.py) cannot, and is not named here either, because it
-would be registered twice. Airflow loads this in every process it starts, so nothing is imported here.
+Only an installed distribution can register these; the plugin (logbus_plugin.py) cannot. The plugin is not named here, because it
+would then be registered twice. Airflow loads this in every process it starts, so nothing is imported here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CONNECTION_TYPE = "logbus_warehouse"
 
 INTEGRATION = "logbus"
 KINDS = ("operators", "sensors", "hooks", "triggers")
-# What modules of these kinds share among themselves; no author of a DAG imports it.
+# Modules that modules of these kinds share; DAG authors do not import them.
 SHARED = frozenset({"__init__", "adoption", "siblings", "spark_window_operator", "window_operator", "window_sensor"})
 
 

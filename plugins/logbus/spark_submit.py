@@ -1,9 +1,8 @@
 """How a load is handed to Spark: the application, its arguments, its settings and its secrets.
 
-What anyone may see goes on the command line (the pipeline, the windows and their attempts); what nobody may see (the
-warehouse URL, the client configuration of the broker) goes by environment only: command lines show in `ps`, in
-Spark's UI and in logs. The last line of the application's output that starts with `LOGBUS_RESULT ` is its result as
-JSON.
+What anyone may see (the pipeline, the windows and their attempts) is passed on the command line; secrets (the warehouse
+URL, the client configuration of the broker) are passed in the environment only: command lines show in `ps`, in Spark's
+UI and in logs. The last line of the application's output that starts with `LOGBUS_RESULT ` is its result as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from logbus.model import Attempt
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
-WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for programs of others: logbus.ledger.handover
+WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for users' own programs: logbus.ledger.handover
 RESULT_PREFIX = "LOGBUS_RESULT "
 
 LOCAL_MASTER = "local[2]"
@@ -41,7 +40,7 @@ CONF: Mapping[str, str] = {
 
 
 def application_path() -> Path:
-    """The program spark-submit runs."""
+    """The program that spark-submit runs."""
     spec = importlib.util.find_spec("spark_jobs")
     if spec is None or not spec.submodule_search_locations:
         raise UserError("the package spark_jobs is not installed beside logbus: install the project again")
@@ -63,8 +62,8 @@ def conf() -> dict[str, str]:
 
 
 def environment(warehouse_url: str | None, client_config: Mapping[str, Any]) -> dict[str, str]:
-    """What the application finds in its environment; both values are secrets. Python's workers are our own interpreter,
-    and find what it finds: otherwise Spark takes whatever python3 is first on PATH."""
+    """The application's environment; the URL and the configuration are secrets. Python workers run our own interpreter with
+    its import path: otherwise Spark takes whatever python3 is first on PATH."""
     return {
         **({WAREHOUSE_URL_VARIABLE: warehouse_url} if warehouse_url is not None else {}),
         KAFKA_CONFIG_VARIABLE: json.dumps(dict(client_config)),
@@ -75,14 +74,14 @@ def environment(warehouse_url: str | None, client_config: Mapping[str, Any]) -> 
 
 
 def python_path() -> str:
-    """Where `logbus` and `spark_jobs` lie, before whatever PYTHONPATH holds already."""
+    """The directories of `logbus` and `spark_jobs`, followed by whatever PYTHONPATH already holds."""
     roots = [str(Path(__file__).parents[1]), str(application_path().parents[1])]
     inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return os.pathsep.join(dict.fromkeys([*roots, *inherited]))
 
 
 def spark_submit_binary() -> str:
-    """The launcher of the pyspark this interpreter has."""
+    """The launcher of this interpreter's pyspark."""
     return str(Path(sysconfig.get_path("scripts")) / "spark-submit")
 
 

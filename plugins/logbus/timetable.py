@@ -1,8 +1,8 @@
-"""When the run of an hour is due: once the hour is closed, which is its end and the lateness its pipeline allows.
+"""When the run of an hour is due: once the hour is closed, which is its end plus the lateness its pipeline allows.
 
-Airflow's own timetable has a run due at the end of its interval, so a task has to wait for the lateness, and a Dag that allows
-one run at a time has no place for anything else meanwhile: an hour that somebody clicks at HH:01 would begin at HH:05. Here the
-run is not made before it can work. Its data interval is the one it would have anyway.
+With Airflow's own timetable a run is due at the end of its interval. A task then has to wait out the lateness, and a DAG that
+allows one run at a time is blocked until then: an hour triggered by hand at HH:01 would start at HH:05. Here the run is not
+created before it can work. Its data interval is the one it would have anyway.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ def utc_now() -> datetime:
 class WindowTimetable(CronDataIntervalTimetable):
     """Intervals between the instants of a cron expression, each due `lateness` after its end.
 
-    A run that is asked for by hand stands for the interval that ended at the instant asked for, or for the last one that was
-    closed then.
+    A manual run is for the interval that ended at the requested instant, or else for the last one that was closed then.
 
     :param lateness: how long after its end an hour stays open for records still on their way; as in the `Pipeline`
     """
@@ -62,7 +61,7 @@ class WindowTimetable(CronDataIntervalTimetable):
         return super().infer_manual_data_interval(run_after=run_after if is_end else run_after - self.lateness)
 
     def _skip_to_latest(self, earliest: pendulum.DateTime | None) -> pendulum.DateTime:
-        """Without catching up the first run is that of the interval that was closed last. Airflow asks this anew while a run is
-        not due yet: by the interval that ended last, an hour whose lateness is longer than an hour would be skipped."""
+        """Without catchup, the first run is for the interval that closed last. Airflow calls this again while no run is due yet:
+        if the interval that ended last were used, an hour whose lateness is longer than an hour would be skipped."""
         closed = self._get_prev(self._align_to_prev(pendulum.instance(utc_now() - self.lateness)))
         return closed if earliest is None else max(closed, self._align_to_next(earliest))

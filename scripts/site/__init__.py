@@ -1,1 +1,1 @@
-"""The documentation site: pages that are made from code, and links that lead out of docs/. Used by mkdocs.yml and its tests."""
+"""The documentation site: pages generated from code, and links that lead out of docs/. Used by mkdocs.yml and its tests."""

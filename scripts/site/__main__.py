@@ -1,4 +1,4 @@
-"""`python -m scripts.site FOLDER`: every page of the documentation site, ready to be built."""
+"""`python -m scripts.site FOLDER`: writes every page of the documentation site, ready to be built."""
 
 from __future__ import annotations
 

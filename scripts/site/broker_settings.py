@@ -1,4 +1,4 @@
-"""The reference of the broker's settings: names, types, defaults and sentences as DescribeConfigs gives them to admin tools."""
+"""The reference of the broker's settings: names, types, defaults and texts as DescribeConfigs returns them to admin tools."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row(setting: DescribedSetting) -> list[str]:
 
 
 def default_text(setting: DescribedSetting) -> str:
-    """The default, and what it is in words where its name has a unit."""
+    """The default, also in words if its name has a unit."""
     value = setting.value or ""
     if value == str(INT64_MAX):
         return "no limit"

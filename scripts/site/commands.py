@@ -1,4 +1,4 @@
-"""The reference of the command line: what click and argparse know of each command, which is what `--help` says."""
+"""The reference of the command line, from click and argparse: for each command the same as `--help`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker import cli as broker_cli
 from scripts.site.tables import code, plain, table
 
 PROGRAM = "logbus"
-BROKER = "broker"  # hands its arguments on to a program of its own
+BROKER = "broker"  # passes its arguments on to a separate program
 HELP_COLUMNS = 120
 
 INTRODUCTION = """# Command line
@@ -32,7 +32,7 @@ Made from the commands themselves: `logbus COMMAND --help` says the same.
 
 
 def command_page(*, overview: str | None) -> str:
-    """All commands, one after another; `overview` is the page of docs/ on what they have in common."""
+    """All commands, one after another; `overview` is the page in docs/ on what they have in common."""
     head = INTRODUCTION.format(page=overview) if overview else INTRODUCTION_ALONE
     return head + "\n".join(sections(main, click.Context(main, info_name=PROGRAM), level=2))
 
@@ -63,7 +63,7 @@ def described(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def help_text(command: click.Command) -> str:
-    """The command's own words; a paragraph that click is told not to wrap is one that has lines of its own."""
+    """The command's help; a paragraph marked for click not to wrap keeps its lines."""
     paragraphs = (command.help or "").split("\n\n")
     return "\n\n".join(as_paragraph(paragraph) for paragraph in paragraphs) + "\n"
 
@@ -83,7 +83,7 @@ def option_rows(command: click.Command, context: click.Context) -> Iterator[tupl
 
 
 def variables(parameter: click.Parameter) -> list[str]:
-    """The environment variables that do as well, where the help does not name them."""
+    """The environment variables that can be used instead, if the help does not name them."""
     if getattr(parameter, "show_envvar", False):
         return []
     names = [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []

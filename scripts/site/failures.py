@@ -1,4 +1,4 @@
-"""The reference of errors: the tree of `logbus.errors`, each with its sentence, and where it stands below the others."""
+"""The reference of errors: the tree of `logbus.errors`, each with its docstring and its base class."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The reference of the ledger's tables: columns as SQLAlchemy knows them, sentences as `ledger/schema.py` says them.
+"""The reference of the ledger's tables: columns as SQLAlchemy defines them, descriptions from `ledger/schema.py`.
 
-A table's sentence stands in the module's docstring; a column's is the comment behind it.
+A table's description is in the module's docstring; a column's is the comment after it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIALECT = postgresql.dialect()
 
 
 def ledger_page() -> str:
-    """The tables in the order in which the module's docstring tells of them."""
+    """The tables in the order of the module's docstring."""
     texts, comments = sentences(), column_comments()
     tables = {found.name: found for found in schema.metadata.tables.values()}
     return INTRODUCTION + "\n".join(section(tables[name], texts[name], comments.get(name, {})) for name in texts)
@@ -41,7 +41,7 @@ def sentences() -> Mapping[str, str]:
 
 
 def column_comments() -> Mapping[str, Mapping[str, str]]:
-    """By table and column."""
+    """The comments by table and column."""
     pieces = TABLE.split(inspect.getsource(schema))[1:]
     return {
         piece.split('"')[1]: {found["column"]: found["comment"] or "" for found in COLUMN.finditer(piece)} for piece in pieces
@@ -59,7 +59,7 @@ def column_rows(found: Table, comments: Mapping[str, str]) -> Iterator[list[str]
 
 
 def marks(column: Column[object]) -> str:
-    """Key, reference, null."""
+    """Whether it is a key, references another table, or may be null."""
     references = [f"of {code(key.column.table.name)}" for key in column.foreign_keys]
     primary = ["key"] if column.primary_key else []
     return ", ".join([*primary, *references, *(["may be null"] if column.nullable else [])])

@@ -1,9 +1,9 @@
-"""Links of a page in the repository, as links within the site.
+"""Links of a page in the repository, rewritten as links within the site.
 
-Pages are written for whoever reads them on a code host: a link goes to a file beside the page, somewhere in the repository. The
-site holds docs/ and a few files from outside of it. So a link to a page of the site becomes a link within the site; one to a
-program becomes a link to a page that shows the program; one to a folder, which the site does not have, becomes plain text.
-Pure: what there is comes in as arguments.
+Pages are written to be read on a code host: a link is relative to the page and leads anywhere in the repository. The site holds
+docs/ and a few files from outside of it. So a link to a page of the site becomes a link within the site; one to a program becomes
+a link to a page that shows the program; one to a folder, which the site does not have, becomes plain text.
+Pure: which files exist is passed in as arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^()\s:#/][^()\s:#]*)(?P<
 
 
 def site_page(path: str, is_file: Callable[[str], bool]) -> str | None:
-    """The page of the site that shows a file or folder of the repository; None where there is none."""
+    """The page of the site that shows a file or folder of the repository; None if there is none."""
     if path in OUTSIDE or path in FOLDERS:
         return OUTSIDE.get(path) or FOLDERS[path]
     if not is_file(path):
@@ -43,8 +43,8 @@ def targets(text: str, home: str) -> Iterator[str]:
 
 
 def within_site(text: str, home: str, page: str, is_file: Callable[[str], bool], exists: Callable[[str], bool]) -> str:
-    """The page's text with its links as they are in the site. `page` is where the site has it. What does not exist is left as it
-    is written, so that the build complains about it."""
+    """The page's text with its links as they are in the site. `page` is its place in the site. A link to something that does not
+    exist is left as it is, so that the build complains about it."""
 
     def rewritten(found: re.Match[str]) -> str:
         path = in_repository(found["target"], home)

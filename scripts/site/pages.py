@@ -1,12 +1,12 @@
-"""Every page of the site, written to disk: `python -m scripts.site FOLDER`. What builds it needs to know nothing of us.
+"""Every page of the site, written to disk: `python -m scripts.site FOLDER`. The site builder needs nothing else of this project.
 
     docs/**                                    as it is, links of the repository rewritten to links of the site
     README.md, CHANGELOG.md, CONTRIBUTING.md   the same; the first is its front page
-    reference/*.md                             made from code (PAGES)
+    reference/*.md                             generated from code (PAGES)
     source/**                                  programs that a page links to, as pages
 
-A file is written only where it changed, so that whoever watches the folder builds no more than he must; what is no page any more
-is removed.
+A file is written only if it has changed, so that a builder that watches the folder does no more work than necessary; files that
+are no longer pages are removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def write_pages(folder: Path) -> None:
-    """Makes the folder what the site is built from."""
+    """Fills the folder from which the site is built."""
     wanted = dict(everything())
     for page, content in wanted.items():
         place = folder / page
@@ -45,7 +45,7 @@ def write_pages(folder: Path) -> None:
 
 
 def everything() -> Iterator[tuple[str, bytes]]:
-    """Pages and what lies beside them, by their place in the site."""
+    """Pages and the other files of the site, by their place in it."""
     texts = dict(written_pages())
     for page, (path, text) in texts.items():
         yield page, links.within_site(text, posixpath.dirname(path), page, is_file, exists).encode()
@@ -60,7 +60,7 @@ def everything() -> Iterator[tuple[str, bytes]]:
 
 
 def written_pages() -> Iterator[tuple[str, tuple[str, str]]]:
-    """By their place in the site: where they are in the repository, and their text."""
+    """By place in the site: their path in the repository, and their text."""
     for path, page in links.OUTSIDE.items():
         yield page, (path, (PROJECT / path).read_text())
     docs = PROJECT / links.DOCS
@@ -78,12 +78,12 @@ def exists(path: str) -> bool:
 
 
 def linked_programs(pages: Iterable[tuple[str, str]]) -> list[str]:
-    """Files outside of docs/ that pages (where they are, and their text) link to and that are no pages themselves."""
+    """Files outside of docs/ that pages (path and text) link to and that are not pages themselves."""
     found = {target for path, text in pages for target in links.targets(text, posixpath.dirname(path))}
     return sorted(path for path in found if is_file(path) and not path.startswith(links.DOCS) and path not in links.OUTSIDE)
 
 
 def source_page(path: str) -> str:
-    """A program, to read."""
+    """A page that shows a program."""
     text, kind = (PROJECT / path).read_text(), Path(path).suffix.removeprefix(".") or "text"
     return f"# {path}\n\n````{kind}\n{text}````\n"

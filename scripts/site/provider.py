@@ -1,7 +1,7 @@
-"""The reference for authors of DAGs: which classes of the provider are documented. Their words are their own docstrings.
+"""The reference for DAG authors: which classes of the provider are documented. The text is their own docstrings.
 
-Found by reading the source, not by importing it: Airflow takes seconds. A class belongs on a page if it is named as its room
-names them (`...Operator` in operators/).
+Classes are found by reading the source, not by importing it: Airflow takes seconds. A class is on a page if its name ends as is
+usual in its folder (`...Operator` in operators/).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Connections turned into clients.
 """
 HEADS: Mapping[str, str] = {"operators": OPERATORS, "sensors": SENSORS, "triggers": TRIGGERS, "hooks": HOOKS}
 FUNCTIONS = ("hourly_ingest", "many_topics", "catch_up", "Connections")
-# Those that have a docstring; `members: true` would show every attribute.
+# Only members with a docstring; `members: true` would show every attribute.
 MEMBERS = "    options:\n      members: null\n      filters: ['!^_']\n"
 
 
@@ -70,13 +70,13 @@ def pipelines_page() -> str:
 
 
 def room_page(room: str) -> str:
-    """A room's classes, in the order of their names, those that others are made from last."""
+    """A folder's classes in the order of their names, base classes last."""
     options = MEMBERS if room == "hooks" else ""
     return HEADS[room] + "\n".join(directive(path) + options for path in public_classes(room))
 
 
 def directive(path: str) -> str:
-    """What mkdocstrings puts a class's or a function's documentation in place of."""
+    """The directive that mkdocstrings replaces with the documentation of a class or function."""
     return f"::: {path}\n"
 
 
@@ -87,7 +87,7 @@ def public_classes(room: str) -> Sequence[str]:
 
 
 def classes(folder: Path) -> Iterator[tuple[bool, str, str]]:
-    """Whether it is a base, name, and module of each class in a folder."""
+    """For each class in a folder: whether it is a base class, its name, and its module."""
     for path in sorted(folder.glob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):

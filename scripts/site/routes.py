@@ -1,7 +1,7 @@
-"""The reference of the addresses below /logbus in Airflow: method, path and sentence of each route, read from the source.
+"""The reference of the addresses below /logbus in Airflow: method, path and description of each route, read from the source.
 
 Read, not imported: Airflow takes seconds. A route is a function with a decorator such as `@router.get("/overview")`; its module
-says in `router = APIRouter(prefix=...)` what comes before the path.
+defines the path's prefix in `router = APIRouter(prefix=...)`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def routes_page() -> str:
 
 
 def routes(module: ast.Module) -> Iterator[tuple[str, str, str]]:
-    """Path, method and sentence of each route of a module."""
+    """Path, method and docstring of each route of a module."""
     prefixes = dict(prefix for node in module.body if (prefix := router_prefix(node)) is not None)
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -44,7 +44,7 @@ def routes(module: ast.Module) -> Iterator[tuple[str, str, str]]:
 
 
 def router_prefix(node: ast.stmt) -> tuple[str, str] | None:
-    """Name and prefix, if the statement makes a router."""
+    """Name and prefix, if the statement creates a router."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="APIRouter"), keywords=keywords)):
             given = {keyword.arg: keyword.value for keyword in keywords}
@@ -54,7 +54,7 @@ def router_prefix(node: ast.stmt) -> tuple[str, str] | None:
 
 
 def decorated(node: ast.expr) -> tuple[str, str, str] | None:
-    """Router, method and path, if the decorator makes a route."""
+    """Router, method and path, if the decorator defines a route."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name(id=router), attr=method), args=[ast.Constant(value=str(path)), *_]):
             return (router, method, path) if method in METHODS else None
@@ -62,5 +62,5 @@ def decorated(node: ast.expr) -> tuple[str, str, str] | None:
 
 
 def shown(path: str) -> str:
-    """Parameters as the pages write what stands for something."""
+    """The path with its parameters as the pages write placeholders."""
     return path.replace("{pipeline}", "PIPELINE").replace("{start}", "START").replace("{page}", "PAGE")

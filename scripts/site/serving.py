@@ -1,6 +1,6 @@
-"""Called by `make docs-serve` before each build (`hooks:` in mkdocs.yml): pages that changed are written again.
+"""Called by `make docs-serve` before each build (`hooks:` in mkdocs.yml): writes changed pages again.
 
-A builder that knows no hooks loses nothing: `make docs` writes the pages before it calls one.
+A builder without hooks misses nothing: `make docs` writes the pages before it calls one.
 """
 
 from __future__ import annotations

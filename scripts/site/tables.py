@@ -10,13 +10,13 @@ UNITS_OF_TIME = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), (
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are Markdown already."""
+    """A table; its cells are already Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
 
 
 def plain(text: str) -> str:
-    """Text in which nothing is Markdown or HTML: only what breaks a page is escaped, so that names in backticks stay."""
+    """Text that is neither Markdown nor HTML: only what would break a page is escaped, so names in backticks stay."""
     return escape(text, quote=False).replace("*", "\\*")
 
 
@@ -25,12 +25,12 @@ def code(text: str) -> str:
 
 
 def bytes_in_words(count: int) -> str | None:
-    """`1 GiB` where it is that exactly."""
+    """`1 GiB` if it is exactly that."""
     return next((f"{count // size} {unit}" for unit, size in UNITS_OF_BYTES if count >= size and count % size == 0), None)
 
 
 def milliseconds_in_words(count: int) -> str | None:
-    """`7 days` where it is that exactly."""
+    """`7 days` if it is exactly that."""
     for unit, size in UNITS_OF_TIME:
         if count >= size and count % size == 0:
             number = count // size

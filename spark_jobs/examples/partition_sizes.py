@@ -1,6 +1,6 @@
-"""An ad hoc Spark program over the windows it is handed: how many records and bytes each partition holds.
+"""An ad hoc Spark program over the windows it is given: how many records and bytes each partition holds.
 
-Submitted by dags/examples/ad_hoc_spark.py. It prints one line of JSON; a program of your own would write a table.
+Submitted by dags/examples/ad_hoc_spark.py. It prints one line of JSON; your own program would write a table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Sinks, as a task sees them: who takes the rows. The driver's side, under the same names, is `logbus.warehouse.sinks`.
+"""Sinks, as a task sees them: what takes the rows. The driver's side, under the same names, is `logbus.warehouse.sinks`.
 
-Each lies in a module of its own that is imported when a job asks for it, so no worker pays for the libraries of another sink.
+Each is a separate module that is imported only when a job uses it, so no worker pays for another sink's libraries.
 
-A sink is a context manager. Everything a task writes is one piece of work: it counts when the sink was left well, and leaves
-nothing that counts when it was left with an error. Spark may run a task twice, so what a task writes is known by the task
-attempt; the driver takes what the winners wrote.
+A sink is a context manager. Everything a task writes is one unit of work: it counts if the sink is exited without an error, and
+leaves nothing that counts otherwise. Spark may run a task twice, so what a task writes is tagged with the task attempt; the
+driver takes what the winners wrote.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TaskSink(Protocol):
         """Rows of `schemas.DEAD_LETTER_SCHEMA`."""
 
     def files(self, window: StagedWindow) -> tuple[str, ...]:
-        """What the driver has to commit for the window, once the sink was left well. Nothing where the tables are known."""
+        """The files that the driver must commit for the window, after a normal exit. None if the rows are in known tables."""
 
 
 # (the job, the parser's columns: name to PostgreSQL type, the task attempt's number) to a sink
@@ -48,7 +48,7 @@ SINKS: Mapping[str, str] = {
 
 
 def sink_for(job: TaskJob, columns: Mapping[str, str], task: int) -> TaskSink:
-    """The sink a job asks for, built for one task attempt."""
+    """The sink that a job names, built for one task attempt."""
     if job.sink not in SINKS:
         raise UserError(f"no sink {job.sink!r}; a pipeline loads into one of {', '.join(SINKS)}")
     module_name, _, attribute = SINKS[job.sink].partition(":")

@@ -1,10 +1,10 @@
-"""Parquet files, for the sinks whose rows are files: one for each window that a task has rows of.
+"""Parquet files, for the sinks whose rows are in files: one for each window of which a task has rows.
 
     <directory>/_window_start=20150517T100000Z/w7_a2_t12_3f6c0a9be01d.parquet
 
-A file is written under a name that begins with a dot, flushed and renamed when the task ends well; what a task that fails
-has written is removed. What a killed one leaves, and what loses against another attempt at the same task, is never named
-to the driver, so it never counts. Dead letters go to the attempt's table in PostgreSQL whatever the sink: they are the ledger's.
+A file is written under a name that begins with a dot, then flushed and renamed when the task succeeds; files of a task that fails
+are removed. Files of a killed task, or of a task attempt that loses against another, are never reported to the driver, so they
+never count. Dead letters go to the attempt's table in PostgreSQL whatever the sink: they belong to the ledger.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from spark_jobs.sinks.postgres import PostgresTaskSink
 
 COMPRESSION = "zstd"
 
-# Rows held back over all windows: a row group of a few megabytes reads well, and a worker's memory stays bounded.
+# Rows buffered over all windows: a row group of a few megabytes reads well, and a worker's memory stays bounded.
 BUFFERED_ROWS_MAX = 50_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
-# What no row lacks (logbus.warehouse.target.SYSTEM_COLUMNS): a table's required columns take no file that may lack them.
+# Never null (logbus.warehouse.target.SYSTEM_COLUMNS): a table with required columns refuses a file in which they may be null.
 REQUIRED = ("_topic", "_partition", "_offset", "_window_start", "_fingerprint")
 
 
@@ -43,7 +43,7 @@ def file_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> FileTaskSi
 
 
 def file_schema(rows: pa.Schema, field_ids: Mapping[str, int]) -> pa.Schema:
-    """The schema of the files: with the table's field ids where it has such."""
+    """The schema of the files, with the table's field ids if it has any."""
     return pa.schema(
         [
             pa.field(
@@ -58,7 +58,7 @@ def file_schema(rows: pa.Schema, field_ids: Mapping[str, int]) -> pa.Schema:
 
 
 class DeadLetters:
-    """The attempt's table of dead letters: connected to when there is a first one, which mostly there is not."""
+    """The attempt's table of dead letters. Connects only at the first dead letter; usually there is none."""
 
     def __init__(self, uri: str, task: int) -> None:
         self._uri = uri
@@ -71,14 +71,14 @@ class DeadLetters:
         self._sink.write_dead_letters(window, rows)
 
     def end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Commits, or takes back what was written where there is an error."""
+        """Commits, or rolls back what was written if there is an error."""
         if self._sink is not None:
             self._sink.__exit__(kind, error, trace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFile:
-    """A file being written. `name` is what it will be called, below the directory."""
+    """A file being written. `name` is its final name, relative to the directory."""
 
     name: str
     writing_path: str
@@ -87,7 +87,7 @@ class TaskFile:
 
 
 class FileTaskSink:
-    """A context manager: its files have their names when it ends well, and are gone otherwise."""
+    """A context manager: its files have their final names after a normal exit, and are removed otherwise."""
 
     def __init__(self, directory: Directory, schema: pa.Schema, dead_letters: DeadLetters, task: int) -> None:
         self._directory = directory
@@ -134,7 +134,7 @@ class FileTaskSink:
         return () if file is None else (f"{self._directory.uri}/{file.name}",)
 
     def flush(self) -> None:
-        """Writes what waits, a row group for each window."""
+        """Writes the buffered rows, a row group for each window."""
         for window_id, batches in self._waiting.items():
             file = self._open.get(window_id) or self._create(self._windows[window_id])
             table = pa.Table.from_batches(batches)
@@ -162,7 +162,7 @@ class FileTaskSink:
             sync(os.path.dirname(file.path))
 
     def _abandon(self) -> None:
-        """Whatever was written goes. What cannot be removed now is a leftover without a name that counts."""
+        """Removes whatever was written. A file that cannot be removed now is a leftover that is never reported."""
         for file in self._open.values():
             for step in (file.writer.close, lambda file=file: self._remove(file)):
                 try:

@@ -1,9 +1,8 @@
 """PostgreSQL: rows and dead letters of many windows, appended over ONE connection to the attempt's staging tables.
 
-ADBC's COPY was the fastest way into PostgreSQL that was measured; its low-level interface, because the other one imports
-pandas, which costs each worker a second. Everything a task writes is one transaction: it is there whole when the task
-has ended well, and not at all otherwise. Each row carries the task attempt that wrote it (`_task`), so a task that Spark runs
-twice counts once.
+ADBC's COPY was the fastest measured way into PostgreSQL; the low-level interface is used because the other one imports pandas,
+which costs each worker a second. Everything a task writes is one transaction: all of it is stored if the task succeeds, and
+nothing otherwise. Each row carries the task attempt that wrote it (`_task`), so a task that Spark runs twice counts once.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from logbus.parsing.schemas import is_json
 
 from spark_jobs.job import StagedWindow, TaskJob
 
-# PostgreSQL's binary form of jsonb is its text behind one version byte, which COPY takes as it comes.
+# PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is.
 JSONB_VERSION = pa.scalar(b"\x01", pa.binary())
 NOTHING = pa.scalar(b"", pa.binary())
 
@@ -29,7 +28,7 @@ APPEND = {
     StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
 }
 
-# Rows held back to be written together, over all windows: COPY's own cost becomes small, a worker's memory stays bounded.
+# Rows buffered to be written together, over all windows: COPY's own cost becomes small, a worker's memory stays bounded.
 BUFFERED_ROWS_MAX = 50_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
@@ -39,7 +38,7 @@ def postgres_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> Postgr
 
 
 class PostgresTaskSink:
-    """A context manager: commits when it ends well, leaves nothing behind otherwise. `uri` is libpq's, and a secret."""
+    """A context manager: commits on a normal exit, leaves nothing behind otherwise. `uri` is a libpq URI, and a secret."""
 
     def __init__(self, uri: str, task: int) -> None:
         self._uri = uri
@@ -72,7 +71,7 @@ class PostgresTaskSink:
         self._add(window.dead_letter_table, rows)
 
     def files(self, window: StagedWindow) -> tuple[str, ...]:
-        """None: the driver knows the tables."""
+        """No files: the driver has the names of the tables."""
         return ()
 
     def _add(self, table: str, rows: pa.RecordBatch) -> None:
@@ -83,7 +82,7 @@ class PostgresTaskSink:
             self.flush()
 
     def flush(self) -> None:
-        """Appends what waits, one COPY a table; it becomes visible with the commit."""
+        """Appends the buffered rows, one COPY per table; they become visible with the commit."""
         for table, batches in self._waiting.items():
             tagged = [tagged_with(batch, self._task) for batch in batches]
             self._append(table, pa.RecordBatchReader.from_batches(tagged[0].schema, tagged))
@@ -97,7 +96,7 @@ class PostgresTaskSink:
 
 
 def tagged_with(batch: pa.RecordBatch, task: pa.Scalar) -> pa.RecordBatch:
-    """The batch as COPY takes it: JSON in PostgreSQL's form, and the task attempt behind all."""
+    """The batch as COPY takes it: JSON in PostgreSQL's form, and the task attempt as the last column."""
     columns = {
         field.name: to_jsonb(column) if is_json(field) else column
         for field, column in zip(batch.schema, batch.columns, strict=True)

@@ -1,4 +1,4 @@
-"""What contract suites run on: our broker, Apache Kafka, an empty database."""
+"""What contract suites run against: our broker, Apache Kafka, an empty database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admin requests in an engine without sockets, in a line each."""
+"""Admin requests to an engine without sockets, one call each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def newest(api_key: ApiKey) -> int:
 def alter(
     broker: Harness, kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
 ) -> tuple[int, str | None]:
-    """IncrementalAlterConfigs of one resource; (setting, operation, value) each. The error code and its text."""
+    """IncrementalAlterConfigs of one resource, by (setting, operation, value). Returns error code and message."""
     row = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
     configs = [row.AlterableConfig(name=name, config_operation=operation, value=value) for name, operation, value in changes]
     asked = row(resource_type=kind, resource_name=name, configs=configs)
@@ -28,7 +28,7 @@ def alter(
 
 
 def replace_all(broker: Harness, kind: int, name: str, **configs: str) -> tuple[int, str | None]:
-    """AlterConfigs of one resource; underscores in names stand for dots."""
+    """AlterConfigs of one resource; underscores in names stand for dots. Returns error code and message."""
     row = request_class(ApiKey.ALTER_CONFIGS).AlterConfigsResource
     rows = [row.AlterableConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
     asked = row(resource_type=kind, resource_name=name, configs=rows)
@@ -37,7 +37,7 @@ def replace_all(broker: Harness, kind: int, name: str, **configs: str) -> tuple[
 
 
 def describe(broker: Harness, kind: int, name: str, *wanted: str, version: int = 4) -> Any:
-    """DescribeConfigs of one resource with synonyms and documentation: its row."""
+    """DescribeConfigs of one resource, with synonyms and documentation. Returns its row."""
     row = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
     asked = row(resource_type=kind, resource_name=name, configuration_keys=list(wanted) or None)
     (result,) = broker.ask(
@@ -55,7 +55,7 @@ def setting(broker: Harness, kind: int, name: str, wanted: str) -> Any:
 def grow(
     broker: Harness, name: str, count: int, *, assignments: list[list[int]] | None = None, validate_only: bool = False
 ) -> tuple[int, str | None]:
-    """CreatePartitions of one topic: the error code and its text."""
+    """CreatePartitions of one topic. Returns error code and message."""
     row = request_class(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic
     rows = None if assignments is None else [row.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
     asked = row(name=name, count=count, assignments=rows)

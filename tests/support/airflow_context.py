@@ -1,4 +1,4 @@
-"""What a task sees of its run, as far as our operators look at it."""
+"""The context of a task, as far as our operators read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASKED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def task_instance_id(instant: datetime) -> UUID:
-    """As Airflow makes them: version 7, the time in front."""
+    """As Airflow creates them: UUID version 7, which begins with the time."""
     return UUID(int=int(instant.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62 | 4711)
 
 
@@ -29,7 +29,7 @@ def run_context(
     waiting: Sequence[datetime] = (),
     run_type: str = "manual",
 ) -> dict[str, Any]:
-    """The context of a run over [start, end); runs of the hours `waiting` wait at the same task."""
+    """The context of a run over [start, end); runs of the hours in `waiting` wait at the same task."""
 
     def get_task_states(dag_id: str, task_ids: list[str], logical_dates: list[datetime]) -> dict[str, Any]:
         return {f"backfill__{date.isoformat()}": {task_ids[0]: None} for date in logical_dates if date in waiting}

@@ -1,4 +1,4 @@
-"""What tests ask of a running Airflow beyond what the local stack itself needs."""
+"""What tests need of a running Airflow beyond what the local stack itself needs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ WAIT_SECONDS_MAX = 300.0  # nothing here is timed; a loaded machine may take lon
 
 
 def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime, dict[str, Any]]]) -> None:
-    """Makes the topic and sends records with these timestamps; returns when all are acknowledged. They are of long ago, and the
-    broker's retention, which looks every five minutes, would take them from a test that takes longer."""
+    """Creates the topic and sends records with these timestamps; returns when all are acknowledged. The timestamps are old, so
+    the broker's retention, which runs every five minutes, would delete the records during a longer test: it is off for this
+    topic."""
     create_topic(stack.bootstrap_servers, topic, config={"retention.ms": "-1"})
     failures: list[str] = []
     producer = Producer({**stack.client_config, "enable.idempotence": True})
@@ -36,7 +37,7 @@ def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime
 
 
 def wait_for_files(api: AirflowApi, names: set[str]) -> None:
-    """Waits until Airflow has a DAG of each of these files of its folder."""
+    """Waits until Airflow has a DAG from each of these files in its DAGs folder."""
 
     def known() -> set[str]:
         return {dag["relative_fileloc"] for dag in api.request("GET", "/api/v2/dags", params={"limit": 100})["dags"]}
@@ -45,21 +46,21 @@ def wait_for_files(api: AirflowApi, names: set[str]) -> None:
 
 
 def unpause_and_read_again(api: AirflowApi, dag_id: str) -> None:
-    """Switches a DAG on and has its file read at once: the watchers of its assets begin with the next reading."""
+    """Unpauses a DAG and has its file parsed at once: the watchers of its assets start with the next parse."""
     api.unpause(dag_id)
     token = api.request("GET", f"/api/v2/dags/{dag_id}")["file_token"]
     api.request("PUT", f"/api/v2/parseDagFile/{token}")
 
 
 def unpause_without_the_hour_that_is_due(api: AirflowApi, dag_id: str) -> None:
-    """Switches a scheduled DAG on. The run that Airflow makes for the last hour at once is not what a test asks for."""
+    """Unpauses a scheduled DAG and gives up the run that Airflow creates at once for the last hour, which no test wants."""
     api.unpause(dag_id)
     until(lambda: bool(api.runs(dag_id)), f"the run of {dag_id} that is due")
     api.give_up_active_runs(dag_id)
 
 
 def ask_for_run(api: AirflowApi, dag_id: str, span: Interval) -> ApiDagRun:
-    """A run over a span of the past, asked for before the DAG is switched on: so it goes before the one that is due."""
+    """Triggers a run over a past span before the DAG is unpaused, so that it precedes the run that is due."""
     start, end = instant_text(span.start), instant_text(span.end)
     run = api.trigger(dag_id, logical_date=start, data_interval_start=start, data_interval_end=end, run_after=end)
     api.unpause(dag_id)
@@ -67,7 +68,7 @@ def ask_for_run(api: AirflowApi, dag_id: str, span: Interval) -> ApiDagRun:
 
 
 def wait_for_runs(api: AirflowApi, dag_id: str, count: int, *, kind: str) -> list[ApiDagRun]:
-    """Waits until `count` runs whose ids begin with `kind` have ended well; raises with the story of one that has not."""
+    """Waits until `count` runs whose ids begin with `kind` have succeeded; if one fails, raises with its story."""
     ended: list[ApiDagRun] = []
 
     def are_there() -> bool:
@@ -83,7 +84,7 @@ def wait_for_runs(api: AirflowApi, dag_id: str, count: int, *, kind: str) -> lis
 
 
 def wait_for_no_run(api: AirflowApi, dag_id: str) -> None:
-    """Waits until no run of the DAG is under way."""
+    """Waits until no run of the DAG is active."""
     until(lambda: all(run.state in RUN_OVER_STATES for run in api.runs(dag_id)), f"the end of all runs of {dag_id}")
 
 

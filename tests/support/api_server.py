@@ -1,6 +1,6 @@
-"""Airflow's api-server alone, with real users and the Dags of one folder: what the pages need, in half a minute.
+"""Only Airflow's api-server, with real users and the DAGs of one folder: all that the pages need, up in half a minute.
 
-There is no scheduler: runs that are asked for stay queued. Nobody is an administrator by default, as the demo's users are.
+There is no scheduler: triggered runs stay queued. Unlike in the demo, users are not administrators by default.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from logbus.provider import CONNECTION_TYPE
 from logbus.warehouse.embedded import EmbeddedPostgres
 
 STARTED_WITHIN_SECONDS = 180.0
-BASE_PATH = "/team/airflow"  # for those who have other things at the root, and a proxy before them
-USERS: Mapping[str, str] = {"admin": "admin", "olga": "op", "vic": "viewer"}  # each one's password is the name
+BASE_PATH = "/team/airflow"  # behind a proxy that serves other applications at the root
+USERS: Mapping[str, str] = {"admin": "admin", "olga": "op", "vic": "viewer"}  # each password is the name
 
-# Airflow looks for these two words in a file before it reads it.
+# Airflow parses only files that contain these two words.
 DAGS = """# airflow dag
 from logbus.pipelines import Pipeline, hourly_ingest
 for name, parse in {pipelines!r}.items():
@@ -34,7 +34,7 @@ for name, parse in {pipelines!r}.items():
 
 @dataclass
 class ApiServer:
-    """One api-server over a database of its own. `dags` are the files of its Dags folder."""
+    """One api-server with its own database. `dags` are the files of its DAGs folder."""
 
     home: Path
     postgres: EmbeddedPostgres
@@ -43,8 +43,8 @@ class ApiServer:
     dags: Mapping[str, str] = field(default_factory=dict)
     more_connections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     users: Mapping[str, str] = field(default_factory=lambda: USERS)
-    settings: Mapping[str, str] = field(default_factory=dict)  # more of Airflow's, by their environment variables
-    base_path: str = ""  # below which Airflow is served, such as /team/airflow
+    settings: Mapping[str, str] = field(default_factory=dict)  # further Airflow settings, by environment variable
+    base_path: str = ""  # the path at which Airflow is served, such as /team/airflow
 
     def __enter__(self) -> ApiServer:
         self._ports = ReservedPorts(1)
@@ -62,7 +62,7 @@ class ApiServer:
         self._ports.release()
 
     def token(self, user: str) -> str:
-        """What a browser that has logged in holds in its cookie."""
+        """The token that a logged-in browser has in its cookie."""
         answer = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=30.0, trust_env=False)
         return str(answer.raise_for_status().json()["access_token"])
 

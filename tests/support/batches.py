@@ -18,18 +18,18 @@ def records_at(timestamps: Sequence[int], *, value: bytes = b"value") -> list[Ne
 
 
 def plain_batch(count: int = 1, *, timestamp: int = NOW_MS, value: bytes = b"value", codec: int = 0) -> bytearray:
-    """`count` records of one timestamp."""
+    """`count` records with the same timestamp."""
     return build_batch(records_at([timestamp] * count, value=value), codec=codec)
 
 
 def stamped(batch: bytearray, base_offset: int, leader_epoch: int = 0) -> tuple[memoryview, BatchHeader]:
-    """A batch as a partition hands it to its log."""
+    """A batch as a partition passes it to its log."""
     stamp(batch, base_offset, leader_epoch)
     return memoryview(batch), read_header(batch)
 
 
 def validated(batch: bytearray, *, now_ms: int = NOW_MS) -> NewBatch:
-    """A batch as the produce handler hands it to a partition."""
+    """A batch as the produce handler passes it to a partition."""
     return validate_new_batch(memoryview(batch), message_bytes_max=1 << 30, now_ms=now_ms)
 
 
@@ -39,14 +39,14 @@ def produced(producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0)
 
 
 def altered(batch: bytearray, **changes: int) -> bytearray:
-    """The batch with header fields changed and a checksum that matches again."""
+    """The batch with changed header fields and a matching checksum."""
     copy = bytearray(batch)
     seal(copy, read_header(copy)._replace(**changes))
     return copy
 
 
 def with_deltas(*offset_deltas: int, timestamp_delta: int = 0, **changes: int) -> bytearray:
-    """A keyed record for each offset delta, whatever it is, with a header that is in order but for `changes`."""
+    """A keyed record for each offset delta, valid or not, under a header that is correct except for `changes`."""
     payload = bytearray()
     for offset_delta in offset_deltas:
         body = bytearray(1)

@@ -1,4 +1,4 @@
-"""A broker for tests: ours, or Apache Kafka where LOGBUS_TEST_BROKER=kafka asks what the same test says about the original.
+"""A broker for tests: ours, or Apache Kafka if LOGBUS_TEST_BROKER=kafka, to run the same test against the original.
 
 In a conftest.py: `from tests.support.broker import broker  # noqa: F401`
 """
@@ -31,6 +31,6 @@ def any_broker(directory: Path, settings: dict[str, str] | None = None) -> AnyBr
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
-    """One broker for a module's tests, which keep apart by topic names."""
+    """One broker for a module's tests, which use different topics."""
     with any_broker(tmp_path_factory.mktemp("broker")) as running:
         yield running

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwr
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
-# Root has no sandbox to give; the others keep a headless browser from looking up its maker's hosts.
+# Chromium has no sandbox for root; most of the others keep a headless browser from contacting its vendor's hosts.
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -49,7 +49,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Gone with the file that uses it: as long as it runs its loop runs in this thread, where no other test could start one."""
+    """Closed after the module that uses it: until then its event loop runs in this thread, where no other could start."""
     with chromium() as running:
         yield running
 
@@ -60,7 +60,7 @@ def ours(page: Page) -> FrameLocator:
 
 
 def errors_of(page: Page) -> list[str]:
-    """What goes wrong in the page from now on: uncaught errors, and what our own scripts log as errors."""
+    """The page's errors from now on: uncaught ones, and those that our own scripts log."""
     found: list[str] = []
     page.on("pageerror", lambda error: found.append(str(error)))
     page.on(

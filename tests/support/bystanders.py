@@ -1,4 +1,4 @@
-"""Connections that have nothing to do with what goes wrong elsewhere, and must not notice it."""
+"""Connections that have nothing to do with a fault elsewhere, and must not notice it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.raw_client import Closed, RawClient
 
 
 class Bystanders:
-    """So many idle connections. Each asks ApiVersions now and then."""
+    """`count` idle connections, each of which sends ApiVersions now and then."""
 
     def __init__(self, bootstrap: str, count: int = 3) -> None:
         self.bootstrap = bootstrap
@@ -24,7 +24,7 @@ class Bystanders:
             client.__exit__(None, None, None)
 
     def lost(self) -> int:
-        """How many of them are not answered any more; others take their places."""
+        """How many no longer get an answer; they are replaced by new ones."""
         lost = [client for client in self._clients if not is_answered(client)]
         for client in lost:
             client.__exit__(None, None, None)
@@ -32,7 +32,7 @@ class Bystanders:
         return len(lost)
 
     def _new(self) -> RawClient:
-        """One that has asked something: who never does is not kept for long."""
+        """A connection that has sent a request: the broker soon closes those that never do."""
         client = RawClient(self.bootstrap)
         assert is_answered(client)
         return client

@@ -1,4 +1,4 @@
-"""The cells of a pipeline read out of the columns in which /logbus/api/overview has them: as docs/airflow.md tells programs to."""
+"""The cells of a pipeline, decoded from the columns of /logbus/api/overview as docs/airflow.md tells programs to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IS_LOADED, WAS_TRIED = "DAL", "DALFR"
 
 
 def cells(pipeline: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """An object for each, in order of time."""
+    """One object per cell, in the order of time."""
     columns, found = pipeline["cells"], list[dict[str, Any]]()
     for run in columns["runs"]:
         length = timedelta(seconds=run.get("seconds", pipeline["interval_seconds"]))

@@ -1,4 +1,4 @@
-"""A group under churn: stock consumers come, go and come back while records are produced and the broker is killed."""
+"""A group under churn: stock consumers join, leave and rejoin while records are produced and the broker is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Churn:
         self.acknowledged: set[bytes] = set()
 
     def run(self, rounds: int) -> None:
-        """So many changes; at the end the group is whole and has seen every acknowledged record at least once."""
+        """Make `rounds` changes; at the end the group is stable and has seen every acknowledged record at least once."""
         self._enter()
         for number in range(rounds):
             self._produce(number)
@@ -91,7 +91,7 @@ class Churn:
             self._close(self._chance.choice(self._members))
 
     def _come_back(self) -> None:
-        """The static member: closed without leaving, and there again under its instance id."""
+        """The static member: closed without leaving the group, then back under its instance id."""
         if self._static is not None and self._static in self._members:
             self._close(self._static)
         self._static = self._member(group_instance_id="static")

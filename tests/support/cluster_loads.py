@@ -1,6 +1,6 @@
-"""A load as the task of a DAG run, over tries and clears, by a cluster of tests.support.resource_managers.
+"""A load as the task of a DAG run, across tries and clears, on a cluster of tests.support.resource_managers.
 
-Operator, Spark provider, ledger and table are the real ones; a driver runs the load's own code here, over a log in memory.
+Operator, Spark provider, ledger and table are real; a driver runs the load's code in this process, from a log in memory.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def tokens(arguments: Sequence[str]) -> list[str]:
 
 
 def nothing(arguments: Sequence[str]) -> int:
-    """A driver that ends well and has loaded nothing."""
+    """A driver that succeeds without loading anything."""
     return 0
 
 
 @dataclass
 class Task:
-    """The task `load` of one DAG run over the hour 10, with its cluster, over tries and clears."""
+    """The task `load` of one DAG run over hour 10, with its cluster, across tries and clears."""
 
     world: World
     cluster: Cluster
@@ -61,7 +61,7 @@ class Task:
     operator: LoadWindowOperator | None = None
 
     def run(self, work: Work | None = None, *, waiting: Sequence[datetime] = (), **arguments: Any) -> dict[str, Any]:
-        """One try, by a process that knows nothing of those before."""
+        """One try, with a new operator, as in a new process."""
         self.try_number += 1
         self.cluster.work = work or self.load
         self.operator = LoadWindowOperator(
@@ -78,11 +78,11 @@ class Task:
         return self.operator.execute(context)  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """The user asks for another load; Airflow keeps what it noted for the task."""
+        """The user clears the task; Airflow keeps the task's state."""
         self.asked_at = NOW + timedelta(minutes=1)
 
     def load(self, arguments: Sequence[str]) -> int:
-        """A driver's work; its exit status as that of the load's program."""
+        """A driver's work; returns the exit status that the load's program would have."""
         return int(not all(outcome.state in SUCCESSFUL for outcome in self.outcomes(arguments)))
 
     def outcomes(self, arguments: Sequence[str]) -> list[WindowOutcome]:
@@ -101,11 +101,11 @@ class Task:
 
     @property
     def loaded_by(self) -> int | None:
-        """Which attempt's rows the hour has."""
+        """The number of the attempt whose rows the hour has."""
         return self.world.ledger.window("p", at(HOUR)).loaded_attempt
 
     def states(self) -> list[str]:
-        """Of the hour's attempts, oldest first."""
+        """The states of the hour's attempts, oldest first."""
         window, row = self.world.ledger.window("p", at(HOUR)), attempt_table
         with self.world.ledger.engine.connect() as connection:
             return list(
@@ -117,12 +117,12 @@ class Task:
             return int(connection.execute(text("select count(*) from t")).scalar_one())
 
 
-StartTask = Callable[..., Task]  # by the manager, and by the programs that are stand-ins
+StartTask = Callable[..., Task]  # takes the manager, and the programs to stand in for
 
 
 @pytest.fixture
 def start_task(world: World, warehouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartTask]:
-    """Starts a cluster and freezes the hours 10 to 13 of five records each."""
+    """Starts a cluster; hours 10 to 13, of five records each, are frozen."""
     monkeypatch.setattr(WarehouseHook, "ledger", lambda hook: world.ledger)
     monkeypatch.setattr(WarehouseHook, "url", warehouse_url)
     monkeypatch.setattr(BrokerHook, "log_offsets", lambda hook: world.log)

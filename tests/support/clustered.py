@@ -1,4 +1,4 @@
-"""Brokers of a cluster, as clients ask them about topics and settings: engines without logs, over the simulated ZooKeeper."""
+"""Brokers of a cluster, for clients' requests about topics and settings: engines without logs on the simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LISTENER = "PLAINTEXT"
 
 
 class ClusteredBroker(Harness):
-    """One of them. It is registered, follows the image, and leads nothing."""
+    """One broker. It is registered and follows the image, but leads no partition."""
 
     def __init__(self, timeline: Timeline, zookeeper: SimZooKeeper, directory: Path, broker_id: int, **settings: Any) -> None:
         self._is_stopped = False
@@ -66,7 +66,7 @@ class ClusteredBroker(Harness):
         self._tick()
 
     def bytes_of(self, answer: Parts | Pending) -> bytes:
-        """The response's body, when ZooKeeper has answered all that it takes."""
+        """The response's body, once ZooKeeper has answered everything that it needs."""
         if isinstance(answer, Pending):
             self.timeline.run_until(lambda: self._settled(answer), 120)
         return super().bytes_of(answer)
@@ -105,7 +105,7 @@ class ClusteredBroker(Harness):
 
 
 class ClusterOfBrokers:
-    """Some of them, registered, that know of each other."""
+    """Several brokers, registered, that see each other."""
 
     def __init__(self, directory: Path, count: int = 3, **settings: Any) -> None:
         self.timeline = Timeline()

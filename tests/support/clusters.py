@@ -1,7 +1,8 @@
 """A cluster of real processes for tests: brokers that share a ZooKeeper, and every way in which one of them can be disturbed.
 
-With links, each broker reaches each other one, and ZooKeeper, through a proxy of its own (link.py), so that any of them can be cut
-or slowed in either direction while clients reach everybody. What the brokers agree on is read from ZooKeeper itself, past them.
+With links, each broker reaches every other, and ZooKeeper, through a separate proxy (link.py), so that any connection can be cut
+or slowed in either direction while clients reach all brokers. What the brokers agree on is read from ZooKeeper, not from a
+broker.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.peers.logbus import LogbusBroker
 from tests.support.link import Link, PeerLink
 from tests.support.zookeeper import RunningZooKeeper
 
-SESSION_MS = 2_000  # a stopped broker is given up after so long; ZooKeeper's ticks in tests allow up to 4 s
+SESSION_MS = 2_000  # a stopped broker's session expires after this; ZooKeeper's ticks in tests allow up to 4 s
 PATIENCE_SECONDS = 60.0
 _silent = logging.getLogger("tests.kazoo")
 _silent.setLevel(logging.CRITICAL)  # ZooKeeper is killed and stopped on purpose
@@ -44,9 +45,9 @@ SETTINGS = {
 
 
 def wait_until_all_see(count: int, bootstraps: Iterable[str]) -> None:
-    """Each of these brokers knows of so many. It answers before it does, and refuses a topic of three replicas until then."""
+    """Wait until each of these brokers lists `count`. A broker answers before that, but refuses a topic of three replicas."""
     for bootstrap in bootstraps:
-        # A client that lives on asks whichever broker it likes.
+        # A new client each time: one that lives on asks any broker it has learnt of.
         seen = processes.wait_until(
             lambda bootstrap=bootstrap: (
                 len(  # type: ignore[misc]
@@ -60,7 +61,7 @@ def wait_until_all_see(count: int, bootstraps: Iterable[str]) -> None:
 
 
 class State(NamedTuple):
-    """What ZooKeeper says of a partition."""
+    """A partition's state in ZooKeeper."""
 
     leader: int
     leader_epoch: int
@@ -68,7 +69,7 @@ class State(NamedTuple):
 
 
 class ClusterBroker(LogbusBroker):
-    """One member. `peer_port` is where the others find it, which a proxy may stand before."""
+    """One member. It listens for the others on `peer_port`, which they may reach through a proxy."""
 
     def __init__(self, directory: Path, broker_id: int, *, settings: Mapping[str, str]) -> None:
         super().__init__(directory)
@@ -81,7 +82,7 @@ class ClusterBroker(LogbusBroker):
         self.is_paused = False
 
     def listen_behind(self, link: PeerLink) -> None:
-        """Other brokers come through this proxy, clients do not."""
+        """Have other brokers connect through this proxy; clients do not."""
         self.link = link
         self.settings |= {
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},PEERS://127.0.0.1:{self.peer_port}",
@@ -101,7 +102,7 @@ class ClusterBroker(LogbusBroker):
                 self.link.accept()
 
     def kill9(self) -> None:
-        """Whoever connects is refused at once, as the kernel would do, and not first let in by the proxy."""
+        """SIGKILL. The proxy then refuses connections at once, as the kernel would, instead of accepting them first."""
         super().kill9()
         self.is_paused = False
         if self.link is not None:
@@ -112,7 +113,7 @@ class ClusterBroker(LogbusBroker):
         return super().stop()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay, and nobody answers."""
+        """SIGSTOP: its connections stay open, but nothing is answered."""
         os.kill(self.pid, signal.SIGSTOP)
         self.is_paused = True
 
@@ -123,7 +124,7 @@ class ClusterBroker(LogbusBroker):
 
 
 class KafkaMember(ClusterBroker):
-    """One of Apache Kafka in its place, for what the same test says about the original."""
+    """An Apache Kafka broker instead, to run the same tests against the original."""
 
     start_seconds_max = 90.0
 
@@ -135,7 +136,7 @@ class KafkaMember(ClusterBroker):
 
 
 class RunningCluster:
-    """So many brokers with ids from 1 on a running ZooKeeper, below a path of their own; a context manager."""
+    """`count` brokers with ids from 1 on a running ZooKeeper, in a chroot of their own; a context manager."""
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class RunningCluster:
         self._stack.close()
 
     def start(self, brokers: Iterable[ClusterBroker]) -> None:
-        """All at the same time; returns when each answers."""
+        """Start all at the same time; return once each answers."""
         asked = list(brokers)
         for broker in asked:
             broker.prepare()
@@ -201,13 +202,13 @@ class RunningCluster:
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     def logs(self) -> str:
-        """The end of what each broker said."""
+        """The end of each broker's log output."""
         return "\n".join(f"--- broker {number}\n{processes.tail(one.log_path)}" for number, one in self.brokers.items())
 
     # The truth, from ZooKeeper
 
     def controller(self) -> int | None:
-        """Which broker it is; None where there is none."""
+        """The id of the controller; None if there is none."""
         node = self._node("/controller")
         return None if node is None else int(node["brokerid"])
 
@@ -240,7 +241,7 @@ class RunningCluster:
         return {partition: state.leader for partition, state in self.states(topic).items()}
 
     def is_healed(self, topics: Sequence[str]) -> bool:
-        """Whether every broker is there, and every partition of these has a leader and all its replicas in sync."""
+        """Whether every broker is registered, and every partition of these topics has a leader and all replicas in sync."""
         if self.registered() != sorted(self.brokers):
             return False
         for topic in topics:
@@ -267,14 +268,14 @@ class RunningCluster:
     # Faults
 
     def cut(self, source: int, target: int, *, to_target: bool = True, to_client: bool = True) -> None:
-        """What `source` asks of `target` does not arrive, or is not answered."""
+        """Requests from `source` to `target` do not arrive, or their answers do not."""
         self._gates(source, target).hold(to_target=to_target, to_client=to_client)
 
     def slow_down(self, source: int, target: int, delay_seconds: float) -> None:
         self._gates(source, target).delay_seconds = delay_seconds
 
     def isolate(self, number: int) -> None:
-        """Nobody among the brokers hears of this one; clients do."""
+        """Cut this broker from all others; clients still reach it."""
         for other in self.brokers:
             if other != number:
                 self.cut(other, number)
@@ -286,7 +287,7 @@ class RunningCluster:
         link.hold()
 
     def mend(self) -> None:
-        """All is over: links are whole, and every broker and ZooKeeper runs."""
+        """End all faults: links pass everything, and ZooKeeper and every broker run."""
         for server in self.zookeeper.servers:
             server.ensure_serving()
         for broker in self.brokers.values():

@@ -23,17 +23,17 @@ def load_compose() -> dict[str, Any]:
 
 
 def services(*, own: bool | None = None) -> dict[str, dict[str, Any]]:
-    """All services, or those of our own image, or those of others."""
+    """All services, or only those of our own image (`own`), or only the others."""
     found: dict[str, dict[str, Any]] = load_compose()["services"]
     return {name: one for name, one in found.items() if own is None or one["image"].startswith(OWN_IMAGE) == own}
 
 
 def write_secrets(path: Path) -> dict[str, str]:
-    """What scripts/compose-env.sh writes into the file, by name."""
+    """The variables that scripts/compose-env.sh writes into the file, by name."""
     subprocess.run([str(SCRIPT), str(path)], check=True, capture_output=True)
     return dict(line.split("=", 1) for line in path.read_text().splitlines())
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
-    """With variables in place; one that is missing is an error, as it is to Compose. `$$` is a dollar."""
+    """The text with its variables filled in; a missing one is an error, as for Compose. `$$` is a dollar."""
     return VARIABLE.sub(lambda found: variables[found[1]], text).replace("$$", "$")

@@ -1,4 +1,4 @@
-"""Stock consumers in groups: several in one thread, polled in turns, so that rebalances go on while a test looks at them."""
+"""Stock consumers in groups: several in one thread, polled in turn, so that rebalances make progress while a test watches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 DEADLINE_SECONDS = 60.0
-GROUP_SETTINGS = {  # of a broker for tests of groups: consumers here may be declared dead in a second
+GROUP_SETTINGS = {  # broker settings for tests of groups: consumers can be declared dead within a second
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
 }
@@ -62,7 +62,7 @@ class GroupMember:
 
 
 def poll_until(condition: Callable[[], bool], *members: GroupMember) -> None:
-    """Poll the members in turns until the condition holds."""
+    """Poll the members in turn until the condition holds."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, [(member.assignment, member.errors) for member in members]
@@ -71,13 +71,13 @@ def poll_until(condition: Callable[[], bool], *members: GroupMember) -> None:
 
 
 def shared_out(everything: set[tuple[str, int]], *members: GroupMember) -> bool:
-    """Whether each partition is read by exactly one of the members, and each member reads something."""
+    """Whether each partition is assigned to exactly one member, and each member has a partition."""
     owned = [one for member in members for one in member.assignment]
     return sorted(owned) == sorted(everything) and all(member.assignment for member in members)
 
 
 def produce_numbers(bootstrap: str, topic: str, partitions: int, count: int) -> set[tuple[str, int, bytes]]:
-    """So many records to each partition; what a consumer should see of them."""
+    """Send `count` records to each partition; return what a consumer should see."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     sent = {(topic, partition, b"%d" % number) for partition in range(partitions) for number in range(count)}
     for _, partition, value in sorted(sent):

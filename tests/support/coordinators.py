@@ -1,5 +1,5 @@
-"""Two brokers that have the replicas of `__consumer_offsets`. Which of them leads is what the test says, and replication is a copy
-that the test makes when it likes."""
+"""Two brokers that hold the replicas of `__consumer_offsets`. The test decides which one leads, and replication is a copy that
+the test makes when it wants to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMIT_VERSION = 9
 
 
 class Coordinator:
-    """One of them, with a client that talks to it."""
+    """One of the two, with its client."""
 
     def __init__(self, directory: Path, number: int, partitions: int, **settings: Any) -> None:
         self.number = number
@@ -49,7 +49,7 @@ class Coordinator:
         return held
 
     def begin_commit(self, offset: int, *, member: Any = None, group: str = "g") -> Pending:
-        """Written with this turn; the answer comes when it is replicated, or refused."""
+        """Written in this turn; answered once it is replicated or refused."""
         row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
         part = row.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
@@ -74,7 +74,7 @@ class Coordinator:
         return answer
 
     def fetch(self, group: str = "g") -> tuple[int, int]:
-        """The group's error, and what it has committed."""
+        """The group's error code and committed offset."""
         row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
         topic = row.OffsetFetchRequestTopics(name="clicks", partition_indexes=[0])
         asked = row(group_id=group, member_id=None, member_epoch=-1, topics=[topic])
@@ -83,7 +83,7 @@ class Coordinator:
 
 
 def code_of(pending: Pending) -> int | None:
-    """None: it still waits."""
+    """The error code; None while it waits."""
     if not pending.done:
         return None
     data = b"".join(part for part in pending.parts or [] if isinstance(part, bytes))
@@ -93,7 +93,7 @@ def code_of(pending: Pending) -> int | None:
 
 
 class Coordinators:
-    """Both. `lead` moves the role; the other one is told at once, unless the test keeps it from it."""
+    """Both brokers. `move` changes the leader; the old one learns of it at once, unless the test prevents it."""
 
     def __init__(self, directory: Path, *, partitions: int = 1, **settings: Any) -> None:
         self._partitions = range(partitions)
@@ -101,7 +101,7 @@ class Coordinators:
         self.epoch = 0
         self.members = [Coordinator(directory / str(number), number, partitions, **settings) for number in range(2)]
         self.leader = self.members[0]
-        self._stale: list[int] | None = None  # the ends of the new leader's logs, where the old one does not know of it yet
+        self._stale: list[int] | None = None  # log end offsets of the new leader, while the old one has not learnt of it
 
     @property
     def other(self) -> Coordinator:
@@ -109,16 +109,16 @@ class Coordinators:
 
     @property
     def is_split(self) -> bool:
-        """Who led before does not know yet that it does not any more."""
+        """Whether the former leader does not yet know that it no longer leads."""
         return self._stale is not None
 
     def begin(self) -> None:
-        """The first of them leads, and has loaded."""
+        """The first one leads, and has loaded the groups."""
         self._lead()
         self.replicate()
 
     def move(self, *, old_is_told: bool = True) -> None:
-        """The other leads from now on, with what it has."""
+        """The other leads from now on, with the log it has."""
         self.leader = self.other
         self._stale = [self.leader.partition(index).end_offset for index in self._partitions]
         if old_is_told:
@@ -132,7 +132,7 @@ class Coordinators:
         self.leader.broker.settle()
 
     def tell_old(self) -> None:
-        """Who led before learns that it does not any more, and gives up what the new leader does not have."""
+        """The former leader learns that it no longer leads, and truncates what the new leader does not have."""
         if self._stale is None:
             return
         ends, self._stale = self._stale, None
@@ -147,7 +147,7 @@ class Coordinators:
         old.broker.settle()
 
     def replicate(self) -> None:
-        """All that the leader has goes to the other, and the leader learns of it."""
+        """Copy all that the leader has to the other, and let the leader learn of it."""
         self.tell_old()
         for index in self._partitions:
             source, target = self.leader.partition(index), self.other.partition(index)

@@ -1,8 +1,8 @@
 """A database connection cut at any point of a program: after any statement, before any commit, after any commit.
 
-`Cut` numbers the points as the program passes them and does something at one of them: `kill` ends the program there (SIGKILL: no
-clean-up of its own), `lose` ends the connection there and lets the program go on. At the point behind a commit, `lose` takes the
-answer away: the server has committed and nobody was told.
+`Cut` numbers the points as the program passes them and acts at one of them: `kill` ends the program there (as SIGKILL would, with
+no clean-up), `lose` ends the connection there and lets the program continue. At the point after a commit, `lose` discards the
+answer: the server has committed, but the program does not know.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Act = Callable[[Any], None]
 
 @dataclass
 class Cut:
-    """Put on an engine before it is used. `at` is the point's number; None only counts them. `passed` says what each point was."""
+    """Installed on an engine before it is used. `at` is a point's number; None only counts. `passed` describes each point."""
 
     act: Act
     at: int | None = None
@@ -53,7 +53,7 @@ class Cut:
         return engine
 
     def point(self, what: str, connection: Any) -> bool:
-        """True if this was the one. Signs of life, which come from a thread of their own at any time, are no points."""
+        """True if this was the chosen one. Heartbeats, sent by another thread at any time, are not points."""
         if threading.get_ident() != self.thread:
             return False
         number = len(self.passed)
@@ -71,7 +71,7 @@ def kill(connection: Any) -> None:
 
 
 def lose(connection: Any) -> None:
-    """The server ends the session; the client finds out when it next says something."""
+    """The server ends the session; the client finds out at its next statement."""
     pid = connection.info.backend_pid
     with psycopg.connect(connection.info.dsn, autocommit=True) as other:
         other.execute("select pg_terminate_backend(%s, 5000)", [pid])

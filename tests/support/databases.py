@@ -1,8 +1,8 @@
-"""Databases with an empty ledger, one for each test that asks, used again where a test has left one as it was.
+"""Databases with an empty ledger, one for each test that needs one, reused if the test has left the ledger's schema unchanged.
 
-Making a database and a ledger in it takes longer than most tests of the ledger do. When a test is over, its connections are ended, its
-tables dropped, and the ledger's own emptied; whoever has changed the ledger itself (its columns, triggers, versions, the
-database's settings) has used the database up.
+Creating a database with a ledger takes longer than most tests of the ledger. After a test its connections are terminated, its
+tables dropped and the ledger's truncated; a database whose ledger has itself changed (columns, triggers, versions, the database's
+settings) is not used again.
 
 In a conftest.py: `from tests.support.databases import ledger_databases, warehouse_url  # noqa: F401`, and the server's fixtures.
 """
@@ -25,7 +25,7 @@ END_THE_OTHERS = (
     "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 )
 
-# Everything about the ledger that a test may have changed and that emptying its tables does not bring back.
+# Everything about the ledger that a test may change and that truncating its tables does not restore.
 SHAPE = """
     select md5(concat(
         (select string_agg(concat(relname, attnum, attname, atttypid, attnotnull, attisdropped, atthasdef), ',' order by relname, attnum)
@@ -44,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 class LedgerDatabases:
-    """The databases of one server. `take` and `give_back` by name."""
+    """The databases of one server, taken and given back by name."""
 
     def __init__(self, server: EmbeddedPostgres) -> None:
         self._server = server
@@ -64,7 +64,7 @@ class LedgerDatabases:
         return name
 
     def give_back(self, name: str) -> None:
-        """Empties the database for the next test, or leaves it alone for good."""
+        """Empties the database for the next test, or abandons it."""
         try:
             with self._connection(name) as connection:
                 empty(connection)

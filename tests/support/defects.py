@@ -1,4 +1,4 @@
-"""What the broker's log calls a defect. It survives them, so a test has to ask."""
+"""Defects in the broker's log. The broker survives them, so a test has to look for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Collector(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def defects() -> Iterator[list[str]]:
-    """Defects that were logged; a test that makes one on purpose takes it out (`defects.clear()`)."""
+    """Defects that were logged; a test that causes one on purpose removes it (`defects.clear()`)."""
     found: list[str] = []
     collector, logger = _Collector(found), logging.getLogger("broker")
     logger.addHandler(collector)

@@ -1,4 +1,4 @@
-"""Demos for the tests that need the whole platform: one that was run as a command and has ended, and what it stored, up again."""
+"""Demos for tests that need the whole platform: one that was run as a command and has ended, and its data, started again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FirstDemo:
 
 @dataclass(frozen=True, kw_only=True)
 class SecondDemo:
-    """The same place, up again. `windows` are the demo's hours, of which it has loaded `reloaded` twice."""
+    """The same home, started again. `windows` are the demo's hours, of which it has loaded `reloaded` twice."""
 
     stack: LocalStack
     windows: tuple[FrozenWindow, ...]
@@ -41,7 +41,7 @@ class SecondDemo:
 
 
 def run_demo(log: Path, report: Path, home: Path) -> FirstDemo:
-    """`logbus demo`, as a user runs it, to its end."""
+    """Run `logbus demo` to its end, as a user would."""
     command = [sys.executable, "-m", "logbus", "demo", "--log", str(log), "--report", str(report), "--home", str(home)]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEMO_SECONDS_MAX
@@ -58,6 +58,6 @@ def run_demo(log: Path, report: Path, home: Path) -> FirstDemo:
 
 
 def processes_of(home: Path) -> list[str]:
-    """Command lines of the processes that have to do with this place."""
+    """Command lines of the processes that mention this home."""
     found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     return [" ".join(words) for words in found if any(str(home) in word for word in words)]

@@ -1,10 +1,10 @@
-"""The load's program, stopped or disturbed where a test wants it. spark-submit runs this file in place of `spark_jobs/load_windows.py`.
+"""The load's program, stopped or disturbed where a test wants it. spark-submit runs this file, not `spark_jobs/load_windows.py`.
 
-    LOGBUS_TEST_FOLDER   where it says `reached` and waits for `go`
-    LOGBUS_TEST_STOP     beginnings of statements, `|` between them, passed one after another; it stops behind the last
+    LOGBUS_TEST_FOLDER   where it creates `reached` and waits for `go`
+    LOGBUS_TEST_STOP     beginnings of statements, separated by `|`, awaited one after another; it stops after the last
     LOGBUS_TEST_TASKS    `kill` or `fail`: what happens to each task's first attempt after it has committed what it staged
 
-The product has no such points in it: the driver's database connections and the tasks' function are wrapped from outside.
+The product has no hooks for this: the driver's database connections and the tasks' function are wrapped from outside.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def start(
     stop: str = "",
     tasks: str = "",
 ) -> subprocess.Popen[bytes]:
-    """spark-submit in a process group of its own, with this program. `secrets` are the warehouse's URL and the client's settings."""
+    """spark-submit with this program, in its own process group. `secrets` are the warehouse's URL and the client settings."""
     command = [
         __file__ if word == str(spark_submit.application_path()) else word
         for word in spark_submit.command(pipeline_name, attempts, master=master)
@@ -50,7 +50,7 @@ def start(
 
 
 def wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until the program stands where it was told to stop."""
+    """Wait until the program has stopped where it should."""
     deadline = time.monotonic() + SECONDS_MAX
     while not (folder / "reached").exists():
         assert process.poll() is None, f"it ended too early: {(folder / 'output').read_text()[-2000:]}"
@@ -59,7 +59,7 @@ def wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 class Stop(Cut):
-    """Passes the named points in order and stops behind the last."""
+    """Waits for the named points in order and stops after the last."""
 
     def __init__(self, names: Sequence[str], folder: Path) -> None:
         super().__init__(act=lambda connection: None)
@@ -80,7 +80,7 @@ def wait_for_go(folder: Path) -> None:
 
 
 def disturbed(run: Callable[[Iterator[Any]], Iterator[Any]], folder: str, how: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The tasks' function; the first attempt at each partition ends badly after all that it does has been done."""
+    """The tasks' function; the first attempt at each partition fails once all its work is done."""
 
     def run_and_end(plans: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext

@@ -1,6 +1,6 @@
 """Faults of real processes and links, each a function of a running cluster; `RunningCluster.mend` ends them all.
 
-Who is meant is asked of ZooKeeper at that moment: the leader of a partition, one of its followers, the controller.
+Which broker it hits is read from ZooKeeper at that moment: the leader of a partition, one of its followers, the controller.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SLOW_SECONDS = 0.05
 
 
 def leader(cluster: RunningCluster, topic: str) -> ClusterBroker:
-    """Of the first partition that has one."""
+    """The leader of the first partition that has one."""
     return cluster.brokers[next(number for number in cluster.leaders(topic).values() if number >= 0)]
 
 
 def follower(cluster: RunningCluster, topic: str) -> ClusterBroker:
-    """One that follows in the first partition."""
+    """A follower of the first partition."""
     state = cluster.state(topic, 0)
     return cluster.brokers[next(number for number in cluster.assignment(topic)[0] if number != state.leader)]
 
@@ -33,7 +33,7 @@ def controller(cluster: RunningCluster, topic: str) -> ClusterBroker:
 
 
 def killed(*chosen: Callable[[RunningCluster, str], ClusterBroker], seconds: float = BRIEFLY_SECONDS) -> Fault:
-    """kill -9, and a while without them. Two roles may be one broker's."""
+    """kill -9, and some time without them. One broker may have two of the roles."""
 
     def fault(cluster: RunningCluster, topic: str, chance: Random) -> None:
         for broker in {id(one): one for one in (choose(cluster, topic) for choose in chosen)}.values():
@@ -54,7 +54,7 @@ def paused(choose: Callable[[RunningCluster, str], ClusterBroker], seconds: floa
 
 
 def all_killed(cluster: RunningCluster, topic: str, chance: Random) -> None:
-    """One after the other, as fast as it goes, in an order drawn by chance."""
+    """All killed, one right after the other, in random order."""
     brokers = list(cluster.brokers.values())
     chance.shuffle(brokers)
     for broker in brokers:
@@ -62,7 +62,7 @@ def all_killed(cluster: RunningCluster, topic: str, chance: Random) -> None:
 
 
 def restarted_in_turn(cluster: RunningCluster, topic: str, chance: Random) -> None:
-    """A rolling restart: each is stopped in order, started, and in sync again before the next."""
+    """A rolling restart: each broker is shut down cleanly, started, and in sync again before the next."""
     for broker in cluster.brokers.values():
         broker.stop()
         broker.start()
@@ -75,13 +75,13 @@ def zookeeper_killed(cluster: RunningCluster, topic: str, chance: Random) -> Non
 
 
 def zookeeper_paused(cluster: RunningCluster, topic: str, chance: Random) -> None:
-    """For longer than a session."""
+    """Paused for longer than a session."""
     cluster.zookeeper.servers[0].pause()
     time.sleep(BEYOND_A_SESSION_SECONDS)
 
 
 def isolated(*, also_from_zookeeper: bool, also_from_peers: bool = True) -> Fault:
-    """The leader hears nobody of these, and clients hear it."""
+    """The leader is cut off from these, while clients still reach it."""
 
     def fault(cluster: RunningCluster, topic: str, chance: Random) -> None:
         number = leader(cluster, topic).broker_id
@@ -110,7 +110,7 @@ def slow(cluster: RunningCluster, topic: str, chance: Random) -> None:
     time.sleep(2 * BRIEFLY_SECONDS)
 
 
-# What needs no proxy, and what does.
+# Faults that need no proxy, then those that do.
 PROCESS_FAULTS: Mapping[str, Fault] = {
     "leader killed": killed(leader),
     "leader stopped": paused(leader, BEYOND_A_SESSION_SECONDS),

@@ -1,4 +1,4 @@
-"""Leaders that die while a client works."""
+"""Leaders that are killed while a client works."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.support.clusters import RunningCluster
 
 PARTITIONS = 2
 RECORDS = 1_500
-PAUSE_SECONDS = 0.002  # between records: a client sends for some seconds, and leaders die meanwhile
+PAUSE_SECONDS = 0.002  # between records: a client sends for some seconds, during which leaders are killed
 KILLS = 2
 
 
 def elect_until(cluster: RunningCluster, topic: str, is_over: Callable[[], bool]) -> int:
-    """kill -9 for the leader of the first partition, and again once all is in sync, until it is over; how many were killed."""
+    """kill -9 the leader of the first partition, again each time all replicas are in sync, until `is_over`; returns how many."""
     killed = 0
     while killed < KILLS or not is_over():
         broker = cluster.brokers[cluster.state(topic, 0).leader]
@@ -28,7 +28,7 @@ def elect_until(cluster: RunningCluster, topic: str, is_over: Callable[[], bool]
 
 @contextmanager
 def meanwhile(work: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Runs a client in a thread; gives the question whether it is through. What it failed with is raised at the end."""
+    """Runs a client in a thread; yields a function that returns whether it has finished. Its exception is raised at the end."""
     failed: list[BaseException] = []
 
     def guarded() -> None:

@@ -1,4 +1,4 @@
-"""The broker without sockets, for unit tests: a clock that is moved, helper jobs that run when they are told to, requests as
+"""The broker without sockets, for unit tests: the clock moves and helper jobs run only when the test says so, and requests are
 messages.
 """
 
@@ -26,19 +26,19 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.flush import FlushTicket
 from tests.support.manual_clock import ManualClock
 
-_IDS = count(1)  # of topics and members; a directory that is opened again gets others
+_IDS = count(1)  # of topics and members; a directory that is reopened gets other ones
 
 
 class ManualHelpers:
-    """Jobs wait until `run` is called; their outcomes wait until they are drained. With a `refusal` nothing more is submitted: that
-    is its outcome."""
+    """Jobs wait until `run` is called; their outcomes wait until they are drained. With a `refusal`, no more jobs are accepted:
+    it is their outcome."""
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
         self.submitted = 0
         self.refusal: Exception | None = None
-        self.flushes_wait = False  # the disk is slow: tickets are kept and not run
-        self.flushed: list[Path] = []  # directories, in the order in which their flushes were started
+        self.flushes_wait = False  # a slow disk: tickets are kept but not run
+        self.flushed: list[Path] = []  # directories, in the order in which their flushes started
         self._outcomes: deque[Callable[[], None]] = deque()
 
     def submit(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
@@ -111,7 +111,7 @@ class Harness:
         self.engine.end_turn()
 
     def settle(self) -> None:
-        """Turns until no helper has anything left to do."""
+        """Turns until no helper has any work left."""
         self.turn()
         while self.helpers.jobs or self.engine.chores.due < self.clock.monotonic():
             self.helpers.run()
@@ -127,7 +127,7 @@ class Harness:
         return self.engine.dispatch(Request(int(api_key), version, 1, "test", memoryview(body)))
 
     def ask(self, api_key: ApiKey, version: int, **values: Any) -> Any:
-        """Send a control request and give its decoded response."""
+        """Send a control request and return its decoded response."""
         body = request_class(api_key)(**values)
         answer = self.dispatch(api_key, version, bytes(body.encode(version=version)))
         return response_class(api_key).decode(self.bytes_of(answer), version=version)
@@ -163,7 +163,7 @@ class Harness:
         self.engine.close()
 
     def crash(self) -> None:
-        """As if the process were gone: its lock goes with it, nothing else is done."""
+        """As if the process had been killed: its lock is released, nothing else is done."""
         self.engine.partitions._directory._lock = None
 
 

@@ -1,14 +1,14 @@
-"""A pipeline to which everything has happened that leaves a figure on the page of an hour, and of which nobody can say how far it is
-behind. Made as a platform gets there; nothing is written into the ledger by hand.
+"""A pipeline to which everything has happened that leaves a figure on the page of an hour, and whose lag cannot be determined.
+Its state is reached as in production; nothing is written into the ledger by hand.
 
-    orders    loaded into another table by no Dag; a record from the future hides where its hours end, so its lag is a problem
-              hour 9    retention was faster than the load, which was told to accept it
-              hour 8    more dead letters than a page shows, long ones and one that is no text among them
+    orders    loaded into another table, without a DAG; a record from the future hides where its hours end: lag unknown
+              hour 9    retention was faster than the load, which was run with `accept_loss`
+              hour 8    more dead letters than a page shows, among them long ones and one that is not text
               hour 6    dead letters that were redriven, some of which became rows
               hour 4    loaded twice
-              hour 3    records that came after their hour, and before it
-              hour 2    a row was taken out of the table behind the ledger's back, and the audit found it
-    sleepers  a group with offsets, in one of two partitions, and nobody in it
+              hour 3    records that arrived after their hour, and before it
+              hour 2    a row was deleted from the table without the ledger's knowledge, and the audit found it
+    sleepers  a group with an offset in one of two partitions, and no members
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CUT, MANY_DEAD, REDRIVEN, TWICE, ODD_TIMES, SPOILT = 9, 8, 6, 4, 3, 2
 PER_HOUR = 12
 FROM_THE_FUTURE = timedelta(days=30)
 STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>[a-z0-9]+)"
-LONG = "x" + "\u00e9" * 3_000  # cut in the middle of a character: a page shows 2,000 bytes
+LONG = "x" + "\u00e9" * 3_000  # a page shows 2,000 bytes, which cuts a character in half
 STORY = Story(name=NAME, per_hour=PER_HOUR, parse="regex", audited_until=CUT + 1, has_dag=False)
 CONFIG = {
     "retention.ms": str(90 * 86_400_000),
     "retention.bytes": str(3 * 2**30),
-    "message.timestamp.after.max.ms": str(90 * 86_400_000),  # else the broker takes no record from the future
+    "message.timestamp.after.max.ms": str(90 * 86_400_000),  # otherwise the broker refuses records from the future
 }
 SLEPT_AT = 100
 
@@ -60,7 +60,7 @@ def tell(platform: SeededPlatform) -> None:
 
 
 def values(hours_ago: int) -> list[bytes]:
-    """Of the records of an hour, in their order."""
+    """The values of an hour's records, in order."""
     plain = [f"word{chr(97 + number)}".encode() for number in range(PER_HOUR)]
     more = {
         MANY_DEAD: [LONG.encode(), b"\xff\xfe no text", *(f"{number} is no word".encode() for number in range(28))],
@@ -92,7 +92,7 @@ def register(platform: SeededPlatform, pattern: str) -> None:
 
 
 def audit(platform: SeededPlatform, hours_ago: int) -> tuple[str, ...]:
-    """The problems."""
+    """The problems that the audit found."""
     start = platform.start(hours_ago)
     return audit_window(platform.engine, platform.log, NAME, start, start + HOUR + 2 * HEAD, sink_for=sink_for).problems
 

@@ -1,5 +1,5 @@
-"""How many cases a property is tried on: few and always the same ones in `make test`, so that a red run is about the change that
-is being tested; new ones each time, LOGBUS_EXAMPLES times as many, in `make soak`."""
+"""How many cases a property is tried on: in `make test` few and always the same ones, so that a failure is due to the change
+under test; in `make soak` new ones each time, LOGBUS_EXAMPLES times as many."""
 
 from __future__ import annotations
 

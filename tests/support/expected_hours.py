@@ -1,7 +1,7 @@
-"""What the Ingestion page must say of a pipeline at an instant, worked out anew from ledger rows and the records themselves.
+"""What the Ingestion page must show for a pipeline at an instant, worked out anew from ledger rows and the records themselves.
 
-It holds for the pipelines of the seeded platform: hours, no lateness, every hour of the past holds records, stamps rise with the
-offsets. So it is simple where the product cannot be: records are counted one by one, hours are looked at one after the other.
+Valid for the pipelines of the seeded platform: hourly, no lateness, every past hour holds records, timestamps rise with
+offsets. So it can be simple where the product cannot: it counts records one by one and looks at one hour after the other.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from logbus.model import HOUR
 
 from tests.support.platform_facts import Facts, Row
 
-# An hour expires soon if it goes within a day, or within a quarter of the time for which it is kept where that is less.
+# An hour expires soon if it will be deleted within a day, or within a quarter of its retention time if that is less.
 SOON, SHARE = timedelta(hours=24), 4
 DOWN = "the broker does not answer"
 HIDDEN = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
-FUTURE = timedelta(hours=1)  # stamps further ahead are no evidence of an hour
+FUTURE = timedelta(hours=1)  # stamps further ahead are not evidence of an hour
 LABELS = {  # in the order of the legend
     **{"lost": "Lost", "expiring": "Expiring", "failed": "Failed", "loading": "Loading", "dead_letters": "Dead letters"},
     **{"closed": "Closed", "loaded": "Loaded", "audited": "Audited", "open": "Open"},
@@ -41,7 +41,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
-    """How far a pipeline is behind; None where nobody knows."""
+    """How far a pipeline is behind; None where that is unknown."""
 
     problem: str | None = None
     hours: int | None = None
@@ -63,13 +63,13 @@ def stamp(milliseconds: int) -> datetime:
 
 
 def kept_for(facts: Facts, topic: str) -> timedelta | None:
-    """By time; None forever."""
+    """The topic's retention time; None for unlimited."""
     milliseconds = int(facts.settings.get(topic, {}).get("retention.ms", "-1"))
     return None if milliseconds < 0 else timedelta(milliseconds=milliseconds)
 
 
 def gone(facts: Facts, window: Row) -> dict[int, int]:
-    """By partition the records of a window that nobody loaded and that the broker has no more."""
+    """By partition, how many records of a window that is not loaded the broker has deleted."""
     if window["loaded_attempt"] is not None or not facts.has_broker:
         return {}
     topic = facts.topics[facts.pipeline(window["pipeline"])["topic"]]
@@ -121,7 +121,7 @@ def window_hour(facts: Facts, window: Row, at: datetime) -> Hour:
 
 
 def hours_of(facts: Facts, name: str, since: datetime, until: datetime, at: datetime) -> Iterator[Hour]:
-    """The cells of a span, by time."""
+    """The cells of a time span, in order."""
     windows = facts.windows(name)
     start = since
     while start < until:
@@ -151,13 +151,13 @@ def problem(facts: Facts, name: str) -> str | None:
 
 
 def records(facts: Facts, name: str) -> Iterator[tuple[int, int, int]]:
-    """Every record of the pipeline's topic: partition, offset, milliseconds."""
+    """Every record of the pipeline's topic: partition, offset, timestamp in milliseconds."""
     for number, partition in facts.topics[facts.pipeline(name)["topic"]].items():
         yield from ((number, offset, milliseconds) for offset, milliseconds in partition.stamps)
 
 
 def waiting(facts: Facts, name: str) -> list[tuple[datetime, int, int]]:
-    """The records that lie in no loaded window: their stamp, partition and offset, by time."""
+    """The records outside all loaded windows: timestamp, partition and offset, in the order of time."""
     loaded = [
         (one["partition"], one["start_offset"], one["end_offset"])
         for window in facts.windows(name)
@@ -208,7 +208,7 @@ def is_loaded(facts: Facts, name: str, hour: Hour) -> bool:
 
 
 def estimate(facts: Facts, name: str, records: int) -> tuple[int | None, bool]:
-    """By what a loaded record of the pipeline had."""
+    """The size in bytes, by the mean of the pipeline's loaded records, and whether it is an estimate."""
     loaded = [window for window in facts.windows(name) if window["loaded_attempt"] is not None]
     read, size = (sum(window[column] for window in loaded) for column in ("read_count", "byte_count"))
     return (round(records * size / read), True) if read else (None, False)

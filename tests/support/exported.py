@@ -1,9 +1,9 @@
-"""A platform with something in every family of the exporter: a real broker, a real ledger, five hours of a topic of two partitions.
+"""A platform with samples in every metric family of the exporter: a real broker, a real ledger, five hours of two partitions.
 
-Two records an hour in partition 0, one in partition 1; `first_hour` is five hours ago. Hour 0 is loaded (its second record does not
-parse) and audited, hour 1 is loaded, hour 2 is frozen and its attempt failed, hour 3 is closed and nobody has frozen it, and one
-record is half an hour ahead: of an hour that stays open while tests look, whenever they do. Group `dashboards` has read three records
-of partition 0 and all of partition 1, group `live` everything.
+Two records an hour in partition 0, one in partition 1; `first_hour` is five hours ago. Hour 0 is loaded (its second record does
+not parse) and audited, hour 1 is loaded, hour 2 is frozen and its attempt failed, hour 3 is closed but not frozen, and one record
+is half an hour ahead, in an hour that stays open during the tests whenever they run. Group `dashboards` has committed three
+records of partition 0 and all of partition 1, group `live` everything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GROUP, LIVE_GROUP = "dashboards", "live"
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """What was made. `url` is the warehouse's."""
+    """The platform. `url` is the warehouse's."""
 
     bootstrap: str
     url: str
@@ -53,7 +53,7 @@ class Platform:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What an exporter of that platform says."""
+    """What an exporter of that platform serves."""
 
     platform: Platform
     text: str
@@ -89,7 +89,7 @@ def fill_topic(made: Platform) -> None:
 
 def fill_ledger(made: Platform) -> None:
     log, engine = Topics(Client({"bootstrap.servers": made.bootstrap})), connect(made.url)
-    mirror = FakeLog()  # the same offsets and times, from which loads without Spark take their records
+    mirror = FakeLog()  # the same offsets and timestamps, as the source of loads without Spark
     mirror.create(made.name, partitions=len(MINUTES))
     for partition in MINUTES:
         mirror.append(made.name, *stamps(made, partition), partition=partition)

@@ -1,4 +1,4 @@
-"""`logbus exporter` as a process, and what a scrape of it (or of anything else) says."""
+"""`logbus exporter` as a process, and the samples of a scrape of it (or of anything else)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks import processes
 
 TIMEOUT_SECONDS = 30.0
 PATIENT = Limits(deadline_seconds=20.0, max_age_seconds=0.0)
-HASTY = Limits(deadline_seconds=2.0, max_age_seconds=0.0)  # where somebody does not answer
+HASTY = Limits(deadline_seconds=2.0, max_age_seconds=0.0)  # when a source does not answer
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -45,7 +45,7 @@ def scrape(url: str, bootstrap: str, limits: Limits = PATIENT, **options: str) -
 
 
 def registry(url: str, bootstrap: str, limits: Limits = PATIENT, **options: str) -> CollectorRegistry:
-    """What an exporter serves."""
+    """The registry that an exporter serves."""
     made = CollectorRegistry()
     sources = make_sources(url, {"bootstrap.servers": bootstrap}, lambda: datetime.now(UTC), limits, **options)
     made.register(PipelineCollector(sources, limits))
@@ -53,14 +53,14 @@ def registry(url: str, bootstrap: str, limits: Limits = PATIENT, **options: str)
 
 
 def value(found: Samples, name: str, **labels: str) -> float | None:
-    """The one sample of that name whose labels include these; None where there is none."""
+    """The one sample of that name whose labels include these; None if there is none."""
     values = [number for (one, has), number in found.items() if one == name and labels.items() <= dict(has).items()]
     assert len(values) <= 1, f"{name} {labels}: {values}"
     return values[0] if values else None
 
 
 def label_names(found: Samples) -> dict[str, set[str]]:
-    """The labels that samples of each name carry."""
+    """By name, the labels of its samples."""
     names: dict[str, set[str]] = {}
     for name, labels in found:
         names.setdefault(name, set()).update(key for key, _ in labels)
@@ -69,7 +69,7 @@ def label_names(found: Samples) -> dict[str, set[str]]:
 
 @contextmanager
 def running_exporter(directory: Path, url: str, bootstrap: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The process and its address; it is ended when the block ends."""
+    """The process and its address; stopped at the end of the block."""
     port, log_path = processes.free_port(), directory / "exporter.log"
     command = [sys.executable, "-m", "logbus", "exporter", "--port", str(port), "--bootstrap-server", bootstrap, *options]
     process = processes.start(command, log_path=log_path, env={"PATH": "/usr/bin", "LOGBUS_WAREHOUSE_URL": url}, cwd=directory)

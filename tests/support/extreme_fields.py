@@ -1,9 +1,9 @@
-"""Requests whose fields are legal and extreme, of any API and version: the longest strings, the largest and least numbers, empty and
-repeated elements, null wherever it may be.
+"""Requests of any API and version whose fields are legal but extreme: the longest strings, the largest and smallest numbers,
+empty and repeated elements, null wherever it is allowed.
 
 The shape of a message comes from Kafka's descriptions; the bytes are written here, since no client library would write most of
-this. `requests` makes one field extreme with all others sensible, so that a request gets as far as a handler goes, and then all
-of them at once.
+this. `requests` makes one field extreme and keeps the others sensible, so that a request gets as far into its handler as it can,
+and then makes all of them extreme at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a message in one version. `kind` is its type, or that of its elements; a struct has fields of its own."""
+    """One field of a message in one version. `kind` is its type, or that of its elements; `inside` are the fields of a struct."""
 
     name: str
     kind: str
@@ -43,7 +43,7 @@ class Field:
 
 
 def fields_of(api_key: int, version: int) -> tuple[Field, ...]:
-    """What a request consists of."""
+    """The fields of a request."""
     kind = request_class(api_key)
     return _fields(kind.fields, version, is_flexible=version in kind.flexible)
 
@@ -136,7 +136,7 @@ _NOTHING = {"bool": True, "string": "text", "bytes": b"some", "records": b"", "u
 
 
 def sensible(api_key: int, fields: tuple[Field, ...], topic_id: bytes) -> Tree:
-    """Every field as a good client would have it; topics are `TOPIC`, by name or by `topic_id`."""
+    """Every field as a well-behaved client would set it; topics are `TOPIC`, by name or by `topic_id`."""
     return {field.name: _sensible(api_key, field, topic_id) for field in fields}
 
 
@@ -163,7 +163,7 @@ def _sensible(api_key: int, field: Field, topic_id: bytes) -> Any:
 
 
 def extremes(field: Field, value: Any, *, flexible: bool) -> dict[str, Any]:
-    """Each extreme by a name for it, given the sensible value."""
+    """The extreme values of a field, each by a name, given its sensible value."""
     found: dict[str, Any] = {"null": None} if field.nullable else {}
     if field.is_array:
         elements = value or [_NOTHING.get(field.kind, 0) if field.kind != "struct" else None]
@@ -187,7 +187,7 @@ def extremes(field: Field, value: Any, *, flexible: bool) -> dict[str, Any]:
 
 
 def requests(api_key: int, version: int, topic_id: bytes) -> Iterator[tuple[str, bytes]]:
-    """What is extreme about it, and a request's body: nothing, each field each way, and all fields in the same way."""
+    """What is extreme, and the request's body: nothing, each field in each way, and all fields in the same way."""
     fields = fields_of(api_key, version)
     flexible = version >= APIS[api_key].flexible_from
 
@@ -225,7 +225,7 @@ def _walk(fields: tuple[Field, ...], above: tuple[str, ...]) -> Iterator[tuple[t
 def _changed(
     fields: tuple[Field, ...], tree: Tree, change: Callable[[Field, Any, tuple[str, ...]], Any], above: tuple[str, ...]
 ) -> Tree:
-    """The tree with every value as `change` has it, outer ones after inner ones."""
+    """The tree with every value passed through `change`, inner ones first."""
     changed = {}
     for field in fields:
         value, path = tree[field.name], (*above, field.name)
@@ -240,7 +240,7 @@ def _changed(
 
 
 def encode(fields: tuple[Field, ...], tree: Tree, *, flexible: bool) -> bytes:
-    """A body as it goes over the wire."""
+    """A request's body in its wire format."""
     plain = b"".join(_value(field, tree[field.name], flexible) for field in fields if field.tag is None)
     if not flexible:
         return plain
@@ -285,7 +285,7 @@ def _varint(value: int) -> bytes:
 
 
 def header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A request's header in the version that goes with the API's."""
+    """A request's header, in the header version that belongs to the API version."""
     raw = None if client_id is None else client_id.encode()
     head = struct.pack(">hhih", api_key, version, correlation_id, -1 if raw is None else len(raw)) + (raw or b"")
     return head + (b"\0" if version >= APIS[api_key].flexible_from else b"")

@@ -1,4 +1,4 @@
-"""Questions about many topics, answered by a log in memory: verified against real brokers by tests/contract/test_log_batches.py."""
+"""Questions about many topics, answered by a log in memory; checked with real brokers by tests/contract/test_log_batches.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.fake_log import FakeLog
 
 
 class FakeBatches:
-    """Counts its `rounds`: how often it was asked for answers. Of `leaderless` partitions it tells nothing but where they lie."""
+    """`rounds` counts the calls of `answers`. Of `leaderless` partitions it returns only their replicas."""
 
     def __init__(self, log: FakeLog, leaderless: Collection[Place] = ()) -> None:
         self.log = log

@@ -1,4 +1,4 @@
-"""Consumer groups in memory; verified against real brokers by tests/contract/test_group_offsets.py."""
+"""Consumer groups in memory; checked against real brokers by tests/contract/test_group_offsets.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from logbus.kafka.groups import GroupFacts, active
 
 
 class FakeGroups:
-    """What was committed, by group; `members` join and leave as a test says."""
+    """Committed offsets by group; tests set the `members`."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, dict[Place, int]] = {}

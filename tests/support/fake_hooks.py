@@ -1,4 +1,4 @@
-"""What an operator's connections stand for, without a server: for tests that look at what it asks of a ledger, a log and groups."""
+"""An operator's hooks without servers, for tests of what it does with ledger, log and consumer groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Operator = TypeVar("Operator", bound=Any)
 
 
 class FakeWarehouse:
-    """In the place of a `WarehouseHook`."""
+    """Instead of a `WarehouseHook`."""
 
     url = WAREHOUSE_URL
 
@@ -25,7 +25,7 @@ class FakeWarehouse:
 
 
 class FakeBroker:
-    """In the place of a `BrokerHook`; keeps what was sent."""
+    """Instead of a `BrokerHook`; keeps what was sent."""
 
     def __init__(self, log: Any = None, groups: FakeGroups | None = None) -> None:
         self._log = log
@@ -47,6 +47,6 @@ class FakeBroker:
 
 
 def offline(operator: Operator, ledger: Any, log: Any = None, groups: FakeGroups | None = None) -> Operator:
-    """The operator, with these for what its connections name."""
+    """The operator, with these instead of its hooks."""
     operator.warehouse, operator.broker = FakeWarehouse(ledger), FakeBroker(log, groups)
     return operator

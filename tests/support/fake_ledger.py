@@ -1,4 +1,4 @@
-"""A ledger that remembers what it was asked, for tests of operators: what the real one decides is tested with the real one."""
+"""A ledger that records its calls, for tests of operators; the real ledger's decisions are tested with the real one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from logbus.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline,
 
 
 def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
-    """A window of one partition that holds `records` records; loaded where an attempt is named."""
+    """A window of one partition that holds `records` records; loaded if `attempt` is given."""
     loaded = attempt is not None
     fields: dict[str, Any] = {
         "id": int(start.timestamp()),
@@ -35,7 +35,7 @@ def window(start: datetime, *, records: int = 10, attempt: int | None = None, **
 
 
 class FakeEngine:
-    """Takes statements and forgets them: a lock, where a test has nobody to wait for."""
+    """Accepts and ignores statements, which are locks that a test does not contend for."""
 
     @contextmanager
     def begin(self) -> Iterator[Any]:
@@ -43,8 +43,8 @@ class FakeEngine:
 
 
 class FakeLedger:
-    """Freezes whatever it is asked to, and says that the last attempt begun is loaded, unless `loads` is False. A window in `refused`
-    is neither frozen nor begun: the error there is raised."""
+    """Freezes any window, and reports the last attempt begun as loaded, unless `loads` is False. For a window in `refused`,
+    freezing and beginning raise the error given there."""
 
     engine: Any = FakeEngine()
 

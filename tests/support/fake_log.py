@@ -14,22 +14,22 @@ from logbus.model import Witness
 
 _ids = itertools.count(1)
 
-NO_TIMESTAMP = -1  # what a record carries whose producer gave none
+NO_TIMESTAMP = -1  # of a record whose producer set none
 
 KEY = b"key"  # of every record
 
 
 def value_of(topic_id: str, partition: int, offset: int, epoch: int = 0) -> bytes:
-    """What a record holds, forever: JSON, text that is no JSON, or bytes that are no text, by its offset."""
+    """A record's value, the same each time: by its offset JSON, text that is not JSON, or bytes that are not text."""
     name = f"{topic_id}/{partition}/{offset}" + (f"/{epoch}" if epoch else "")
     return {0: b"\xff" + name.encode(), 1: name.encode()}.get(offset % 5, json.dumps({"name": name}).encode())
 
 
 @dataclass
 class FakePartition:
-    """Timestamps by offset; those below `start_offset` are deleted. None is an offset without a record, as a transaction's marker or
-    compaction leaves. `stable_end` is the first offset of a transaction that is still open. `cuts` are the offsets at which the log
-    once ended again, as it does after a restore from a backup: what is appended there are other records. `values` are those given."""
+    """Timestamps by offset; those below `start_offset` are deleted. None is an offset without a record, as a transaction's marker
+    or compaction leaves. `stable_end` is the first offset of an open transaction. `cuts` are offsets to which the log was once
+    cut back, as by a restore from a backup: records appended there since are other ones. `values` are those passed explicitly."""
 
     stamps_ms: list[int | None] = field(default_factory=list)
     start_offset: int = 0
@@ -51,18 +51,18 @@ class FakePartition:
         return self.all_records(max(start_offset, self.start_offset), end_offset)
 
     def all_records(self, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
-        """Those that are deleted as well."""
+        """Including deleted ones."""
         for offset in range(start_offset, min(end_offset, len(self.stamps_ms))):
             stamp = self.stamps_ms[offset]
             if stamp is not None:
                 yield FoundRecord(offset=offset, timestamp_ms=stamp, leader_epoch=self.epoch(offset))
 
     def epoch(self, offset: int) -> int:
-        """How often the record at an offset is another one than at first."""
+        """How often the record at an offset has been replaced by another."""
         return sum(cut <= offset for cut in self.cuts)
 
     def last_record(self, start_offset: int, end_offset: int) -> FoundRecord | None:
-        """Of the range, if the log holds an offset `start_offset`."""
+        """The last record of the range, if `start_offset` is within the log."""
         if not self.start_offset <= start_offset <= len(self.stamps_ms):
             return None
         return next(reversed([*self.records(start_offset, end_offset)]), None)
@@ -83,30 +83,30 @@ class FakeLog:
         self.interrupt: Callable[[str], None] = lambda question: None
 
     def create(self, name: str, partitions: int = 1) -> None:
-        """Makes the topic, or makes it again: then it is empty and has another id."""
+        """Create the topic, or recreate it: then it is empty and has another id."""
         self.topics[name] = [FakePartition() for _ in range(partitions)]
         self.ids[name] = f"id-{next(_ids)}"
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Makes the topic wider: `count` is how many it has then."""
+        """Add partitions to the topic, until it has `count`."""
         self.topics[name] += [FakePartition() for _ in range(count - len(self.topics[name]))]
 
     def append(self, name: str, *stamps_ms: int | None, partition: int = 0) -> None:
         self.topics[name][partition].stamps_ms.extend(stamps_ms)
 
     def append_values(self, name: str, records: Iterable[tuple[int, bytes]], partition: int = 0) -> None:
-        """The same with what the records hold: (timestamp, value)."""
+        """Append records with these values: (timestamp, value)."""
         part = self.topics[name][partition]
         for stamp, value in records:
             part.values[len(part.stamps_ms)] = value
             part.stamps_ms.append(stamp)
 
     def cut(self, name: str, end_offset: int, partition: int = 0) -> None:
-        """Takes the records from `end_offset` on away, as a restore or an unclean election does. The topic's id stays."""
+        """Remove the records from `end_offset` on, as a restore or an unclean election does. The topic's id stays."""
         self.topics[name][partition].cut(end_offset)
 
     def compact(self, name: str, *offsets: int, partition: int = 0) -> None:
-        """Takes single records away."""
+        """Remove single records."""
         for offset in offsets:
             self.topics[name][partition].stamps_ms[offset] = None
 
@@ -120,7 +120,7 @@ class FakeLog:
         return TopicFacts(name=name, topic_id=self.ids[name], partitions=tuple(range(len(self.topics[name]))))
 
     def parts(self, topic: str, numbers: Iterable[int]) -> dict[int, FakePartition]:
-        """Asked for a partition that is not there, the client says that the topic is missing; for nothing else, that nobody leads it."""
+        """The client raises TopicMissing if some of the partitions do not exist, and that they have no leader if none does."""
         numbers, found = list(numbers), dict(enumerate(self.topics.get(topic, ())))
         if numbers and not found.keys() & set(numbers):
             raise BrokerUnavailable(f"the broker at (memory) did not answer what was asked: nobody leads {topic}-{numbers[0]}")

@@ -1,4 +1,4 @@
-"""Stands where the Spark provider would start spark-submit, in tests of what it is started with."""
+"""Replaces the spark-submit process of the Spark provider, in tests of its command line and environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FakeSubmit:
-    """A process that keeps what it was started with, writes a little and ends."""
+    """A process that keeps its arguments, writes a little and ends."""
 
     def __init__(self, command: list[str], exit_code: int, *, env: dict[str, str] | None = None, **arguments: Any) -> None:
         self.command = command
@@ -22,7 +22,7 @@ class FakeSubmit:
 
 
 class Submitted(list[FakeSubmit]):
-    """All that were started, each of which ends with `exit_code`."""
+    """All processes started; each ends with `exit_code`."""
 
     exit_code = 0
 
@@ -32,5 +32,5 @@ class Submitted(list[FakeSubmit]):
 
 
 def subprocess_with(popen: Callable[..., FakeSubmit]) -> SimpleNamespace:
-    """The module as the provider's hook sees it. The module itself stays: what is first imported meanwhile may start processes."""
+    """The module as the provider's hook sees it. The real one is not patched: modules first imported now may start processes."""
     return SimpleNamespace(**{**vars(subprocess), "Popen": popen})

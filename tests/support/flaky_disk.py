@@ -1,4 +1,4 @@
-"""A real disk of which any one call fails, once."""
+"""A real disk on which one chosen call fails, once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CANNOT_FAIL = ("is_directory",)
 
 
 class FlakyDisk(FileSystem):
-    """After `fail_after(n)` the call number n from now on, from 0, raises an OSError; those behind it succeed."""
+    """After `fail_after(n)`, call number n from then on, counted from 0, raises an OSError; later ones succeed."""
 
     def __init__(self, number: int = errno.EIO) -> None:
         self._number = number

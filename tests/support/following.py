@@ -1,4 +1,4 @@
-"""A follower's side for tests: real logs, a fetcher, and peers whose answers the test gives."""
+"""A follower for tests: real logs, a fetcher, and peers whose answers the test provides."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ScriptedPeers:
 
 
 def batches(offset: int, *counts: int, epoch: int = 0) -> bytes:
-    """As a leader sends them: so many records each, from `offset` on."""
+    """Batches as a leader sends them, of `counts` records each, from `offset` on."""
     out = b""
     for count in counts:
         view, _ = stamped(plain_batch(count), offset, epoch)
@@ -77,7 +77,7 @@ def row(
 
 
 class FollowerScene:
-    """Broker 1, which follows partitions of one topic that broker 2 leads."""
+    """Broker 1, a follower of partitions of one topic led by broker 2."""
 
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock()
@@ -101,7 +101,7 @@ class FollowerScene:
         )
 
     def open(self, index: int = 0) -> FollowedPartition:
-        """The log of a partition, empty or as it was left."""
+        """Open the log of a partition, new or as it was left."""
         log = open_log(self._directory / f"clicks-{index}", is_replica=True)
         partition = self.partitions[index] = Partition("clicks", index, TOPIC_ID, log)
         hooks = FollowerHooks(
@@ -142,11 +142,11 @@ class FollowerScene:
         self.turn()
 
     def asked(self) -> ReplicaFetch:
-        """The oldest request that is not answered yet."""
+        """The oldest unanswered request."""
         return self.peers.sent[0][0]
 
     def named(self) -> list[ReplicaPartition]:
-        """What the newest one names."""
+        """The partitions that the newest request names."""
         return list(self.peers.sent[-1][0].partitions)
 
     def answer(self, *rows: tuple[ReplicaAnswer, bytes], error: int = 0, session_id: int = 5) -> None:

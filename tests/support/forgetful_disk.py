@@ -1,12 +1,12 @@
-"""A disk that forgets what was not synced: it works on real files and keeps, beside them, what a power cut may leave.
+"""A disk that forgets what was not synced: it works on real files and also keeps track of what a power cut may leave.
 
-Every file's writes and every directory's changes are noted in order, with the syncs between them. `crash` builds a directory as it
-might be found afterwards: of each file all that was synced and, of what was written later, as much as `chance` keeps, the last
-write perhaps torn or filled with zeros; of each directory's creations, renames and removals all that were synced and a first part
-of the later ones, in their order, as a journalling file system keeps them.
+Every file's writes and every directory's changes are recorded in order, with the syncs between them. `crash` builds a directory
+as it might be found afterwards: of each file all that was synced and, of later writes, as many as `chance` keeps, the last one
+perhaps torn or filled with zeros; of each directory's creations, renames and removals all that were synced and, of the later
+ones, the first few in their order, as a journalling file system keeps them.
 
-A sync that fails leaves the file as it is for readers, and takes what was not synced from what will ever be written: the next
-sync succeeds without it.
+A sync that fails leaves the file unchanged for readers, but what was not synced will never reach the disk: the next sync succeeds
+without it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Chance = Callable[[int, int], int]  # a number from the first to the second, bot
 
 @dataclass
 class _Inode:
-    """One file's content over time: what is synced, and what was done to it since."""
+    """One file's content over time: what is synced, and the changes since."""
 
     synced: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data), or (length, None) for a cut
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data), or (length, None) for a truncation
 
     def after(self, count: int, *, torn_at: int | None = None, zeros: bool = False) -> bytes:
         data = bytearray(self.synced)
@@ -46,18 +46,18 @@ class _Inode:
         self.synced, self.pending = self.after(len(self.pending)), []
 
 
-Change = tuple[str, _Inode | None]  # the name, and what it is from now on
+Change = tuple[str, _Inode | None]  # the name, and what it refers to from now on
 
 
 class ForgetfulDisk(FileSystem):
-    """Works below one directory; `crash` says what is left of it."""
+    """Works below one directory; `crash` builds what is left of it."""
 
     def __init__(self) -> None:
         self._inodes: dict[Path, _Inode] = {}
-        self._open: dict[OpenFile, _Inode] = {}  # by identity, whatever the file is called by now
+        self._open: dict[OpenFile, _Inode] = {}  # by identity, whatever the file's name is now
         self._synced: dict[Path, dict[str, _Inode]] = {}
         self._changes: dict[Path, list[list[Change]]] = {}
-        self.failing_syncs = 0  # so many syncs of files, from now on, fail and lose what was not synced
+        self.failing_syncs = 0  # this many of the next file syncs fail and lose what was not synced
 
     def crash(self, directory: Path, target: Path, chance: Chance) -> None:
         """Write what may be left of `directory` into the new directory `target`."""
@@ -86,12 +86,12 @@ class ForgetfulDisk(FileSystem):
         self._of(file).pending.append((length, None))
 
     def pin(self, path: Path) -> PinnedDirectory:
-        return PinnedDirectory(None, path)  # nobody renames directories here, and files are known by their paths
+        return PinnedDirectory(None, path)  # directories are not renamed here, and files are identified by path
 
     def sync_data(self, file: OpenFile) -> None:
         if self.failing_syncs:
             self.failing_syncs -= 1
-            self._of(file).pending = []  # clean from now on: read as before, and never written
+            self._of(file).pending = []  # clean from now on: still readable, but never written
             raise OSError(errno.EIO, "Input/output error", str(file.path))
         super().sync_data(file)
         self._of(file).sync()
@@ -125,7 +125,7 @@ class ForgetfulDisk(FileSystem):
         self.sync_directory(path.parent)
 
     def adopt(self, directory: Path) -> None:
-        """Take the files that lie in `directory` for synced: what a crash left is on the disk."""
+        """Treat the files in `directory` as synced: what a crash has left is on the disk."""
         for path in directory.iterdir():
             inode = self._inodes[path] = _Inode(path.read_bytes())
             self._synced.setdefault(directory, {})[path.name] = inode
@@ -151,7 +151,7 @@ def _apply(names: dict[str, _Inode], change: list[Change]) -> None:
 
 
 def _left(inode: _Inode, chance: Chance) -> bytes:
-    """All that was synced, and a first part of the rest."""
+    """All that was synced, and some of the first writes after it."""
     count = chance(0, len(inode.pending))
     piece = inode.pending[count - 1][1] if count else None
     if piece is None:

@@ -1,4 +1,4 @@
-"""Frames that today's clients sent to Apache Kafka, where the checkout has them beside it; an outside user does not."""
+"""Frames that current clients sent to Apache Kafka, if they are stored next to the checkout; an outside user has none."""
 
 from __future__ import annotations
 

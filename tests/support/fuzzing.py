@@ -18,7 +18,7 @@ FRAMES_PER_TURN = 20
 
 
 class UnsyncedFileSystem(FileSystem):
-    """The machine's files without waiting for the disk: what is tested here is not durability."""
+    """Real files without waiting for the disk: durability is not tested here."""
 
     def sync_data(self, file: OpenFile) -> None: ...
 
@@ -26,13 +26,13 @@ class UnsyncedFileSystem(FileSystem):
 
 
 class Fuzzer:
-    """Runs cases of one seed against one engine. A case may be answered, or end its connection; anything else is raised, with
-    the seed and number that repeat it."""
+    """Runs cases of one seed against one engine. A case may be answered, or end its connection; anything else is raised, with the
+    seed and number that reproduce it."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.seed = seed
         self.outcomes: Counter[str] = Counter()
-        # Limits low enough that what mutated names make (topics, producers) is soon all there is.
+        # Low limits: topics and producers created by mutated requests soon reach them.
         self.harness = Harness(directory, filesystem=UnsyncedFileSystem(), partitions_max=64, producer_ids_max=1000)
         self.harness.create("fuzzed")
         self.network = NetworkCounters()
@@ -65,7 +65,7 @@ class Fuzzer:
         self.harness.clock.advance_ms(50)
         self.harness.settle()
         if self._connection is not None:
-            self._connection.output.close()  # as if the peer had taken it
+            self._connection.output.close()  # as if the peer had read it
 
     def _connect(self) -> Connection:
         self._sock = ScriptedSocket()

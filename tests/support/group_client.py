@@ -1,4 +1,4 @@
-"""Group requests as messages: to an engine in this process, or over a socket to any broker. Every answer is read by kio as well."""
+"""Group requests, to an engine in this process or over a socket to any broker. Every answer is decoded with kio as well."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ MODULES = {
 
 
 class Client:
-    """Asks in the highest version that is offered, unless told otherwise."""
+    """Sends requests in the highest version offered, unless one is passed."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         self.group = "g"
 
     def send(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
-        """The decoded answer, or a Pending while there is none."""
+        """Returns the decoded answer, or a Pending if there is none yet."""
         version = APIS[api_key].last if version is None else version
         answer = self.harness.dispatch(api_key, version, encode(api_key, version, values))
         return answer if isinstance(answer, Pending) and not answer.done else self.read(answer, api_key, version)
 
     def ask(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
-        """The decoded answer, after as many turns as it takes."""
+        """Returns the decoded answer, after as many turns as it takes."""
         version = APIS[api_key].last if version is None else version
         return self.read(self.harness.dispatch(api_key, version, encode(api_key, version, values)), api_key, version)
 
@@ -68,7 +68,7 @@ class Client:
         return self.send(ApiKey.JOIN_GROUP, version, **{**values, **changes})
 
     def enter(self, *, version: int = 9) -> Any:
-        """Join an empty group, with the id that is given first where the version has that."""
+        """Join an empty group; versions that require a member id get it by a first request."""
         told = self.join(version=version)
         return self.join(told.member_id, version=version) if told.error_code == 79 else told
 
@@ -173,7 +173,7 @@ def encode(api_key: ApiKey, version: int, values: dict[str, Any]) -> bytes:
 
 
 def check_with_kio(api_key: ApiKey, version: int, raw: bytes) -> None:
-    """Another implementation reads all of it."""
+    """Another implementation decodes it to the last byte."""
     name = MODULES[api_key]
     module = importlib.import_module(f"kio.schema.{name}.v{version}.response")
     entity = getattr(module, "".join(part.title() for part in name.split("_")) + "Response")
@@ -182,6 +182,6 @@ def check_with_kio(api_key: ApiKey, version: int, raw: bytes) -> None:
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says about itself: version, topics, user data."""
+    """A consumer's subscription: version, topics, user data."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"

@@ -1,4 +1,4 @@
-"""A group under test: time is a number, tickets are names, and what was answered to whom is kept."""
+"""A group under test: time is a number, tickets are names, and the answer to each ticket is kept."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class GroupUnderTest:
         return self.answered.get(ticket)
 
     def ask_for_id(self) -> str:
-        """What a new client of today is told first."""
+        """The member id that a new client gets by its first request."""
         try:
             self.join("never answered", id_comes_first=True)
         except MemberIdRequired as told:
@@ -80,7 +80,7 @@ class GroupUnderTest:
         self.keep(self.group.leave(MemberName(member_id=member_id, instance_id=instance_id), self.now))
 
     def stable(self, count_: int, **changes: Any) -> list[JoinAnswer]:
-        """A stable group of so many members, the leader first, each with its own assignment."""
+        """A stable group of `count_` members, the leader first, each with its own assignment."""
         members: list[JoinAnswer] = []
         for number in range(count_):
             self.join(("new", number), instance_id=None, **changes)
@@ -90,7 +90,7 @@ class GroupUnderTest:
         return self.settle(members)
 
     def settle(self, members: list[JoinAnswer]) -> list[JoinAnswer]:
-        """Everybody of a new generation syncs, the leader last."""
+        """Every member of a new generation syncs, the leader last."""
         plan = {one.member_id: one.member_id.encode() for one in members}
         for one in sorted(members, key=lambda each: each.member_id == each.leader_id):
             self.sync(("sync", one.generation, one.member_id), one, plan if one.member_id == one.leader_id else None)

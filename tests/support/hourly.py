@@ -1,4 +1,4 @@
-"""A run of a small pipeline from its registration to its audit, as a DAG's tasks do it, and the proof of what it left.
+"""A run of a small pipeline from registration to audit, as a DAG's tasks do it, and the check of its result.
 
 Two hours, two partitions, the log in memory, the real warehouse; `tests.support.in_process.without_spark` is needed.
 """
@@ -31,7 +31,7 @@ HOURS = (10, 11)
 
 @dataclass
 class Hourly:
-    """One pipeline over two hours of two partitions, and the whole way of a run over it."""
+    """One pipeline over two hours of two partitions, and a whole run over it."""
 
     url: str
     engine: Engine
@@ -70,7 +70,7 @@ class Hourly:
         return outcomes
 
     def check(self) -> set[int]:
-        """The table holds exactly the windows that the ledger says are loaded; returns the hours."""
+        """Assert that the table holds exactly the windows that the ledger has as loaded; return their hours."""
         with self.engine.connect() as connection:
             known = connection.execute(text("select to_regclass('logbus.pipeline') is not null")).scalar_one()
             known = (
@@ -87,7 +87,7 @@ class Hourly:
         return {window.interval.start.hour for window in windows}
 
     def settle(self) -> None:
-        """The run again, undisturbed: everything is loaded and audited, and nothing is left lying about."""
+        """Run again, undisturbed: everything is loaded and audited, and no staging table is left."""
         assert [outcome.state for outcome in self.run(self.engine)] == [LoadState.COMMITTED] * len(HOURS)
         assert self.check() == set(HOURS)
         assert [window.state for window in Ledger(self.engine).windows(self.name)] == [WindowState.AUDITED] * len(HOURS)
@@ -99,12 +99,12 @@ class Hourly:
 
 def cut_engine(url: str, cut: Cut) -> Engine:
     engine = create_engine(sqlalchemy_url(url), pool_pre_ping=True)
-    engine.connect().close()  # the dialect's own questions are no part of the run
+    engine.connect().close()  # the dialect's own first queries are not part of the run
     return cut.on(engine)
 
 
 def cut_at(url: str, hourly: Hourly, act: Act, point: int) -> str:
-    """A run that is cut at the point. Returns what the point was."""
+    """Cut a run at the point. Returns what the point was."""
     cut = Cut(act, point)
     broken = cut_engine(url, cut)
     try:
@@ -118,7 +118,7 @@ def cut_at(url: str, hourly: Hourly, act: Act, point: int) -> str:
 
 
 def what_is_said_is_true(hourly: Hourly, outcomes: list[WindowOutcome]) -> None:
-    """A window is said to be committed exactly if it is."""
+    """A window is reported as committed exactly if it is."""
     for outcome in outcomes:
         window = Ledger(hourly.engine).window(hourly.name, outcome.attempt.interval.start)
         assert (outcome.state is LoadState.COMMITTED) == (window.loaded_attempt == outcome.attempt.number), outcome

@@ -1,8 +1,8 @@
-"""The Spark application without Spark: the driver's own code and the tasks' own code, one task after another in this process.
+"""The Spark application without Spark: the code of driver and tasks, one task after another in this process.
 
-Records come from a log in memory. What a record held is known by its topic's id, partition and offset forever, so reading a
-deleted record or another topic's shows. `without_spark` puts this in Spark's place; the driver is then given `Tasks` in its
-client configuration, which passes through it untouched.
+Records come from a log in memory. A record's value is a function of its topic's id, partition and offset, so that reading a
+deleted record or another topic's is detected. `without_spark` replaces Spark by this; the driver then gets `Tasks` in its client
+configuration, which passes through it untouched.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def is_dead(parser: Parser, value: bytes | None) -> bool:
 
 @dataclass(kw_only=True)
 class Tasks:
-    """Runs a job's tasks. `pause` is called before each; `repeats` says of which a second attempt wins, the first one having
-    committed."""
+    """Runs a job's tasks. `pause` is called before each; `repeats` yields whether a task runs twice: the first attempt commits,
+    the second wins."""
 
     log: FakeLog
     pause: Callable[[str], None] = lambda where: None
@@ -68,7 +68,7 @@ class Tasks:
             yield from self.read(run, topic)
 
     def read(self, run: Run, topic: str) -> Iterator[Records]:
-        """What the exact reader gives, or raises, for this range of the log as it is now."""
+        """What the exact reader returns or raises for this range of the log in its current state."""
         part, missing = self.log.topics[topic][run.partition], f"{topic}-{run.partition} [{run.start_offset}, {run.end_offset})"
         if part.start_offset > run.start_offset:
             raise RecordsLost(f"{missing} cannot be read from its start", lost=[missing])
@@ -90,7 +90,7 @@ class Tasks:
 def run_job(
     session: Any, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
 ) -> list[TaskResult]:
-    """In memory where the client configuration holds `Tasks`; otherwise with the real reader, from a real broker."""
+    """In memory if the client configuration holds `Tasks`; otherwise with the real reader, from a real broker."""
     if TASKS in client_config:
         tasks: Tasks = client_config[TASKS]
         return tasks.run(plans, job)
@@ -110,18 +110,18 @@ class KeptDatabase(AdbcDatabase):  # type: ignore[misc]
 
 @cache
 def kept_database(uri: str) -> KeptDatabase:
-    """In place of `adbc_driver_postgresql.connect`, which asks the server for all its types each time: fifty milliseconds a task."""
+    """Instead of `adbc_driver_postgresql.connect`, which queries all types of the server each time: 50 ms a task."""
     return KeptDatabase(driver=adbc_driver_postgresql._driver_path(), uri=uri)
 
 
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Driver and tasks in this process."""
+    """Driver and tasks run in this process."""
     replace_spark(monkeypatch)
 
 
 def replace_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for whoever is no test."""
+    """The same for callers that are not tests."""
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
     monkeypatch.setattr(application, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: session)))
     monkeypatch.setattr(application, "runner_for", lambda pipeline: run_job)

@@ -1,6 +1,6 @@
-"""Several of Kafka's command-line tools in one Java process: a start costs two seconds, a tool a tenth of that.
+"""Several of Kafka's command-line tools in one Java process: a start takes two seconds, a tool a tenth of that.
 
-Java compiles the little launcher itself; where the installed Java has no compiler, each tool gets a process of its own.
+Java compiles the small launcher itself; if the installed Java has no compiler, each tool gets its own process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Command = Sequence[str]  # main class, arguments
 
 
 def run_tools(tools: JvmTools, commands: Sequence[Command]) -> list[Ran]:
-    """Run them in order; what one changes the next one sees."""
+    """Run them in order; each sees what the previous ones have changed."""
     if not _has_compiler():
         return [_run(tools.command(*command), "") for command in commands]
     java_command = tools.command(str(LAUNCHER))
@@ -40,7 +40,7 @@ def run_tools(tools: JvmTools, commands: Sequence[Command]) -> list[Ran]:
     assert len(outputs) == len(commands) + 1, ran.output
     statuses = [int(rest.split("\n", 1)[0]) for rest in outputs[1:]]
     texts = [outputs[0], *(rest.partition("\n")[2] for rest in outputs[1:])]
-    return [Ran(text.strip("\n"), status) for text, status in zip(texts, statuses, strict=False)]  # behind the last: nothing
+    return [Ran(text.strip("\n"), status) for text, status in zip(texts, statuses, strict=False)]  # nothing follows the last
 
 
 def _run(command: Sequence[str], stdin: str) -> Ran:

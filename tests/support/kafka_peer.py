@@ -1,6 +1,6 @@
-"""Apache Kafka for tests: the same classes that the benchmarks use, and how a test asks for them.
+"""Apache Kafka for tests: the classes that the benchmarks use, as fixtures.
 
-A test that needs Java or Maven skips with the reason where they are missing.
+A test that needs Java or Maven is skipped, with the reason, if they are missing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def jvm_tools_or_skip() -> JvmTools:
 
 PEER = pytest.StashKey[ApacheKafka]()
 
-# The first question about a group makes the topic of offsets; fifty partitions take a busy machine longer than clients wait.
+# The first request about a group creates the offsets topic; fifty partitions take a busy machine longer than clients wait.
 ONE_OFFSETS_PARTITION = {"offsets.topic.num.partitions": "1"}
 
 
 @pytest.fixture(scope="session")
 def kafka_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """One Apache Kafka for all contract suites, not started; `stop_peer` stops it where they end."""
+    """One Apache Kafka for all contract suites, not started; `stop_peer` stops it after them."""
     try:
         peer = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m", settings=ONE_OFFSETS_PARTITION)
     except Missing as missing:
@@ -42,13 +42,13 @@ def kafka_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def apache_kafka(kafka_peer: ApacheKafka) -> ApacheKafka:
-    """It runs; suites keep apart by names."""
+    """Started if it was not running; suites use different names."""
     if not kafka_peer.alive:
         kafka_peer.start()
     return kafka_peer
 
 
 def stop_peer(session: pytest.Session) -> None:
-    """A JVM of half a gigabyte is not kept for suites that do not ask for it."""
+    """A JVM of half a gigabyte is not kept running for suites that do not need it."""
     if PEER in session.stash:
         session.stash[PEER].stop()

@@ -1,7 +1,7 @@
 """kafka-python's own message classes, and messages as trees (dicts by field name): the second oracle for the control codec.
 
-A tree is made from Kafka's descriptions, so that it becomes a message of ours and one of theirs, and each becomes a tree again.
-The caller's Random draws it: a strategy of hypothesis for each of three hundred messages takes minutes to build.
+A tree is made from Kafka's descriptions, so that it can become a message of ours and one of theirs, and each of those a tree
+again. It is drawn with the caller's Random: a Hypothesis strategy for each of three hundred messages would take minutes to build.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from broker.protocol.schema import Field
 
 Tree = dict[str, Any]
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-_TEXTS = ("", "clicks", "é", "a\0b", "x" * 130)  # the last one's length takes two bytes in the flexible encoding
+_TEXTS = ("", "clicks", "é", "a\0b", "x" * 130)  # the last one's length takes two bytes in flexible versions
 _BLOBS = (b"", b"\0", b"\xff" * 130)
 
 
 @cache
 def their_class(name: str) -> Any:
     """kafka-python's class of a message, without what its own classes change (bit sets for authorized operations, an error of
-    ApiVersions in the oldest form), and unknown to its clients."""
+    ApiVersions in the oldest form), and not registered with its clients."""
     with mock.patch.object(ResponseClassRegistry, "register_response_class"):
         return type(ApiMessage)(name, (ApiMessage,), {})
 
 
 def any_tree(fields: tuple[Field, ...], version: int, chance: Random) -> Tree:
-    """Any message of these fields: null and empty wherever they may be, and never null elsewhere."""
+    """Any message of these fields: null or empty wherever that is allowed, and never null elsewhere."""
     return {field.name: _value(field, version, chance) for field in fields if version in field.versions}
 
 
@@ -67,7 +67,7 @@ def _one(field: Field, version: int, chance: Random) -> Any:
 
 
 def message(kind: Any, fields: tuple[Field, ...], tree: Tree) -> Any:
-    """A message of a class of ours or of theirs, of the same names."""
+    """A message of a class of ours or of theirs, which have the same field names."""
     values = dict(tree)
     for field in fields:
         value = values.get(field.name)
@@ -79,7 +79,7 @@ def message(kind: Any, fields: tuple[Field, ...], tree: Tree) -> Any:
 
 
 def tree_of(found: Any, fields: tuple[Field, ...], version: int) -> Tree:
-    """The fields of a message in a version, lists as lists and structs as trees."""
+    """The fields of a message in a version, as a tree."""
     tree = {}
     for field in fields:
         if version not in field.versions:

@@ -1,4 +1,4 @@
-"""A stock idempotent producer that is never told of the broker's deaths, and the proof that nothing acknowledged was lost."""
+"""A stock idempotent producer under which the broker is killed, and the proof that nothing acknowledged was lost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DEADLINE_SECONDS = 60.0
 
 
 class Sender:
-    """Produces numbered records from a thread of its own and remembers every acknowledgement."""
+    """Produces numbered records in its own thread and remembers every acknowledgement."""
 
     def __init__(self, bootstrap: str, topic: str, **settings: object) -> None:
         defaults = {
             "enable.idempotence": True,
             "acks": "all",
-            "log_level": 0,  # hundreds of refused connections are what is wanted here
+            "log_level": 0,  # hundreds of refused connections are intended here
             "linger.ms": 1,
             "message.timeout.ms": 120_000,
             "reconnect.backoff.max.ms": 200,
@@ -55,7 +55,7 @@ class Sender:
                 continue
             self.sent[partition].append(value)
             number += 1
-            self._producer.poll(0 if number % 50 else 0.002)  # a few ten thousand records a second leave room for the rest
+            self._producer.poll(0 if number % 50 else 0.002)  # some ten thousand records a second leave CPU time for the rest
         assert self._producer.flush(DEADLINE_SECONDS) == 0
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
@@ -66,8 +66,8 @@ class Sender:
 
 
 def kill_under_load(broker: LogbusBroker, topic: str, rounds: int, seed: int) -> int:
-    """kill -9 and start again, `rounds` times, under load; then every record sent must be stored once and in order, and every
-    acknowledged one at the offset that its acknowledgement named. How many were acknowledged."""
+    """kill -9 and restart, `rounds` times, under load; then every record sent must be stored once and in order, and every
+    acknowledged one at the offset that its acknowledgement named. Returns how many were acknowledged."""
     chance = random.Random(seed)
     create_topic(broker.bootstrap, topic, partitions=PARTITIONS)
     with Sender(broker.bootstrap, topic) as sender:

@@ -1,6 +1,6 @@
-"""Any message of any API and version, made of kio's classes by hypothesis, and its bytes as kio writes them: the oracle for codecs.
+"""Any message of any API and version, drawn by Hypothesis from kio's classes, and its bytes as kio writes them: a codec oracle.
 
-kio never reads what came from a socket here, only what our encoders wrote (its parser allocates by unchecked lengths).
+kio never reads data from a socket here, only what our encoders wrote (its parser allocates by unchecked lengths).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def written(message: Any) -> bytes:
 
 
 def read_response(api_key: int, version: int, body: bytes) -> Any:
-    """A response of ours as kio reads it; ValueError where it does not, or where bytes are left."""
+    """A response of ours as kio reads it; ValueError if it cannot, or if bytes are left over."""
     schema = load_response_schema(api_key, version)
     try:
         message, size = entity_reader(schema)(memoryview(body), 0)

@@ -1,4 +1,4 @@
-"""A leader's side for tests: real logs, a server without sockets, and followers that speak to it in bytes."""
+"""A leader for tests: real logs, a server without sockets, and followers that exchange bytes with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATE = PartitionState(leader=ME, leader_epoch=0, isr=(0, 1, 2), version=10)
 
 
 def bytes_of(parts: Sequence[bytes | FileSlice]) -> bytes:
-    """What the network would send."""
+    """The bytes that the network would send."""
     out = b""
     for part in parts:
         if isinstance(part, FileSlice):
@@ -79,7 +79,7 @@ class LeaderScene:
         return led
 
     def append(self, led: Led, *counts: int, epoch: int = 0, value: bytes = b"value") -> None:
-        """Batches of so many records, written at the end of one turn."""
+        """Batches of `counts` records, written at the end of one turn."""
         assert isinstance(led.log, PartitionLog)
         offset, views, headers = led.log.end_offset, [], []
         for count in counts:
@@ -101,7 +101,7 @@ class LeaderScene:
 
 
 class LeaderSide(Protocol):
-    """Whatever has a server and a time."""
+    """Anything with a server and a clock."""
 
     @property
     def server(self) -> ReplicaServer: ...
@@ -111,7 +111,7 @@ class LeaderSide(Protocol):
 
 
 class Follower:
-    """Speaks to a leader's server; `answers` are those that have come, in their order."""
+    """Sends requests to a leader's server; `answers` are those received, in order."""
 
     def __init__(self, scene: LeaderSide, broker_id: int = 1, incarnation: int = 1) -> None:
         self.scene = scene

@@ -1,4 +1,4 @@
-"""A ledger over a fresh database, a log in memory, and the hour the tests play in."""
+"""A ledger in a fresh database, a log in memory, and the hours that tests use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 
 
 def at(hour: float) -> datetime:
-    """The instant `hour` hours into the day; 10.5 is half past ten."""
+    """The instant `hour` hours into DAY; 10.5 is half past ten."""
     return DAY + timedelta(hours=hour)
 
 
@@ -35,7 +35,7 @@ def hour(number: int) -> Interval:
 
 
 def remember_dag(ledger: Ledger, pipeline_name: str, dag_id: str, now: datetime = NOW) -> None:
-    """A run of the DAG defined the pipeline as it is registered."""
+    """As if a run of the DAG had defined the pipeline as it is registered."""
     pipeline = ledger.registered(pipeline_name)
     with ledger.engine.begin() as connection:
         remember_definition(connection, pipeline, dag_id, now)
@@ -43,7 +43,7 @@ def remember_dag(ledger: Ledger, pipeline_name: str, dag_id: str, now: datetime 
 
 @dataclass
 class World:
-    """One pipeline `p` over topic `t`, loaded into table `t`, unless a test says otherwise."""
+    """One pipeline `p` from topic `t` into table `t`, unless a test changes that."""
 
     ledger: Ledger
     log: FakeLog
@@ -56,7 +56,7 @@ class World:
         return self.ledger.freeze_or_get("p", hour(number), self.log, now)
 
     def mark(self, number: int, **values: object) -> None:
-        """Puts these values down for an hour's window, as a load or an audit would."""
+        """Sets these columns of an hour's window, as a load or an audit would."""
         with self.ledger.engine.begin() as connection:
             connection.execute(update(schema.window).where(schema.window.c.starts_at == at(number)).values(values))
 

@@ -1,8 +1,8 @@
-"""A TCP link that can be disturbed: a proxy in user space, one for each pair of who connects and whom.
+"""A TCP link that can be disturbed: a proxy in user space, one for each pair of client and target.
 
-Connect to `port` and you reach the target. Each direction can be held: what is sent then waits, as on a network that swallows
-packets, and goes on when the direction is let go; or slowed. `reset` breaks every connection, `refuse` closes the port too, until
-`accept`. A `PeerLink` is one port for several who connect, who are told apart and disturbed one by one.
+A connection to `port` reaches the target. Each direction can be slowed, or held: data then waits, as on a network that drops
+packets, and is passed on once the direction is released. `reset` breaks every connection, `refuse` also closes the port, until
+`accept`. A `PeerLink` is one port for several clients, which it tells apart and disturbs separately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Gates:
     def __init__(self) -> None:
         self.to_target = threading.Event()
         self.to_client = threading.Event()
-        self.delay_seconds = 0.0  # of each piece that is passed on
+        self.delay_seconds = 0.0  # for each chunk passed on
         self.let_go()
 
     def hold(self, *, to_target: bool = True, to_client: bool = True) -> None:
@@ -38,18 +38,18 @@ class Gates:
                 gate.clear()
 
     def let_go(self) -> None:
-        """At full speed too."""
+        """Release both directions, at full speed."""
         self.delay_seconds = 0.0
         self.to_target.set()
         self.to_client.set()
 
 
 class Link:
-    """Works at once, on a port of its own that it keeps."""
+    """Works from its construction on, at a port that it keeps reserved."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
-        self.attempts = 0  # to connect, whether the target was there or not
+        self.attempts = 0  # to connect, whether the target was up or not
         self._reserved = ReservedPorts(1)  # also while connections are refused
         (self.port,) = self._reserved.numbers
         self._listening = listen(self.port)
@@ -67,18 +67,18 @@ class Link:
         self._reserved.release()
 
     def hold(self, *, to_target: bool = True, to_client: bool = True) -> None:
-        """Nothing passes in these directions; new connections are taken and are as dumb."""
+        """Nothing passes in these directions; new connections are accepted and held too."""
         self._gates.hold(to_target=to_target, to_client=to_client)
 
     def slow_down(self, delay_seconds: float) -> None:
-        """Every piece of at most 64 KiB arrives so much later."""
+        """Every chunk of at most 64 KiB arrives `delay_seconds` later."""
         self._gates.delay_seconds = delay_seconds
 
     def let_go(self) -> None:
         self._gates.let_go()
 
     def reset(self) -> None:
-        """Break every connection; what was held is lost."""
+        """Break every connection; data held is lost."""
         self._break(lambda _: True)
 
     def _break(self, is_meant: Callable[[Gates], bool]) -> None:
@@ -93,19 +93,19 @@ class Link:
             sock.close()
 
     def refuse(self) -> None:
-        """The same, and further attempts are refused."""
+        """Break every connection, and refuse further attempts."""
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.reset()
 
     def accept(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._listening = listen(self.port)
         self._start(self._accept)
 
     def send_to_clients(self, data: bytes) -> None:
-        """Put bytes of our own into every connection's answers."""
+        """Insert bytes into every connection's answers."""
         with self._lock:
             sockets = list(self._sockets)
         for client in sockets[::2]:
@@ -157,9 +157,9 @@ class Link:
 
 
 class PeerLink(Link):
-    """For requests of Kafka's protocol from several clients: each has a link of its own, by the id that its first request names.
+    """For Kafka requests from several clients: each has separate gates, by the client id in its first request.
 
-    Who is held before he has said who he is, is held as soon as he has: nothing of his has passed until then.
+    A client that is held before it has sent its id is held as soon as it has: nothing of it passes before.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -175,7 +175,7 @@ class PeerLink(Link):
         self._break(lambda gates: gates is meant)
 
     def let_go(self) -> None:
-        """All of them."""
+        """Release all clients."""
         for gates in list(self._of_client.values()):
             gates.let_go()
 
@@ -192,7 +192,7 @@ class PeerLink(Link):
 
 
 def client_id_of(sock: socket.socket) -> str:
-    """What the first request calls its sender; it is left to be read. OSError where there is none."""
+    """The client id in the first request, which stays unread. OSError if there is none."""
     seen = sock.recv(HEADER.size, socket.MSG_PEEK | socket.MSG_WAITALL)
     if len(seen) < HEADER.size:
         raise ConnectionResetError("nothing was asked")

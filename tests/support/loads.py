@@ -1,7 +1,7 @@
 """A load without Spark: the task's own function stages records made up here, then the window is sealed and committed.
 
-Record `n` of partition `p` is the line `line p/n`; `BAD` offsets hold bytes that are no text, for dead letters. What a record
-holds is the log's: a reload with other `bad_offsets` or another value reads other records. A better parser is `mended`.
+Record `n` of partition `p` is the line `line p/n`; `bad_offsets` hold `BAD`, which is not text, for dead letters. Values are the
+log's: a reload with other `bad_offsets` or another value reads other records. For a better parser, set `mended`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BAD = b"\xff"
 
 @dataclass
 class Loading:
-    """One attempt at one window, step by step, so that a test may stop or disturb it anywhere."""
+    """One attempt at one window, step by step, so that a test can stop or disturb it anywhere."""
 
     world: World
     url: str
     window: FrozenWindow
     bad_offsets: frozenset[int] = frozenset()
     fixed_value: bytes | None = None
-    mended: bool = False  # the parser, since the records came: it reads BAD as well
+    mended: bool = False  # the parser has been improved since: it parses BAD too
     accept_other_records: bool = False
     numbers: Mapping[tuple[int, int], bytes] = field(default_factory=dict)  # headers `logbus-sent` by partition and offset
     attempt: Attempt = field(init=False)
@@ -46,7 +46,7 @@ class Loading:
 
     @property
     def pipeline(self) -> Pipeline:
-        """As the driver has it: as it was when the attempt began."""
+        """The definition that the driver uses: that of when the attempt began."""
         ledger, attempt = self.world.ledger, getattr(self, "attempt", None)
         if attempt is None or attempt.definition is None:
             return ledger.pipeline(self.window.pipeline)
@@ -77,7 +77,7 @@ class Loading:
         return self
 
     def run_task(self, task: int, offsets: Iterable[tuple[int, int]] | None = None, *, wins: bool = True) -> Loading:
-        """Stages these (partition, offset) records as a Spark task would; a task that does not win leaves its rows only."""
+        """Stages these (partition, offset) records as a Spark task would; a task that does not win only leaves its rows."""
         results = load(self.chunks(self.all_offsets() if offsets is None else offsets), self.job(), task)
         self.results += results if wins else []
         return self
@@ -126,7 +126,7 @@ class Loading:
         return to_reads(self.results)
 
     def seal(self) -> SealedWindow:
-        """Seals what the tasks staged: from here on only the commit is missing."""
+        """Seals what the tasks have staged: only the commit is missing then."""
         files = self.reads.files.get(self.window.id, ())
         staged = self.sink.seal(self.attempt, self.reads.winners, files)
         reads = self.reads.by_window.get(self.window.id, {})
@@ -138,6 +138,6 @@ class Loading:
         return self.sink.commit(self.seal(), NOW)
 
     def load(self, value: bytes | None = None) -> WindowCounts:
-        """Everything, undisturbed; with `value` all records hold that."""
+        """All steps, undisturbed; with `value`, all records have that value."""
         self.fixed_value = value
         return self.begin().create().run_task(7).commit()

@@ -1,6 +1,6 @@
-"""Logs as programs write them, three lines each, of 10:05:00, 10:05:01 and 10:05:02 on 17 May 2015, UTC: what is to become of them.
+"""Logs as programs write them, three lines each, at 10:05:00, 10:05:01 and 10:05:02 UTC on 17 May 2015, and what to make of them.
 
-Made up for the tests. A `line` has ~ for its number: 0, 1 and 2.
+Made up for the tests. In a `line`, ~ stands for its number: 0, 1 and 2.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ COUNT = 3
 
 @dataclass(frozen=True, kw_only=True)
 class LogFormat:
-    """`line`: with ~ for its number. `options` are those that the error names where the format is not known by itself. `row`:
-    some of the first one as it is loaded. `key`: the host that lines name."""
+    """`line`: with ~ for its number. `options`: those that the error names if the format is not recognised without them. `row`:
+    some columns of the first row loaded. `key`: the host that the lines name."""
 
     name: str
     line: str
@@ -27,7 +27,7 @@ class LogFormat:
     parse: str
     row: dict[str, Any] = field(default_factory=dict)
     header: str | None = None
-    more: tuple[str, ...] = ()  # lines that go on with each of the others
+    more: tuple[str, ...] = ()  # continuation lines, after each of the others
     fraction_ms: int = 0
     has_zone: bool = True
     key: str | None = None
@@ -40,7 +40,7 @@ class LogFormat:
 
     @property
     def times_ms(self) -> list[int]:
-        """Of the records; a header has that of the line after it."""
+        """The records' timestamps; a header has that of the line after it."""
         found = [int(BEGIN.timestamp() + number) * 1000 + self.fraction_ms for number in range(COUNT)]
         return [*found[: bool(self.header)], *found]
 

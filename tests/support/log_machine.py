@@ -1,7 +1,7 @@
-"""What producers, brokers and clocks do to a pipeline: the rules of a hypothesis machine that concern the log.
+"""What producers, brokers and clocks do to a pipeline: the rules of a Hypothesis state machine that concern the log.
 
-Whatever is drawn, the log says what a real one may say: records on time, late, early, from 2099 or without a timestamp, holes,
-open and aborted transactions, more partitions, deleted records, the topic made again.
+Whatever is drawn, the log stays one that could be real: records on time, late, early, from 2099 or without a timestamp, holes,
+open and aborted transactions, more partitions, deleted records, a recreated topic.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
 
 _numbers = itertools.count(1)
 
-Row = tuple[datetime, int, int, bool]  # window start, partition, offset, is it a dead letter
+Row = tuple[datetime, int, int, bool]  # window start, partition, offset, whether it is a dead letter
 
 
 @dataclass
 class Window:
-    """What the model knows of a frozen window: `rows` are those of its last commit."""
+    """The model of a frozen window; `rows` are those of its last commit."""
 
     frozen: FrozenWindow
     newest_attempt: int = 0
@@ -42,7 +42,7 @@ class Window:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """One pipeline over one topic of its own, in a database shared with the other examples."""
+    """One pipeline with its own topic, in a database shared with the other examples."""
 
     def __init__(self, url: str, engine: Engine) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LogMachine(RuleBasedStateMachine):
         self.now = at(10.5)
         self.windows: dict[datetime, Window] = {}
         self.chain = ChainModel()
-        self.cut_off_until: datetime | None = None  # hours that begin before may have lost records with a former topic
+        self.cut_off_until: datetime | None = None  # hours that begin before this may have lost records with a former topic
 
     @initialize(
         partitions=st.integers(1, 2), starts_at=st.sampled_from([None, None, at(10)]), parse=st.sampled_from(["lines", "json"])
@@ -67,7 +67,7 @@ class LogMachine(RuleBasedStateMachine):
             parse=parse,
             lateness=LATENESS,
             starts_at=starts_at,
-            settings={"offset_gaps": True, "max_error_rate": 1},  # nothing parses where the parser changed
+            settings={"offset_gaps": True, "max_error_rate": 1},  # nothing parses once the parser has changed
         )
         self.ledger.register(self.pipeline, self.log, self.now)
         self.chain.anchors = dict.fromkeys(range(partitions), (starts_at, 0))
@@ -75,7 +75,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 2), minutes_ago=st.lists(st.integers(-70, 240), min_size=1, max_size=6))
     def append(self, partition: int, minutes_ago: list[int]) -> None:
-        """On time, late, or by a clock that is fast."""
+        """On time, late, or early by a fast clock."""
         self.send(partition, *(milliseconds(self.now - timedelta(minutes=minutes)) for minutes in minutes_ago))
 
     @rule(partition=st.integers(0, 2), stamp=st.sampled_from([IN_2099, NO_TIMESTAMP]))
@@ -84,7 +84,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 2))
     def leave_a_hole(self, partition: int) -> None:
-        """As the marker of a transaction."""
+        """Like a transaction's marker."""
         self.send(partition, None)
 
     def send(self, partition: int, *stamps: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Partition logs on real files for tests, on disks that fail when told to, and after crashes that did not happen."""
+"""Partition logs on real files for tests, on disks that fail on order, and after simulated crashes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.manual_clock import ManualClock
 
 
 class FailingDisk(FileSystem):
-    """A real disk with faults: room for `writable_bytes` more, at most `bytes_per_write` in one call, and calls that fail by
+    """A real disk with faults: space for `writable_bytes` more, at most `bytes_per_write` per call, and calls that fail, by
     name."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def open_log(
     is_replica: bool = False,
     **config: Any,
 ) -> PartitionLog:
-    """The log in `directory`, by default as after a crash."""
+    """Open the log in `directory`, by default as after a crash."""
     directory.mkdir(exist_ok=True)
     return PartitionLog.open(
         directory,
@@ -100,7 +100,7 @@ def open_log(
 
 
 def append(log: PartitionLog, *batches: bytearray) -> None:
-    """Stamp the batches densely and append them in one call."""
+    """Give the batches consecutive offsets and append them in one call."""
     offset, views, headers = log.end_offset, [], []
     for batch in batches:
         view, header = stamped(batch, offset)
@@ -111,7 +111,7 @@ def append(log: PartitionLog, *batches: bytearray) -> None:
 
 
 def flush(log: PartitionLog) -> None:
-    """Bring all that is written to the disk, as the broker does beside its loop."""
+    """Flush everything written to the disk, as the broker does outside its loop."""
     ticket = log.begin_flush()
     if ticket is not None:
         ticket.run()
@@ -128,7 +128,7 @@ def pass_over(
     producers: Iterable[int] = (),
     limit_offset: int | None = None,
 ) -> CompactionPass | None:
-    """A compaction pass that is begun, or None where the log does not want one."""
+    """Begin a compaction pass; None if the log needs none."""
     return begin_compaction(
         log,
         first_dirty,
@@ -141,7 +141,7 @@ def pass_over(
 
 
 def compact(log: PartitionLog, first_dirty: int = 0, **options: Any) -> int:
-    """One whole pass, as the cleaner drives it; the offset up to which the log is clean."""
+    """One whole pass, as the cleaner drives it; returns the offset up to which the log is clean."""
     work = pass_over(log, first_dirty, **options)
     if work is None:
         return first_dirty
@@ -158,7 +158,7 @@ def read_all(log: PartitionLog) -> list[Record]:
 
 
 def located_bytes(log: PartitionLog, offset: int, max_bytes: int, *, upto_offset: int) -> bytes:
-    """What a consumer would be sent."""
+    """The bytes that a consumer would receive."""
     piece = log.locate(offset, max_bytes, upto_offset=upto_offset)
     with open(f"/proc/self/fd/{piece.fileno()}", "rb") as file:
         file.seek(piece.position)
@@ -168,10 +168,10 @@ def located_bytes(log: PartitionLog, offset: int, max_bytes: int, *, upto_offset
 
 
 def open_segments(directory: Path) -> list[str]:
-    """The log files of this directory that this process holds open, those that have been removed included."""
+    """The log files of this directory that this process holds open, including removed ones."""
     targets = []
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one of the listing itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             targets.append(os.readlink(f"/proc/self/fd/{number}"))
     return sorted(target for target in targets if target.startswith(f"{directory}/") and ".log" in target)
 
@@ -181,7 +181,7 @@ def files_with(directory: Path, suffix: str) -> list[Path]:
 
 
 def crash_copy(directory: Path, target: Path, *, without: Iterable[str] = ()) -> Path:
-    """The files as a crash would leave them if everything written had reached the disk, less those whose suffix is in
+    """The files as a crash would leave them if everything written had reached the disk, except those with a suffix in
     `without`."""
     shutil.copytree(directory, target)
     for suffix in without:

@@ -1,4 +1,4 @@
-"""The broker's loop without sockets, epoll and time: a test says what is ready in each turn."""
+"""The broker's loop without sockets, epoll and real time: a test decides what is ready in each turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Events = list[tuple[int, int]]
 
 
 class ScriptedPoller(Poller[Connection]):
-    """Remembers what is asked for; `fails` names the methods that raise. What is ready comes from `turns`, one entry a wait."""
+    """Records the events asked for; `fails` names the methods that raise. `turns` provides what is ready, one entry per wait."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.owners = {}
@@ -66,7 +66,7 @@ class ScriptedPoller(Poller[Connection]):
 
 
 class ScriptedTurn:
-    """What the loop calls between reading and sending. `fails` names what raises; `staged` is done by answer_staged and end_turn."""
+    """What the loop calls between reading and sending. `fails` names what raises; answer_staged and end_turn run `staged`."""
 
     def __init__(self) -> None:
         self.fails: dict[str, Exception] = {}
@@ -104,7 +104,7 @@ class ScriptedWakeup:
 
 
 class Loop:
-    """A server, and its world."""
+    """A server and its surroundings."""
 
     def __init__(
         self,
@@ -145,14 +145,14 @@ class Loop:
             raise self.fails_in_sweep
 
     def connect(self, host: str = "127.0.0.1", sock: ScriptedSocket | None = None) -> ScriptedSocket:
-        """Somebody knocks in the next turn."""
+        """A client connects in the next turn."""
         sock = sock or ScriptedSocket()
         self.listener.knocking.append((sock, host))
         return sock
 
     def run(self, *turns: Callable[[], Events | None]) -> None:
-        """Run turns: each function prepares one and returns what is ready in it. After the last one the server stops. An assertion
-        that does not hold would be one more exception that the loop survives: it is raised at the end."""
+        """Run turns: each function prepares one and returns what is ready in it. After the last one the server stops. The loop
+        would survive a failed assertion like any other exception, so it is raised at the end."""
         self.poller.turns = [lambda turn=turn: self._one(turn) for turn in turns]  # type: ignore[misc]
         self.poller.turns.append(self._stop)
         self.server.run()
@@ -171,10 +171,10 @@ class Loop:
         return []
 
     def ready(self, sock: ScriptedSocket, events: int = READ) -> Events:
-        """What epoll tells of a socket that has come to be like this: what is asked for of it, and resets always."""
+        """What epoll would report for a socket in this state: the events asked for, and always a reset."""
         told = events & ((self.asked(sock) or 0) | RESET)
         return [(sock.fileno(), told)] if told else []
 
     def asked(self, sock: ScriptedSocket) -> int | None:
-        """What is waited for on the socket; None where it is watched no more."""
+        """The events that the loop waits for on the socket; None if it is no longer watched."""
         return self.poller.asked.get(sock.fileno())

@@ -1,10 +1,10 @@
-"""A clock for tests, which jump it and never sleep."""
+"""A clock for tests, which advance it instead of sleeping."""
 
 from __future__ import annotations
 
 
 class ManualClock:
-    """A clock that moves only when told to; with `tick_ms`, also whenever somebody looks at it, so that a slice of time ends."""
+    """A clock that moves only on request; with `tick_ms`, also at each reading of `monotonic`, so that a time slice ends."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -23,5 +23,5 @@ class ManualClock:
         self._elapsed_ms += milliseconds
 
     def jump_ms(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock."""
+        """As if the wall clock were set."""
         self._now_ms += milliseconds

@@ -1,4 +1,4 @@
-"""A parser that was mended since: it reads as `lines` does, and makes a text of bytes that are none as well."""
+"""A parser improved after the load: it parses like `lines`, but also turns bytes that are not text into text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Requests that went wrong on the way or were meant to: whole ones, and seeded ways of spoiling them.
+"""Requests damaged by accident or on purpose: whole ones, and seeded mutations of them.
 
-A case is a function of its seed and number alone, so a failure is repeated with those two.
+A case is a function of its seed and number only, so those two reproduce a failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def frame(api_key: int, version: int, body: bytes) -> bytes:
 
 @cache
 def whole_frames() -> tuple[bytes, ...]:
-    """Requests of every offered API: what today's clients sent where that is known, and our own."""
+    """Requests of every offered API: captured from current clients where available, and made by us."""
     found = [pair.request for pair in captured_pairs() if pair.api_key in APIS and pair.version in APIS[pair.api_key]]
     found += [frame(ApiKey.PRODUCE, 9, bytes(produce_body({("fuzzed", 0): plain_batch(3)}, acks=acks))) for acks in (0, 1, -1)]
     found += [frame(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic="fuzzed"), Wanted(topic="x"), wait_ms=100)))]
@@ -42,7 +42,7 @@ def _offered() -> list[tuple[int, int]]:
 
 
 def _empty_body(key: int, version: int) -> bytes | None:
-    """The request with its default values; None where the message class has none that can be written."""
+    """The request with its default values; None if those cannot be encoded."""
     message = request_class(key)()
     try:
         return bytes(message.encode(version=version))
@@ -51,7 +51,7 @@ def _empty_body(key: int, version: int) -> bytes | None:
 
 
 def mutated_frame(seed: int, number: int) -> bytes:
-    """Case `number` of `seed`: with its length in front, which may lie as well."""
+    """Case `number` of `seed`, preceded by its length, which may lie too."""
     chance = random.Random(f"{seed}:{number}")
     content = bytearray(_with_a_lying_batch(chance) if chance.random() < 0.15 else chance.choice(whole_frames()))
     for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 8))):
@@ -61,7 +61,7 @@ def mutated_frame(seed: int, number: int) -> bytes:
 
 
 def _with_a_lying_batch(chance: random.Random) -> bytes:
-    """A Produce whose batch has a right checksum over wrong fields: what passes the first line of defence."""
+    """A Produce request whose batch has wrong fields under a correct checksum, and so passes the first line of defence."""
     batch = bytearray(
         chance.choice((plain_batch(3), produced(chance.randrange(5), 0, 2), plain_batch(2, codec=chance.randrange(1, 5))))
     )

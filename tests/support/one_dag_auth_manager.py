@@ -1,4 +1,4 @@
-"""Airflow's own simple auth manager, and users who may read one Dag alone, which it cannot express: `only_DAG`."""
+"""Airflow's simple auth manager plus users, named `only_DAG`, who may read a single DAG, which it does not support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIX = "only_"
 
 
 class OneDagAuthManager(SimpleAuthManager):
-    """What the simple one says, less the other Dags for users of one Dag."""
+    """As the simple one, but users of one DAG are refused all others."""
 
     def is_authorized_dag(self, *, method: Any, user: Any, access_entity: Any = None, details: Any = None) -> bool:
         allowed: bool = super().is_authorized_dag(method=method, user=user, access_entity=access_entity, details=details)

@@ -1,6 +1,6 @@
-"""What a table must hold: a single-threaded reading of the topic, cut at the windows' offsets. No ledger rules, no Spark, no SQL.
+"""What a table must hold: a single-threaded read of the topic, split at the windows' offsets. No ledger rules, no Spark, no SQL.
 
-Each record of a loaded window is there once, as a row or as a dead letter, with the bytes it was sent with.
+Each record of a loaded window is present once, as a row or a dead letter, with the bytes that were sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LoadedRecord:
-    """A record where a load put it."""
+    """A record at the place where a load put it."""
 
     window_start: datetime
     partition: int
@@ -37,7 +37,7 @@ class LoadedRecord:
 
 
 def everything_in(log: FakeLog, topic: str) -> list[LogRecord]:
-    """All records of a topic in memory, the deleted ones as well."""
+    """All records of a topic in memory, including deleted ones."""
     return [
         LogRecord(number, found.offset, value_of(log.ids[topic], number, found.offset))
         for number, part in enumerate(log.topics[topic])
@@ -46,7 +46,7 @@ def everything_in(log: FakeLog, topic: str) -> list[LogRecord]:
 
 
 def everything_at(bootstrap: str, topic: str) -> list[LogRecord]:
-    """All records a broker holds of a topic, read by a stock consumer."""
+    """All records of a topic that a broker holds, read by a stock consumer."""
 
     def record(partition: int, message: Message) -> LogRecord:
         offset = message.offset()
@@ -57,7 +57,7 @@ def everything_at(bootstrap: str, topic: str) -> list[LogRecord]:
 
 
 def expected(windows: Iterable[FrozenWindow], records: Iterable[LogRecord], parser: Parser) -> list[LoadedRecord]:
-    """What the table and the dead letters hold when exactly these windows are loaded."""
+    """What table and dead letters hold if exactly these windows are loaded."""
     records = list(records)
     return sorted(
         LoadedRecord(window.interval.start, record.partition, record.offset, is_dead(parser, record.value))
@@ -69,7 +69,7 @@ def expected(windows: Iterable[FrozenWindow], records: Iterable[LogRecord], pars
 
 
 def found(engine: Engine, pipeline_name: str, table: str) -> list[LoadedRecord]:
-    """What they do hold."""
+    """What they actually hold."""
     dead = (
         'select w.starts_at, d."partition", d."offset", true from logbus.dead_letter d '
         "join logbus.window w on w.id = d.window_id where w.pipeline = :pipeline"

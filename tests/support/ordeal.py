@@ -1,7 +1,7 @@
-"""A cluster under load through one fault after another, and what its clients say of it.
+"""A cluster under load through one fault after another, judged by what its clients have recorded.
 
-The load is stock clients' (recorded_clients.py); the verdict is the checker's of the simulation, and that all replicas hold the same
-bytes in the end. How long nothing was acknowledged is reported and never asserted: it is the machine's as much as the broker's.
+The load comes from stock clients (recorded_clients.py). The simulation's checker judges their history, and all replicas must hold
+the same bytes in the end. How long nothing was acknowledged is reported but never asserted: it depends on the machine as well.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from tests.support.stored_batches import difference, stored_batches
 
 TOPIC = "ordeal"
 PARTITIONS = 3
-RATE = 400  # records a second of each producer: batches of a few records, and a history that is judged in seconds
+RATE = 400  # records per second and producer: batches of a few records, and a history that can be checked in seconds
 
 
 @dataclass
 class Ordeal:
-    """One run. `timings` are the faults, and the longest time that a partition took no write because of each."""
+    """One run. `timings` are the faults and, for each, the longest time without an acknowledged write to a partition."""
 
     cluster: RunningCluster
     seed: int
     history: History = field(default_factory=new_history)
     producers: list[RecordedProducer] = field(default_factory=list)
     timings: list[tuple[str, float]] = field(default_factory=list)
-    leads: int = 0  # how often a lead of a partition has begun
+    leads: int = 0  # how many leader epochs have begun, over all partitions
 
     def __post_init__(self) -> None:
         self._chance = Random(self.seed)
 
     @contextmanager
     def load(self) -> Iterator[None]:
-        """Two producers and a consumer, until the end of the block."""
+        """Run two producers and a consumer until the end of the block."""
         create_replicated(self.cluster, TOPIC, PARTITIONS)
         self.cluster.wait_until_healed(TOPIC)
         bootstrap = self.cluster.bootstrap
@@ -67,7 +67,7 @@ class Ordeal:
             yield
 
     def disturb(self, name: str, fault: Fault) -> None:
-        """Then all is mended and in sync again, and writes go on."""
+        """Cause the fault, end it, and wait until writes continue and all replicas are in sync."""
         began = self.history.now()
         self.history.add("fault", kind=name)
         fault(self.cluster, TOPIC, self._chance)
@@ -78,7 +78,7 @@ class Ordeal:
         self.timings.append((name, max(longest.values(), default=0.0)))
 
     def wait_for_writes(self, name: str = "the start") -> None:
-        """Until each producer has had an acknowledgement of every partition from now on."""
+        """Wait until each producer has got a new acknowledgement from every partition."""
         since = time.monotonic()
         waiting = {(producer.name, partition) for producer in self.producers for partition in range(PARTITIONS)}
         while waiting:
@@ -93,7 +93,7 @@ class Ordeal:
             time.sleep(0.02)
 
     def judge(self, keep: Path) -> Verdict:
-        """Read all, stop all brokers, compare their files. The history is written to `keep`, for whoever has to look into it."""
+        """Read everything, stop all brokers, compare their files. The history is written to `keep` for later analysis."""
         drain(self.history, self.cluster.bootstrap, TOPIC, partitions=PARTITIONS)
         self.cluster.wait_until_healed(TOPIC)
         self.leads = sum(state.leader_epoch + 1 for state in self.cluster.states(TOPIC).values())
@@ -111,14 +111,14 @@ class Ordeal:
 
 
 def create_replicated(cluster: RunningCluster, topic: str, partitions: int) -> None:
-    """A topic of as many replicas as there are brokers."""
+    """A topic with as many replicas as there are brokers."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=len(cluster.brokers))
     client.create_topics([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
 
 def report(ordeal: Ordeal, verdict: Verdict) -> str:
-    """What a run showed, in lines."""
+    """The result of a run, as lines of text."""
     kinds: dict[str, list[float]] = {}
     for name, seconds in ordeal.timings:
         kinds.setdefault(name, []).append(seconds)

@@ -1,11 +1,11 @@
-"""Pages of the documentation, taken apart: code blocks with the comment above them that says what they are.
+"""Pages of the documentation as code blocks, each with the comment above it that tells tests what it is.
 
     <!-- run -->                                            a test runs it
-    <!-- run in a terminal of its own until it says: X -->  it is started, and goes on when X has appeared
-    <!-- see -->                                            what the block run last has printed; ... stands for anything
+    <!-- run in a terminal of its own until it says: X -->  a test starts it, and continues once it has printed X
+    <!-- see -->                                            the output of the last block run; ... stands for anything
     <!-- dag: NAME.py -->, <!-- program: NAME.py -->        a file
 
-Readers see none of these comments, on a code host or in the site.
+Readers do not see these comments, neither on a code host nor on the site.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANYTHING = "..."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A code block of a page. `mark` is the comment above it, empty where there is none."""
+    """A code block of a page. `mark` is the comment above it, empty if there is none."""
 
     page: Path
     line: int
@@ -62,8 +62,8 @@ def words(text: str) -> list[list[str]]:
 
 
 def shows(printed: str, promised: str) -> bool:
-    """Whether what was printed is what a page promises. A line that is `...` stands for any lines, `...` in a line for any words or
-    for the rest of a word."""
+    """Whether the output is what a page promises. A line `...` stands for any lines, `...` within a line for any words or the
+    rest of a word."""
     pattern = "".join(line_pattern(line) for line in words(promised))
     return re.fullmatch(pattern, "".join(" ".join(line) + "\n" for line in words(printed))) is not None
 

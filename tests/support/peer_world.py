@@ -1,4 +1,4 @@
-"""Connections of one broker to others over real sockets, turned by hand, and scripted brokers at the other end."""
+"""Connections of one broker to others over real sockets, in a loop turned by the test, with scripted brokers at the other end."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ HELLO = 18
 
 
 class ScriptedPeer:
-    """A listening socket; the test accepts, reads requests and answers them as it likes."""
+    """A listening socket; the test accepts, reads requests and answers them as it wants."""
 
     def __init__(self, *, is_listening: bool = True) -> None:
-        """Without listening it has its port, so that it is nobody else's, and refuses whoever comes."""
+        """If it does not listen, it still occupies its port, where connections are refused."""
         self._listening = socket.socket()
         self._listening.settimeout(TIMEOUT_SECONDS)
         self._listening.bind(("127.0.0.1", 0))
@@ -41,14 +41,14 @@ class ScriptedPeer:
         return Endpoint(host="127.0.0.1", port=self.port)
 
     def is_greeted(self) -> bool:
-        """Whether somebody has connected and said something; it is left to be read."""
+        """Whether a client has connected and sent something, which stays unread."""
         if self.sock is None and _is_readable(self._listening):
             self.sock, _ = self._listening.accept()
             self.sock.settimeout(TIMEOUT_SECONDS)
         return self.sock is not None and _is_readable(self.sock)
 
     def read(self) -> tuple[int, int, int, bytes]:
-        """Api key, version, correlation id, and all behind the client id."""
+        """API key, version, correlation id, and everything after the client id."""
         (length,) = struct.unpack(">i", self._exactly(4))
         frame = self._exactly(length)
         api_key, version, correlation_id, name = struct.unpack_from(">hhih", frame)
@@ -69,7 +69,7 @@ class ScriptedPeer:
         self.sock = None
 
     def die(self) -> None:
-        """As a process does: nobody listens any more."""
+        """As a killed process: the port no longer listens."""
         self._listening.close()
         if self.sock is not None:
             self.sock.close()
@@ -86,7 +86,7 @@ class ScriptedPeer:
 
 
 class PeerWorld:
-    """Broker 1. What happens to its connections is in `events`, in order."""
+    """Broker 1. `events` records what happens to its connections, in order."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = ManualClock()
@@ -130,19 +130,19 @@ class PeerWorld:
             self.peers.work(now)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Turn until it holds; the clock stands still meanwhile."""
+        """Run turns until it holds; the clock does not move."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "it never came to be"
             self.turn(0.005)
 
     def reach(self, peer: ScriptedPeer, broker: int = 2) -> None:
-        """Connect, and be greeted."""
+        """Connect to a peer and complete the greeting."""
         self.peers.know({broker: peer.endpoint})
         self.reach_known(peer, broker)
 
     def reach_known(self, peer: ScriptedPeer, broker: int = 2) -> None:
-        """The same for one that is known: the kernel takes its time with each step, however short."""
+        """The same for a known peer; each step waits, because the kernel takes some time for it."""
         self.until(peer.is_greeted)
         peer.answer_greeting()
         self.until(lambda: self.peers.is_reached(broker))

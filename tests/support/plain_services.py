@@ -1,8 +1,8 @@
-"""Services of docker-compose.airflow.yml as plain processes: command, environment and health check are the file's own.
+"""Services of docker-compose.airflow.yml as plain processes, with the file's commands, environments and health checks.
 
-What a container would bring is put in their place: host names become 127.0.0.1, each port one that is free here, the image's
-directories become ours, its environment is read from the Dockerfile. PostgreSQL is the embedded server with the same settings, reached
-by its socket.
+What a container would provide is replaced: host names become 127.0.0.1, ports become free ports of this machine, the image's
+directories become ours, and its environment is read from the Dockerfile. PostgreSQL is the embedded server with the same
+settings, reached by its socket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PORTS = ("7077", "8080", "8081", "8082", "8974", "9092", "9308", "9404", "29092"
 
 
 class PlainServices:
-    """The services in a directory; a context manager that ends whatever was started."""
+    """The services in a directory; a context manager that stops all that were started."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
@@ -57,7 +57,7 @@ class PlainServices:
             self._postgres.stop()
 
     def url(self, port: str, path: str = "") -> str:
-        """Of the service that has that port in the file."""
+        """The URL of the service that has this port in the file."""
         return f"http://{HERE}:{self.ports[port]}{path}"
 
     def start_postgres(self) -> None:
@@ -77,17 +77,17 @@ class PlainServices:
             subprocess.run([str(script)], env={**environment, **reach}, check=True, capture_output=True)
 
     def start(self, name: str) -> SupervisedProcess:
-        """Starts the service and does not wait."""
+        """Starts the service without waiting for it."""
         return self._supervisor.start(self._program(name))
 
     def run(self, name: str) -> str:
-        """Runs a service that ends by itself; its output."""
+        """Runs a service to its end; returns its output."""
         program = self._program(name)
         self._supervisor.run(program, READY_SECONDS)
         return program.log_path.read_text()
 
     def wait_until_healthy(self, name: str, process: SupervisedProcess) -> None:
-        """Until the service's own health check, run as its own command, says so."""
+        """Waits until the service's health check from the file succeeds."""
         wait_until(lambda: self.health(name).returncode == 0, timeout_seconds=READY_SECONDS, what=name, processes=[process])
 
     def health(self, name: str) -> subprocess.CompletedProcess[str]:
@@ -98,7 +98,7 @@ class PlainServices:
         )
 
     def environment(self, name: str) -> dict[str, str]:
-        """The service's own over the image's, over the least that a process needs."""
+        """The service's variables over the image's, over the minimum that a process needs."""
         own = self._services[name].get("environment", {})
         found = {**image_environment(), **{key: filled(value, self.secrets) for key, value in own.items()}}
         replaced = {key: HERE if value in self._services else self.replaced(value) for key, value in found.items()}
@@ -111,7 +111,7 @@ class PlainServices:
         return [HERE if flag == "--host" else self.replaced(word) for flag, word in zip(flags, command, strict=False)]
 
     def replaced(self, text: str) -> str:
-        """Paths, hosts with ports, and ports of the containers become ours."""
+        """Replaces the containers' paths, hosts with ports, and ports with ours."""
         for theirs, ours in self._paths.items():
             text = text.replace(theirs, ours)
         if self._postgres is not None:
@@ -131,7 +131,7 @@ class PlainServices:
 
 
 def image_environment() -> Mapping[str, str]:
-    """What the Dockerfile's last ENV sets."""
+    """The variables that the Dockerfile's last ENV sets."""
     text = re.findall(r"^ENV ((?:.*\\\n)*.*)$", DOCKERFILE.read_text(), re.MULTILINE)[-1]
     pairs = dict(pair.split("=", 1) for pair in shlex.split(text.replace("\\\n", " ")))
     return {key: value.replace("$PATH", os.environ["PATH"]) for key, value in pairs.items()}

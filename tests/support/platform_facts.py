@@ -1,6 +1,6 @@
-"""What ledger, warehouse, broker and disk hold, asked by means that the pages do not use: plain SQL, the stock clients, the files.
+"""What ledger, warehouse, broker and disk hold, read by means that the pages do not use: plain SQL, stock clients, the files.
 
-Read once; what a page must show at an instant follows from it (tests/support/expected_hours.py).
+Read once; what a page must show at an instant is derived from it (tests/support/expected_hours.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLES = ("pipeline", "window", "window_range", "attempt", "dead_letter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """`stamps` are (offset, milliseconds) of every record there is, `size_bytes` those of its segments on the disk."""
+    """`stamps` are (offset, milliseconds) of every record, `size_bytes` is the size of its segments on disk."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """`tables` are those of the ledger, `rows` how many of each window and partition are in the pipeline's own table."""
+    """`tables` are the ledger's, `rows` counts the rows of each window and partition in the pipeline's table."""
 
     tables: Mapping[str, Sequence[Row]]
     rows: Mapping[tuple[int, int], int]
@@ -54,7 +54,7 @@ class Facts:
         return replace(self, topics={}, settings={}, groups={}, has_broker=False, worked_out={})
 
     def kept(self, name: str, work_out: Callable[[], Value]) -> Value:
-        """What takes long is worked out once."""
+        """Cache of values that are slow to compute."""
         if name not in self.worked_out:
             self.worked_out[name] = work_out()
         found: Value = self.worked_out[name]
@@ -106,7 +106,7 @@ def select(engine: Engine, query: str) -> list[Row]:
 
 
 def table_rows(engine: Engine, pipelines: Sequence[Row]) -> dict[tuple[int, int], int]:
-    """By window and partition; a pipeline that has loaded nothing has no table yet."""
+    """Row counts by window and partition; a pipeline that has loaded nothing has no table yet."""
     found = {}
     for row in pipelines:
         if not select(engine, f"select 1 from pg_tables where tablename = '{row['table_name']}'"):

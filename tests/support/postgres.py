@@ -1,4 +1,4 @@
-"""One embedded PostgreSQL for the whole test session, and a fresh database for each test that asks.
+"""One embedded PostgreSQL for the whole test session, and a new database for each test that needs one.
 
 In a conftest.py: `from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401`
 """
@@ -15,7 +15,7 @@ import psutil
 import pytest
 from logbus.warehouse.embedded import EmbeddedPostgres, running_postmaster
 
-# What is lost with the machine is not worth a flush in a test.
+# A test does not need its data to survive a crash of the machine.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 _numbers = itertools.count(1)
@@ -23,8 +23,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def server_directory() -> Iterator[Path]:
-    """Not one of pytest's own: under root the server runs as another account, and every pytest that starts closes pytest's
-    folders to others again."""
+    """Not one of pytest's directories: under root the server runs as another account, and every start of pytest makes its
+    directories inaccessible to other accounts."""
     with tempfile.TemporaryDirectory(prefix="logbus-test-", ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
@@ -37,18 +37,18 @@ def postgres_server(server_directory: Path) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def warehouse_url(postgres_server: EmbeddedPostgres) -> str:
-    """The URL of an empty database nobody else uses."""
+    """The URL of an empty database for this test only."""
     return postgres_server.create_database(f"test_{next(_numbers)}")
 
 
 @pytest.fixture
 def empty_warehouse_url(postgres_server: EmbeddedPostgres) -> str:
-    """The same, where `warehouse_url` stands for databases with a ledger (tests.support.databases)."""
+    """The same, for modules in which `warehouse_url` has a ledger (tests.support.databases)."""
     return postgres_server.create_database(f"test_{next(_numbers)}")
 
 
 def crash(server: EmbeddedPostgres) -> None:
-    """kill -9 for the server and all its sessions at once; it is up again, and has recovered, when this returns."""
+    """kill -9 the server and all its sessions at once; returns after the server is up again and has recovered."""
     pid = running_postmaster(server.data_directory)
     assert pid is not None
     postmaster = psutil.Process(pid)

@@ -12,7 +12,7 @@ TOOLS = Path(__file__).parents[2] / ".tools"
 
 
 def program_or_skip(name: str) -> str:
-    """Its path. Missing it skips the test with the reason, but fails on the build machine, which is meant to have it."""
+    """The program's path. If it is missing, the test is skipped, or fails in CI, which is meant to have it."""
     found = shutil.which(name)
     if found is None:
         reason = f"`{name}` is not installed"
@@ -23,6 +23,6 @@ def program_or_skip(name: str) -> str:
 
 
 def prometheus_tool_or_skip(name: str) -> str:
-    """`promtool`, `amtool` or `prometheus`: from PATH, or where scripts/test-tools.sh unpacks them."""
+    """`promtool`, `amtool` or `prometheus`, from where scripts/test-tools.sh unpacks them, or from PATH."""
     unpacked = TOOLS / "prometheus" / "usr" / "bin" / name
     return str(unpacked) if unpacked.exists() else program_or_skip(name)

@@ -1,4 +1,4 @@
-"""A real Prometheus over targets of this machine: what an expression of a dashboard or an alert says there."""
+"""A real Prometheus with targets on this machine, to evaluate expressions of dashboards and alerts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ READY_SECONDS = 60.0
 
 
 class PrometheusServer:
-    """Answers over HTTP, as it does to a dashboard."""
+    """Queries the server over HTTP, as a dashboard does."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The data of an answer; an HTTP error where the question makes no sense."""
+        """The data of an answer; raises an HTTP error for an invalid query."""
         query = f"?{urlencode(parameters)}" if parameters else ""
         return json.loads(fetch(f"{self._url}/api/v1/{path}{query}"))["data"]
 
@@ -36,7 +36,7 @@ class PrometheusServer:
         return found
 
     def health(self) -> dict[str, str]:
-        """By job whether its target is up; nothing while the server starts."""
+        """The health of each job's target; empty while the server starts."""
         try:
             return {one["labels"]["job"]: one["health"] for one in self.ask("targets")["activeTargets"]}
         except OSError:
@@ -45,7 +45,7 @@ class PrometheusServer:
 
 @contextmanager
 def prometheus(directory: Path, targets: Mapping[str, str], *rule_files: Path) -> Iterator[PrometheusServer]:
-    """Scrapes `targets` (host and port by job) every second, from when all of them are up."""
+    """A server that scrapes `targets` (host and port by job) every second; yielded once all of them are up."""
     port = free_port()
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},

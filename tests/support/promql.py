@@ -1,4 +1,4 @@
-"""Which metrics and labels a PromQL expression names. No parser: strings, ranges and function names taken away, names remain."""
+"""Which metrics and labels a PromQL expression names. Not a parser: strings, ranges and functions are removed, names remain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS = {"and", "or", "unless", "offset", "bool", "by", "without", "on", "ignori
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """`metrics` by name with the labels that their matchers name; `grouping` are the labels of by (...) and the like."""
+    """`metrics`: by name, the labels in their matchers; `grouping`: the labels of by (...) and the like."""
 
     metrics: dict[str, set[str]]
     grouping: set[str]

@@ -1,4 +1,4 @@
-"""What docs/protocol-support.md says about which client speaks which version, for the tests that watch them speak."""
+"""Which client uses which API versions, by docs/protocol-support.md, for the tests that observe clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROW = re.compile(r"\| (?P<key>\d+) \| \w+ \| [\d-]+ \| (?P<spoken>[^|]*) \|")
 
 
 def claims() -> dict[str, set[tuple[int, int]]]:
-    """Client to the keys and versions that the page says it speaks."""
+    """By client, the API keys and versions that it uses according to the page."""
     found: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for row in ROW.finditer(PAGE.read_text()):
         for claim in filter(None, row["spoken"].split(", ")):

@@ -1,4 +1,4 @@
-"""A socket that speaks Kafka frames and nothing more, for saying what no client library would."""
+"""A socket that sends and receives Kafka frames, for requests that no client library would send."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class RawClient:
         self.send_bytes(struct.pack(">i", len(payload)) + payload)
 
     def send_request(self, api_key: int, version: int, body: bytes, *, flexible: bool) -> int:
-        """Header version 1, or 2 where the API is flexible; the correlation id."""
+        """Sends it with header version 1, or 2 if the API version is flexible; returns the correlation id."""
         self._correlation_id += 1
         header = struct.pack(">hhih4s", api_key, version, self._correlation_id, 4, b"test") + (b"\0" if flexible else b"")
         self.send_frame(header + body)
         return self._correlation_id
 
     def receive_frame(self) -> bytes:
-        """The next response without its length; Closed when there is none."""
+        """The next response without its length; raises Closed if there is none."""
         (length,) = struct.unpack(">i", self._receive(4))
         return self._receive(length)
 
@@ -56,7 +56,7 @@ class RawClient:
         return frame[5 if flexible else 4 :]
 
     def is_closed_by_peer(self) -> bool:
-        """Wait for the end of the connection; False when bytes arrive instead."""
+        """Wait for the end of the connection; False if bytes arrive instead."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionError:

@@ -1,4 +1,4 @@
-"""A reader of a page: a fresh directory, every command in order, and what the page says one will see (pages.py)."""
+"""A reader of a page: a fresh directory, every command in order, and the output that the page promises (pages.py)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.pages import Block, shows
 
 TERMINAL = "run in a terminal of its own until it says: "
 SECONDS_MAX = 300.0  # of one command; nothing here is timed
-# `up` says where a port that it prefers is taken: here by a test beside this one, and no page can promise that.
+# `up` prints a note if a preferred port is taken: here by a concurrent test, which no page can promise.
 BUSY_PORT = re.compile(r"^note: port \d+ is taken by .*\n", re.MULTILINE)
-# Each block is a script; where it ends, directory and environment go on to the next, as in one terminal.
+# Each block is a script; its final directory and environment are passed on to the next, as in one terminal.
 SCRIPT = """set -euo pipefail
 {text}
 pwd >"$READER_LEFT.pwd"
@@ -28,7 +28,7 @@ env -0 >"$READER_LEFT.env"
 
 @dataclass
 class Terminal:
-    """A reader's terminal: a directory, an environment, and what was printed last."""
+    """A reader's terminal: a directory, an environment, and the last output."""
 
     directory: Path
     environment: dict[str, str]
@@ -68,7 +68,7 @@ class Terminal:
 
 @dataclass
 class OtherTerminal:
-    """A command that goes on in a terminal of its own."""
+    """A command that keeps running in another terminal."""
 
     block: Block
     log: Path
@@ -104,7 +104,7 @@ class OtherTerminal:
 
 
 def fresh_environment(home: Path) -> dict[str, str]:
-    """A reader's, behind `source .venv/bin/activate`."""
+    """A reader's environment, after `source .venv/bin/activate`."""
     kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "PYTHONPATH", "TMPDIR", "USER") if name in os.environ}
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {**kept, "PATH": programs, "HOME": str(home), "COLUMNS": "140", "PGCONNECT_TIMEOUT": "30"}

@@ -1,4 +1,4 @@
-"""A pipeline over a real broker and a real warehouse, without Spark between them, and the proof of what it loaded."""
+"""A pipeline from a real broker into a real warehouse, without Spark, and the check of what it has loaded."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_to
 
 _numbers = itertools.count(1)
 
-# Records of 2015 are old, and what is from the future is refused by default: here neither is deleted nor refused.
+# By default retention would delete records of 2015, and records from the future would be refused: not here.
 ANY_TIME = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1), "max.message.bytes": "8000000"}
 
 
 @dataclass
 class RealPipeline:
-    """One topic and one table of the same name. Hours are those of `tests.support.ledgers`."""
+    """One topic and a table of the same name. Hours are those of `tests.support.ledgers`."""
 
     bootstrap: str
     engine: Engine
@@ -78,7 +78,7 @@ class RealPipeline:
         client.delete_records([until])[until].result(TIMEOUT_SECONDS)
 
     def send(self, records: Iterable[tuple[float | int, bytes | None]], partition: int = 0, **settings: Any) -> None:
-        """Each with its hour of the day, or, if that is whole and large or negative, its timestamp in milliseconds."""
+        """Sends records, each with its hour of the day or, if that is an int below 0 or from 48 on, its timestamp in ms."""
         refused: list[KafkaError] = []
 
         def noted(error: KafkaError | None, message: Message) -> None:
@@ -116,13 +116,13 @@ class RealPipeline:
         return oracle.found(self.engine, self.name, self.name)
 
     def expected(self) -> Sequence[oracle.LoadedRecord]:
-        """What a stock consumer says the loaded windows hold."""
+        """What the loaded windows hold, as read by a stock consumer."""
         windows = [window for window in self.ledger.windows(self.name) if window.loaded_attempt is not None]
         parser = parser_for(self.parse, self.settings)
         return oracle.expected(windows, oracle.everything_at(self.bootstrap, self.name), parser)
 
     def hours_of(self, *offsets: int, partition: int = 0) -> list[datetime]:
-        """In which hours these records were loaded."""
+        """The hours into which these records were loaded."""
         at_offset = {(found.partition, found.offset): found.window_start for found in self.found()}
         return [at_offset[partition, offset] for offset in offsets]
 
@@ -148,5 +148,5 @@ def two_hours(broker: AnyBroker, engine: Engine) -> RealPipeline:
 
 
 def secrets(pipeline: RealPipeline) -> tuple[str, dict[str, Any]]:
-    """What an application finds in its environment."""
+    """The secrets that an application gets in its environment."""
     return pipeline.engine.url.render_as_string(hide_password=False), pipeline.client_config

@@ -1,4 +1,4 @@
-"""What a line alone says of its time, whatever others of its file are."""
+"""The time of a single line, regardless of the other lines of its file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Stamp
 
 
 def recognise(line: bytes, zone: tzinfo = UTC) -> Stamp:
-    """The answer of the first recogniser that knows the line; NO_STAMP when none does."""
+    """The stamp by the first recogniser that knows the line; NO_STAMP if none does."""
     found = (recogniser(line, TimeContext(zone)) for recogniser in RECOGNISERS.values())
     return next((stamp for stamp in found if stamp is not None), NO_STAMP)

@@ -1,8 +1,8 @@
-"""Stock clients of real brokers that write down what they asked for and were told, as the simulation's do (tests/sim/histories.py),
+"""Stock clients of real brokers that record their requests and answers as the simulation's clients do (tests/sim/histories.py),
 so that the same checker judges both.
 
-A client library decides by itself when it begins a new run of numbered batches: librdkafka takes a new epoch of its producer after
-some failovers, and sends again what it cannot know the fate of. So whether a record had to be stored exactly once is found out at
+A client library decides on its own when to start a new run of batch sequences: librdkafka bumps its producer's epoch after some
+failovers, and sends again batches whose fate it cannot know. So whether a record had to be stored exactly once is determined at
 the end, from the batches that hold it (`with_sessions`).
 """
 
@@ -22,7 +22,7 @@ from tests.sim.histories import Event, History
 from tests.support.stored_batches import StoredBatch
 
 DEADLINE_SECONDS = 60.0
-QUIET = {"log_level": 0}  # connections that are refused are what is wanted here
+QUIET = {"log_level": 0}  # refused connections are intended here
 PATIENT = {"reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20, "retry.backoff.max.ms": 200}
 
 
@@ -31,7 +31,7 @@ def new_history() -> History:
 
 
 class Recorder:
-    """A client with a thread of its own; it ends with the block. What it could not do is raised there."""
+    """A client in its own thread, which ends with the `with` block; the thread's exception is raised there."""
 
     def __init__(self, name: str, history: History) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class Recorder:
 
 
 class RecordedProducer(Recorder):
-    """Sends unique values to all partitions of a topic, drawn by chance, about so many a second."""
+    """Sends unique values to random partitions of a topic, about `rate` per second."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RecordedProducer(Recorder):
                 self._producer.poll(0)
                 self._stop.wait(ahead)
             elif ahead < -1.0:
-                began = time.monotonic() - number / self._rate  # what was missed while nobody answered is not made up for
+                began = time.monotonic() - number / self._rate  # do not catch up on what an outage held back
         assert self._producer.flush(DEADLINE_SECONDS) == 0
 
     def _send(self, number: int) -> None:
@@ -120,8 +120,8 @@ class RecordedProducer(Recorder):
 
 
 def offset_of(message: Message) -> int:
-    """Where a record was stored; -1 where the library does not know: the answer was lost, and a later batch of the producer is
-    acknowledged before this one has been sent again, which says that it is there."""
+    """Where a record was stored; -1 if the library does not know: the answer was lost, and a later batch of the producer was
+    acknowledged before this one was sent again, which proves that it is stored."""
     offset = message.offset()
     return -1 if offset is None else offset
 
@@ -145,7 +145,7 @@ class RecordedConsumer(Recorder):
             self._consumer.close()
 
     def take(self, messages: Sequence[Message]) -> None:
-        """Write down what came, a poll for each partition."""
+        """Record what was received, as one poll per partition."""
         found: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for message in messages:
             error = message.error()
@@ -164,7 +164,7 @@ FATAL = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET, KafkaErr
 
 
 def drain(history: History, bootstrap: str, topic: str, *, partitions: int) -> None:
-    """Somebody reads every partition from its start to its end, once all is over."""
+    """Read every partition from start to end with a last consumer, once everything is over."""
     reader = RecordedConsumer("last", history, bootstrap, topic, partitions=partitions)
     consumer = reader._consumer
     try:
@@ -182,7 +182,7 @@ def drain(history: History, bootstrap: str, topic: str, *, partitions: int) -> N
 
 
 def with_sessions(events: Iterable[Event], topic: str, stored: Mapping[int, Sequence[StoredBatch]]) -> list[Event]:
-    """The history, and for each send in which run of numbered batches it was stored, and whether in one only."""
+    """The history, with the run of batch sequences in which each send was stored, and whether in only one."""
     sessions: dict[tuple[int, str], list[str]] = defaultdict(list)
     for partition, batches in stored.items():
         for batch in batches:
@@ -204,7 +204,7 @@ def with_sessions(events: Iterable[Event], topic: str, stored: Mapping[int, Sequ
 
 
 def without_writes(events: Iterable[Event], since_us: int, until_us: int) -> dict[int, float]:
-    """For each partition the longest time within a span in which nothing was acknowledged, in seconds."""
+    """By partition, the longest time in seconds within a span in which nothing was acknowledged."""
     longest: dict[int, float] = {}
     last: dict[int, int] = {}
     partitions: dict[tuple[str, int], int] = {}
@@ -224,5 +224,5 @@ def without_writes(events: Iterable[Event], since_us: int, until_us: int) -> dic
 
 
 def names_of(anomalies: Iterable[Any]) -> str:
-    """The first few, for a failed test's text."""
+    """The first few, for a failed test's message."""
     return "\n".join(str(one) for one in list(anomalies)[:20])

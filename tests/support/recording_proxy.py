@@ -1,6 +1,6 @@
-"""A proxy before a broker that notes which versions of which APIs each client really sends.
+"""A proxy in front of a broker that records which versions of which APIs clients actually send.
 
-The broker must advertise the proxy's address, or clients go past it after their first answer.
+The broker must advertise the proxy's address, or clients bypass the proxy after their first answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADER = struct.Struct(">hhih")  # api key, version, correlation id, length of 
 
 
 class RecordingProxy:
-    """Listens at once; forwards to `target` when a client comes. `seen` is api key to versions."""
+    """Listens at once; connects to `target_port` when a client connects. `seen`: by API key, the versions."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -35,7 +35,7 @@ class RecordingProxy:
             _end(sock)
 
     def take(self) -> dict[int, set[int]]:
-        """What was seen since the last time."""
+        """What was seen since the last call."""
         seen, self.seen = self.seen, defaultdict(set)
         return dict(seen)
 
@@ -47,7 +47,7 @@ class RecordingProxy:
                 return
             try:
                 broker = socket.create_connection(("127.0.0.1", self.target_port))
-            except OSError:  # the broker is down: so are we, for this client
+            except OSError:  # the broker is down, so the client gets no connection
                 _end(client)
                 continue
             self._sockets += [client, broker]
@@ -56,7 +56,7 @@ class RecordingProxy:
 
     def _forward_requests(self, client: socket.socket, broker: socket.socket) -> None:
         stream = client.makefile("rb")
-        with suppress(OSError):  # a client that resets its connection has ended it, and so has a broker
+        with suppress(OSError):  # a reset by client or broker ends the connection too
             while len(length := stream.read(4)) == 4:
                 frame = stream.read(int.from_bytes(length, "big"))
                 if len(frame) < int.from_bytes(length, "big"):

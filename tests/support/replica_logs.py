@@ -1,4 +1,4 @@
-"""Logs that hold what a leader sent, and a disk whose power goes after a given number of changes."""
+"""Logs that hold what a leader sent, and a disk whose power fails after a given number of changes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.logs import open_log
 
 
 class PowerCut(BaseException):
-    """Nothing of the process goes on after it."""
+    """No code of the process runs after it."""
 
 
 class CountingDisk(ForgetfulDisk):
-    """Counts what is changed or synced while it is `armed`, and lets the power go after `last` such steps."""
+    """Counts changes and syncs while it is `armed`, and lets the power fail after `last` such steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class CountingDisk(ForgetfulDisk):
 
 
 class Sent(NamedTuple):
-    """One batch of a leader: how many offsets compaction has left out before it, its epoch and its producer's next records."""
+    """One batch of a leader: how many offsets compaction has removed before it, its epoch, its producer, its record count."""
 
     gap: int
     epoch: int
@@ -97,7 +97,7 @@ class Sent(NamedTuple):
 
 
 class Replica:
-    """A partition that follows: what its log should hold is in `batches`."""
+    """A follower's partition; `batches` are what its log should hold."""
 
     def __init__(self, directory: Path, disk: CountingDisk | None = None, **options: Any) -> None:
         self.directory = directory
@@ -116,7 +116,7 @@ class Replica:
         return self.partition.log
 
     def take(self, *sent: Sent) -> None:
-        """One answer of the leader."""
+        """Append the batches of one answer of the leader."""
         data, offset = bytearray(), self.log.end_offset
         for row in sent:
             sequence = self.sequences.get(row.producer, 0)
@@ -135,7 +135,7 @@ class Replica:
             self.partition.producers.apply(header)
 
     def cut(self, begin: Callable[[PartitionLog], TruncationTicket], last: int | None = None) -> TruncationTicket:
-        """Begin and run a cut; PowerCut after `last` steps."""
+        """Begin and run a truncation; raises PowerCut after `last` steps."""
         ticket = begin(self.log)
         with self.disk.armed(last):
             ticket.run()
@@ -144,7 +144,7 @@ class Replica:
         return ticket
 
     def keep_what_is_within(self) -> None:
-        """Batches before the log's start or beyond its end are not there any more."""
+        """Drop batches before the log start offset or beyond the log end offset."""
         start, end = self.log.log_start_offset, self.log.end_offset
         self.batches = [
             one for one in self.batches if start <= read_header(one).base_offset and read_header(one).next_offset <= end
@@ -159,7 +159,7 @@ def _numbered(producer: int, sequence: int) -> dict[str, int]:
 
 
 def producers_of(batches: Sequence[bytes]) -> dict[int, ProducerState]:
-    """What these batches say of their producers."""
+    """The producer states that follow from these batches."""
     states = ProducerStates()
     for batch in batches:
         states.apply(read_header(batch))
@@ -167,7 +167,7 @@ def producers_of(batches: Sequence[bytes]) -> dict[int, ProducerState]:
 
 
 def epochs_of(batches: Sequence[bytes]) -> list[tuple[int, int]]:
-    """What these batches say of leader epochs."""
+    """The leader epochs that follow from these batches."""
     epochs = LeaderEpochs()
     for batch in batches:
         header = read_header(batch)

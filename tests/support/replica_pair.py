@@ -1,5 +1,5 @@
-"""Two brokers that replicate partitions to each other, with real logs: who leads is decided elsewhere and learnt late, and what
-they send each other is delivered late or lost."""
+"""Two brokers that replicate partitions to each other, with real logs: leaders are elected elsewhere and learnt late, and
+messages between the two are delivered late or lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOTH = (0, 1)
 
 
 class Link:
-    """The connection from one broker to the other: implements `replication.peers.Peers` for it. A message goes when it is told."""
+    """The connection from one broker to the other; implements `replication.peers.Peers`. The test delivers each message."""
 
     def __init__(self, source: PairedBroker) -> None:
         self.due = math.inf
@@ -103,7 +103,7 @@ class Link:
 
 
 class PairedBroker:
-    """One of the two: leads what it has learnt that it leads, and follows the rest."""
+    """One of the two: leads the partitions it has learnt that it leads, and follows the rest."""
 
     def __init__(self, me: int, directory: Path, partition_count: int, clock: ManualClock) -> None:
         self.me = me
@@ -141,7 +141,7 @@ class PairedBroker:
         self.partitions[led.index].visible_offset = led.progress.visible_offset
 
     def learn(self, index: int, leader: int, epoch: int) -> None:
-        """Who leads; nothing happens where that is known."""
+        """Learn a partition's leader; no effect if it is known already."""
         partition, replica = self.partitions[index], self.replicas[index]
         if epoch == partition.leader_epoch and (partition.is_led or partition.leader >= 0):
             return
@@ -200,7 +200,7 @@ class PairedBroker:
         self.helpers.drain()
 
     def content(self, index: int, start_offset: int, end_offset: int) -> bytes:
-        """Of the whole batches between two offsets."""
+        """The bytes of the whole batches between two offsets."""
         found = []
         for batch in self.partitions[index].log.batches_from(start_offset):
             base_offset = int.from_bytes(batch[:8], "big")

@@ -1,4 +1,4 @@
-"""Other replicas as a test says that they are: what the followers of a partition have written and flushed."""
+"""Other replicas as a test defines them: what the followers of a partition have written and flushed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.engine import Harness, batch
 
 
 class ScriptedWatermarks:
-    """One follower in sync; it has what `others_have` says, and nothing before that."""
+    """One in-sync follower; it has what `others_have` was called with, and nothing before that."""
 
     def __init__(self) -> None:
         self.wanted_by: list[Partition] = []
@@ -30,7 +30,7 @@ class ScriptedWatermarks:
 
 
 def append(broker: Harness, partition: Partition, batches: int = 1) -> None:
-    """One turn that writes so many batches of a record each."""
+    """One turn that writes `batches` batches of one record each."""
     byte_count = 0
     for _ in range(batches):
         raw = batch(b"a")

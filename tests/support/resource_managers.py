@@ -1,11 +1,11 @@
 """Cluster managers that answer as the real ones do, and the programs that Airflow's Spark provider starts on a worker.
 
-`spark-submit` and `yarn` on PATH hand their command line to a `Cluster` in the test's process, print what it says and end as it
-says. The same server is the REST interface of a standalone master, YARN's ResourceManager and the API server of Kubernetes, as far
-as the provider asks them (its hook `SparkSubmitHook`). The lines that are printed are those of Spark 4.1 that the provider looks for;
-tests/soak/test_real_spark_submit.py holds them against a real spark-submit, which takes this server for Kubernetes, too.
+`spark-submit` and `yarn` on PATH pass their command line to a `Cluster` in the test's process, print the lines it returns and
+exit with its status. The same server is the REST interface of a standalone master, YARN's ResourceManager and Kubernetes' API
+server, as far as the provider uses them (its hook `SparkSubmitHook`). The lines printed are those of Spark 4.1 that the provider
+expects; tests/soak/test_real_spark_submit.py compares them with a real spark-submit, which takes this server for Kubernetes, too.
 
-A driver's work is a function of the test: it is called where a real driver would have run by then, with the application's
+A driver's work is a function of the test: it is called at the point where a real driver would have run, with the application's
 arguments, and returns its exit status. So a test decides what happens while a driver runs, in this process and without waiting.
 """
 
@@ -31,12 +31,12 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider_hook
 from airflow.providers.apache.spark.operators import spark_submit as provider_operator
 
-NAMESPACE = "spark"  # the only one in which the provider finds the name of a pod in what spark-submit says without waiting
+NAMESPACE = "spark"  # the only one in which the provider finds the pod's name in the output of a spark-submit that does not wait
 SECONDS_MAX = 30.0
 
 PROGRAMS = ("spark-submit", "yarn")
 
-# What it was started with goes to the cluster; the last line of the answer is its exit status.
+# Sends its arguments to the cluster; the last line of the answer is its exit status.
 PROGRAM = """#!{python} -SE
 import http.client, json, os, sys
 connection = http.client.HTTPConnection("127.0.0.1", {port})
@@ -75,18 +75,18 @@ Work = Callable[[Sequence[str]], int]
 
 @dataclass
 class Driver:
-    """One that was submitted. Its exit status is None until it has run; one that was killed or deleted never ends well."""
+    """A submitted driver. Its exit status is None until it has run; a killed or deleted one never succeeds."""
 
     id: str
     arguments: list[str]
     exit_status: int | None = None
     is_gone: bool = False
-    pod: dict[str, Any] = field(default_factory=dict)  # as spark-submit made it, where a real one did
+    pod: dict[str, Any] = field(default_factory=dict)  # as a real spark-submit has created it, if one did
 
 
 @dataclass
 class Cluster:
-    """Drivers by their ids, in the order in which they were submitted; which of them somebody had ended; and what was started."""
+    """Drivers by id, in the order of their submission; the ids of those killed; and the command lines of programs started."""
 
     manager: Manager
     work: Work
@@ -112,7 +112,7 @@ class Cluster:
         return driver
 
     def ended(self, driver: Driver) -> int:
-        """Its exit status, once it has done its work."""
+        """Run the driver's work if it has not run yet, and return its exit status."""
         if driver.exit_status is None:
             driver.exit_status = self.work(driver.arguments)
         return 143 if driver.is_gone else driver.exit_status
@@ -136,10 +136,10 @@ class Cluster:
         }[self.manager]
         return json.dumps({"conn_type": "spark", "host": master, "extra": extra})
 
-    # What the programs say
+    # Output of the programs
 
     def run_program(self, name: str, command: list[str]) -> Iterator[str]:
-        """The lines of a program; the last is `exit STATUS`."""
+        """The lines that a program prints; the last is `exit STATUS`."""
         self.commands.append([name, *command])
         if name == "yarn":
             self.kill(command[command.index("-kill") + 1])
@@ -191,7 +191,7 @@ class Cluster:
         yield f"\t exit code: {status}"
         yield "exit 0"  # whatever became of the driver
 
-    # What the servers answer
+    # Answers of the servers
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """HTTP status and JSON."""
@@ -210,7 +210,7 @@ class Cluster:
             case "POST", ["api", "v1", "namespaces", _, "pods"]:
                 return self.create_pod(body)
             case "PATCH", ["api", "v1", "namespaces", *_]:
-                return 200, body  # what the pod needs beside it: a service, a map of settings
+                return 200, body  # what the pod needs besides: a service, a config map
             case "GET", ["api", "v1", "namespaces", _, "pods"]:
                 return 200, [{"type": "MODIFIED", "object": self.pod(driver_id)[1]} for driver_id in self.drivers]
             case "GET", ["api", "v1", "namespaces", _, "pods", driver_id]:
@@ -258,7 +258,7 @@ class Cluster:
 
 
 def application_arguments(command: Sequence[str]) -> list[str]:
-    """What stands behind the program on spark-submit's command line."""
+    """What follows the program on spark-submit's command line."""
     program = next(
         number for number, word in enumerate(command) if word.endswith((".py", ".jar")) and command[number - 1][:2] != "--"
     )
@@ -281,15 +281,15 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        if isinstance(answer, list):  # what a watch of Kubernetes sees, an event a line
+        if isinstance(answer, list):  # a watch of Kubernetes, one event per line
             self.wfile.write(b"".join(json.dumps(event).encode() + b"\n" for event in answer))
         else:
-            self.wfile.write(json.dumps(answer, indent=2, separators=(",", " : ")).encode())  # a field a line, as Spark writes it
+            self.wfile.write(json.dumps(answer, indent=2, separators=(",", " : ")).encode())  # one field per line, like Spark
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
 
     def say(self, line: str) -> None:
-        """To a program that may have been killed meanwhile."""
+        """Send a line to a program that may have been killed by now."""
         try:
             self.wfile.write(line.encode() + b"\n")
             self.wfile.flush()
@@ -310,7 +310,7 @@ class ApiException(Exception):
 
 @dataclass
 class CoreApi:
-    """The two requests that the provider makes by the client of Kubernetes, which is no dependency of ours, over HTTP."""
+    """The two requests that the provider makes through the Kubernetes client, which logbus does not depend on, over HTTP."""
 
     port: int
 
@@ -358,14 +358,14 @@ def running(
 
 
 class TaskStateStore(dict[str, Any]):
-    """What Airflow keeps for a task over its tries and clears."""
+    """What Airflow keeps for a task across tries and clears."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
 
 
 def wait_until(holds: Callable[[], Any]) -> None:
-    """What another thread or process is about to do."""
+    """Wait for what another thread or process is about to do."""
     deadline = time.monotonic() + SECONDS_MAX
     while not holds():
         assert time.monotonic() < deadline, "it did not come to that in time"

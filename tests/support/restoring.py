@@ -1,4 +1,4 @@
-"""A broker whose data can be copied, and put back: what it acknowledged in between is gone.
+"""A broker whose data can be backed up and restored: records acknowledged in between are lost.
 
 In a conftest.py: `from tests.support.restoring import restorable  # noqa: F401`
 """
@@ -15,7 +15,7 @@ from benchmarks.peers.logbus import LogbusBroker
 
 
 class RestorableBroker:
-    """A broker whose data can be copied, and put back."""
+    """A broker whose data can be backed up and restored."""
 
     def __init__(self, directory: Path) -> None:
         self.server, self.copy = LogbusBroker(directory / "broker"), directory / "copy"

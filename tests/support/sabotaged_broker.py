@@ -1,4 +1,4 @@
-"""The test's side of `tests.support.saboteur`: a broker as any other, to which orders may be given."""
+"""The test's side of `tests.support.saboteur`: a broker like any other, which can be given orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.broker import LogbusBroker
 from tests.support.saboteur import BEFORE
 
 TIMEOUT_SECONDS = 20.0
-# How long what has failed is left alone, before it is tried again.
+# How long failed work rests before it is tried again.
 SHORT_PAUSES = (
     "broker.partitions.cleaner:REST_SECONDS_MIN=0.2",
     "broker.partitions.cleaner:REST_SECONDS_MAX=0.5",
@@ -25,7 +25,7 @@ SHORT_PAUSES = (
 
 
 class SabotagedBroker(LogbusBroker):
-    """Started with wrappers around `steps`. Its health is served on a port of its own."""
+    """Started with wrappers around `steps`. Serves its health on a separate port."""
 
     def __init__(self, directory: Path, *, settings: dict[str, str] | None = None, steps: Sequence[str] = ()) -> None:
         self.health_port = free_port()
@@ -55,7 +55,7 @@ class SabotagedBroker(LogbusBroker):
     # Orders
 
     def fail(self, what: str, where: str = "", *, error: str, skip: int = 0, times: int = 1, when: str = BEFORE) -> None:
-        """The calls of `what` that come now, but for the first `skip`, raise `error`."""
+        """The next `times` calls of `what`, after the first `skip`, raise `error`."""
         self._order("fail", what=what, where=where, error=error, skip=skip, times=times, when=when)
 
     @property
@@ -64,11 +64,11 @@ class SabotagedBroker(LogbusBroker):
         return sum(self._order("left"))
 
     def forget(self) -> None:
-        """Nothing is to fail any more."""
+        """Drop all orders: nothing fails from now on."""
         self._order("forget")
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """How often each place was called since this was asked last."""
+        """How often each call was made since the last request for counts."""
         return Counter({(what, where): count for what, where, count in self._order("counts")})
 
     def _order(self, do: str, **details: Any) -> Any:
@@ -81,7 +81,7 @@ class SabotagedBroker(LogbusBroker):
         assert line, f"the broker has ended with status {process.wait()}"
         return json.loads(line)
 
-    # What it says about itself
+    # Its health and log
 
     def health(self) -> tuple[int, str]:
         """Status and text of /health."""
@@ -92,7 +92,7 @@ class SabotagedBroker(LogbusBroker):
             return refused.code, refused.read().decode()
 
     def log_since(self, position: int) -> str:
-        """What was logged behind `position` bytes."""
+        """What was logged after the first `position` bytes."""
         with self.log_path.open("rb") as log:
             log.seek(position)
             return log.read().decode(errors="replace")

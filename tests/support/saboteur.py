@@ -1,22 +1,23 @@
 """A broker that fails on order: `python -m tests.support.saboteur [--step MODULE:NAME]... [--set MODULE:NAME=N]... serve ...`.
 
-It is `python -m broker` with a file system between the node and the disk that counts every call and refuses those it was told to
-refuse, and with wrappers around the named functions (`broker.engine:Engine.end_turn`) that raise what they were told to raise.
-Nothing else differs from the real process, the same loop, threads, sockets and signals, but for constants that are `--set`: pauses
-that are a minute long in life.
+It is `python -m broker` with a file system between the node and the disk that counts every call and fails those it was ordered to
+fail, and with wrappers around the named functions (`broker.engine:Engine.end_turn`) that raise what they were ordered to raise.
+Otherwise it is the real process, with the same loop, threads, sockets and signals, except for constants that are `--set`: pauses
+that last a minute in production.
 
 Orders arrive as lines of JSON on stdin, and each is answered by a line on stdout (the log goes to stderr):
 
     {"do": "fail", "what": "sync_data", "where": "plain/*.log", "error": "EIO", "skip": 2, "times": 1, "when": "before"}
-    {"do": "left"}      how many calls of each order are still to be refused
-    {"do": "forget"}    all orders
+    {"do": "left"}      how many calls of each order have yet to fail
+    {"do": "forget"}    drop all orders
     {"do": "counts"}    how often each (what, where) was called since the last "counts"
 
-`what` is a method of FileSystem, `flush_in_kernel` (storage/kernel_sync.py), or a step. `where` is a pattern of fnmatch for the kind
-of file (`kind_of`), and empty for a step. "before" raises instead of the call, "after" when it has done its work, and "partly" has
-`write_some` write a part and raise at the call for the rest, which is what a full disk does.
+`what` is a method of FileSystem, `flush_in_kernel` (storage/kernel_sync.py), or a step. `where` is an fnmatch pattern for the
+kind of file (`kind_of`), and empty for a step. "before" raises instead of the call, "after" once it has done its work, and
+"partly" has `write_some` write a part and raise at the call for the rest, which is what a full disk does.
 
-A thread reads the orders, so they arrive while the loop is busy. When stdin ends the test is gone, and so is this process.
+A thread reads the orders, so they take effect while the loop is busy. When stdin ends, the test has ended, and so does the
+process.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
         for name in ("ENOSPC", "EIO", "EMFILE", "EACCES")
     },
 }
-# What a broker asks for once, before it serves, or what cannot fail.
+# Called once, before the broker serves, or unable to fail.
 NOT_SABOTAGED = {"lock", "is_locked", "is_directory"}
 CALLS = [name for name in vars(FileSystem) if not name.startswith("_") and name not in NOT_SABOTAGED]
 
@@ -63,7 +64,7 @@ _PARTITION = re.compile(r"(?P<topic>.+?)[.\d]*-\d+(?P<fate>\.[0-9a-f]{32}-(?:del
 
 @dataclass(slots=True, kw_only=True)
 class Order:
-    """The calls that match, but for the first `skip` of them, raise `error` `times` times."""
+    """Matching calls raise `error`, `times` times, after the first `skip` of them have passed."""
 
     what: str
     where: str
@@ -74,7 +75,7 @@ class Order:
 
 
 class Orders:
-    """What is to fail, and what was called; any thread."""
+    """What is to fail, and what was called. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,7 +83,7 @@ class Orders:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def called(self, what: str, where: str = "") -> Order | None:
-        """Count a call; the order that it is to fail by, if there is one."""
+        """Count a call and return the order that makes it fail, if any."""
         with self._lock:
             self._counts[what, where] += 1
             for order in self._orders:
@@ -95,7 +96,7 @@ class Orders:
         return None
 
     def obey(self, line: str) -> object:
-        """Take one line of orders; what to answer."""
+        """Execute one line of orders and return the answer to it."""
         order = json.loads(line)
         with self._lock:
             match order.pop("do"):
@@ -115,8 +116,8 @@ class Orders:
 
 
 def kind_of(path: Path, root: Path) -> str:
-    """A file's place in the data directory without what differs from one such file to the next: plain-3/00000000000000000042.log
-    is plain/*.log, made.17-0 is made/, and the data directory is empty."""
+    """A file's path in the data directory without what differs between files of its kind: plain-3/00000000000000000042.log
+    becomes plain/*.log, made.17-0 becomes made/, and the data directory itself the empty string."""
     if path.is_relative_to("/proc/self/fd"):  # a pinned directory, or a file in one
         path = path.resolve()
     if not path.is_relative_to(root):
@@ -129,7 +130,7 @@ def kind_of(path: Path, root: Path) -> str:
 
 
 class SabotagedFileSystem(FileSystem):
-    """Every call goes through `Orders` first. Those that a call makes itself (write_bytes writes and syncs) count as well."""
+    """Every call goes through `Orders` first, including the calls it makes in turn (write_bytes writes and syncs)."""
 
     def __init__(self, orders: Orders, root: Path) -> None:
         self.orders = orders
@@ -164,7 +165,7 @@ for _name in CALLS:
 
 
 def sabotage_kernel(filesystem: SabotagedFileSystem) -> None:
-    """The flush that the kernel does by itself takes no call of the file system: its outcome is replaced."""
+    """A flush by KernelSync makes no call of the file system, so its outcome is replaced."""
     sync = KernelSync.sync
 
     def sabotaged(self: KernelSync, file: OpenFile, then: Callable[[OSError | None], None]) -> bool:
@@ -179,7 +180,7 @@ def sabotage_kernel(filesystem: SabotagedFileSystem) -> None:
 
 
 def sabotage_step(orders: Orders, step: str) -> None:
-    """Wrap the function before anything is built, so that who keeps a reference to it keeps the wrapper."""
+    """Wrap the function before anything is built, so that every stored reference to it is one to the wrapper."""
     module, _, path = step.partition(":")
     *owners, name = path.split(".")
     owner: Any = importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""A sabotaged broker with clients at work, kept from one case of a test to the next, and set up again where a case has spoilt it."""
+"""A sabotaged broker with clients at work, kept from one case of a test to the next, and set up anew after a failed case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.workload import BUSY, KEYED, TRIMMED, Place, Workload
 
 SECONDS_MAX = 20.0
 DEFECT = "defect of the broker"
-# Calls by which a broker's own work is known to go on: compaction, retention, checkpoints.
+# Calls that prove that the broker's background work continues: compaction, retention, checkpoints.
 OWN_WORK = {
     ("open", f"{KEYED}/*.log.cleaned"),
     ("rename", f"{TRIMMED}/*.log"),
@@ -23,8 +23,8 @@ OWN_WORK = {
 
 
 class Scene:
-    """`with scene as (broker, workload, bystanders)` around each case: all works when it begins. A case that fails strikes the
-    scene, so that the next one does not fail for its reasons."""
+    """`with scene as (broker, workload, bystanders)` around each case: everything works at its start. A failed case strikes the
+    scene, so that the next case does not fail because of it."""
 
     def __init__(self, directory: Path, *, steps: Sequence[str] = (), settings: dict[str, str] | None = None) -> None:
         self._directory = directory
@@ -59,14 +59,14 @@ class Scene:
             self.broker.stop()
 
     def all_is_well(self) -> list[Place]:
-        """Assert that what failed works again, and that nothing promised is lost: by itself, but for partitions that are offline
-        until a restart. Those must be said to be, and are returned."""
+        """Assert that everything works again without help, and that nothing promised is lost, except for partitions that stay
+        offline until a restart. /health must report those, and they are returned."""
         broker, workload = self.broker, self.workload
         pid = broker.pid
         offline = workload.offline()
         if offline:
             assert health(broker)[0] == 503, f"{offline} are offline, and /health does not say so"
-            workload.round()  # the others are served on
+            workload.round()  # the others are still served
             assert (broker.pid, broker.alive) == (pid, True)
             workload.disconnect()
             broker.restart()
@@ -94,7 +94,7 @@ class Scene:
 
 
 def health(broker: SabotagedBroker) -> tuple[int, str]:
-    """What it says; status 0 where that very connection was lost."""
+    """Status and text of /health; status 0 if the connection was lost."""
     try:
         return broker.health()
     except (OSError, urllib.error.URLError) as lost:

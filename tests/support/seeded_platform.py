@@ -1,11 +1,11 @@
-"""A platform in every state that the pages know, made as a platform gets there: by producing, freezing, loading, auditing, failing
-and deleting, through the real broker, ledger and warehouse. Only Spark is left out: the driver's and the tasks' own code run here.
+"""A platform in every state that the pages can show, reached as in production: by producing, freezing, loading, auditing, failing
+and deleting, through the real broker, ledger and warehouse. Only Spark is left out: the code of driver and tasks runs in process.
 
-    access_log    every hour audited, but one with dead letters, and the last one loaded and not yet audited
-    app_events    an attempt is at work, three hours wait behind it
-    payments      an attempt has failed, two hours wait behind it
+    access_log    every hour audited, except one with dead letters and the last one, loaded but not yet audited
+    app_events    an attempt is running, three later hours wait
+    payments      an attempt has failed, two later hours wait
     clickstream   an hour has lost records before it was loaded, the next ones expire soon, the others wait
-    search        every hour in, small
+    search        every hour loaded, small
     crashes       a topic without records
 """
 
@@ -41,15 +41,15 @@ PARTITIONS = 2
 DAY_HOURS = 24
 SCRIPT = '<script>alert("not a line of a log")</script>'
 NOT_LINES = (SCRIPT, "10.0.2.19 - - [21/Nov/2026:1", '{"level": "warn", "message": "json among lines"}')
-RETENTION_HOURS = 24  # of clickstream: what is older than three quarters of it is about to expire
+RETENTION_HOURS = 24  # of clickstream: hours older than three quarters of it expire soon
 HOLDS_ALL = {"retention.ms": "-1"}
-HEAD = timedelta(minutes=6)  # after an hour's end, when it is loaded
+HEAD = timedelta(minutes=6)  # from an hour's end to its load
 TAKES = timedelta(seconds=31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """How one pipeline has come where it is. Hours are counted backwards: 0 is the open one."""
+    """How one pipeline got into its state. Hours are counted backwards: 0 is the open one."""
 
     name: str
     per_hour: int
@@ -59,7 +59,7 @@ class Story:
     audited_until: int = 1
     failed: int | None = None
     running: int | None = None
-    cut: int | None = None  # the hour in whose middle the log now begins
+    cut: int | None = None  # the hour in whose middle the log start offset now is
     has_dag: bool = True
     config: Mapping[str, str] = field(default_factory=lambda: HOLDS_ALL)
 
@@ -84,7 +84,7 @@ FAILURE = "SparkException: Job aborted due to stage failure: Task 3 in stage 0.0
 
 @dataclass
 class SeededPlatform:
-    """What was made. `now` is when; hours are given by how long ago they began."""
+    """The platform as of `now`; hours are given by how many hours ago they began."""
 
     bootstrap: str
     engine: Engine
@@ -122,8 +122,8 @@ class SeededPlatform:
         self.leave_unloaded(story)
 
     def produce(self, story: Story, hours: Sequence[int]) -> None:
-        """Records of these hours, in waves of a day, spread over the partitions and, but for the open hour, over the hour. How many
-        depends on how long ago it was, never on the time of day: every run has the same figures."""
+        """Records of these hours, in daily waves, spread over the partitions and, except in the open hour, over the hour. How
+        many depends on how long ago the hour was, never on the time of day, so that every run has the same figures."""
         producer = Producer({**self.client_config, "linger.ms": 20})
         for hours_ago in hours:
             start = self.start(hours_ago)
@@ -139,7 +139,7 @@ class SeededPlatform:
         assert producer.flush(TIMEOUT_SECONDS) == 0
 
     def freeze(self, story: Story, hours_ago: int) -> None:
-        """As soon as the hour was over."""
+        """Freeze an hour, as of its end."""
         start = self.start(hours_ago)
         self.ledger.freeze_or_get(story.name, Interval(start, start + HOUR), self.log, start + HOUR)
 
@@ -151,12 +151,12 @@ class SeededPlatform:
         return attempt
 
     def load(self, story: Story, hours: Sequence[int], try_number: int = 1) -> None:
-        """What each hour's own run did, when it did it; by one application, because a reader for each hour takes its time."""
+        """What each hour's own run would have done, at its time; in one application, since a reader per hour would be slow."""
         loaded_at = {hours_ago: min(self.start(hours_ago) + HOUR + HEAD, self.now) for hours_ago in hours}
         for hours_ago in hours:
             self.freeze(story, hours_ago)
         tokens = [self.begin(story, hours_ago, at - TAKES, try_number).token for hours_ago, at in loaded_at.items()]
-        times = list(loaded_at.values())  # the windows are committed in their order, and each is reported before the next
+        times = list(loaded_at.values())  # windows are committed in order, and each is reported before the next
 
         def go_on(outcome: WindowOutcome) -> None:
             times[:] = times[1:] or times
@@ -190,16 +190,16 @@ class SeededPlatform:
             self.begin(story, story.running, self.now)
 
     def cut_log(self, topic: str, hours_ago: int) -> None:
-        """Deletes the records up to the middle of the hour's range, as a retention that did not wait would."""
+        """Delete the records up to the middle of the hour's range, as retention would if it did not wait for loads."""
         window = self.ledger.window(topic, self.start(hours_ago))
         until = [TopicPartition(topic, part.partition, (part.start_offset + part.end_offset) // 2) for part in window.ranges]
-        client = admin(self.bootstrap)  # kept: its answers end with it
+        client = admin(self.bootstrap)  # kept alive: its futures end with it
         for deleted in client.delete_records(until).values():
             deleted.result(TIMEOUT_SECONDS)
 
     def group(self, name: str, topic: str, *, commits: bool) -> Consumer:
-        """A group with one member, which has read half of what there is."""
-        # It polls no more once it has its partitions, and is to stay a member for as long as anybody looks.
+        """A group with one member, which has committed half of each partition if `commits`."""
+        # It does not poll again once it has its partitions, but must stay a member until the platform is closed.
         settings = {"group.id": name, "client.id": f"{name}-1", "enable.auto.commit": False, "max.poll.interval.ms": DAY_MS}
         consumer = Consumer({**self.client_config, **settings})
         consumer.subscribe([topic])
@@ -234,7 +234,7 @@ def seeded(
     now: datetime | None = None,
     more: Callable[[SeededPlatform], None] = lambda platform: None,
 ) -> Iterator[SeededPlatform]:
-    """The platform, over a broker and a database that run already. `more` seeds what else somebody needs."""
+    """The platform, on a running broker and database. `more` seeds whatever else the caller needs."""
     platform = SeededPlatform(
         bootstrap=bootstrap, engine=connect(warehouse_url), now=now or datetime.now(UTC), hours=hours, scale=scale
     )

@@ -1,4 +1,4 @@
-"""Every sink behind one face, so that one suite runs over all of them: load it, read it as users do, spoil it by hand."""
+"""Every sink behind one interface, so that one suite runs on all of them: load it, read it as users do, corrupt it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 
 class Reader(Protocol):
-    """What a reader sees of these columns, sorted, and who may change it behind our back."""
+    """Reads columns, sorted, as a user would, and changes rows without the ledger's knowledge."""
 
     def rows(self, *columns: str) -> list[Row]: ...
 
@@ -35,10 +35,10 @@ class Reader(Protocol):
     def repeat_row(self, offset: int) -> None: ...
 
     def forge_row(self, offset: int) -> None:
-        """Another line in place of the record's, and everything else as it was."""
+        """Replace the record's line and leave everything else as it is."""
 
     def change(self, statement: str) -> None:
-        """SQL, where the sink is a database."""
+        """Run SQL, if the sink is a database."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class IcebergReader:
 
 @dataclass
 class ParquetReader:
-    """By the SQL file that lies beside the files, as a user of DuckDB's own shell reads it."""
+    """Reads with the SQL file next to the data files, as a user of DuckDB's shell does."""
 
     sink: Any
 
@@ -128,7 +128,7 @@ def forged(rows: pa.Table, offset: int) -> pa.Table:
 
 @dataclass
 class Bench:
-    """One pipeline over one sink: records of hour ten in partitions 0 and 1, some of hour eleven."""
+    """One pipeline with one sink: records of hours ten and eleven in partitions 0 and 1."""
 
     world: World
     url: str
@@ -205,7 +205,7 @@ def audit(bench: Bench, hour: int = 10) -> AuditReport:
 
 
 def files_of(bench: Bench) -> list[AttemptFile]:
-    """Every file that any attempt left, public or not, in the order of windows and attempts."""
+    """Every file that an attempt has left, public or not, in the order of windows and attempts."""
     sink = bench.sink
     assert isinstance(sink, FileSink)
     return sorted(sink.directory().all_attempt_files(), key=lambda file: (file.start, file.number))

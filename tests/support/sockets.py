@@ -1,4 +1,4 @@
-"""Sockets for tests of connections and of the loop: give out what they were fed, collect what is sent."""
+"""Sockets for tests of connections and of the loop: they return what they were fed and collect what is sent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NUMBERS = itertools.count(1000)
 
 
 class ScriptedSocket:
-    """Gives out what it was fed, at most `piece` bytes a read; collects what is sent, at most `room` bytes in all. `fails` names
+    """Returns what it was fed, at most `piece` bytes per read; collects what is sent, at most `room` bytes in all. `fails` names
     the methods that raise."""
 
     def __init__(self, piece: int = 1 << 20, room: int = 1 << 30) -> None:
         self.incoming = bytearray()
-        self.ended = False  # by the peer, behind what is incoming
+        self.ended = False  # by the peer, after what is incoming
         self.sent = bytearray()
         self.piece = piece
         self.room = room
@@ -83,7 +83,7 @@ class ScriptedOutput(Output):
 
 
 class ScriptedListener:
-    """A listening socket: those in `knocking` are let in one after the other; an exception among them is raised."""
+    """A listening socket: accepts the sockets in `knocking` one after the other, and raises exceptions among them."""
 
     def __init__(self) -> None:
         self.knocking: list[tuple[ScriptedSocket, str] | OSError] = []

@@ -1,6 +1,6 @@
-"""One SparkSession inside the test process for a whole session: what a fresh spark-submit pays ten seconds for is there at once.
+"""One SparkSession in the test process for the whole session, which saves the ten seconds that each spark-submit takes to start.
 
-For tests of what a load does; how an application is started, killed and told its secrets is tested with the real spark-submit.
+For tests of what a load does; how an application is started, killed and given its secrets is tested with the real spark-submit.
 In a conftest.py: `from tests.support.spark import load_in_process, spark_session  # noqa: F401`
 """
 
@@ -33,7 +33,7 @@ LoadInProcess = Callable[..., list[WindowOutcome]]
 
 
 def connector_jars() -> None:
-    """Puts the Kafka connector on the class path, where Maven can fetch it; otherwise its tests are skipped."""
+    """Puts the Kafka connector on the class path if Maven can fetch it; otherwise its tests are skipped."""
     directory = cache() / "spark-connector"
     with suppress(UserError, subprocess.TimeoutExpired):
         connector.fetch(directory)
@@ -43,7 +43,7 @@ def connector_jars() -> None:
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[SparkSession]:
     """With the settings of a real application, on two threads of this machine."""
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # tells of each connection that it lets go, in the middle of other tests
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each connection that it closes, in the middle of other tests
     worker = spark_submit.environment("", {})
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")
     before = {name: os.environ.get(name) for name in (*names, connector.JARS_VARIABLE)}
@@ -64,7 +64,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def load_in_process(spark_session: SparkSession) -> LoadInProcess:
-    """Run the application for attempts that were taken; its outcomes."""
+    """Runs the application for attempts that have begun; returns its outcomes."""
 
     def load(warehouse_url: str, client_config: Mapping[str, Any], attempts: Sequence[Attempt]) -> list[WindowOutcome]:
         application = Application(

@@ -1,7 +1,7 @@
-"""Work that goes on only when it is told to: a thread that stops at each point, so that a test interleaves or kills it there.
+"""Work that continues only when the test says so: a thread that stops at each point, where a test can interleave or kill it.
 
-At most one such thread runs at any time, so what happens is decided by the test alone. A killed one runs no further line of its
-own, as a process that got SIGKILL: whatever it tries next raises `Killed` again, which no `except Exception` catches.
+At most one such thread runs at any time, so the test alone decides what happens. A killed one does nothing more, like a process
+after SIGKILL: whatever it tries next raises `Killed` again, which no `except Exception` catches.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SECONDS_MAX = 60.0
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process has been killed."""
 
 
 class Stepped:
-    """Runs `work(pause)` in a thread, up to the next pause with each `step`. `outcome` is what it returned, `error` what it raised."""
+    """Runs `work(pause)` in a thread, with each `step` up to its next pause. `outcome` is its result, `error` its exception."""
 
     def __init__(self, work: Callable[[Callable[[str], None]], Any]) -> None:
         self.at = "start"
@@ -37,7 +37,7 @@ class Stepped:
         return self.at == "end"
 
     def step(self) -> None:
-        """Until the next pause, or the end."""
+        """Run until the next pause or the end."""
         if not self.is_done:
             self._go.release()
             assert self._stopped.acquire(timeout=SECONDS_MAX), f"stuck behind {self.at}"
@@ -47,7 +47,7 @@ class Stepped:
             self.step()
 
     def kill(self) -> None:
-        """SIGKILL where it stands."""
+        """As SIGKILL, at the point where it has stopped."""
         self._killed = True
         self.finish()
 
@@ -76,7 +76,7 @@ class Stepped:
 
 
 def pause_before_transactions(engine: Engine, pause: Callable[[str], None]) -> None:
-    """Stops whoever uses the engine before each transaction: nothing is locked there, so nobody waits for him."""
+    """Pauses users of the engine before each transaction: no locks are held there, so nothing waits for them."""
 
     @event.listens_for(engine, "begin")
     def before(connection: Any) -> None:

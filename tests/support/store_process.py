@@ -1,7 +1,7 @@
-"""A process with a store, which says what it hears: `python -m tests.support.store_process CONNECT SESSION_TIMEOUT_MS`.
+"""A process with a store, which prints its callbacks: `python -m tests.support.store_process CONNECT SESSION_TIMEOUT_MS`.
 
-It makes the ephemeral node /process in each of its sessions. Its lines are `connected ID`, `suspended`, `made ID`, and `late ID`
-with the session it believes in when it goes on after it was stopped, before it has handled anything.
+It creates the ephemeral node /process in each of its sessions. It prints `connected ID`, `suspended`, `made ID`, and `late ID`
+with the session that it assumes to have when it is continued after a stop, before it has handled anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 class Teller:
-    """Makes the node, and tells."""
+    """Creates the node, and prints the callbacks."""
 
     def __init__(self, store: ZooKeeperStore) -> None:
         self._store = store
@@ -62,7 +62,7 @@ def main(connect: str, session_timeout_ms: int) -> None:
 
 
 class StoreProcess:
-    """Such a process, seen from a test; a context manager that kills it."""
+    """Such a process, from the test's side; a context manager that kills it."""
 
     def __init__(self, connect: str, session_timeout_ms: int) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What lies in the files of a stopped broker, batch by batch."""
+"""The content of a stopped broker's files, batch by batch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from broker.storage.scan import checksum_matches, scan_headers
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """`data` are its bytes as stored, which on all replicas are the same. `session` names the run of numbered batches it belongs
-    to; empty where its producer does not number."""
+    """`data` are its bytes as stored, the same on all replicas. `session` names the run of batch sequences to which it belongs;
+    empty if its producer is not idempotent."""
 
     base_offset: int
     leader_epoch: int
@@ -27,7 +27,7 @@ class StoredBatch:
 
 
 def stored_batches(data: Path, topic: str, partition: int) -> Sequence[StoredBatch]:
-    """Of one partition in a broker's data directory."""
+    """The batches of one partition in a broker's data directory."""
     filesystem, found = FileSystem(), []
     for path in sorted((data / f"{topic}-{partition}").glob("*.log")):
         file = filesystem.open_for_reading(path)
@@ -40,7 +40,7 @@ def stored_batches(data: Path, topic: str, partition: int) -> Sequence[StoredBat
 
 
 def difference(replicas: dict[int, Sequence[StoredBatch]]) -> str:
-    """Where the logs of these brokers differ; empty where they are the same bytes."""
+    """Where the logs of these brokers differ; empty if they hold the same bytes."""
     (first, expected), *others = replicas.items()
     for number, batches in others:
         for one, other in zip(expected, batches, strict=False):

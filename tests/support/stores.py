@@ -1,6 +1,6 @@
-"""Stores under test and all that they said: on the simulated ZooKeeper and on a real one, with the same faults.
+"""Stores under test and all their callbacks, on the simulated ZooKeeper and on a real one, with the same faults.
 
-The simulated one is driven by its timeline; the real one in real time, each store behind a `Link` of its own.
+The simulated one is driven by its timeline; the real one runs in real time, and each store connects through its own `Link`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOSS_SECONDS = 0.3  # how long a real transaction is held before its connection 
 
 
 class StoreClient:
-    """A store that has begun. `events` are what it was told: ("connected", session id), ("suspended",), ("changed", path)."""
+    """A store that has begun. `events` are its callbacks: ("connected", session id), ("suspended",), ("changed", path)."""
 
     def __init__(self, stores: Stores, store: Store) -> None:
         self.store = store
@@ -47,7 +47,7 @@ class StoreClient:
         return self._answer(self.asked(lambda then: self.store.read(path, then, watch=watch)))  # type: ignore[no-any-return]
 
     def read_when_there(self, path: str, *, watch: bool = False) -> Found:
-        """The server that is asked may be behind, and a watch on a node that is not there yet would tell of its making."""
+        """The server asked may lag, and a watch on a node that does not exist yet would fire on its creation."""
         self._stores.until(lambda: self.read(path) != NoNode())
         return self.read(path, watch=watch)
 
@@ -60,7 +60,7 @@ class StoreClient:
         self._stores.until(lambda: bool(closed))
 
     def ask(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """The list that the outcome will be in."""
+        """Returns the list to which the outcome will be appended."""
         return self.asked(lambda then: self.store.commit(operations, then))
 
     def asked(self, ask: Callable[[Callable[[Any], None]], None]) -> list[Any]:
@@ -90,13 +90,13 @@ class Stores(Protocol):
         """Let things happen until this holds."""
 
     def let_pass(self, seconds: float) -> None:
-        """Let everything happen that would within so many seconds."""
+        """Let everything happen that would within `seconds`."""
 
     def drop(self, client: StoreClient) -> None:
         """Its connection breaks."""
 
     def cut(self, client: StoreClient) -> None:
-        """Nothing passes on its connection, and none can be made."""
+        """Nothing passes on its connection, and no new one can be made."""
 
     def heal(self, client: StoreClient) -> None:
         """The end of a cut."""
@@ -140,7 +140,7 @@ class SimulatedStores:
 
 
 class RealStores:
-    """On a ZooKeeper at `port`, below a chroot; a context manager that closes what it made."""
+    """On a ZooKeeper at `port`, in a chroot; a context manager that closes the stores it has opened."""
 
     def __init__(self, port: int, chroot: str) -> None:
         self._port = port
@@ -187,7 +187,7 @@ class RealStores:
             pass
 
     def _drained(self, condition: Callable[[], bool]) -> bool:
-        """Whether it holds after one turn of every client, with a wait for news if it does not."""
+        """Whether it holds after draining every client once; waits briefly for events if not."""
         self._woken.clear()
         for client in self._clients:
             client.store.drain()

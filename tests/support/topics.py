@@ -16,7 +16,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, config: dict[str, str] | None = None) -> None:
     wanted = NewTopic(topic, num_partitions=partitions, config=config or {})
-    client = admin(bootstrap)  # kept: its answers end with it
+    client = admin(bootstrap)  # kept alive: its futures end with it
     client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
 
 
@@ -36,7 +36,7 @@ def partitions_of(bootstrap: str, topic: str) -> list[int]:
 
 
 def offset_of(bootstrap: str, topic: str, partition: int, spec: OffsetSpec) -> int:
-    """What ListOffsets answers for one partition."""
+    """The answer of ListOffsets for one partition."""
     wanted, client = TopicPartition(topic, partition), admin(bootstrap)
     answer = client.list_offsets({wanted: spec}, request_timeout=TIMEOUT_SECONDS)[wanted].result(TIMEOUT_SECONDS)
     offset: int = answer.offset
@@ -44,7 +44,7 @@ def offset_of(bootstrap: str, topic: str, partition: int, spec: OffsetSpec) -> i
 
 
 def read_partition(bootstrap: str, topic: str, partition: int = 0, *, offset: int = 0) -> list[Message]:
-    """The records from `offset` to the end, with offsets and CRCs checked by the client."""
+    """The records from `offset` to the end; the client checks offsets and CRCs."""
     return list(_read(bootstrap, TopicPartition(topic, partition, offset)))
 
 
@@ -64,7 +64,7 @@ def _read(bootstrap: str, start: TopicPartition) -> Iterator[Message]:
     }
     consumer = Consumer({"bootstrap.servers": bootstrap, **reading})
     try:
-        # The end as ListOffsets tells it, which waits until everything written is on the disk and visible: a fetch does not.
+        # The end by ListOffsets, which waits until everything written is on disk and visible: a fetch does not.
         _, end_offset = consumer.get_watermark_offsets(start, timeout=TIMEOUT_SECONDS)
         consumer.assign([start])
         while True:

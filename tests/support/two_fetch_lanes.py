@@ -1,6 +1,6 @@
-"""Fetch requests for two brokers, one with the fast lane and one without it (two_lanes.py): mostly what consumers usually ask, and
-everything else that a broker may be sent in its place. Between them records are written, flushed or not, topics change, time
-passes; so fetches find records, wait, wake and expire.
+"""Fetch requests to two brokers, one with the fast lane and one without (two_lanes.py): mostly what consumers usually send, and
+now and then anything else that a broker may receive instead. Between requests, records are written, flushed or not, topics change
+and time passes, so that fetches find records, wait, wake and expire.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from broker.records.builder import NewRecord, build_batch
 from tests.support.two_lanes import ADMINISTRATION, PARTITIONS, Rivals, count_of, produce_frame, string_of
 
 _FLEXIBLE_FROM, _IDS_FROM, _REPLICA_TAGGED_FROM = 12, 13, 15
-_PRODUCER = 0  # the connection that writes; readers' have higher numbers
+_PRODUCER = 0  # the number of the writing connection; readers have higher ones
 WAIT_MS = 500
 PLENTY = 1 << 20  # bytes
-REPLICA_TAGS = b"\x01\x01\x0d" + struct.pack(">iq", 2, 7) + b"\0"  # of a request: a broker asks
-Topics = list[tuple[bytes, list[tuple[int, int, int, int]]]]  # by name: partition, epoch, offset, bytes at most
+REPLICA_TAGS = b"\x01\x01\x0d" + struct.pack(">iq", 2, 7) + b"\0"  # a request's tags when a replica sends it
+Topics = list[tuple[bytes, list[tuple[int, int, int, int]]]]  # by name: (partition, leader epoch, offset, maximum bytes)
 
 
 def fetch_frame(
@@ -45,8 +45,8 @@ def fetch_frame(
     forgotten: Topics = [],  # noqa: B006
     behind: bytes = b"",
 ) -> bytes:
-    """A Fetch request as a client writes it, with its length. Tags are those of a flexible version, of the last partition of each
-    topic and of each topic; `behind` follows what a request should end with."""
+    """A Fetch request as a client writes it, with its length. Tags are written in flexible versions; `partition_tags` are those
+    of each topic's last partition, `topic_tags` of each topic. `behind` follows the request's proper end."""
     flexible = version >= _FLEXIBLE_FROM
 
     def name(topic: bytes) -> bytes:
@@ -90,7 +90,7 @@ def fetch_frame(
 
 
 class Reader:
-    """One connection's client: the version, names and settings of its kind, which it keeps."""
+    """The client of one connection: version, settings and topics, drawn once and kept."""
 
     def __init__(self, number: int, chance: random.Random) -> None:
         self.number = number
@@ -110,7 +110,7 @@ class Reader:
 
 
 class Readers:
-    """Makes requests for `rivals`: a function of the seed, and of what both sides have stored."""
+    """Makes requests for `rivals`, as a function of the seed and of what both sides have stored."""
 
     def __init__(self, seed: str, rivals: Rivals, *, strange: float) -> None:
         self.chance = random.Random(seed)
@@ -137,7 +137,7 @@ class Readers:
         return self.chance.choice(_STRANGE)(self, reader, topics)
 
     def _row(self, topic: bytes, index: int) -> tuple[int, int, int, int]:
-        """Most consumers are at the end of what they may see, or on their way to it."""
+        """Most consumers are at the high watermark, or on their way to it."""
         chance, partition = self.chance, self._rivals.off.engine.partitions.get(topic.decode(), index)
         start, visible, end = partition.log_start_offset, partition.visible_offset, partition.end_offset
         offset = chance.choice((visible, visible, visible, end, start, chance.randint(start, end)))
@@ -190,7 +190,7 @@ class Readers:
         return self._frame(reader, self.chance.choice(([], [(topics[0][0], [])], [*topics, (b"plain", [])])))
 
     def _many(self, reader: Reader, topics: Topics) -> bytes:
-        """More rows than one byte counts."""
+        """Around the number of partitions whose count no longer fits in one byte of a varint."""
         (name, [(index, epoch, offset, _), *_]), *others = topics
         return self._frame(reader, [(name, [(index, epoch, offset, 1)] * self.chance.choice((60, 126, 127, 130))), *others])
 
@@ -218,19 +218,19 @@ class Readers:
         return self._frame(reader, topics, **changes)
 
     def _tagged(self, reader: Reader, topics: Topics) -> bytes:
-        """Tags that are legal, that lie, that are written in more bytes than it takes; or something behind the end."""
+        """Tags that are legal, that lie, or whose varints are longer than needed; or bytes after the request's end."""
         name = self.chance.choice(("tags", "partition_tags", "topic_tags", "request_tags", "behind"))
         value = self.chance.choice((b"\x01\x00\x01x", b"\x01", b"\x05", b"\x80\x00", b"\xff", b"\0\0", b"", REPLICA_TAGS))
         return self._frame(reader, topics, **{name: value})
 
     def _cut(self, reader: Reader, topics: Topics) -> bytes:
-        """A frame that is shorter than what it holds, and says so."""
+        """A request cut short, in a frame of that length."""
         content = self._frame(reader, topics)[4:]
         content = content[: self.chance.randrange(len(content))]
         return struct.pack(">i", len(content)) + content
 
     def _pipelined(self, reader: Reader, topics: Topics) -> bytes:
-        """Several at once, and a part of another."""
+        """Several requests at once, or one and a part of the next."""
         frames = [self._frame(reader, topics) for _ in range(self.chance.choice((2, 3)))]
         return (
             b"".join(frames) if self.chance.random() < 0.7 else frames[0] + frames[1][: self.chance.randrange(1, len(frames[1]))]
@@ -271,7 +271,7 @@ def run(
     administration: float = 0.03,
     writes: float = 0.5,
 ) -> Rivals:
-    """`count` requests. In each turn some readers ask; before, something may be written, which may not be flushed yet."""
+    """Send `count` requests. In each turn some readers fetch; records may be written first, and may not be flushed yet."""
     rivals = Rivals(directory, log=replace(LogConfig(index_interval_bytes=500), segment_bytes=6_000, roll_ms=5_000))
     made = Readers(seed, rivals, strange=strange)
     chance, done = made.chance, 0
@@ -284,7 +284,7 @@ def run(
             reader = made.reader(readers)
             frame = made.request(reader)
             done += 1
-            if chance.random() < 0.05:  # the rest comes with another turn
+            if chance.random() < 0.05:  # the rest follows in another turn
                 cut = chance.randrange(1, len(frame))
                 rivals.feed(reader.number, frame[:cut])
                 rivals.turn()
@@ -303,7 +303,7 @@ def run(
 
 
 def _written(chance: random.Random, now_ms: int) -> bytes:
-    """Records, by the ordinary path on both sides: what the lane writes is there sooner, and a flush takes it along."""
+    """A Produce request that takes the ordinary path on both sides: the lane would write sooner, and a flush would include it."""
     indexes = chance.sample(range(PARTITIONS), chance.choice((1, 1, PARTITIONS)))
     record = NewRecord(timestamp=now_ms, key=b"%d" % chance.randrange(5), value=bytes(chance.randrange(200)))
     batch = bytes(build_batch([record] * chance.choice((1, 3))))
@@ -312,7 +312,7 @@ def _written(chance: random.Random, now_ms: int) -> bytes:
 
 
 def answer_all(rivals: Rivals) -> None:
-    """Let the time pass that fetches wait: requests behind them are answered, too."""
+    """Let waiting fetches expire, so that the requests queued after them are answered too."""
     for _ in range(20):
         rivals.do(lambda harness: harness.clock.advance_ms(WAIT_MS))
         rivals.turn()

@@ -1,8 +1,8 @@
-"""The same requests for two brokers in one process, one with the fast lane and one without: what differs is a fault of the lane.
+"""The same requests to two brokers in one process, one with the fast lane and one without: any difference is a fault of the lane.
 
 Each side is a whole broker below its sockets (`Side`): connections, engine, files. `Rivals` feeds both the same bytes in the same
-turns and compares what clients can see, and, in the end, what the disk holds. What is sent comes from `Senders`: mostly what
-producers usually send, and everything else that a broker may be sent in its place.
+turns and compares what clients can see and, at the end, what the disk holds. `Senders` makes the requests: mostly what producers
+usually send, and now and then anything else that a broker may receive instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMPARED = (".log", ".index", ".timeindex", ".indexnote")
 PARTITIONS = 4
 TOPICS = {
     "plain": {},
-    "second": {},  # its settings change, and it is deleted and made anew
+    "second": {},  # its settings change, and it is deleted and recreated
     "limited": {"max_message_bytes": "400", "message_timestamp_after_max_ms": "100", "message_timestamp_before_max_ms": "900"},
     "keyed": {"cleanup_policy": "compact"},
     "stamped": {"message_timestamp_type": "LogAppendTime"},
@@ -43,7 +43,7 @@ _ROUNDS = 4
 
 
 class Side:
-    """One broker, and the connections to it by number."""
+    """One broker, and its connections by number."""
 
     def __init__(self, directory: Path, *, lane: bool, filesystem: FileSystem | None = None, **settings: Any) -> None:
         self.directory = directory
@@ -133,7 +133,7 @@ class Side:
         return {number: (bytes(sock.sent), self.closed.get(number, "")) for number, sock in self.sockets.items()}
 
     def counted(self) -> dict[str, Any]:
-        """What operators see."""
+        """What the metrics show."""
         traffic = {p.name: (p.traffic.messages_in, p.traffic.bytes_in, p.traffic.bytes_out) for p in self.engine.partitions}
         counters = self.engine.counters
         return {"traffic": traffic, "requests": list(counters.requests), "errors": dict(counters.errors)}
@@ -148,11 +148,11 @@ class Side:
 
     @property
     def fetches_taken(self) -> int:
-        """How many Fetch requests took theirs."""
+        """How many Fetch requests took the fetch lane."""
         return self.engine.counters.fetch_lane
 
     def close(self) -> dict[str, bytes]:
-        """Stop, and tell what the disk holds."""
+        """Stop, and return what the disk holds."""
         for number in list(self._connections):
             self._close(number, "end")
         assert self._network.held_bytes == 0
@@ -185,7 +185,7 @@ class Rivals:
             self.turn()
 
     def compare(self) -> None:
-        """What clients and operators see is the same."""
+        """Assert that clients and metrics see the same on both sides."""
         on, off = self.on.seen(), self.off.seen()
         for number in off:
             if on[number] != off[number]:
@@ -197,13 +197,13 @@ class Rivals:
         assert self.off.taken == 0
 
     def due(self, topic: bytes, index: int, producer: int) -> tuple[int, int]:
-        """Which epoch and sequence the producer has to send next."""
+        """The epoch and sequence that the producer must send next."""
         partition = self.off.engine.partitions.led(topic.decode("utf-8", "replace"), index)
         state = None if partition is None else partition.producers.get(producer)
         return (0, 0) if state is None else (state.epoch, (state.batches[-1].last_sequence + 1) & 0x7FFFFFFF)
 
     def is_over(self, number: int) -> bool:
-        """Whether nothing more can be sent there: the connection is closed, or waits for what a length has promised."""
+        """Whether nothing more can be sent: the connection is closed, or waits for the rest of a frame with a wrong length."""
         states = [side.is_over(number) for side in self.sides]
         assert states[0] == states[1]
         return states[0]
@@ -236,9 +236,9 @@ def produce_frame(
     request_tags: bytes = b"\0",
     behind: bytes = b"",
 ) -> bytes:
-    """A Produce request as a client writes it, with its length. Tags are those of a flexible version, of the first
-    partition and of each topic; `behind` follows what a
-    request should end with."""
+    """A Produce request as a client writes it, with its length. Tags are written in flexible versions; `partition_tags` are those
+    of the first partition, `topic_tags` of each topic.
+    `behind` follows the request's proper end."""
     flexible = version >= _FLEXIBLE_FROM
     out = bytearray(struct.pack(">hhi", int(ApiKey.PRODUCE), version, correlation_id))
     out += b"\xff\xff" if client is None else struct.pack(">h", len(client)) + client
@@ -282,7 +282,7 @@ def uvarint(value: int) -> bytes:
 
 
 class Sender:
-    """One connection's client: the versions, names and acks of its kind, which it keeps."""
+    """The client of one connection: version, client id, acks and topic, drawn once and kept."""
 
     def __init__(self, number: int, chance: random.Random, topics: Sequence[bytes]) -> None:
         self.number = number
@@ -294,7 +294,7 @@ class Sender:
 
 
 class Senders:
-    """Makes requests: a function of the seed alone, whatever is answered."""
+    """Makes requests, as a function of the seed and what both sides have stored, not of their answers."""
 
     def __init__(
         self,
@@ -305,19 +305,19 @@ class Senders:
         now_ms: Callable[[], int],
         stored: Callable[[bytes, int, int], tuple[int, int]],
     ) -> None:
-        """`stored` says which epoch and sequence a producer of a partition has to send next."""
+        """`stored` returns the epoch and sequence that a producer of a partition must send next."""
         self.chance = random.Random(seed)
         self._stored = stored
         self._strange = strange
         self._topics = topics
         self._now_ms = now_ms
-        self._next: dict[tuple[bytes, int, int], tuple[int, int]] = {}  # the same for what is on its way
+        self._next: dict[tuple[bytes, int, int], tuple[int, int]] = {}  # the same, counting batches in flight
         self._sent: list[bytes] = []
         self._connections = 0
         self.senders: list[Sender] = []
 
     def arrived(self) -> None:
-        """All that was sent is answered."""
+        """Everything sent so far has been processed."""
         self._next.clear()
 
     def _due(self, topic: bytes, index: int, producer: int) -> tuple[int, int]:
@@ -378,7 +378,7 @@ class Senders:
         return bytes(frame)
 
     def _altered(self, sender: Sender, topics: Any) -> bytes:
-        """A right checksum over a wrong field."""
+        """A wrong field under a correct checksum."""
         chance, now = self.chance, self._now_ms()
         numbers = (0, 1, -1, -2, 0x7FFF, -0x8000, 0x7FFFFFFF, -0x80000000)
         field = chance.choice(
@@ -416,11 +416,11 @@ class Senders:
         return self._frame(sender, [(name, [*partitions[:-1], (index, changed)]), *rest])
 
     def _again(self, sender: Sender, topics: Any) -> bytes:
-        """Batches that were sent before: duplicates, or of another partition."""
+        """A batch that was sent before: a duplicate, or to another partition."""
         return self._frame(sender, [(sender.topic, [(self.chance.randrange(PARTITIONS), self.chance.choice(self._sent))])])
 
     def _out_of_order(self, sender: Sender, topics: Any) -> bytes:
-        """A gap, an old epoch, a new one, or one that does not begin at 0."""
+        """A gap in the sequence, an old epoch, a new epoch, or a new epoch that does not begin at 0."""
         chance, producer, index = self.chance, self.chance.randrange(1, 4), self.chance.randrange(PARTITIONS)
         epoch, sequence = self._due(sender.topic, index, producer)
         kind = chance.randrange(4)
@@ -446,7 +446,7 @@ class Senders:
         return bytes(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
 
     def _wrapping(self, sender: Sender, topics: Any) -> bytes:
-        """Sequences that go on at 0."""
+        """Sequences that wrap around to 0."""
         producer, index = self.chance.randrange(10, 10_000_000), self.chance.randrange(PARTITIONS)
         self._next[sender.topic, index, producer] = 0, 0x7FFFFFFF
         first, self._next[sender.topic, index, producer] = self._of(sender.topic, index, producer), (0, 0)
@@ -455,7 +455,7 @@ class Senders:
         return b"".join(self._frame(sender, [(sender.topic, [(index, one)])]) for one in (first, second))
 
     def _elsewhere(self, sender: Sender, topics: Any) -> bytes:
-        """Another topic: with other settings, or none that exists."""
+        """Another topic: one with other settings, or one that does not exist."""
         name = self.chance.choice((b"keyed", b"stamped", b"safe", b"plain", b"second", b"none", b"__consumer_offsets", b""))
         index = self.chance.choice((0, 1, PARTITIONS, -1, 1 << 30))
         return self._frame(sender, [(name, [(index, self._batch(name, 0))])])
@@ -494,7 +494,7 @@ class Senders:
         return self._frame(sender, topics, **changes)
 
     def _tagged(self, sender: Sender, topics: Any) -> bytes:
-        """Tags that are legal, that lie, that are written in more bytes than it takes; or something behind the end."""
+        """Tags that are legal, that lie, or whose varints are longer than needed; or bytes after the request's end."""
         name = self.chance.choice(("tags", "partition_tags", "topic_tags", "request_tags", "behind"))
         value = self.chance.choice((b"\x01\x00\x01x", b"\x01", b"\x05", b"\x80\x00", b"\xff", b"\0\0", b""))
         return self._frame(sender, topics, **{name: value})
@@ -514,7 +514,7 @@ class Senders:
         return self._frame(sender, [(sender.topic, [(0, bytes(build_batch([record])))])])
 
     def _not_compressed(self, sender: Sender, topics: Any) -> bytes:
-        """The header names a codec, and what follows is none."""
+        """The header names a codec, but the records are not compressed."""
         record = NewRecord(timestamp=self._now_ms(), value=self.chance.randbytes(30))
         batch = bytes(altered(build_batch([record]), attributes=self.chance.randrange(1, 8)))
         return self._frame(sender, [(sender.topic, [(0, batch)])])
@@ -621,8 +621,8 @@ def run(
     topics: Sequence[bytes] = (b"plain", b"plain", b"second", b"limited", b"safe"),
     administration: float = 0.02,
 ) -> Rivals:
-    """`count` requests, up to `pipelined` of them in a turn. Where that is more than one, the ordinary path writes together what the
-    lane writes one connection after the other, so that logs may roll at other places: there segments are large."""
+    """Send `count` requests, up to `pipelined` of them in a turn. With more than one, the ordinary path writes together what
+    the lane writes connection by connection, so that logs could roll at different offsets: segments are large then."""
     log = LogConfig(index_interval_bytes=500)
     if pipelined == 1:
         log = replace(log, segment_bytes=6_000, roll_ms=5_000)
@@ -635,7 +635,7 @@ def run(
             sender = made.sender(senders)
             frame = made.request(sender)
             done += 1
-            if pipelined > 1 and chance.random() < 0.1:  # the rest comes with another turn
+            if pipelined > 1 and chance.random() < 0.1:  # the rest follows in another turn
                 cut = chance.randrange(1, len(frame))
                 rivals.feed(sender.number, frame[:cut])
                 rivals.turn()

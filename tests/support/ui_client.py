@@ -1,5 +1,5 @@
-"""The pages' application asked without a socket. Who is there and which Dags he may read is set by the test: what Airflow's auth
-managers say is tried in a real api-server (tests/e2e/test_ui_access.py)."""
+"""Requests to the pages' application without a socket. The test sets the user and the DAGs that the user may read: Airflow's auth
+managers are tested in a real api-server (tests/e2e/test_ui_access.py)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from logbus.ui.sources import PageSources
 
 from tests.support.ledgers import NOW
 
-PATIENCE_SECONDS = 20.0  # with a broker that is up, on a busy machine
+PATIENCE_SECONDS = 20.0  # for a broker that is up, on a busy machine
 
 
 @dataclass
 class UiClient:
-    """`readable` are the Dags that the user may read, `changeable` those whose runs he may change; `paused` are switched off;
-    `connections` are those that he may see."""
+    """`readable` are the DAGs that the user may read, `changeable` those whose runs the user may change, `paused` the paused
+    ones; `connections` are those that the user may see."""
 
     readable: set[str] = field(default_factory=set)
     changeable: set[str] = field(default_factory=set)
@@ -34,14 +34,14 @@ class UiClient:
     seconds: float = 0.0
 
     def wait_for_the_broker(self, seconds: float) -> None:
-        """From now on as long, and no longer."""
+        """Wait this long for the broker from now on."""
         module.app.state.sources = PageSources(now=lambda: self.now, clock=lambda: self.seconds, broker_timeout_seconds=seconds)
 
     def get(self, path: str, **arguments: Any) -> httpx.Response:
         return self.ask("GET", path, **arguments)
 
     def json(self, path: str, **parameters: Any) -> dict[str, Any]:
-        """A new look: what was read before is forgotten."""
+        """Request a page anew, past all caches: the clock moves beyond their age."""
         self.seconds += 100
         response = self.get(path, params=parameters)
         assert response.status_code == 200, response.text
@@ -59,7 +59,7 @@ class UiClient:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[UiClient]:
-    """Connections by their ids go by the environment, as in Airflow."""
+    """Connections are found by id in the environment, as in Airflow."""
     made = UiClient()
 
     def readable(user: Any, dag_ids: Sequence[str]) -> set[str]:

@@ -1,7 +1,7 @@
-"""What windows must be, said once more and as plainly as possible: one thread, no database, every record looked at.
+"""What windows must be, specified a second time and as plainly as possible: one thread, no database, every record looked at.
 
-The ledger asks indexes, locks rows and clamps; here a boundary is found by walking over all records of the partition. The two must
-agree on every offset.
+The ledger uses indexes, locks rows and clamps offsets; here a boundary is found by a walk over all records of the partition. The
+two must agree on every offset.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.fake_log import FakePartition
 FUTURE = timedelta(hours=1)
 LATENESS = timedelta(minutes=5)
 
-Ranges = dict[int, tuple[int, int, int]]  # partition to start, end and how many at its head are lost
+Ranges = dict[int, tuple[int, int, int]]  # by partition: start, end, and how many records at its head are lost
 
 
 class Lost(Exception):
@@ -25,13 +25,13 @@ class Lost(Exception):
 
 @dataclass
 class ChainModel:
-    """The boundaries of one topic (one that is made again begins another chain)."""
+    """The boundaries of one topic (a recreated topic begins another chain)."""
 
     anchors: dict[int, tuple[datetime | None, int]] = field(default_factory=dict)
     boundaries: dict[int, dict[datetime, int]] = field(default_factory=dict)
 
     def freeze(self, partitions: list[FakePartition], interval: Interval, now: datetime, last_end: datetime | None) -> Ranges:
-        """Decides the interval's boundaries in every partition. A partition nobody has seen begins behind the last window."""
+        """Decides the interval's boundaries in every partition. A new partition begins after the last window."""
         for number in range(len(partitions)):
             self.anchors.setdefault(number, (last_end, 0))
             self.boundaries.setdefault(number, {})
@@ -52,7 +52,7 @@ class ChainModel:
         return self.boundaries[number].get(at)
 
     def around(self, number: int, at: datetime) -> tuple[int, int | None, bool]:
-        """The frozen offsets before and behind, and whether the one before is the anchor."""
+        """The frozen offsets before and after, and whether the one before is the anchor."""
         before = [offset for when, offset in self.boundaries[number].items() if when < at]
         behind = [offset for when, offset in self.boundaries[number].items() if when > at]
         return max(before, default=self.anchors[number][1]), min(behind, default=None), not before
@@ -67,8 +67,8 @@ class ChainModel:
         return self.boundaries[number][at]
 
     def candidate(self, part: FakePartition, at: datetime, now: datetime, lower: int, is_first: bool) -> int:
-        """The first record from `at` on that is not from the future, else the end; where one from the future hides it, the first one
-        behind the boundary before. What leads the whole log without a usable time goes with what comes behind it."""
+        """The first record from `at` on that is not from the future, else the end; if one from the future hides it, the first one
+        after the previous boundary. Records without a usable time at the head of the whole log go with what follows them."""
         end, horizon, at_ms = part.end_offset("read_committed"), milliseconds(now + FUTURE), milliseconds(at)
         records = list(part.records(0, len(part.stamps_ms)))
         if any(record.timestamp_ms > horizon for record in [one for one in records if one.timestamp_ms >= at_ms][:1]):
@@ -78,8 +78,8 @@ class ChainModel:
         return found if older or not is_first else lower
 
     def may_be_cut(self, number: int, part: FakePartition, at: datetime, now: datetime) -> bool:
-        """Whether deleted records may be stamped at or after `at`: they were written before the first one that is left, which came
-        in time, by clocks that are not further ahead than is believed."""
+        """Whether deleted records may have timestamps at or after `at`: they were written before the first remaining one, which
+        was on time, by clocks that are not further ahead than FUTURE."""
         lower, upper, _ = self.around(number, at)
         if upper is not None and upper <= lower:
             return False
@@ -90,8 +90,8 @@ class ChainModel:
 
 
 def is_undecided(part: FakePartition, interval: Interval, now: datetime, lower: int) -> bool:
-    """Whether an open transaction holds records that may be the interval's: no record before it, nor its first one, shows that the
-    interval was over. Where one from the future hides that, only what lies behind the boundary before is looked at."""
+    """Whether an open transaction holds records that may belong to the interval: no record before it, nor its first one, shows
+    that the interval was over. If one from the future hides that, only what follows the previous boundary is looked at."""
     if part.stable_end is None:
         return False
     horizon, end_ms = milliseconds(now + FUTURE), milliseconds(interval.end)

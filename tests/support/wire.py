@@ -1,4 +1,4 @@
-"""Produce and Fetch bodies in the highest versions offered, written by another implementation (kio) than the broker's own."""
+"""Produce v9 and Fetch v12 bodies, written by another implementation (kio) than the broker's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def produce_body(
     transactional_id: str | None = None,
     timeout_ms: int = 1000,
 ) -> bytearray:
-    """A Produce v9 body: (topic, partition) to its batch."""
+    """A Produce v9 body, from batches by (topic, partition)."""
     topics = tuple(
         produce_request.TopicProduceData(
             name=topic,

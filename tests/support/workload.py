@@ -1,9 +1,9 @@
-"""What clients do all day, over plain sockets, with a memory of what they were promised: a little of everything in each round.
+"""What clients do all day, over plain sockets, remembering what the broker acknowledged: a little of everything in each round.
 
-A round produces to every kind of topic (rolled, compacted, trimmed, cut by DeleteRecords), fetches, searches by time, commits, joins a
-group, makes, grows and deletes a topic, changes settings of a topic and of the broker, and asks for a producer id. Each answer is
-either right or an error, and what failed is counted, not raised: `check` then compares what the broker holds with what it had
-acknowledged. Values are never sent twice, so a record that is there twice is found out.
+A round produces to every kind of topic (rolled, compacted, trimmed, cut by DeleteRecords), fetches, searches by time, commits,
+joins a group, creates, grows and deletes a topic, changes settings of a topic and of the broker, and requests a producer id. An
+answer is either correct or an error, and errors are counted, not raised: `check` then compares what the broker holds with what it
+has acknowledged. No value is sent twice, so a record stored twice is detected.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PARTITIONS = 2
 KEYS = 3
 VALUE_BYTES = 400
 SEGMENT_BYTES = 3_000
-SMALL_BYTES = 1_000  # of what is compacted and trimmed, so that there is always something to do
+SMALL_BYTES = 1_000  # segments of compacted and trimmed topics, so that there is always something to do
 TOPICS: dict[str, dict[str, str]] = {
     PLAIN: {"segment.bytes": str(SEGMENT_BYTES)},
     KEYED: {"segment.bytes": str(SMALL_BYTES), "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
     TRIMMED: {"segment.bytes": str(SMALL_BYTES), "retention.bytes": str(3 * SMALL_BYTES)},
     CUT: {"segment.bytes": str(SEGMENT_BYTES)},
 }
-# Whatever a broker does by itself, it does all the time.
+# All background work of the broker runs continually.
 BUSY = {
     "logbus.acks.all.waits.for.flush": "true",
     "log.flush.interval.ms": "50",
@@ -57,7 +57,7 @@ BUSY = {
 GROUP = "workload"
 READ_BYTES = 1 << 20
 LONG_POLL_MS = 5_000
-ANSWER_SECONDS_MAX = 10.0  # also where a flush fails and a join waits: beyond it an answer was forgotten
+ANSWER_SECONDS_MAX = 10.0  # also when a flush fails and a join waits: past it, the broker has forgotten to answer
 _READ_SECONDS_MAX = 20.0
 
 Place = tuple[str, int]
@@ -74,17 +74,17 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Promises:
-    """What was said about one partition."""
+    """What the broker has promised about one partition."""
 
     sent: set[bytes] = field(default_factory=set)
     acknowledged: dict[int, bytes] = field(default_factory=dict)  # by offset
     durable_below: int = 0  # acknowledged with acks=all, which waits for the disk here, or seen by a consumer
-    start: int = 0  # where the log begins, as far as we know
+    start: int = 0  # the highest log start offset seen
     checked_below: int = 0
 
 
 class Workload:
-    """See the file's theory. One connection, which is opened again where the broker has closed it."""
+    """See the module docstring. Uses one connection, reopened when the broker has closed it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -92,7 +92,7 @@ class Workload:
         self.closed = 0  # connections that the broker ended
         self.promises: dict[Place, Promises] = defaultdict(Promises)
         self.committed = 0
-        self.newest: dict[tuple[int, bytes], int] = {}  # of each partition and key of KEYED: the number of its newest record
+        self.newest: dict[tuple[int, bytes], int] = {}  # by partition and key of KEYED: the number of the newest record
         self.rounds = 0
         self._numbers = itertools.count(1)
         self._connection: RawClient | None = None
@@ -117,7 +117,7 @@ class Workload:
 
     def create_topics(self) -> None:
         for name, config in TOPICS.items():
-            with contextlib.suppress(Refused):  # it is there from the last time
+            with contextlib.suppress(Refused):  # it exists from an earlier run
                 self.create(name, PARTITIONS, config)
 
     # -- a round -----------------------------------------------------------------------------------------------------------------
@@ -129,13 +129,13 @@ class Workload:
             self.attempt(action)
 
     def works(self) -> bool:
-        """Whether a whole round goes without an error."""
+        """Whether a whole round completes without an error."""
         before = self.errors.total() + self.closed
         self.round()
         return self.errors.total() + self.closed == before
 
     def attempt(self, action: Callable[[], object]) -> None:
-        """Do it; an error is counted, a closed connection opened again."""
+        """Run it; an error is counted, a closed connection counted and dropped."""
         try:
             action()
         except Refused as refused:
@@ -172,7 +172,7 @@ class Workload:
     # -- requests ----------------------------------------------------------------------------------------------------------------
 
     def ask(self, api_key: ApiKey, **values: Any) -> Any:
-        """The decoded answer of the highest version."""
+        """Send a request in the highest version and decode the answer."""
         version = APIS[api_key].last
         flexible = version >= APIS[api_key].flexible_from
         body = encode(api_key, version, values)
@@ -195,7 +195,7 @@ class Workload:
             self.newest[index, key] = number
 
     def produce_numbered(self, topic: str, index: int) -> None:
-        """As an idempotent producer, of which this is the only batch."""
+        """As an idempotent producer that sends only this batch."""
         answer = self.ask(
             ApiKey.INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
         )
@@ -203,13 +203,13 @@ class Workload:
         self.produce(topic, index, acks=-1, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, base_sequence=0)
 
     def fetch(self, topic: str, index: int) -> None:
-        """What lies at the end, and what lies at the beginning of what we know."""
+        """From the last acknowledged offset, and from the log start offset as last seen."""
         promises = self.promises[topic, index]
         for offset in {max(promises.acknowledged, default=0), promises.start}:
             self.records_from(topic, index, offset)
 
     def wait_for_more(self, topic: str, index: int) -> None:
-        """A fetch that waits at the end, and a record that ends its waiting."""
+        """A fetch that waits at the log end offset, and a record that completes it."""
         with RawClient(self.bootstrap, timeout_seconds=ANSWER_SECONDS_MAX) as other:
             end = self.offset_of(topic, index, timestamp=-1)
             body = bytes(fetch_body(Wanted(topic=topic, index=index, offset=end), wait_ms=LONG_POLL_MS))
@@ -218,7 +218,7 @@ class Workload:
             other.receive_frame()
 
     def records_from(self, topic: str, index: int, offset: int) -> tuple[list[Record], int]:
-        """One fetch's records from `offset` on, and where the next one has to begin: compaction leaves empty batches."""
+        """The records of one fetch from `offset` on, and the offset for the next: compaction leaves empty batches."""
         body = bytes(fetch_body(Wanted(topic=topic, index=index, offset=offset, bytes_max=READ_BYTES), wait_ms=10))
         answer = fetch_answer(self.connection.request(ApiKey.FETCH, 12, body, flexible=True))
         (row,) = answer.responses[0].partitions
@@ -241,7 +241,7 @@ class Workload:
         return offset
 
     def cut(self, index: int) -> None:
-        """DeleteRecords up to what was acknowledged three records ago."""
+        """DeleteRecords up to the third-last acknowledged record."""
         promises = self.promises[CUT, index]
         offset = sorted(promises.acknowledged)[-3] if len(promises.acknowledged) > 2 else 0
         row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
@@ -279,7 +279,7 @@ class Workload:
         return offset
 
     def join_and_leave(self, group: str) -> None:
-        """The join is completed by time, the sync by its leader."""
+        """The join completes when its delay is over, the sync by the leader's assignment."""
         row = request_class(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
         values = {
             "group_id": group,
@@ -331,7 +331,7 @@ class Workload:
         topic = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState(name=name, topic_id=None)
         answer = self.ask(ApiKey.DELETE_TOPICS, topics=[topic], timeout_ms=5_000)
         code = answer.responses[0].error_code
-        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # it could not be made, or we were not told that it is gone
+        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # its creation failed, or the answer to its deletion was lost
             check(f"delete {name}", code)
 
     def alter_topic(self, name: str, key: str, value: str) -> None:
@@ -361,8 +361,8 @@ class Workload:
         return found
 
     def check(self, *, everything: bool = False, recovered: frozenset[Place] = frozenset()) -> None:
-        """AssertionError where the broker does not hold what it has promised. `recovered` are partitions whose disk failed: what
-        was acknowledged there and neither flushed nor seen by anybody may be gone."""
+        """AssertionError if the broker does not hold what it has promised. `recovered` are partitions whose disk failed: records
+        acknowledged there but neither flushed nor read by a consumer may be gone."""
         for topic, index in itertools.product((PLAIN, TRIMMED, CUT), range(PARTITIONS)):
             self._check_log(topic, index, everything=everything, may_lack=(topic, index) in recovered)
         for index in range(PARTITIONS):
@@ -391,7 +391,7 @@ class Workload:
             promises.checked_below = promises.durable_below = stored[-1][0] + 1
 
     def _check_keys(self, index: int) -> None:
-        """The newest record of a key is the last one that was acknowledged, or one whose answer we never got."""
+        """The newest record of a key is the last one acknowledged, or a later one whose answer was lost."""
         newest: dict[bytes, int] = {}
         for record in self._records(KEYED, index, 0):
             if record.key is not None and record.value is not None:
@@ -401,7 +401,7 @@ class Workload:
                 assert newest.get(key, 0) >= number, f"{KEYED}-{index}: key {key!r} went back from {number} to {newest.get(key)}"
 
     def stored(self, topic: str, index: int, *, from_offset: int) -> tuple[int, list[tuple[int, bytes]]]:
-        """Where the log begins, and offset and value of every record from there, or from `from_offset`, on."""
+        """The log start offset, and the offset and value of every record from there or from `from_offset` on."""
         start = self.offset_of(topic, index, timestamp=-2)
         records = self._records(topic, index, max(start, from_offset))
         return self.offset_of(topic, index, timestamp=-2), [(record.offset, record.value or b"") for record in records]
@@ -416,7 +416,7 @@ class Workload:
             try:
                 records, offset = self.records_from(topic, index, offset)
             except Refused as refused:
-                if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:  # retention has just moved the beginning
+                if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:  # retention has just moved the log start offset
                     raise
                 offset = self.offset_of(topic, index, timestamp=-2)
                 continue
@@ -425,6 +425,6 @@ class Workload:
 
 
 def check(what: str, code: int) -> None:
-    """Refused where the code is an error's."""
+    """Raise Refused if `code` is an error."""
     if code:
         raise Refused(what, code)

@@ -21,13 +21,13 @@ from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
 
 TICK_MS = 200
 READY_SECONDS = 60.0
-MEMORY = Path("/dev/shm")  # a stalled disk delays the sessions of everybody
-# What is lost with the machine is not worth a flush in a test, nor 64 MiB for each log file.
+MEMORY = Path("/dev/shm")  # a stalled disk would delay all sessions
+# A test does not need its data to survive a crash of the machine, nor 64 MiB for each log file.
 SETTINGS = {"forceSync": "no", "preAllocSize": "1024"}
 
 
 class RunningServer:
-    """One server process; stopped, it is started again with what it had stored."""
+    """One server process; when it is started again, it has what it had stored."""
 
     def __init__(self, server: ZooKeeperServer, ensemble: Sequence[ZooKeeperServer], tick_ms: int) -> None:
         self.port = server.port
@@ -52,19 +52,19 @@ class RunningServer:
         )
 
     def kill(self) -> None:
-        """kill -9. What it stored stays."""
+        """kill -9. Its data stays."""
         if self._process is not None:
             self._signal(signal.SIGKILL)
             self._process.end()
             self._process = None
 
     def wipe(self) -> None:
-        """Everything that it had stored is gone."""
+        """Delete all its data."""
         shutil.rmtree(self._data)
         self._data.mkdir()
 
     def ensure_serving(self) -> None:
-        """Whatever was done to it is over."""
+        """Undo a kill or a pause, and wait until it serves."""
         if self._process is None:
             self.start()
         else:
@@ -85,7 +85,7 @@ class RunningServer:
 
 
 class RunningZooKeeper:
-    """So many servers; a context manager."""
+    """`servers` servers; a context manager."""
 
     def __init__(self, servers: int = 1, tick_ms: int = TICK_MS) -> None:
         self._directory = tempfile.TemporaryDirectory(
@@ -119,23 +119,23 @@ class RunningZooKeeper:
         self._directory.cleanup()
 
     def leader(self) -> RunningServer:
-        """Of the ensemble."""
+        """The leader of the ensemble."""
         return next(server for server in self.servers if mode(server.port) == "leader")
 
     @property
     def port(self) -> int:
-        """Of the only server."""
+        """The port of the only server."""
         (server,) = self.servers
         return server.port
 
     @property
     def connect(self) -> str:
-        """All of them, as `zookeeper.connect` names them."""
+        """All servers, in the form of `zookeeper.connect`."""
         return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
 
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[RunningZooKeeper]:
-    """One server for all tests that leave it alone. Each takes a chroot of its own."""
+    """One server for all tests that do not disturb it, each in its own chroot."""
     with RunningZooKeeper() as running:
         yield running

@@ -13,8 +13,8 @@ import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
 
 /**
- * RabbitMQ through its own Java client: a durable queue, persistent messages, each confirmed by the broker, with many on their way
- * at a time; consumers acknowledge automatically (the fastest way both offer).
+ * RabbitMQ through its own Java client: a durable queue, persistent messages, each confirmed by the broker, with many in flight
+ * at a time; consumers acknowledge automatically (the fastest mode that both offer).
  */
 final class AmqpLoad {
     private static final int UNCONFIRMED_MAX = 5_000;

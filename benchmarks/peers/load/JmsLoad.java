@@ -10,8 +10,8 @@ import org.apache.activemq.ActiveMQConnection;
 import org.apache.activemq.ActiveMQConnectionFactory;
 
 /**
- * ActiveMQ through its own OpenWire client: a queue, persistent messages sent without waiting for each (the producer window bounds
- * what is on its way), the last one synchronously, so that all are stored when the clock stops. Latency waits for every single one.
+ * ActiveMQ through its own OpenWire client: a queue, persistent messages sent without waiting for each (the producer window
+ * bounds what is in flight), the last one synchronously, so that all are stored when the clock stops. Latency waits for each.
  */
 final class JmsLoad {
     private static final long PATIENCE_MS = 60_000;

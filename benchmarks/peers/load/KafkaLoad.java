@@ -9,7 +9,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Reading a topic, and one record there and back at a time, with Kafka's own Java client: for any broker of its protocol. */
+/** Reading a topic, and round trips of one record at a time, with Kafka's own Java client, for any broker with its protocol. */
 final class KafkaLoad {
     private static final Duration PATIENCE = Duration.ofSeconds(30);
 

@@ -1,7 +1,7 @@
 import java.util.Arrays;
 import java.util.Locale;
 
-/** What every load says at its end, as one line of JSON: how many records in how many seconds, or how long one took. */
+/** The result that every load prints as one line of JSON: how many records in how many seconds, or how long one took. */
 final class Report {
     private Report() {}
 

@@ -4,7 +4,7 @@ import com.rabbitmq.stream.Producer;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
-/** RabbitMQ's stream, the log beside its queues, through its own client with its defaults (batches of 100, each confirmed). */
+/** RabbitMQ's stream, its log besides queues, through its own client with its defaults (batches of 100, each confirmed). */
 final class StreamLoad {
     private static final long PATIENCE_SECONDS = 120;
 

@@ -1,1 +1,1 @@
-"""The collector: log files in, records of a topic out, each line once."""
+"""The collector: sends log files to a topic, each line exactly once."""

@@ -1,14 +1,13 @@
-"""By which clock are a file's lines read? Chosen once for the file, from its first lines, or named by whoever sends it.
+"""Which time format do a file's lines use? Chosen once for the file, from its first lines, or named by the user.
 
-A file is written by one program, so nearly all of its lines write their time in one way, and now and then in a second one (a
-banner, another library). Of two ways that nearly as many lines are written in, the one that says more about a line is taken
-first: a JSON object has an ISO time inside, and a host besides. A format that fewer than a tenth of the lines are written in is
-data, not a clock: one message that quotes a date would otherwise stamp the lines around it, and put them into an hour years away,
-without a word.
+A file is written by one program, so nearly all of its lines use one time format, and now and then a second one (a banner, another
+library). If two formats match nearly as many lines, the one that yields more about a line is preferred: a JSON object contains an
+ISO time, and a host as well. A format that matches fewer than a tenth of the lines is data, not a clock: otherwise one message
+that quotes a date would stamp the lines around it, and silently put them into an hour years away.
 
-Lines that go on with the one before (they are indented, as stack traces are, or empty) need no time of their own. Of the others
-more than half must have one, or the file is refused before anything of it is sent: windows are cut by these times, and what lies
-in the wrong hour is not found again.
+Lines that continue the one before (they are indented, as stack traces are, or empty) need no time. Of the others at least half
+must have one, or the file is refused before any of it is sent: windows are cut by these times, and a line in the wrong hour is
+not found again.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from logbus.wording import many
 
 LOOKED_AT_LINES = 1000  # a banner is shorter than this
 SHARE_MIN = 0.1
-SHARE_LIKE_MOST = 0.9  # as good as the commonest: a few lines of another kind make no difference
-UNDATED_KEPT = 20  # lines without a time, of which one may say how the others are to be read
+SHARE_LIKE_MOST = 0.9  # counts as good as the most common one: a few lines of another kind make no difference
+UNDATED_KEPT = 20  # lines without a time, one of which may show how to read the others
 SHOWN_CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOptions:
-    """What somebody has said about the times: `format_of` in strptime's directives, `field` of a JSON or logfmt line, the `zone`
-    of those that are written without one; `allows_undated`: a file without times may be sent."""
+    """The user's options about times: `format_of` in strptime's directives, `field` of a JSON or logfmt line, the `zone` of times
+    that are written without one; `allows_undated`: a file without times may be sent."""
 
     format_of: str | None = None
     field: str | None = None
@@ -44,7 +43,7 @@ class TimeOptions:
     allows_undated: bool = False
 
     def given(self) -> dict[str, Recogniser]:
-        """The one way that was named, if any was; `UserError` for a format that cannot be."""
+        """The one format that was named, if any; `UserError` for an invalid format."""
         try:
             if self.field is not None:
                 return {f"the field {self.field}": by_field(self.field, self.format_of)}
@@ -55,8 +54,8 @@ class TimeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineClock:
-    """How a file's lines say when they were written. `dated` of the `looked_at` lines had a time; `undated` are the first of
-    those that had not, with their numbers."""
+    """How a file's lines record when they were written. `dated` of the `looked_at` lines had a time; `undated` are the first of
+    those that had none, with their numbers."""
 
     names: tuple[str, ...]
     recognisers: tuple[Recogniser, ...]
@@ -66,7 +65,7 @@ class LineClock:
     undated: tuple[tuple[int, bytes], ...] = ()
 
     def stamp(self, line: bytes) -> Stamp:
-        """What the line says of itself."""
+        """The time and host that the line contains, if any."""
         for recogniser in self.recognisers:
             found = recogniser(line, self.around)
             if found is not None:
@@ -75,7 +74,7 @@ class LineClock:
 
     @property
     def is_understood(self) -> bool:
-        """Whether most lines have a time; of a file without lines nobody can tell."""
+        """Whether at least half of the lines have a time; True for a file without lines."""
         return self.dated * 2 >= self.looked_at
 
 
@@ -87,13 +86,13 @@ def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> LineClock
 
 
 def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) -> LineClock:
-    """The ways of writing a time that these lines are written in, the commonest first."""
+    """The time formats that these lines use, the most common first."""
     choices = options.given() or RECOGNISERS
     counted = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line[:1].isspace()]
     least = 0.0 if options.given() else SHARE_MIN * len(counted)
     counts = {name: sum(has_time(recogniser, line, around) for _, line in counted) for name, recogniser in choices.items()}
     most = max(counts.values())
-    # Of two that know as many lines the one that the table has first: sorting keeps their order.
+    # If two match as many lines, the one that is first in the table wins: sorting is stable.
     ways = sorted(
         (name for name, count in counts.items() if count and count >= least),
         key=lambda name: -counts[name] if counts[name] < SHARE_LIKE_MOST * most else -len(counted),
@@ -101,7 +100,7 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
     clock, undated = LineClock(names=(), recognisers=(), around=around), counted
     for name in ways:
         left = [(number, line) for number, line in undated if not has_time(choices[name], line, around)]
-        if len(left) < len(undated):  # what dates no line that the others do not date is no second way
+        if len(left) < len(undated):  # a format that dates no further lines is left out
             clock = replace(clock, names=(*clock.names, name), recognisers=(*clock.recognisers, choices[name]))
             undated = left
     undated = [(number, line) for number, line in counted if clock.stamp(line).timestamp_ms is None]
@@ -109,13 +108,13 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
 
 
 def refuse_undated(path: Path, clock: LineClock) -> None:
-    """`UndatedLog` says what was seen and which option would tell."""
+    """Raises `UndatedLog`, with what was found and which option would help, unless the clock is understood."""
     if not clock.is_understood:
         raise UndatedLog(f"{why_undated(path, clock)}. Nothing was sent")
 
 
 def why_undated(path: Path, clock: LineClock) -> str:
-    """With an option that reads one of the lines, if there is one."""
+    """The error's text, with an option that would read one of the lines, if there is one."""
     found = ((one, options) for one in clock.undated if (options := likely_options(one[1], clock.around)))
     (number, line), options = next(found, (clock.undated[0] if clock.undated else (0, b""), ""))
     shown = line[:SHOWN_CHARACTERS].decode(errors="replace")

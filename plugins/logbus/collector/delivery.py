@@ -1,7 +1,7 @@
 """How a log file's lines are sent: by `logbus.kafka.producing.Delivery`, tuned for a source that is always ahead of the network.
 
-No callback runs for a record that arrives, only for one that does not, so a line costs about two microseconds here; an
-acknowledgement is known for all lines together, at a checkpoint.
+A callback runs only for a record that fails, not for one that arrives, so a line costs about two microseconds here; lines are
+acknowledged all together, at a checkpoint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can go wrong while shipping, under the library's own tree."""
+"""What can go wrong while shipping, as part of the library's own error tree."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class UnreadableLog(UserError):
 
 
 class LogGone(UnreadableLog):
-    """A file is not there, or not there any more: rotation renames files while they are looked at."""
+    """A file does not exist, or no longer: rotation may rename a file while it is being read."""
 
 
 class UndatedLog(UserError):
-    """Most lines of a file have no time that is understood."""
+    """Most lines of a file have no recognised time."""
 
 
 class StateInUse(UserError):
@@ -26,8 +26,8 @@ class StateUnusable(UserError):
 
 
 class TopicShortened(UserError):
-    """The topic ends before what a run noted as acknowledged, and which lines are gone cannot be told."""
+    """The topic ends before what a run recorded as acknowledged, and which lines are gone cannot be determined."""
 
 
 class DeliveryFailed(LogbusError):
-    """The broker did not acknowledge everything; the next run goes on from the last position that it did."""
+    """The broker did not acknowledge everything; the next run resumes after the last position that it did."""

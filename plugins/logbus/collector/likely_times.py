@@ -1,7 +1,7 @@
-"""Which options would read the time of a line that no recogniser knows: proposed in an error, never assumed.
+"""Which options would read the time of a line that no recogniser matches: proposed in an error, never assumed.
 
-Each of them is tried on the line first. What it finds has to lie between 1990 and the day after the file was last written: a
-customer's number may have as many digits as a time.
+Each of them is first tried on the line. The time it finds must be between 1990 and the day after the file was last written: a
+customer number may have as many digits as a time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)
 FIELDS_TRIED_MAX = 100  # each is tried with every format
 DEPTH_MAX = 3
 
-# Ways of writing a time that no recogniser takes, since they are rare or could mean several things. What is part of another
-# comes after it.
+# Time formats that no recogniser takes, because they are rare or ambiguous. A format that is part of another one comes
+# after it.
 FORMATS = (
     "%d.%m.%Y %H:%M:%S",
     "%m/%d/%Y %I:%M:%S %p",
@@ -64,7 +64,7 @@ def recognisers() -> Mapping[str, Recogniser]:
 
 
 def likely_options(line: bytes, around: TimeContext) -> str:
-    """As they are typed; empty where none reads the line."""
+    """The options as they are typed; empty if none reads the line."""
     values = sorted(named_values(line), key=lambda pair: _NAMED_LIKE_A_TIME.search(pair[0]) is None)
     for name, value in values:
         if (found := any_time(value, around.zone)) is not None and is_likely(found.timestamp_ms, around):
@@ -77,7 +77,7 @@ def likely_options(line: bytes, around: TimeContext) -> str:
 
 
 def format_of(text: bytes, around: TimeContext) -> str:
-    """The first that reads a time in it; empty where none does."""
+    """The first format that reads a time in the text; empty if none does."""
     for written, recogniser in recognisers().items():
         found = recogniser(text, around)
         if found is not None and is_likely(found.timestamp_ms, around):
@@ -92,7 +92,7 @@ def is_likely(timestamp_ms: int | None, around: TimeContext) -> bool:
 
 
 def named_values(line: bytes) -> list[tuple[str, Any]]:
-    """Of a JSON object, `a.b` for one inside another, or of a logfmt line."""
+    """The fields of a JSON object (`a.b` for a nested one) or of a logfmt line."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):

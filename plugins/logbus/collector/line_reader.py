@@ -1,9 +1,9 @@
-"""Lines of a log file with the byte positions they begin and end at, in memory bounded by the longest line allowed.
+"""Lines of a log file with the byte positions at which they begin and end, in memory bounded by the longest line allowed.
 
-Positions count bytes of the text itself, so a file has the same positions before and after it was compressed. A line
-ends with a newline; what follows the last newline is a line still being written and is left for the next run, unless
-the caller says otherwise or the file is compressed (nobody appends to those). A line longer than the limit is passed
-over and counted, never held.
+Positions count bytes of the uncompressed text, so they are the same before and after a file is compressed. A line ends
+with a newline; what follows the last newline is a line still being written and is left for the next run, unless the
+caller asks for it or the file is compressed (those are never appended to). A line longer than the limit is skipped and
+counted, never held in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SKIP_PIECE_BYTES = 1 << 20
 
 
 class Line(NamedTuple):
-    """One line without its line ending, None where it was too long; `end` is where the next one begins."""
+    """One line without its line ending, or None if it was too long; `end` is where the next one begins."""
 
     position: int
     end: int
@@ -38,14 +38,14 @@ def is_compressed(path: Path) -> bool:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """The file's text from its beginning, decompressed where it is gzip."""
+    """The file's text from its beginning, decompressed if it is gzip."""
     if is_compressed(path):
         return cast(IO[bytes], gzip.open(path, "rb"))
     return path.open("rb", buffering=READ_BUFFER_BYTES)
 
 
 def text_bytes(path: Path) -> int:
-    """How long the text is, for a progress bar: exact for plain files, gzip's own note (modulo 4 GiB) for compressed ones."""
+    """The length of the text, for a progress bar: exact for plain files, gzip's own field (modulo 4 GiB) for compressed ones."""
     stored_bytes = path.stat().st_size
     if not is_compressed(path):
         return stored_bytes
@@ -55,11 +55,11 @@ def text_bytes(path: Path) -> int:
 
 
 def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line_is_complete: bool) -> Iterator[Line]:
-    """The lines from `position` on, where `file` already stands."""
+    """The lines from `position` on, to which `file` is already positioned."""
     limit = line_bytes_max + 2  # with the line ending
     while piece := file.readline(limit):
         end, is_cut = position + len(piece), len(piece) == limit
-        if not position and piece.startswith(codecs.BOM_UTF8):  # Windows' editors and spreadsheets write it: no part of the line
+        if not position and piece.startswith(codecs.BOM_UTF8):  # of Windows editors and spreadsheets: not part of the line
             piece, position = piece[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
         if piece.endswith(b"\n"):
             text = piece[:-2] if piece.endswith(b"\r\n") else piece[:-1]
@@ -79,7 +79,7 @@ def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line
 
 
 def first_lines(path: Path, count: int, line_bytes_max: int) -> list[Line]:
-    """The first of them; of a damaged file those that can be read, as whoever reads all of it is told."""
+    """The first lines; of a damaged file those that can be read: reading all of it will report the damage."""
     found: list[Line] = []
     with open_log(path) as file, suppress(EOFError, gzip.BadGzipFile, zlib.error):
         for line in islice(read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True), count):
@@ -88,7 +88,7 @@ def first_lines(path: Path, count: int, line_bytes_max: int) -> list[Line]:
 
 
 def _pass_over(file: IO[bytes], position: int) -> tuple[int, bool]:
-    """Read to the end of a line that is too long; where it ends, and whether by a newline."""
+    """Reads to the end of a line that is too long; returns where it ends, and whether with a newline."""
     while piece := file.readline(SKIP_PIECE_BYTES):
         position += len(piece)
         if piece.endswith(b"\n"):
@@ -97,6 +97,6 @@ def _pass_over(file: IO[bytes], position: int) -> tuple[int, bool]:
 
 
 def damaged(path: Path, error: Exception, *, sent: bool = False) -> UnreadableLog:
-    """`sent`: what was read before it is on its way."""
+    """The error for a damaged file. `sent`: what was read before the damage is being sent."""
     done = "What was read before is sent" if sent else "Nothing was sent"
     return UnreadableLog(f"cannot read {path} to its end: {error}. {done}; restore the file, or leave it out, and run again")

@@ -1,10 +1,10 @@
-"""A time as it was written, to milliseconds since 1970 UTC: the arithmetic of every format (timestamps.py).
+"""From a time as it was written to milliseconds since 1970 UTC: the arithmetic of every format (timestamps.py).
 
-A time without a zone is taken in the zone that the caller gives, and its `Moment` says so: `is_zoneless`. Where clocks are put
-back such a time comes twice: the moment has the first, and the second as `again_ms`. A time without a year (syslog, klog) is the
-newest one that is not after the file was last written.
+A time without a zone is read in the zone that the caller passes, and its `Moment` is marked `is_zoneless`. When clocks are set
+back, such a time occurs twice: the moment holds the first, and the second as `again_ms`. A time without a year (syslog, klog) is
+the newest one that is not after the file was last written.
 
-The arithmetic is remembered by second, since a busy log repeats its stamp many times.
+Results are cached by second, because a busy log repeats its stamp many times.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ STAMPS_REMEMBERED = 4096
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 
-# The zone must be a whole one: `-07` of `10:05:03-07` alone would be taken for hours by some and for the next field by others.
-# No digit may stand before the year, or a request id that ends like a date would be one.
+# The zone must be complete: the `-07` of `10:05:03-07` alone could be hours, or the beginning of the next field.
+# No digit may precede the year, or a request id that ends like a date would be taken for one.
 ISO_8601 = re.compile(rb"(?<!\d)\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:(?:Z|UTC|GMT)\b|[+-]\d\d:?\d\d(?!\d)))?")
-# Ten, 13, 16 or 19 digits: other lengths are counters and ids, and no log of this century has them.
+# Ten, 13, 16 or 19 digits: other lengths are counters and ids, not times of this century.
 EPOCH_DIGITS = r"(?:\d{19}|\d{16}|\d{13}|\d{10}(?:\.\d{1,9})?)"
 EPOCH_FIRST = re.compile(rb"\[?(%b)(?![\d.])" % EPOCH_DIGITS.encode())
 MONTHS = {name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 _COMBINED_TIME = re.compile(rb"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}")
-# A number is seconds, milliseconds, microseconds or nanoseconds by its size: each unit covers the years 1973 to 5138. What is
-# smaller is a duration: `"time": 0.012`.
+# Whether a number is seconds, milliseconds, microseconds or nanoseconds follows from its size: each unit covers the years 1973
+# to 5138. A smaller number is a duration: `"time": 0.012`.
 _EPOCH_LEAST = 1e8
 _EPOCH_UNITS_PER_MS = ((1e11, 1000, 1), (1e14, 1, 1), (1e17, 1, 1_000), (1e20, 1, 1_000_000))
 
 
 class TimeContext(NamedTuple):
-    """What a line does not say itself: the zone of times without one, and when its file was last written."""
+    """What a line itself does not contain: the zone of times without one, and when its file was last written."""
 
     zone: tzinfo = UTC
     written: datetime = datetime(9999, 12, 1, tzinfo=UTC)
 
 
 class Moment(NamedTuple):
-    """A time as it was written."""
+    """A written time, converted."""
 
     timestamp_ms: int
     is_zoneless: bool = False
@@ -65,8 +65,8 @@ def combined_time_ms(written: bytes) -> int | None:
 
 @lru_cache(STAMPS_REMEMBERED)
 def iso_time(written: bytes, zone_given: tzinfo) -> Moment | None:
-    """`2015-05-17T10:05:03.5+02:00` and its like (`ISO_8601`); None for a date that does not exist."""
-    # Taken apart first: fractions may have one digit or nine, after a point or a comma, and are six digits here.
+    """`2015-05-17T10:05:03.5+02:00` and the like (`ISO_8601`); None for a date that does not exist."""
+    # Taken apart first: a fraction has one to nine digits, after a point or a comma, and must have six here.
     text = re.sub(" ?(?:Z|UTC|GMT)$", "Z", written.decode("ascii").replace(",", "."))
     whole, zone = text[:19], text[19:].lstrip("." + "0123456789").strip()
     fraction = text[19 : len(text) - len(zone)].strip().lstrip(".")
@@ -79,18 +79,18 @@ def iso_time(written: bytes, zone_given: tzinfo) -> Moment | None:
 
 @lru_cache(STAMPS_REMEMBERED)
 def without_year(month: int, day: int, hour: int, minute: int, second: int, micros: int, around: TimeContext) -> Moment | None:
-    """Of syslog and klog."""
+    """The times of syslog and klog."""
     found = in_newest_year(lambda year: datetime(year, month, day, hour, minute, second, micros), around)
     return None if found is None else in_zone(found, around.zone)
 
 
 def in_newest_year(read: Callable[[int], datetime], around: TimeContext) -> datetime | None:
-    """In the newest year in which it is not after the file was last written, clocks that differ by hours allowed for: on New
-    Year's Eve that may be next year, which has begun in the zone of the lines. A log of more than a year has such a time twice:
-    nothing in it says which."""
+    """The time in the newest year in which it is not after the file was last written, allowing for clocks that differ by hours:
+    on New Year's Eve that may be next year, which has begun in the zone of the lines. In a log of more than a year such a time
+    occurs twice, and nothing in it shows which one it is."""
     latest = (around.written + DAY).astimezone(around.zone)
     for year in (latest.year, latest.year - 1):
-        with suppress(ValueError):  # the 29th of February, perhaps, which the year before has
+        with suppress(ValueError):  # perhaps the 29th of February, which the year before has
             found = read(year)
             if (found if found.tzinfo else found.replace(tzinfo=around.zone)) <= latest:
                 return found
@@ -98,7 +98,7 @@ def in_newest_year(read: Callable[[int], datetime], around: TimeContext) -> date
 
 
 def local_time(numbers: tuple[int, int, int, int, int, int], fraction: bytes | None, zone: tzinfo) -> Moment | None:
-    """From year to second."""
+    """A time without a zone; `numbers` are year to second."""
     try:
         return in_zone(datetime(*numbers, microseconds(fraction or b"")), zone)
     except ValueError:
@@ -114,18 +114,18 @@ def date_numbers(written: Sequence[bytes]) -> tuple[int, int, int, int, int, int
 def in_zone(moment: datetime, zone: tzinfo) -> Moment:
     """A time that was written without a zone."""
     # In the hour that clocks skip, the two folds are the other way round: `second` is before `first`, the time did not exist,
-    # and the first reading (the offset before the change) is kept as its only one.
+    # and only the first reading (with the offset before the change) is kept.
     first, second = (milliseconds(moment.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
     return Moment(first, True, second if second > first else None)
 
 
 def microseconds(fraction: bytes) -> int:
-    """Of a fraction with any number of digits."""
+    """The microseconds of a fraction with any number of digits."""
     return int(f"{fraction.decode()[:6]:0<6}")
 
 
 def _century(written: bytes) -> int:
-    """POSIX's rule for two digits: 69 to 99 are of the last century."""
+    """POSIX's rule for two digits: 69 to 99 are in the last century."""
     year = int(written)
     return year if len(written) == 4 else year + (1900 if year >= 69 else 2000)
 
@@ -153,8 +153,8 @@ def any_time(value: Any, zone: tzinfo) -> Moment | None:
 
 def epoch_time(value: float | bytes | str) -> Moment | None:
     """A number since 1970, or its digits."""
-    # Nanoseconds have more digits than a float: whole numbers stay whole. A float is the nearest to what was written, which may
-    # be a little less.
+    # Nanoseconds have more digits than a float can hold, so integers stay integers. A float is only the nearest to what was
+    # written and may be a little less, hence the rounding.
     if isinstance(value, (bytes, str)):
         value = float(value) if "." in str(value) else int(value)
     for below, times, by in _EPOCH_UNITS_PER_MS:

@@ -1,9 +1,9 @@
-"""Numbers for what is sent, so that the audit can tell whether all of it arrived (docs/producer-counts.md).
+"""Numbers for the records sent, so that the audit can check whether all of them arrived (docs/producer-counts.md).
 
-The numbers of a stream run within one partition, so the partition has to be known before the record is sent: it is chosen here,
-by the hash that the Java client and librdkafka use. A run of the collector is a stream for each partition, from 1 on; the next
-run has another name. Lines that an interrupted run did not get through are numbers that nobody gave yet, or that come again
-under the next run's name.
+The numbers of a stream run within one partition, so the partition must be known before the record is sent: it is chosen here, by
+the hash that the Java client and librdkafka use. A run of the collector is one stream per partition, numbered from 1; the next
+run has another name. Lines that an interrupted run did not deliver either have no number yet, or get a new one under the next
+run's name.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """Where Kafka's clients send a record with this key."""
+    """The partition to which Kafka's clients send a record with this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class Numbering:
-    """One run's streams over the partitions of a topic. `name` is this run's alone."""
+    """One run's streams over the partitions of a topic. `name` is unique to this run."""
 
     def __init__(self, name: str, partition_count: int) -> None:
         self._prefixes = [f"{name}-{partition}:".encode() for partition in range(partition_count)]

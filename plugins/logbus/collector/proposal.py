@@ -1,10 +1,10 @@
-"""What a clock and a parser would make of a log's first lines, and what to type to load it: for a log nobody has described yet.
+"""How a clock and a parser would read a log's first lines, and the commands that would load it: for a log not yet described.
 
-A parser is proposed if it takes nine in ten of the records; of several the one that says most about them, so the order of the
-table below. Two are judged by more than that, since they take nearly anything: logfmt (every word is a pair) by its `=`, CSV by
-the same number of fields in every line. Lines of a program's own, a time and then a level, get a regular expression
-to begin with. What none of them takes is kept line by line. Where many lines go on with the one before, they are joined before
-a parser is chosen, as the command that is proposed joins them.
+A parser is proposed if it accepts nine in ten of the records; of several, the one that extracts most from them, so the order of
+the table below. Two must pass a further test, because they accept nearly anything: logfmt (every word is a pair) must have `=`,
+CSV the same number of fields in every line. Other lines that have a time and then a level get a regular expression to begin with.
+If nothing fits, the log is kept line by line. If many lines continue the one before, they are joined before a parser is chosen,
+as the proposed command joins them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from logbus.model import instant_text
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 
 SHARE_MIN = 0.9
-JOINED_FROM = 0.05  # of the lines go on with the one before: joining them is worth a word
+JOINED_FROM = 0.05  # of the lines continue the one before: then joining them is proposed
 SAMPLES = 3
 LINE_CHARACTERS = 100
 DELIMITERS = ",;\t|"
 NGINX_VARIABLES = frozenset(
     {"remote_addr", "request", "body_bytes_sent", "request_time", "http_user_agent", "time_iso8601", "msec"}
 )
-# How the times are written that stand before a level, by the clock's name.
+# How times before a level are written, by the clock's name.
 WRITTEN: Mapping[str, str] = {
     "ISO 8601": r"\d{4}-\d\d-\d\d[T ][\d:]+(?:[.,]\d+)?(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?",
     "YY/MM/DD": r"\d\d(?:\d\d)?/\d\d/\d\d [\d:]+(?:[.,]\d+)?",
@@ -47,12 +47,12 @@ LEVEL = (
     "Trace|Debug|Info|Note|Notice|Warn|Warning|Error|Fatal|Critical|System|"
     "trace|debug|info|notice|warn|warning|error|fatal|crit|critical|alert|emerg"
 )
-# Time, what stands between it and the level (a thread, a process id), level, and all the rest.
+# Time, anything between it and the level (a thread, a process id), level, and the rest.
 LEVEL_PATTERN = (
     r"(?s)\[?(?P<written>{written})[\]\s:,|-]+(?:(?P<before>\S.{{0,79}}?)[\s:|-]+)??[\[(<]*(?P<level>{level})\b\s*[\])>]*:?\s*"
     r"(?:[|:-]+\s+)?(?P<message>.*)"
 )
-# Lines whose level stands elsewhere.
+# Lines whose level is in another place.
 PATTERNS: Mapping[str, str] = {
     "klog": r"(?s)(?P<level>[IWEF])(?P<written>\d{4} +[\d:.]+) +(?P<thread>\d+) (?P<source>[^\]]+)\] (?P<message>.*)",
     "Apache's error log": (
@@ -60,13 +60,13 @@ PATTERNS: Mapping[str, str] = {
         r"(?:\[client (?P<client>[^\]]+)\] )?(?P<message>.*)"
     ),
 }
-# A pair begins after white space: the `a=1&b=2` of a request's query is no logfmt.
+# A pair begins after white space: the `a=1&b=2` of a request's query is not logfmt.
 PAIR = re.compile(rb"(?:^|\s)[^\s=\"]+=(?:\"|\S)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserTrial:
-    """A parser over the records: `parsed` of them became rows, `samples` are the first of those, `errors` the others' kinds."""
+    """A parser tried on the records: it accepted `parsed`, `samples` are the first rows, `errors` counts the others by kind."""
 
     parse: str
     settings: Mapping[str, Any]
@@ -87,22 +87,22 @@ class LogProposal:
     zoneless: int
     first: datetime | None
     last: datetime | None
-    is_damaged: bool  # the file ends in the middle of its compression, after these records
-    ahead: int  # whose own time is not believed, since it lies ahead of now
-    continued: int  # lines that begin as those do that go on with the one before, before they were joined
+    is_damaged: bool  # the file's compressed data ends early, after these records
+    ahead: int  # records whose own time is not believed, because it is ahead of now
+    continued: int  # lines that begin like a continuation of the one before, counted before joining
     joins: bool  # whether they are joined to the records before
     trial: ParserTrial
     others: tuple[ParserTrial, ...]
 
     @property
     def name(self) -> str:
-        """For topic, table and pipeline: the file's own, as far as a name may have it."""
+        """For topic, table and pipeline: the file's name, reduced to the characters that are allowed."""
         stem = re.sub(r"[^a-z0-9_]+", "_", self.path.name.lower().partition(".")[0]).strip("_")
         return stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_")
 
     @property
     def trouble(self) -> str | None:
-        """Why `logbus ship` would refuse the file."""
+        """Why `logbus ship` would refuse the file, if it would."""
         return None if self.clock.is_understood else why_undated(self.path, self.clock)
 
 
@@ -115,7 +115,7 @@ def propose(
     parse: str | None = None,
     settings: Mapping[str, Any],
 ) -> LogProposal:
-    """Looks at the first records; UnreadableLog, or UserError for settings that the parser cannot use."""
+    """Examines the first records; raises UnreadableLog, or UserError for settings that the parser cannot use."""
     path = path.absolute()
     check_readable(path)
     clock = clock_of(path, line_bytes_max, times)
@@ -125,7 +125,7 @@ def propose(
         joins, (lines, is_damaged) = True, first_records(path, times, line_bytes_max, clock, joins=True)
     own = [line for line in lines if line.time_of is TimeOf.LINE]
     trials = [trial(one, given, lines) for one, given in candidates(lines, clock, parse, settings)]
-    # `lines` takes everything, so something is always found: `max` is for the one parser that somebody asked about.
+    # `lines` accepts everything, so something is always found: `max` is for a single parser that the user asked about.
     best = next((one for one in trials if one.parsed >= SHARE_MIN * len(lines)), None) or max(trials, key=lambda one: one.parsed)
     return LogProposal(
         path=path,
@@ -147,8 +147,8 @@ def propose(
 def first_records(
     path: Path, times: TimeOptions, line_bytes_max: int, clock: LineClock, joins: bool
 ) -> tuple[list[StampedLine], bool]:
-    """By the very reader that `ship` uses, with its clock, its zone and its joining: a proposal that read lines in a way of its
-    own would promise what ship does not do. And whether there is damage after them."""
+    """The first records, and whether the file is damaged after them. Read by the same reader as in `ship`, with its clock, zone
+    and joining: a proposal that read lines differently would promise what ship does not do."""
     source = Source(source_id="", path=str(path), device=0, inode=UNKNOWN_INODE, head=Fingerprint())
     now_ms, damaged = int(datetime.now(UTC).timestamp() * 1000), list[UnreadableLog]()
     reading = LineReading(now_ms, line_bytes_max, True, times, {"": clock}, joins, damaged)
@@ -164,7 +164,7 @@ def moment(lines: Sequence[StampedLine], which: Callable[..., int]) -> datetime 
 def candidates(
     lines: Sequence[StampedLine], clock: LineClock, parse: str | None, settings: Mapping[str, Any]
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """Parsers that may fit, with their settings, those that say most first; or the one that somebody asks about."""
+    """Parsers that may fit, with their settings, those that extract most first; or the one the user asked about."""
     if parse is not None:
         return [(parse, settings)]
     texts = [line.text for line in lines if line.text]
@@ -182,7 +182,7 @@ def candidates(
         found.append(("csv", of_csv))
     patterns = {**PATTERNS} | {name: LEVEL_PATTERN.format(written=written, level=LEVEL) for name, written in WRITTEN.items()}
     found += [("regex", {"pattern": patterns[name]}) for name in clock.names if name in patterns]
-    if of_csv is not None and of_csv.get("delimiter") == "|":  # loggers write it between time, level and message, too
+    if of_csv is not None and of_csv.get("delimiter") == "|":  # loggers also write it between time, level and message
         found.append(("csv", of_csv))
     return [*found, ("lines", {})]
 
@@ -196,7 +196,7 @@ def looks_like_nginx(texts: Sequence[bytes]) -> bool:
 
 
 def csv_settings(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
-    """Where nearly all lines have the same number of one delimiter; names are the first line's, if that is one of names."""
+    """Settings if nearly all lines have the same number of one delimiter; names are from the first line, if it is a header."""
     for delimiter in DELIMITERS:
         counts = Counter(text.count(delimiter.encode()) for text in texts)
         count, often = counts.most_common(1)[0] if counts else (0, 0)
@@ -205,7 +205,7 @@ def csv_settings(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
             is_header = len(words) == count + 1 and all(re.fullmatch(r'"?[A-Za-z][\w .-]*"?', word) for word in words)
             names = [re.sub(r"\W+", "_", word.strip('"')).strip("_").lower() for word in words] if is_header else []
             if len({*names}) <= count:
-                # A header with one name twice, or none: a column needs a name of its own.
+                # No header, or one with a duplicate name: each column needs its own name.
                 names = [f"field_{number}" for number in range(1, count + 2)]
             return {"fields": names, **({} if delimiter == "," else {"delimiter": delimiter})}
     return None
@@ -233,7 +233,7 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine])
 
 
 def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
-    """What to type; `options` are those about times with which the file was looked at."""
+    """What to type; `options` are the time options with which the file was examined."""
     name, found = proposal.name, proposal.trial
     joined = ["--join-lines"] if proposal.joins else []
     settings = ["--settings", shlex.quote(json.dumps(found.settings))] if found.settings else []
@@ -243,7 +243,7 @@ def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
 
 
 def dag(proposal: LogProposal) -> str:
-    """A file for Airflow's folder of DAGs."""
+    """A file for Airflow's DAGs folder."""
     name, found = proposal.name, proposal.trial
     words = [f'pipeline="{name}"', f'topic="{name}"', f'table="{name}"', f'parse="{found.parse}"']
     words += [f"{key}={raw(value) if key == 'pattern' else repr(value)}" for key, value in found.settings.items()]
@@ -257,7 +257,7 @@ def dag(proposal: LogProposal) -> str:
 
 
 def raw(pattern: str) -> str:
-    """As one writes a regular expression in Python, where that can be."""
+    """As a raw string, the usual way to write a regular expression in Python, if possible."""
     return f'r"{pattern}"' if '"' not in pattern and not pattern.endswith("\\") else repr(pattern)
 
 
@@ -287,7 +287,7 @@ def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """A column's value as JSON has it."""
+    """A column's value as JSON can hold it."""
     if isinstance(value, datetime):
         return instant_text(value)
     return value.decode(errors="replace") if isinstance(value, bytes) else value

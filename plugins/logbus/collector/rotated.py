@@ -1,14 +1,14 @@
-"""Rotated files of a log, found from its one name, so that a rotation between two runs of a cron job loses nothing.
+"""Rotated files of a log, found from its name alone, so that a rotation between two runs of a cron job loses nothing.
 
-logrotate and its like rename `access.log` to `access.log.1` or `access.log-20260522`, perhaps compress it, and a new `access.log`
-begins. Whoever is told `access.log` alone would miss what was written between the last run and the rotation. So the names beside
-it are looked at:
+logrotate and similar tools rename `access.log` to `access.log.1` or `access.log-20260522`, perhaps compress it, and a new
+`access.log` begins. A run that is given only `access.log` would miss what was written between the last run and the rotation. So
+it also looks at files with such names in the same directory:
 
-- one whose content is a file that was sent before (sources.py) and has more: its rest is sent;
-- one that nobody has seen, if the named file is a new one and this one was written after the last file that is known: it came and
-  went between two runs.
+- a file whose content was sent before (sources.py) and that has more: its rest is sent;
+- a file never seen before, if the named file is a new one and this one was written after the newest known file: it was begun and
+  rotated between two runs.
 
-What is older than the first run is nobody's loss: those files are only mentioned, and sent when they are named.
+Files older than the first run are not lost lines: they are only mentioned, and sent if they are named.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from logbus.collector.sources import Source, check_readable, found_again, is_rot
 
 
 def beside(path: Path) -> list[Path]:
-    """Files that look like rotated ones of this log, the oldest writing first."""
+    """Files that look like rotated ones of this log, the least recently written first."""
     try:
         found = [one for one in path.parent.iterdir() if is_rotated(one.name, path.name) and one.is_file()]
         return sorted((one for one in found if not is_being_compressed(one)), key=written)
@@ -32,7 +32,7 @@ def beside(path: Path) -> list[Path]:
 
 
 def is_being_compressed(path: Path) -> bool:
-    """gzip removes a file when its compressed one is whole: until then the file itself is the one to read."""
+    """gzip removes a file once its compressed copy is complete: until then the file itself is the one to read."""
     return path.suffix == ".gz" and path.with_suffix("").exists()
 
 
@@ -41,13 +41,13 @@ def written(path: Path) -> float:
 
 
 def unsent(paths: Iterable[Path], known: Sequence[Source]) -> list[Path]:
-    """Rotated files of these logs that hold lines which were not sent."""
+    """Rotated files of these logs that hold lines not yet sent."""
     paths = list(paths)
     return [one for path in paths for one in _unsent_of(path, known) if one not in paths]
 
 
 def never_sent(paths: Iterable[Path], known: Sequence[Source]) -> list[Path]:
-    """Rotated files of logs that are sent for the first time: they are left alone, and mentioned."""
+    """Rotated files of logs that are sent for the first time: they are left alone, and only mentioned."""
     paths = list(paths)
     return [one for path in paths if not _known_of(path, known) for one in beside(path) if one not in paths]
 
@@ -65,7 +65,7 @@ def _unsent_of(path: Path, known: Sequence[Source]) -> list[Path]:
     strangers: list[Path] = []
     newest_known = max((source.timestamp_ms or 0) / 1000 for source in ours)
     for one in beside(path):
-        # One that is renamed meanwhile is found by the next run, under its new name.
+        # A file that is renamed at this moment is found by the next run, under its new name.
         with suppress(LogGone, FileNotFoundError):
             check_readable(one)
             source = found_again(one, known)

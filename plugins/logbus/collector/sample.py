@@ -1,7 +1,7 @@
-"""A small access log for those who have none at hand: made up, but odd in the ways real ones are.
+"""A small access log for users who have none at hand: made up, but odd in the ways real ones are.
 
-A web site's days: fewest visitors at four in the morning, some of whom come back often; crawlers; missing pages; requests that
-are nonsense. Lines are written when a request ends, so they are slightly out of order.
+A web site's traffic: fewest visitors at four in the morning, some of whom return often; crawlers; missing pages; malformed
+requests. Lines are written when a request ends, so they are slightly out of order.
 The same arguments give the same bytes on every machine and Python version: only `random.Random.random` is used.
 """
 
@@ -19,7 +19,7 @@ from random import Random
 
 from logbus.model import HOUR, LATENESS_DEFAULT, floor
 
-CLOSED_FOR = LATENESS_DEFAULT  # the last hour of a sample is closed for this long, so that nobody who loads it is told to wait
+CLOSED_FOR = LATENESS_DEFAULT  # a sample's last hour has been closed for this long, so that a load need not wait for it
 MALFORMED_SHARE = 0.0005
 CRAWLER_SHARE = 0.22  # of visits; about what small public sites see
 QUIET_HOUR_UTC = 4
@@ -56,7 +56,7 @@ _MALFORMED = ('{host} - - [{time}] "GET /unfinished', "\\x16\\x03\\x01\\x00 a po
 
 
 def last_closed_hour(now: datetime) -> datetime:
-    """Where a sample of the last hours ends: the end of the newest hour that a pipeline of the default lateness may load."""
+    """Where a sample of the last hours ends: the end of the newest hour that a pipeline with the default lateness may load."""
     return floor(now - LATENESS_DEFAULT - CLOSED_FOR, HOUR)
 
 
@@ -68,7 +68,7 @@ class _Visitor:
 
 
 def write_sample(path: Path, *, lines: int = 20_000, hours: int = 24, seed: int = 2011, end: datetime) -> None:
-    """Write `lines` lines over the `hours` hours before `end`; the file is there complete or not at all."""
+    """Write `lines` lines over the `hours` hours before `end`; the file exists either complete or not at all."""
     scratch = path.with_name(path.name + ".new")
     scratch.write_text("".join(sample_lines(lines=lines, hours=hours, seed=seed, end=end)), encoding="utf-8")
     scratch.replace(path)
@@ -117,7 +117,7 @@ def _visitor(chance: Random) -> _Visitor:
 
 
 def _line(chance: Random, visitors: Sequence[_Visitor], moment: datetime) -> str:
-    visitor = visitors[int(chance.random() ** 2 * len(visitors))]  # a few come back often
+    visitor = visitors[int(chance.random() ** 2 * len(visitors))]  # a few return often
     written = f"{moment.day:02d}/{_MONTHS[moment.month - 1]}/{moment.year}:{moment:%H:%M:%S} +0000"
     if chance.random() < MALFORMED_SHARE:
         return _one_of(chance, _MALFORMED).format(host=visitor.host, time=written) + "\n"
@@ -129,7 +129,7 @@ def _line(chance: Random, visitors: Sequence[_Visitor], moment: datetime) -> str
 
 
 def _request(chance: Random, visitor: _Visitor) -> tuple[str, int, int]:
-    """Path, status and bytes of one answer."""
+    """Path, status and bytes of one response."""
     draw = chance.random()
     if draw < 0.025:
         return _one_of(chance, _MISSING), 404, 331

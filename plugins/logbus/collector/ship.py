@@ -1,9 +1,9 @@
 """Log files to a topic: every line a record, once, oldest first; a second run sends only what is new.
 
-The topic itself remembers what was sent: each record carries its file and the byte its line began at. The state file says how
-far everything is acknowledged (a checkpoint, about once a second). After a clean end that is all. After a kill, the next run
-reads the records that followed the last checkpoint back and leaves out the lines it finds among them. So nothing is lost and
-nothing is sent twice, also by kill -9. A topic that ends before what was noted has lost records: their lines are sent again.
+The topic itself records what was sent: each record carries its file and the byte at which its line began. The state file stores
+how far everything is acknowledged (a checkpoint, about once a second). After a clean end that is all. After a kill, the next run
+reads back the records after the last checkpoint and leaves out the lines it finds among them. So nothing is lost and nothing is
+sent twice, even after kill -9. A topic that ends before the recorded offsets has lost records: their lines are sent again.
 Two cases remain: a state file lost or restored from a backup (its lines are sent again), and a network that delivers the
 killed run's last requests later than SETTLE_SECONDS after the next run began.
 """
@@ -36,14 +36,14 @@ from logbus.collector.topic_client import TopicClient
 from logbus.errors import TopicMissing
 
 PARTITIONS_DEFAULT = 3
-# Retention goes by the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
+# Retention uses the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
 TOPIC_SETTINGS_DEFAULT: Mapping[str, str] = {"retention.ms": "-1"}
 BATCH_BYTES_DEFAULT = 1_000_000  # librdkafka's message.max.bytes; a topic's max.message.bytes is a little more
-LINE_BYTES_MAX = 900_000  # the rest of the batch is for key, headers and what stands around them
+LINE_BYTES_MAX = 900_000  # the rest of the batch is for key, headers and framing
 CHECKPOINT_LINES = 100_000  # what a run after a kill may have to read back; about a second of sending
-SETTLE_SECONDS = 2.0  # twice the broker's default flush interval: by then it has shown what a killed run had under way
+SETTLE_SECONDS = 2.0  # twice the broker's default flush interval: by then a killed run's last records are visible
 KNOWN_PARTITIONER = PRODUCER_DEFAULTS["partitioner"]
-FILES_MAX = 500  # open at once while merging; a process may usually open 1,024
+FILES_MAX = 500  # open at once while merging; a process can usually open 1,024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +54,18 @@ class ShipReport:
     lines: int
     bytes: int
     skipped: int  # longer than line_bytes_max
-    undated: int  # without a believable time of their own: they have that of the line before
-    undated_before_any: int  # those of them that come before any line with a time: they have that of the first one
-    undated_by_file: int  # those of them that have the time their file was last written: no line near them has one
-    ahead: int  # those of the undated whose own time is not believed, since it lies ahead of the clock
-    zoneless: int  # whose time was written without a zone
+    undated: int  # without a credible time: they get that of the line before
+    undated_before_any: int  # of these, before any line with a time: they get that of the first such line
+    undated_by_file: int  # of these, with the time at which the file was last written: no line near them has one
+    ahead: int  # of the undated, with a time that is not believed because it is ahead of the clock
+    zoneless: int  # with a time written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
-    timezone: str = "UTC"  # in which times without a zone were taken
-    timezone_assumed: bool = True  # nobody has named it
-    lost: int = 0  # records that the topic had acknowledged and does not hold any more
+    timezone: str = "UTC"  # in which times without a zone were read
+    timezone_assumed: bool = True  # it was not named by the user
+    lost: int = 0  # records that the topic had acknowledged and no longer holds
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
-    rotated: tuple[str, ...] = ()  # rotated files that held lines which were not sent yet: they are among what was sent
+    rotated: tuple[str, ...] = ()  # rotated files with lines not sent before: this run has sent them too
     rotated_before: tuple[str, ...] = ()  # rotated files of logs that were never sent: left alone
 
 
@@ -93,14 +93,14 @@ def ship(
     clock: Callable[[], float] = time.time,
     stop: Callable[[], bool] = lambda: False,
 ) -> ShipReport:
-    """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged, or all before `stop` said so.
-    `zone` is that of times which are written without one; UTC unless somebody names it. `time_format` (strptime's directives) or
-    `time_field` say how a line's time is written, where that is not recognised. `join_lines`: lines without a time of their own
-    belong to the record of the line before. Rotated files beside a named one are looked at, too (rotated.py).
+    """Send what the topic does not yet hold of these files. Returns when all of it, or all up to the stop, is acknowledged.
+    `zone` is that of times written without one; UTC by default. `time_format` (strptime's directives) or `time_field` define how
+    a line's time is written, if that is not recognised. `join_lines`: lines without a time of their own belong to the record of
+    the line before. Rotated files next to a named one are sent too (rotated.py).
 
-    Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when
-    the broker went away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends. Of a
-    file that is damaged further on, what comes before is sent, and all other files, before UnreadableLog says so.
+    Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed if the
+    broker is lost for good during the run; then, as after a kill, the next run resumes exactly where the topic ends. If a file is
+    damaged further on, what precedes the damage and all other files are sent before UnreadableLog is raised.
     """
     started = clock()
     paths = _checked(files)
@@ -110,7 +110,7 @@ def ship(
         if not client.exists():
             if not create_topic:
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
-            # Looked at first: a file that is refused should not leave an empty topic behind.
+            # Checked first: a file that is refused should not leave an empty topic behind.
             clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), line_bytes_max, times)
             client.create(partitions=partitions, settings={**with_room_for(line_bytes_max), **topic_settings})
         topic_id = client.topic_id()
@@ -151,12 +151,12 @@ def ship(
 
 
 def batch_bytes(line_bytes_max: int) -> int:
-    """Of a batch that holds one line with its key and headers; librdkafka's default at least."""
+    """The size of a batch that holds one line with its key and headers; at least librdkafka's default."""
     return max(BATCH_BYTES_DEFAULT, line_bytes_max + BATCH_BYTES_DEFAULT - LINE_BYTES_MAX)
 
 
 def with_room_for(line_bytes_max: int) -> dict[str, str]:
-    """What a topic needs to take such lines, where Kafka's default is less."""
+    """The topic settings that such lines need, if Kafka's default is too small."""
     needed = batch_bytes(line_bytes_max)
     return {"max.message.bytes": str(needed)} if needed > BATCH_BYTES_DEFAULT else {}
 
@@ -166,7 +166,7 @@ def new_source_id() -> str:
 
 
 def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions) -> dict[str, LineClock]:
-    """The clock of each file that holds anything new. UndatedLog where most lines of one have no time, unless that is allowed."""
+    """The clock of each file that holds anything new. UndatedLog if most lines of one have no time, unless that is allowed."""
     found = {}
     for source in sources:
         path = Path(source.path)
@@ -181,7 +181,7 @@ def recover(
     before: ShippedTopic, client: TopicClient, *, sleep: Callable[[float], None], accept_loss: bool = False
 ) -> tuple[ShippedTopic, Shortened]:
     """The state, with where the topic ends now and, after an interrupted run, the lines it holds beyond the last checkpoint; and
-    what it has lost of what was noted. `accept_loss`: that is not sent again."""
+    what the topic has lost of what was recorded. `accept_loss`: lost lines are not sent again."""
     ends = client.end_offsets()
     if not before.clean:
         ends = settled_ends(client, ends, sleep)
@@ -198,7 +198,7 @@ def recover(
 
 
 def settled_ends(client: TopicClient, ends: dict[int, int], sleep: Callable[[float], None]) -> dict[int, int]:
-    """Where the topic ends once it grows no more: requests of a killed run may still arrive."""
+    """Where the topic ends once it no longer grows: requests of a killed run may still arrive."""
     while True:
         sleep(SETTLE_SECONDS)
         settled, ends = ends, client.end_offsets()
@@ -212,14 +212,14 @@ def _with_ahead(source: Source, found: set[int]) -> Source:
 
 
 def numbering(partition_count: int, producer_config: Mapping[str, Any]) -> Numbering | None:
-    """Numbers for this run's records, unless somebody else's partitioner decides where they go."""
+    """Numbers for this run's records, unless another partitioner chooses their partitions."""
     if producer_config.get("partitioner", KNOWN_PARTITIONER) != KNOWN_PARTITIONER:
         return None
     return Numbering(f"ship-{secrets.token_hex(6)}", partition_count)
 
 
 class _Checkpoints:
-    """Notes how far the sources are acknowledged, and from where in the topic later lines would lie."""
+    """Records how far the sources are acknowledged, and from which offsets of the topic later lines would be found."""
 
     def __init__(self, state: ShipState, topic_id: str, before: ShippedTopic, client: TopicClient) -> None:
         self._state = state
@@ -228,11 +228,11 @@ class _Checkpoints:
         self._client = client
 
     def begin(self, sources: Sequence[Source]) -> None:
-        """Before the first line: where the topic ended when it was last looked at."""
+        """Before the first line: where the topic ended when it was last checked."""
         self._save(sources, clean=False, next_offsets=self._before.next_offsets)
 
     def note(self, sources: Sequence[Source], clean: bool) -> None:
-        """While nothing is under way: all before the topic's end is covered by the sources' positions."""
+        """While nothing is in flight: the sources' positions cover everything before the topic's end."""
         self._save(sources, clean=clean, next_offsets=self._client.end_offsets())
 
     def _save(self, sources: Sequence[Source], *, clean: bool, next_offsets: Mapping[int, int]) -> None:

@@ -1,6 +1,6 @@
 """One run of sending: from merged lines to records, with a checkpoint every so many lines.
 
-The hot loop of the collector: about six microseconds a line on one core of 2020, half of them recognising its time.
+The hot loop of the collector: about six microseconds a line on one core of 2020, half of which goes to recognising its time.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Sent:
 
 
 class Shipment:
-    """Sends the lines of some sources; calls `checkpoint(sources, clean)` when all before their positions is acknowledged.
+    """Sends the lines of some sources; calls `checkpoint(sources, clean)` once everything before their positions is acknowledged.
 
-    `stop` is asked behind each line: a run that is stopped ends as one that has sent everything does, only earlier.
+    `stop` is called after each line: a stopped run ends like one that has sent everything, only earlier.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Shipment:
         self._sent = Sent()
 
     def run(self, reading: LineReading) -> Sent:
-        """Send everything, or what comes before the stop; return when all that is acknowledged and noted. UnreadableLog, then,
-        where a file is damaged: what comes before the damage is sent, and the other files."""
+        """Send everything, or what precedes the stop; return once all of it is acknowledged and recorded. Then raise
+        UnreadableLog if a file is damaged: what precedes the damage is sent, and the other files."""
         damaged: list[UnreadableLog] = []
         try:
             self._send_all(reading._replace(damaged=damaged))
@@ -137,7 +137,7 @@ class Shipment:
         return [self._position(source) for source in self._sources.values()]
 
     def _position(self, source: Source) -> Source:
-        """The source as far as it has been taken."""
+        """The source at its current position."""
         line = self._last.get(source.source_id)
         if line is None:
             return source

@@ -1,8 +1,8 @@
-"""A topic that ends before what was noted: lines that it had acknowledged are gone, after a restore or an unclean election.
+"""A topic that ends before the recorded offsets: lines that it had acknowledged are gone, after a restore or an unclean election.
 
-Each record says which line of which file it was, so the topic itself tells what it still holds; what a file has and the topic
-has not is sent again. That holds as long as nothing else explains why a line is not there: where retention has deleted records
-that may lie among the lost ones, nobody can tell the two apart, and nothing is sent.
+Each record names its line and file, so the topic itself shows what it still holds; lines that a file has and the topic lacks are
+sent again. That works only if nothing else explains why a line is missing: if retention has deleted records that may be among the
+lost ones, the two cannot be told apart, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from logbus.collector.sources import Source
 # By source and partition, the positions of its lines that the topic holds.
 Held = Mapping[str, Mapping[int, set[int]]]
 
-# Lines of one file may lie in the topic in another order than in the file where an interrupted run was resumed: by no more than
-# it had sent since a checkpoint. So many lines before the last one that is held are looked at again.
+# If an interrupted run was resumed, the topic may hold a file's lines in another order than the file, but only within what was
+# sent since a checkpoint. So this many lines before the last one held are checked again.
 LINES_LOOKED_BACK = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortened:
-    """By partition where the topic ends and what was noted, of those that end too early; none of them: nothing is lost."""
+    """For each partition that ends too early, its end and the recorded offset; if there are none, nothing is lost."""
 
     topic: str
     ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Shortened:
 def rewound(
     sources: Mapping[str, Source], shortened: Shortened, held: Held, start_offsets: Mapping[int, int]
 ) -> dict[str, Source]:
-    """The sources as far as the topic holds them: from a place before the first lost line on, without the lines it has."""
+    """The sources, set back to a position before the first lost line, with the later lines that the topic still holds."""
     return {
         name: rewound_one(source, shortened, held.get(name, {}), start_offsets) if source.position else source
         for name, source in sources.items()

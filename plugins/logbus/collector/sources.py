@@ -1,9 +1,9 @@
-"""Which file is this? A log file known by its content, so that a renamed, copied or compressed one is not sent again.
+"""Which file is this? A log file is recognised by its content, so that a renamed, copied or compressed one is not sent again.
 
-Log rotation renames files, truncates them in place or compresses them. So a source is recognised by a fingerprint of its
-first bytes and of the last line that was sent, at the position where it was sent. Same device and inode and these two
-match: the same file, grown or not. Another inode (renamed across disks, copied, compressed): the same only when enough of it
-was sent that the match is no accident. Anything else is a new source, sent from its beginning.
+Log rotation renames files, truncates them in place or compresses them. So a source is recognised by a fingerprint of its first
+bytes and of the last line sent, at its position. If device, inode and both fingerprints match, it is the same file, grown or
+not. With another inode (renamed across disks, copied, compressed) it is the same only if enough of it was sent that the match is
+no coincidence. Anything else is a new source, sent from its beginning.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pathlib import Path
 from logbus.collector import line_reader
 from logbus.collector.errors import LogGone, UnreadableLog
 
-TEXT_HEAD_BYTES = 8192  # where a file that is no text shows it
-# What rotation adds to a name: app.log.1, app.log.2.gz, app.log-20260522, app.log-20260522-1779, app.log.2026-05-22_10
+TEXT_HEAD_BYTES = 8192  # enough to recognise a file that is not text
+# What rotation appends to a name: app.log.1, app.log.2.gz, app.log-20260522, app.log-20260522-1779, app.log.2026-05-22_10
 _SUFFIX = re.compile(r"[.-]\d[\dT_.:-]*(\.gz)?")
-# The same before the ending: app-20260522.log, app.2026-05-22.0.log.gz. A date, since app-1.log is the log of another process.
+# The same before the extension: app-20260522.log, app.2026-05-22.0.log.gz. Only a date: app-1.log is another process's log.
 _INFIX = re.compile(r"[._-]\d{4}-?\d\d-?\d\d[\dT_.:-]*")
 UNKNOWN_INODE = 0  # no file has it
 RENAMED = "was renamed or removed while it was looked at, by a rotation perhaps: run again"
-HEAD_BYTES = 1024  # enough to hold several stamped lines: two logs do not share them by accident
-CONTENT_IDENTITY_BYTES_MIN = 1024  # a file of which less was sent is recognised by its inode only
+HEAD_BYTES = 1024  # enough for several stamped lines: two logs do not share them by coincidence
+CONTENT_IDENTITY_BYTES_MIN = 1024  # a file of which less was sent is recognised only by its inode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """The digest of `length` bytes at `position`; what lies there now either matches or is something else."""
+    """The digest of `length` bytes at `position`; the bytes there now either match or are something else."""
 
     position: int = 0
     length: int = 0
@@ -63,16 +63,16 @@ class Source:
     last_line: Fingerprint = field(default_factory=Fingerprint)
     position: int = 0
     timestamp_ms: int | None = None  # of the last line that had one
-    ahead: tuple[int, ...] = ()  # lines beyond `position` that an interrupted run had sent already
+    ahead: tuple[int, ...] = ()  # lines beyond `position` that an interrupted run had already sent
 
     @property
     def bytes_known(self) -> int:
-        """Of how much its content is known: what was sent, also where it is sent again."""
+        """How many bytes of its content are known: all that was ever sent, even if it is to be sent again."""
         return max(self.position, self.last_line.position + self.last_line.length)
 
 
 def check_readable(path: Path) -> None:
-    """UnreadableLog, saying what to do, for what cannot be read as a log file."""
+    """Raises UnreadableLog, with what to do, for anything that cannot be read as a log file."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -105,7 +105,7 @@ def check_readable(path: Path) -> None:
 
 @contextmanager
 def telling_what_is_gone() -> Iterator[None]:
-    """LogGone where a file that is looked at is renamed meanwhile."""
+    """Raises LogGone if a file is renamed while it is being examined."""
     try:
         yield
     except FileNotFoundError as error:
@@ -117,7 +117,7 @@ def not_allowed(path: Path, error: OSError) -> UnreadableLog:
 
 
 def identify(paths: Iterable[Path], known: Sequence[Source], *, new_id: Callable[[], str]) -> list[Source]:
-    """The source each path is now; a path that turns out to be the same file as an earlier one is left out."""
+    """The source that each path is now; a path that turns out to be the same file as an earlier one is left out."""
     paths = list(paths)
     inodes = {(source.device, source.inode) for source in known}
     found: dict[str, Source] = {}
@@ -129,7 +129,7 @@ def identify(paths: Iterable[Path], known: Sequence[Source], *, new_id: Callable
 
 
 def found_again(path: Path, known: Sequence[Source]) -> Source | None:
-    """The known source that the file is, under whatever name; None for one that nobody has sent from."""
+    """The known source that the file is, under whatever name; None if nothing was sent from it yet."""
     found = _identify(path, known, new_id=lambda: "")
     return found if found.source_id else None
 
@@ -148,7 +148,7 @@ def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str])
 
 
 def is_rotated(name: str, log: str) -> bool:
-    """Whether a file of this name is what rotation makes of the log."""
+    """Whether rotation would give the log a name like this."""
     if name.startswith(log):
         return _SUFFIX.fullmatch(name[len(log) :]) is not None
     stem, dot, ending = log.rpartition(".")
@@ -157,8 +157,8 @@ def is_rotated(name: str, log: str) -> bool:
 
 
 def _may_be_rotated(path: Path, source: Source) -> bool:
-    """A rotated file of the log that was sent from: a copy, or compressed. Of a log that writes little, all that was sent may be
-    less than tells two logs apart; a rotated file that begins with the same lines in the same place is not sent again."""
+    """Whether this may be a rotated copy, perhaps compressed, of the log that was sent. Of a small log, all that was sent may be
+    too little to tell two logs apart; a rotated file that begins with the same lines in the same place is not sent again."""
     known = Path(source.path)
     if not source.position or known.parent != path.parent:
         return False
@@ -172,7 +172,7 @@ def _log_of(path: Path) -> str:
 
 
 def _holds(path: Path, head: bytes, source: Source) -> bool:
-    """Does the file begin like the source, and hold its last sent line where it was?"""
+    """Whether the file begins like the source, and holds its last sent line in the same place."""
     if not source.head.matches(head):
         return False
     line = source.last_line

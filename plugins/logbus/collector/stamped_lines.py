@@ -1,13 +1,13 @@
 """The lines of many files as one stream in the order of their times, each with the time its record will carry.
 
 Windows are cut where the log's time passes an hour, so two hosts' files sent one after the other would make all of the
-second one late. Merged by time they lie in the topic as they happened; each file keeps its own order. A line without a
-time has that of the line before it; the first lines of a file have that of the first line with one, and a file where no line
+second one late. Merged by time, lines are stored in the topic as they happened; each file keeps its own order. A line without
+a time has that of the line before it; the first lines of a file have that of the first line with one, and a file where no line
 has one has the time it was last written. A time further ahead of the clock than brokers accept is not believed, nor one of 1970.
 
-How a file writes its times is chosen once for it (clocks.py). A time without a zone is taken in the zone that the caller names,
-or as UTC. In the hour that comes twice in autumn a file's
-lines go on: a time that would lie five minutes before the line before is that of the second time round.
+How a file writes its times is chosen once for the file (clocks.py). A time without a zone is read in the zone that the caller
+names, or as UTC. In the hour that occurs twice in autumn a file's lines still move forward in time: a line that would be five
+minutes before the previous line belongs to the second occurrence.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 
-EARLIEST_MS = 365 * 86_400_000  # a machine whose clock was lost begins in 1970: its lines would make half a million empty hours
-AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses what lies further ahead
-JOIN_WAIT_MS = 5_000  # a stack trace is written within milliseconds; who has not gone on by then does not
-OUT_OF_ORDER_MS = 300_000  # further back than this is the second time round of an hour that comes twice
+EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
+AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses times further ahead
+JOIN_WAIT_MS = 5_000  # a stack trace is written within milliseconds; after this a record is complete
+OUT_OF_ORDER_MS = 300_000  # a time further back than this is in the second occurrence of an hour that occurs twice
 
 
 class TimeOf(StrEnum):
-    """Whose time a line has."""
+    """Where a line's time comes from."""
 
     LINE = "its own"
     LINE_BEFORE = "that of the line before"
@@ -44,7 +44,7 @@ class TimeOf(StrEnum):
 
 
 class StampedLine(NamedTuple):
-    """One line on its way to the topic; `text` is None where it was too long to send."""
+    """One line on its way to the topic; `text` is None if it was too long to send."""
 
     timestamp_ms: int
     source_id: str
@@ -53,8 +53,8 @@ class StampedLine(NamedTuple):
     text: bytes | None
     host: bytes | None
     time_of: TimeOf
-    is_zoneless: bool = False  # it has a time of its own, which was written without a zone
-    is_ahead: bool = False  # it has one that is not believed, since it lies ahead of the clock
+    is_zoneless: bool = False  # it has its own time, written without a zone
+    is_ahead: bool = False  # it has its own time, which is not believed because it is ahead of the clock
 
 
 class LineReading(NamedTuple):
@@ -64,14 +64,14 @@ class LineReading(NamedTuple):
     line_bytes_max: int
     include_partial_line: bool
     times: TimeOptions = TimeOptions()
-    clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; of others they are chosen when they are read
-    joins: bool = False  # a line without a time of its own goes on with the record of the line before
-    damaged: list[UnreadableLog] | None = None  # of files that end in the middle: the others are read all the same
+    clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; those of other sources are chosen when they are read
+    joins: bool = False  # a line without a time of its own continues the record of the line before
+    damaged: list[UnreadableLog] | None = None  # errors of damaged files; the other files are read all the same
 
 
 def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
-    """All lines not yet sent, oldest first. Of a damaged file those before the damage, which is noted in `reading.damaged`, or
-    raised if there is no such list."""
+    """All lines not yet sent, oldest first. Of a damaged file those before the damage, which is added to `reading.damaged`, or
+    raised if that is None."""
     return heapq.merge(*(_readable(source, reading) for source in sources), key=lambda line: line.timestamp_ms)
 
 
@@ -104,13 +104,13 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
 
 
 def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
-    """Which time round a line was written in, from that of the line before."""
+    """In which occurrence of its hour a line was written, judged by the time of the line before."""
     first_ms = stamp.timestamp_ms
     return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms
 
 
 def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple[int, TimeOf]:
-    """For lines before any that has a time."""
+    """The time for lines before any line that has one."""
     for _, _, text in islice(_lines(source, reading), LOOKED_AT_LINES):
         own_ms = clock.stamp(text).timestamp_ms if text is not None else None
         if own_ms is not None and EARLIEST_MS <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
@@ -120,9 +120,9 @@ def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple
 
 
 def _records(source: Source, reading: LineReading, clock: LineClock) -> Iterator[line_reader.Line]:
-    """Lines, or where they are to be joined, those that belong together as one, with the file's own line ends between them: so
-    what was sent is found again in the file byte by byte. The last record of a file that is being written waits for the next
-    run, as its next line may belong to it."""
+    """Lines, or if they are to be joined, those that belong together as one, with the file's own line endings between them, so
+    that what was sent can be compared with the file byte by byte. The last record of a file that is being written waits for the
+    next run, because its next line may belong to it."""
     if not reading.joins:
         yield from _lines(source, reading)
         return
@@ -155,7 +155,7 @@ def _is_being_written(source: Source, reading: LineReading) -> bool:
     try:
         if reading.include_partial_line or line_reader.is_compressed(path):
             return False
-    except FileNotFoundError:  # renamed meanwhile: under its new name it is quiet soon
+    except FileNotFoundError:  # just renamed: it will soon be quiet under its new name
         return True
     return path.stat().st_mtime_ns // 1_000_000 > reading.now_ms - JOIN_WAIT_MS
 
@@ -172,13 +172,13 @@ def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
                 file, position=source.position, line_bytes_max=reading.line_bytes_max, last_line_is_complete=complete
             )
     except FileNotFoundError:
-        return  # as if it were another
+        return  # as for another file under this name
     except (EOFError, OSError, zlib.error) as error:
         raise line_reader.damaged(path, error, sent=True) from error
 
 
 def _is_another(file: IO[bytes], source: Source) -> bool:
-    """Rotation may rename the file between the look at what it is and this: what has its name now is not read from this source's
+    """Rotation may rename the file after it was identified: the file that has its name now must not be read from this source's
     position. The next run finds both."""
     status = os.fstat(file.fileno())
     return source.inode != UNKNOWN_INODE and (status.st_dev, status.st_ino) != (source.device, source.inode)

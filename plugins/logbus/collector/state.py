@@ -1,9 +1,9 @@
 """How far each file was sent, on disk: one JSON file, replaced as a whole, locked by the run that uses it.
 
-Kept for each topic by its id, so a topic that was deleted and made again starts from nothing. The state is written before
-the first line is sent and then only after everything sent so far is acknowledged (a checkpoint). What a crash leaves is
-therefore a state that may lag behind the topic, never one that runs ahead of it: `clean` is false, and `next_offsets`
-says from where in the topic the lines sent since that checkpoint are to be looked for.
+Kept per topic id, so a topic that was deleted and created again starts from nothing. The state is written before the first
+line is sent and then only after everything sent so far is acknowledged (a checkpoint). So a crash leaves a state that may lag
+behind the topic, but is never ahead of it: `clean` is false, and `next_offsets` holds the offsets from which to look for lines
+sent since that checkpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCES_REMEMBERED = 10_000  # years of hourly rotation; the least recently used
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedTopic:
-    """What is known about one topic: its files, and where lines sent after the last checkpoint would lie."""
+    """What is known about one topic: its files, and the offsets at which lines sent after the last checkpoint would begin."""
 
     topic: str
     clean: bool = True
@@ -43,7 +43,7 @@ class ShipState:
         self._topics: dict[str, Any] = self._load()
 
     def topic(self, topic_id: str, name: str) -> ShippedTopic:
-        """The state of a topic; an empty one where nothing was ever sent to it."""
+        """The state of a topic; an empty one if nothing was ever sent to it."""
         stored = self._topics.get(topic_id)
         if stored is None:
             return ShippedTopic(topic=name)
@@ -90,7 +90,7 @@ class ShipState:
 
 @contextmanager
 def open_state(path: Path) -> Iterator[ShipState]:
-    """The state under its lock; StateInUse when another run holds it."""
+    """The state under its lock; StateInUse if another run holds the lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(path.name + ".lock").open("w")

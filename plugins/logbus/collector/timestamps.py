@@ -1,14 +1,13 @@
-"""When did a log line happen, and on whose behalf? A table of recognisers, each for one way of writing a line.
+"""When was a log line written, and for which host? A table of recognisers, each for one line format.
 
-A recogniser takes the line's bytes and the `TimeContext` of its file, and returns a `Stamp`, or None where the line is not of
-its kind. What a written time means, without a zone or a year perhaps, is moments.py. `host` is who a line names as its origin,
-the natural key of the record: the client of an access log, the machine of a syslog line, the host field of a JSON line.
+A recogniser takes the line's bytes and the `TimeContext` of its file, and returns a `Stamp`, or None if the line is not of its
+kind. moments.py converts the written time, which may lack a zone or a year. `host` is the origin that a line names, the natural
+key of the record: the client of an access log, the machine of a syslog line, the host field of a JSON line.
 
-Nothing here guesses: which of the recognisers a file's lines are read by is chosen once for the file (clocks.py), from what
-most of them are. Tried line by line, a date in somebody's message would be taken for the time of that line and of those after
-it.
+Nothing here guesses: the recognisers that read a file's lines are chosen once for the file (clocks.py), by what most of its
+lines are. If all were tried on every line, a date in a message would be taken for the time of that line and of those after it.
 
-Called once a line, so the regular expressions are anchored.
+Called for every line, so the regular expressions are anchored.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ LINE_START_BYTES = 160  # an ISO time further inside is more likely data than th
 _COMBINED = re.compile(rb"(\S+) \S+ [^\[]*\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
 _SYSLOG = re.compile(rb"(?:<\d{1,3}>)?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.\d+)? (?:(\S+) )?")
 _SYSLOG_5424 = re.compile(rb"<\d{1,3}>1 (\S+) (\S+) ")
-# rsyslog's own format, that of /var/log/syslog in today's distributions. A level in the host's place is another program's line.
+# rsyslog's own format, as in /var/log/syslog of current distributions. A line with a level in place of the host is not syslog.
 _SYSLOG_ISO = re.compile(
     rb"(?:<\d{1,3}>)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?(?:Z|[+-]\d\d:?\d\d)) "
     rb"(?!(?i:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)([A-Za-z0-9][\w.-]*) [^\s:\[\]]+(?:\[\d+\])?:(?: |$)"
 )
 _KLOG = re.compile(rb"[IWEF](\d\d)(\d\d) +(\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
-# Year, month, day. The American order, month first, cannot be told from it by its looks; `--time-format` is for that.
+# Year, month, day. The American order, month first, looks the same and needs `--time-format`.
 _SLASHED = re.compile(rb"\[?(\d\d(?:\d\d)?)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\b")
-# A thread's number follows in every Hadoop log. Without it, two numbers of six digits at a line's beginning would be a time.
+# Hadoop logs always have a thread number next. Without it, any two six-digit numbers at the start of a line would be a time.
 _DIGITS = re.compile(rb"(\d\d)(\d\d)(\d\d) (\d\d)(\d\d)(\d\d) \d+ ")
 _APACHE_ERROR = re.compile(rb"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? (\d{4})\]")
 _DAY_MONTH = re.compile(rb"\[?(\d{1,2})[ -]([A-Z][a-z]{2})[ -](\d{4}) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\b")
@@ -64,7 +63,7 @@ _FIELD_EPOCH = re.compile(rb"(?:^|[ ,])(?:ts|time|timestamp|t)=\"?(%b)\"?(?:[ ,]
 
 
 class Stamp(NamedTuple):
-    """What a line says about itself; time and host may be absent."""
+    """The time and host that a line contains; both may be absent."""
 
     timestamp_ms: int | None
     host: bytes | None
@@ -83,7 +82,7 @@ def has_time(recogniser: Recogniser, line: bytes, around: TimeContext) -> bool:
 
 
 def combined(line: bytes, around: TimeContext = TimeContext()) -> Stamp | None:  # noqa: B008  # immutable
-    """The access-log formats, common and combined: `host ident user [17/May/2015:10:05:03 +0000] ...`; with a zone, always."""
+    """The access-log formats, common and combined: `host ident user [17/May/2015:10:05:03 +0000] ...`; always with a zone."""
     match = _COMBINED.match(line)
     if match is None:
         return None
@@ -103,7 +102,7 @@ def iso_8601(line: bytes, around: TimeContext) -> Stamp | None:
 
 
 def syslog(line: bytes, around: TimeContext) -> Stamp | None:
-    """RFC 3164: `May 17 10:05:03 web1 sshd[7]: ...`, as syslog daemons write it to files; neither year nor zone."""
+    """RFC 3164: `May 17 10:05:03 web1 sshd[7]: ...`, as syslog daemons write to files; without year or zone."""
     match = _SYSLOG.match(line)
     if match is None or match[1] not in MONTHS:
         return None
@@ -112,7 +111,7 @@ def syslog(line: bytes, around: TimeContext) -> Stamp | None:
 
 
 def syslog_5424(line: bytes, around: TimeContext) -> Stamp | None:
-    """RFC 5424: `<34>1 2015-05-17T10:05:03.5Z web1 sshd 7 - - ...`; a time or host that is `-` is not known."""
+    """RFC 5424: `<34>1 2015-05-17T10:05:03.5Z web1 sshd 7 - - ...`; a `-` means that time or host is unknown."""
     match = _SYSLOG_5424.match(line)
     if match is None:
         return None
@@ -123,13 +122,13 @@ def syslog_5424(line: bytes, around: TimeContext) -> Stamp | None:
 
 
 def syslog_iso(line: bytes, around: TimeContext) -> Stamp | None:
-    """`2015-05-17T10:05:03.123456+02:00 web1 sshd[7]: ...`, as rsyslog writes to files unless it is told to write as before."""
+    """`2015-05-17T10:05:03.123456+02:00 web1 sshd[7]: ...`, as rsyslog writes to files unless set to the old format."""
     match = _SYSLOG_ISO.match(line)
     return None if match is None else _stamp(iso_time(match[1], around.zone), match[2])
 
 
 def klog(line: bytes, around: TimeContext) -> Stamp | None:
-    """Kubernetes' and Google's: `I0517 10:05:03.123456       7 file.go:12] ...`; neither year nor zone."""
+    """The format of Kubernetes and Google: `I0517 10:05:03.123456       7 file.go:12] ...`; without year or zone."""
     match = _KLOG.match(line)
     if match is None:
         return None
@@ -173,9 +172,9 @@ def epoch(line: bytes, around: TimeContext) -> Stamp | None:
     return None if match is None else _stamp(epoch_time(match[1]))
 
 
-# In the order in which they are preferred where several know as many lines: the more a format says, the earlier.
-# An access log's line is also one with a number first, if the client is an address written as one; a JSON object may contain
-# all the others. The epoch comes last: it is the form that says least about itself.
+# In order of preference when several match as many lines: the more specific a format, the earlier.
+# An access log's line also begins with a number, if the client's address is written as one; a JSON object may contain all the
+# others. The epoch comes last: it is the least specific form.
 RECOGNISERS: Mapping[str, Recogniser] = {
     "access log": combined,
     "JSON": json_object,
@@ -193,7 +192,7 @@ RECOGNISERS: Mapping[str, Recogniser] = {
 
 
 def by_field(name: str, format_of: str | None = None) -> Recogniser:
-    """A field of JSON objects (`a.b` for one inside another) or of logfmt lines, in any of the forms above, or by `format_of`."""
+    """A field of JSON objects (`a.b` for a nested one) or of logfmt lines, in any of the forms above, or by `format_of`."""
     in_text = re.compile(rb"(?:^|[ ,])%b=(?:\"([^\"]*)\"|(\S+))" % re.escape(name.encode()))
     given = None if format_of is None else by_format(format_of)
 
@@ -207,7 +206,7 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
         if fields is not None:
             host = _first(fields, _HOST_FIELDS, _host_name)
             value: Any = fields
-            # A field may have a dot in its own name ("log.time" as one key); the name as it was given comes first.
+            # A field may have a dot in its own name ("log.time" as one key); the literal name is tried first.
             for part in [name] if name in fields else name.split("."):
                 value = value.get(part) if isinstance(value, Mapping) else None
             found = read(value, around)
@@ -221,9 +220,9 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
     return recogniser
 
 
-# What may stand where a directive of strptime stands. %s is date's: seconds since 1970, or smaller units by their size. Of zones'
-# names (%Z) strptime knows UTC, GMT and those of the machine that it runs on, whose difference from UTC it does not apply: the
-# first two alone mean one thing.
+# What each directive of strptime may match. %s is that of date: seconds since 1970, or smaller units by their size. Of zone
+# names (%Z) strptime accepts UTC, GMT and those of the local machine, whose offset from UTC it does not apply: only the first two
+# are unambiguous.
 _DIRECTIVES: Mapping[str, str] = {
     **{
         "Y": r"\d{4}",
@@ -241,7 +240,7 @@ _DIRECTIVES: Mapping[str, str] = {
 
 
 def by_format(format_of: str) -> Recogniser:
-    """A time near the line's beginning, written as strptime's directives say. ValueError for a format that cannot be."""
+    """A time near the line's beginning, in a format of strptime's directives. ValueError for an invalid format."""
     parts = re.split(r"%(.)", format_of)
     names = parts[1::2]
     if unknown := [name for name in names if name not in _DIRECTIVES]:
@@ -256,8 +255,8 @@ def by_format(format_of: str) -> Recogniser:
 
     @lru_cache(STAMPS_REMEMBERED)
     def moment_of(written: bytes, around: TimeContext) -> Moment | None:
-        # strptime's %f takes six digits; loggers of nanoseconds write nine. What is cut is less than a record's timestamp can
-        # hold.
+        # strptime's %f takes six digits; loggers with nanoseconds write nine. What is cut off is below the resolution of a
+        # record's timestamp.
         text = re.sub(r"(\.|,)(\d{6})\d+", r"\1\2", written.decode(errors="replace"))
         if names == ["s"]:
             number = re.search(EPOCH_DIGITS, text)
@@ -272,7 +271,7 @@ def by_format(format_of: str) -> Recogniser:
             return None
         if found is None:
             return None
-        # strptime reads a zone's name (%Z) and leaves the time without one; the two names that the directives allow are UTC.
+        # strptime reads a zone name (%Z) but leaves the time without a zone; the two names allowed here both mean UTC.
         if found.tzinfo is not None or has_zone:
             return Moment(milliseconds(found if found.tzinfo else found.replace(tzinfo=UTC)))
         return in_zone(found, around.zone)
@@ -289,7 +288,7 @@ def _stamp(moment: Moment | None, host: bytes | None = None) -> Stamp | None:
 
 
 def _fields(line: bytes) -> Mapping[str, Any] | None:
-    """Of a JSON object."""
+    """The fields of a JSON object; None for any other line."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -313,5 +312,5 @@ def _host_name(value: Any) -> bytes | None:
 
 
 def _first(fields: Mapping[str, Any], names: tuple[str, ...], read: Callable[[Any], Any]) -> Any:
-    """The first of several fields that is there and can be read."""
+    """The first of several fields that exists and can be read."""
     return next((found for name in names if (found := read(fields.get(name))) is not None), None)

@@ -1,7 +1,7 @@
-"""What shipping needs to know and do about its topic: find or make it, where it ends, what it holds.
+"""What shipping needs from its topic: find or create it, where it ends, what it holds.
 
-A broker that has answered before is given time to come back, as the producer gives it: a restart under a run costs time and
-nothing else. One that never answered fails the run at once.
+A broker that has answered before is given time to come back, as the producer does: a restart during a run costs time and nothing
+else. One that never answered fails the run at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from logbus.kafka.client import FIRST_ANSWER_SECONDS_MAX, LATEST, Client
 from logbus.kafka.topics import Topics
 
 TIMEOUT_SECONDS = 15.0
-AWAY_SECONDS_MAX = 120.0  # as long as a record may be on its way
+AWAY_SECONDS_MAX = 120.0  # the same time that a record may be in flight
 POSITION_HEADER = "position"
 
 READING: Mapping[str, Any] = {
@@ -41,15 +41,15 @@ class TopicClient:
         self._topics = Topics(self._client)
 
     def exists(self) -> bool:
-        """Is there such a topic? Asks for all topics, since asking for one by name may make it."""
+        """Whether the topic exists. Asks for all topics, because asking for one by name may create it."""
         return self.topic in self._client.metadata().topics
 
     def create(self, *, partitions: int, settings: Mapping[str, str]) -> None:
-        """Make the topic; that another client made it meanwhile is as good."""
+        """Create the topic; it is fine if another client has just created it."""
         self._topics.create(self.topic, partitions=partitions, settings=settings, if_not_exists=True)
 
     def topic_id(self) -> str:
-        """The id the broker gave the topic when it was made: another one means another topic of the same name."""
+        """The id the broker gave the topic when it was created: another id means another topic of the same name."""
         return self._topics.topic(self.topic).topic_id
 
     def end_offsets(self) -> dict[int, int]:
@@ -94,7 +94,7 @@ class TopicClient:
 
 
 def position_header(source_id: bytes, position: int) -> tuple[str, bytes]:
-    """Where a record's line began in which file: what a run after a crash looks for."""
+    """In which file and where a record's line began: a run after a crash looks for this header."""
     return POSITION_HEADER, b"%b:%d" % (source_id, position)
 
 

@@ -1,1 +1,1 @@
-"""Airflow connections turned into what the ledger and the loads need."""
+"""Hooks: they turn Airflow connections into what the ledger and the loads need."""

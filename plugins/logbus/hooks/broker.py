@@ -1,7 +1,7 @@
 """The broker's Airflow connection: the Kafka provider's own type `kafka`, whose extra is the client's configuration.
 
-Everything that talks to the broker here only asks for offsets or is handed to Spark, so callbacks, which the provider resolves
-for its own clients, cannot travel and are refused.
+The configuration is also passed to Spark, as JSON. Callbacks, which the Kafka provider resolves for its own clients, cannot be
+passed on that way and are refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from logbus.kafka.groups import Groups
 from logbus.kafka.producing import produce
 from logbus.kafka.topics import Topics
 
-SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # of librdkafka's settings that hold credentials
+SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # in names of librdkafka settings that hold credentials
 
 
 class BrokerHook(BaseHook):
-    """Reads the connection; makes no client before it is asked for one."""
+    """Reads the connection; creates a client only when one is needed."""
 
     conn_name_attr = "kafka_conn_id"
     default_conn_name = "kafka_default"
@@ -36,7 +36,7 @@ class BrokerHook(BaseHook):
         self._client: Client | None = None
 
     def client_config(self) -> dict[str, Any]:
-        """The configuration for a confluent-kafka client; its secrets are masked in logs from here on."""
+        """The configuration for a confluent-kafka client; its secrets are masked in logs from now on."""
         config: dict[str, Any] = dict(self.get_connection(self.kafka_conn_id).extra_dejson)
         if "bootstrap.servers" not in config:
             raise UserError(
@@ -47,18 +47,18 @@ class BrokerHook(BaseHook):
         for key, value in config.items():
             if any(word in key for word in SECRET_KEY_WORDS):
                 mask_secret(value)
-                # It travels inside a JSON text, where a quote or a backslash looks different.
+                # The value is also passed inside JSON, where quotes and backslashes are escaped.
                 mask_secret(json.dumps(value)[1:-1] if isinstance(value, str) else value)
         return config
 
     def client(self) -> Client:
-        """The one client of this hook: what `Topics`, `Groups` and the others of `logbus.kafka` are given."""
+        """The hook's only client, for `Topics`, `Groups` and the other classes of `logbus.kafka`."""
         if self._client is None:
             self._client = Client(self.client_config())
         return self._client
 
     def log_offsets(self) -> Topics:
-        """What the ledger asks the broker, and what managed retention orders."""
+        """Topics and their offsets: what the ledger reads from the broker, and what managed retention deletes."""
         return Topics(self.client())
 
     def group_offsets(self) -> Groups:
@@ -66,5 +66,5 @@ class BrokerHook(BaseHook):
         return Groups(self.client())
 
     def produce(self, topic: str, records: Iterable[Any]) -> dict[str, Any]:
-        """Sends records; returns when all are acknowledged, or raises for the first that is not (`logbus.kafka.producing`)."""
+        """Sends records; returns once all are acknowledged, or raises for the first that is not (`logbus.kafka.producing`)."""
         return produce(self.client_config(), topic, records)

@@ -1,7 +1,7 @@
 """The warehouse's Airflow connection: PostgreSQL, as the type `logbus_warehouse` or a plain `postgres` one.
 
-Host, port, user, password and database stand in their own fields; a host that begins with "/" is a socket directory. The extra
-holds libpq parameters (sslmode and the like); where Airflow's postgres hook keeps options of its own there, they are left out.
+Host, port, user, password and database have their own fields; a host that begins with "/" is a socket directory. The extra
+holds libpq parameters (sslmode and the like); options that only Airflow's postgres hook uses are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIBPQ_PARAMETERS = (
 
 
 class WarehouseHook(BaseHook):
-    """Reads the connection; connects when `get_engine` or `ledger` is called, once for each hook."""
+    """Reads the connection; connects once, when `get_engine` or `ledger` is first called."""
 
     conn_name_attr = "warehouse_conn_id"
     default_conn_name = "warehouse_default"
@@ -43,7 +43,7 @@ class WarehouseHook(BaseHook):
 
     @property
     def url(self) -> str:
-        """SQLAlchemy URL with the password in it, masked in logs from here on."""
+        """The SQLAlchemy URL, including the password, which is masked in logs from now on."""
         connection = self.get_connection(self.warehouse_conn_id)
         if connection.conn_type not in CONNECTION_TYPES:
             raise UserError(
@@ -52,7 +52,7 @@ class WarehouseHook(BaseHook):
             )
         if connection.password:
             for written in (connection.password, quote(connection.password, safe=""), quote_plus(connection.password)):
-                mask_secret(written)  # in a URL it looks different
+                mask_secret(written)  # in a URL it is percent-encoded
         return warehouse_url(
             host=connection.host,
             port=connection.port,
@@ -68,16 +68,16 @@ class WarehouseHook(BaseHook):
         return self._engine
 
     def ledger(self) -> Ledger:
-        """The ledger of this warehouse, its tables made or brought up to date if need be."""
+        """The ledger of this warehouse; creates or migrates its tables if necessary."""
         create_ledger(self.get_engine())
         return Ledger(self.get_engine())
 
     def existing_ledger(self) -> Ledger:
-        """The ledger, read only: nothing is made."""
+        """The ledger for reading only: no tables are created."""
         return Ledger(self.get_engine())
 
     def test_connection(self) -> tuple[bool, str]:
-        """For the button in Airflow's connection form."""
+        """For the Test button of Airflow's connection form."""
         try:
             connect(self.url).dispose()
         except LogbusError as error:

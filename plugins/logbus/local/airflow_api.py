@@ -1,6 +1,6 @@
 """A small client of Airflow's public REST API: health, pools, DAG runs, their task instances and the end of their logs.
 
-Transport errors count as "not yet" only where the caller polls for readiness; anywhere else a refused request is an
+Transport errors count as "not yet" only where the caller polls for readiness; anywhere else a refused request raises an
 `AirflowApiError` with Airflow's own explanation.
 """
 
@@ -30,7 +30,7 @@ LOG_LINE_CHARACTERS_MAX = 400
 
 
 class AirflowApiError(LogbusError):
-    """Airflow refused a request, or a run did not come to an end."""
+    """Airflow refused a request, or a run did not end in time."""
 
 
 class RunFailed(LogbusError):
@@ -39,7 +39,7 @@ class RunFailed(LogbusError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiDagRun:
-    """One run of a DAG, as Airflow tells it."""
+    """One DAG run, as Airflow's API returns it."""
 
     dag_id: str
     run_id: str
@@ -51,7 +51,7 @@ class AirflowApi:
 
     def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url
-        # trust_env: a proxy set for the outside world has no business on 127.0.0.1.
+        # trust_env: a proxy configured for the internet must not be used for 127.0.0.1.
         self._client = httpx.Client(base_url=url, timeout=REQUEST_TIMEOUT_SECONDS, trust_env=False, transport=transport)
         self._token: str | None = None
 
@@ -65,7 +65,7 @@ class AirflowApi:
             return False
 
     def is_healthy(self, since: datetime) -> bool:
-        """Every component has sent a heartbeat after `since`; a database that was used before still shows the former ones."""
+        """Every component has sent a heartbeat after `since`; a database used before still holds those of the last start."""
         try:
             health = self._client.get("/api/v2/monitor/health").raise_for_status().json()
         except httpx.HTTPError:
@@ -90,7 +90,7 @@ class AirflowApi:
         self._body(response)
 
     def trigger(self, dag_id: str, **fields: Any) -> ApiDagRun:
-        """Start a run. Airflow drops data_interval_* without a word where logical_date is missing, so both are given or none."""
+        """Start a run. Airflow silently drops data_interval_* if logical_date is missing, so pass both or neither."""
         return dag_run(self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json={"logical_date": None, **fields}))
 
     def unpause(self, dag_id: str) -> None:
@@ -104,7 +104,7 @@ class AirflowApi:
         self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
 
     def runs(self, dag_id: str, logical_date: str | None = None) -> list[ApiDagRun]:
-        """The DAG's runs, newest first (at most a hundred); those of one logical date where it is given."""
+        """The DAG's runs, newest first (at most a hundred); only those of one logical date if it is given."""
         at = {"logical_date_gte": logical_date, "logical_date_lte": logical_date} if logical_date else {}
         parameters = {"order_by": "-run_after", "limit": RUNS_MAX, **at}
         return [
@@ -112,7 +112,7 @@ class AirflowApi:
         ]
 
     def give_up_active_runs(self, dag_id: str) -> None:
-        """Fail what a killed Airflow left running: it would notice by itself, but only when the heartbeats time out."""
+        """Fail what a killed Airflow left running: Airflow does that too, but only once the heartbeats time out."""
         for run in self.runs(dag_id):
             if run.state not in RUN_OVER_STATES:
                 self.request("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})
@@ -129,7 +129,7 @@ class AirflowApi:
         return self.request("GET", path, params={"deserialize": True})["value"]
 
     def wait(self, run: ApiDagRun, timeout_seconds: float, alive: Callable[[], None] = lambda: None) -> ApiDagRun:
-        """Wait for the run's end; `alive` is called at every poll and raises where waiting has become pointless."""
+        """Wait for the run's end; `alive` is called at every poll and raises if waiting has become pointless."""
         deadline = time.monotonic() + timeout_seconds
         while (now := self.run(run.dag_id, run.run_id)).state not in RUN_OVER_STATES:
             alive()

@@ -1,9 +1,9 @@
 """Airflow as four supervised processes: api-server first, then scheduler, dag-processor and triggerer.
 
-`airflow standalone` is one process that leaves its components behind when it is ended, so each component runs by itself here.
-The database is the embedded PostgreSQL, the executor runs tasks as local processes, everybody who reaches the port on
-127.0.0.1 is an administrator. Configuration goes by environment only; AIRFLOW_HOME holds logs and keys that survive a restart.
-Tasks started before the api-server answers would burn time on retries: that decides the order.
+`airflow standalone` is one process that leaves its components running when it is ended, so each component is a separate process.
+The database is the embedded PostgreSQL, the executor runs tasks as local processes, and any user who reaches the port on
+127.0.0.1 is an administrator. Configuration is passed by environment only; AIRFLOW_HOME holds logs and keys, which survive a
+restart. The api-server starts first because tasks started before it answers would waste time on retries.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ MIGRATE_TIMEOUT_SECONDS = 180.0
 READY_TIMEOUT_SECONDS = 180.0  # seen: 18 to 54 s on two loaded cores
 PARALLELISM = 4  # the executor forks a worker for each: the default of 32 costs a gigabyte
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
-    # Tasks' logs lie on this disk, where the api-server reads them: no log servers, and no ports of theirs to collide.
+    # Task logs are on this disk, where the api-server reads them: no log servers, whose ports could collide.
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
-# Tasks and triggers under way are taken up again from the database, so nobody need wait for them. The triggerer, idle too, would
-# take more than ten seconds over SIGTERM.
+# Running tasks and triggers are resumed from the database, so the end need not wait for them. The triggerer, even if idle, would
+# take more than ten seconds to end after SIGTERM.
 GRACE_SECONDS = 4.0
 GRACE_SECONDS_BY_COMPONENT = {"triggerer": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowSettings:
-    """What the instance is made of. `database_url` may name any PostgreSQL driver; `connections` go by Airflow's own ids; `dags`
-    is where DAGs are, by default the project's own folder."""
+    """The settings of an instance. `database_url` may name any PostgreSQL driver; `connections` are by Airflow's connection ids;
+    `dags` is the DAGs folder, by default the project's own."""
 
     home: Path
     run_directory: Path
@@ -65,7 +65,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW_HOME": str(settings.home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags or settings.project / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.project / "plugins"),
-        # Else a file without the word "airflow" in it, such as a pipeline in one line, is skipped without a message.
+        # Otherwise a file without the word "airflow" in it, such as a one-line pipeline, is silently skipped.
         "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "False",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -82,8 +82,8 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": unmasked(database.set(drivername="postgresql+psycopg2")),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": unmasked(database.set(drivername="postgresql+asyncpg")),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-        # A file that has changed is read at once all the same; reading each again every 30 seconds would keep a core warm.
-        # The watcher of a DAG that is switched on begins with the next reading.
+        # A changed file is still parsed at once; parsing every file again each 30 seconds would keep a core busy.
+        # The watcher of a DAG that is unpaused begins with the next parsing.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "PATH": os.pathsep.join([programs, inherited.get("PATH", os.defpath)]),
@@ -95,7 +95,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
 
 
 def without_airflow(environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's own Airflow settings (another instance's database, say) are not for this one."""
+    """The environment without the user's own Airflow settings (another instance's database, say)."""
     return {name: value for name, value in environment.items() if not name.startswith("AIRFLOW")}
 
 
@@ -104,7 +104,7 @@ def unmasked(url: object) -> str:
 
 
 def instance_keys(path: Path) -> dict[str, str]:
-    """Keys of this instance, made once: tokens and sessions stay valid across a restart."""
+    """Keys of this instance, generated once, so that tokens and sessions stay valid across a restart."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         keys = {name: secrets.token_urlsafe(64) for name in ("jwt_secret", "api_secret_key")}
@@ -114,7 +114,7 @@ def instance_keys(path: Path) -> dict[str, str]:
 
 
 class AirflowInstance:
-    """One Airflow, its components run by `supervisor`. `start` blocks until every one has sent a heartbeat of this start."""
+    """One Airflow, its components run by `supervisor`. `start` blocks until each has sent a heartbeat since this start."""
 
     def __init__(self, settings: AirflowSettings, environment: Mapping[str, str], supervisor: Supervisor) -> None:
         self.settings = settings
@@ -136,7 +136,7 @@ class AirflowInstance:
         )
 
     def _migrate(self) -> None:
-        """Bring the database up to this Airflow. Finding out that nothing is to be done takes five seconds: we note it down."""
+        """Migrate the database to this Airflow. Airflow takes five seconds to find nothing to do, so success is recorded."""
         migrated = self.settings.home / "migrated"
         wanted = f"{version('apache-airflow')} {self.settings.database_url}\n"
         if not migrated.exists() or migrated.read_text() != wanted:

@@ -1,9 +1,9 @@
 """The brokers of a local stack: one, or several that share a ZooKeeper.
 
-    HOME/broker       the log of the only one;  HOME/zookeeper, HOME/broker-1, HOME/broker-2 ..   those of a cluster
+    HOME/broker       the log of a single one;  HOME/zookeeper, HOME/broker-1, HOME/broker-2 ..   those of a cluster
 
-What is acknowledged survives a power cut: all of them wait for the disk. In a cluster a topic has three replicas, or as many as
-there are brokers, and is written to while two of them are in sync.
+What is acknowledged survives a power failure: all of them wait for the disk. In a cluster a topic has three replicas, or as many
+as there are brokers, and accepts writes while two of them are in sync.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ANSWER_TIMEOUT_SECONDS = 5.0
 REPLICAS = 3
 HERE = "127.0.0.1"
 
-# A local cluster is ended as a whole: there is nobody to take over, and programs are killed after some ten seconds.
+# A local cluster ends as a whole: no broker remains to take over, and programs are killed after some ten seconds.
 HAND_OVER_MS_MAX = 3_000
 
 
 class LocalBrokers:
-    """So many brokers; `ports` are theirs, and behind them ZooKeeper's where there are several."""
+    """`count` brokers; `ports` are theirs, followed by ZooKeeper's if there are several."""
 
     def __init__(self, home: Path, *, count: int, environment: Mapping[str, str], ports: Sequence[int]) -> None:
         self.home = home
@@ -38,7 +38,7 @@ class LocalBrokers:
 
     @staticmethod
     def ports_needed(count: int) -> int:
-        """How many ports so many brokers take."""
+        """How many ports `count` brokers need."""
         return count if count == 1 else count + 1
 
     @property
@@ -51,7 +51,7 @@ class LocalBrokers:
         return None if self._zookeeper_port is None else f"{HERE}:{self._zookeeper_port}"
 
     def start(self) -> None:
-        """All of them; returns when each accepts connections and knows of all the others."""
+        """Starts all of them; returns when each accepts connections and lists all the others."""
         if self._zookeeper_port is not None:
             self._start_zookeeper(self._zookeeper_port)
         started = [self._brokers.start(program) for program in self.programs()]
@@ -74,7 +74,7 @@ class LocalBrokers:
         self._zookeeper.raise_if_any_ended()
 
     def stop(self) -> None:
-        """The brokers first: they say goodbye to ZooKeeper."""
+        """Ends the brokers first: they deregister from ZooKeeper."""
         self._brokers.end()
         self._zookeeper.end()
 
@@ -122,7 +122,7 @@ def _wait_for_port(port: int, process: SupervisedProcess) -> None:
 
 
 def _wait_for_brokers(port: int, processes: Sequence[SupervisedProcess]) -> None:
-    """Until the broker at the port names as many brokers as there are processes."""
+    """Waits until the broker at the port lists as many brokers as there are processes."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -132,7 +132,7 @@ def _wait_for_brokers(port: int, processes: Sequence[SupervisedProcess]) -> None
         try:
             return len(client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS).brokers) == len(processes)
         except KafkaException:
-            return False  # the processes and the deadline say what is wrong
+            return False  # an ended process or the deadline will report what is wrong
 
     what = f"a cluster of {len(processes)} brokers at {HERE}:{port}"
     wait_until(knows_all, timeout_seconds=READY_TIMEOUT_SECONDS, what=what, processes=processes)

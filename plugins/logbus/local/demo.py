@@ -1,10 +1,10 @@
 """The demo: one log through broker, Airflow and Spark into PostgreSQL, one exact window an hour, with the proof printed.
 
-    storage up -> ship the log (Airflow starts meanwhile) -> catch-up DAG: all closed hours, one Spark application, all audited
+    storage up -> ship the log (while Airflow starts) -> catch-up DAG: all closed hours, one Spark application, all audited
                -> hourly DAG: the busiest hour once more -> the same fingerprint, or the demo fails
 
-Each log gets a directory of its own below the home, named after the log's path and first line: DAG, topic and table keep one name
-(`access_log`), two logs never mix, and the same log again finds what was shipped before and sends only what is new.
+Each log gets its own directory below the home, named after the log's path and first line: DAG, topic and table keep one name
+(`access_log`), two logs never mix, and a second run with the same log finds what was shipped before and sends only what is new.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PIPELINE = "access_log"
 CATCH_UP_DAG = f"{PIPELINE}_catchup"
 SAMPLE_LINES = 10_000
 SAMPLE_HOURS = 24
-SAMPLE_KEPT = timedelta(days=5)  # a week of hours is what the page shows at first
+SAMPLE_KEPT = timedelta(days=5)  # the page initially shows a week of hours
 DAGS_TIMEOUT_SECONDS = 90.0  # until the dag-processor has parsed both DAGs
 RUN_TIMEOUT_SECONDS = 1_800.0  # of a run of either DAG; a log of millions of lines takes minutes
 FIRST_LINE_BYTES_MAX = 4_096
@@ -66,7 +66,7 @@ class DemoResult:
 
     @property
     def is_exact(self) -> bool:
-        """Every window was audited exactly, and the rerun gave the same."""
+        """Every window was audited as exact, and the rerun gave the same records."""
         return self.rerun.identical and all(window.audited_at is not None for window in self.windows)
 
     def report(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class DemoResult:
 
 
 class Steps:
-    """How long each step took, told on the screen as it ends."""
+    """How long each step took, shown on the screen as it ends."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float]) -> None:
         self.seconds: dict[str, float] = {}
@@ -101,7 +101,7 @@ class Steps:
 
 
 class Demo:
-    """The steps, on a stack in `stack`. Made for one run."""
+    """The steps, on the given stack. For a single run."""
 
     def __init__(self, stack: LocalStack, log: Path, screen: Screen, clock: Callable[[], float] = time.monotonic) -> None:
         self._stack = stack
@@ -126,7 +126,7 @@ class Demo:
         return DemoResult(windows=current, rerun=Rerun(before=busiest, after=after), seconds=self._steps.seconds)
 
     def settle(self) -> None:
-        """Leave nothing to be run at the next start: the hourly DAG was switched on for the rerun."""
+        """Leave nothing to run at the next start: the hourly DAG was unpaused for the rerun."""
         self._stack.airflow.api.pause(PIPELINE)
 
     def _ship_while_airflow_starts(self) -> None:
@@ -140,7 +140,7 @@ class Demo:
                     airflow.result()
                     self._wait_for_dags()
             except BaseException:
-                self._stack.stop()  # ends what the thread waits for, and so the thread
+                self._stack.stop()  # ends what the thread waits for, and thereby the thread
                 raise
             self._steps.seconds["airflow"] = self._clock() - started
 
@@ -181,7 +181,7 @@ class Demo:
         return self._windows(starts)
 
     def _load_again(self, window: FrozenWindow) -> FrozenWindow:
-        """Ask for the run before the DAG is switched on, and as due long ago: so it goes before the hour that has just ended."""
+        """Triggers the run before the DAG is unpaused, and as due long ago, so that it precedes the hour that has just ended."""
         api, start, end = self._stack.airflow.api, instant_text(window.interval.start), instant_text(window.interval.end)
         former = api.runs(PIPELINE, logical_date=start)
         if former:
@@ -208,8 +208,8 @@ class Demo:
 
 
 def sample_log(home: Path, now: datetime) -> Path:
-    """A made-up log of the last day, for those who named none. For some days the same one, so that a second demo finds what the
-    first has stored; then a new one, since the pages begin at now and nobody looks there for a sample of last month."""
+    """A made-up log of the last day, if the user named none. It stays the same for some days, so that a second demo finds what
+    the first has stored; then there is a new one, because the pages begin at now and a sample of last month would not show."""
     path = home / "sample" / "access.log"
     if not path.exists() or now - datetime.fromtimestamp(path.stat().st_mtime, UTC) > SAMPLE_KEPT:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +218,7 @@ def sample_log(home: Path, now: datetime) -> Path:
 
 
 def home_of_log(home: Path, log: Path) -> Path:
-    """Where this log's stack lives: by its path and first line, so that a log which grows stays where it is."""
+    """The directory of this log's stack: by the log's path and first line, so that a growing log keeps its directory."""
     try:
         with log.open("rb") as lines:
             first_line = lines.readline(FIRST_LINE_BYTES_MAX)

@@ -1,6 +1,6 @@
 """What the demo shows: steps as they end, a table of hours, the proof, where to look next.
 
-On a terminal there are spinners and a progress bar; in a pipe or a file one line a step.
+On a terminal there are spinners and a progress bar; in a pipe or a file one line per step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Child processes that cannot outlive us: each runs below a guard (logbus/guard.py) that ends it when our end of a pipe closes.
+"""Child processes that cannot outlive us: each runs under a guard (logbus/guard.py) that ends it when our end of a pipe closes.
 
-A `SupervisedProcess` has a name, a log file and a process id file. Its guard leads a session of its own, so Ctrl-C in the
-terminal reaches us alone and we decide the order of ending. The process id file names the guard and the moment it started:
-process ids are used again, the pair is not. It lets a later run in the same place find what a killed run left behind.
+A `SupervisedProcess` has a name, a log file and a process id file. Its guard leads its own session, so Ctrl-C in the terminal
+reaches only us and we decide the order of ending. The process id file names the guard and the moment it started: process ids are
+reused, the pair is not. It lets a later run in the same place find what a killed run left behind.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SupervisedProcess:
                 cwd=program.working_directory,
                 start_new_session=True,
             )
-        # After the start, so a kill between the two leaves a guard without a file. It ends by itself then: its pipe is closed.
+        # After the start, so a kill between the two leaves a guard without a file. It ends anyway, because its pipe is closed.
         program.pid_path.write_text(f"{self._guard.pid} {started_at(self._guard.pid)}\n")
 
     @property
@@ -85,12 +85,12 @@ class SupervisedProcess:
         return log_tail(self.program.log_path)
 
     def ask_to_end(self) -> None:
-        """Start the ending and return at once, so that several can end at the same time."""
+        """Ask the program to end and return at once, so that several can end at the same time."""
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             self._guard.stdin.close()
 
     def wait(self, timeout_seconds: float) -> int:
-        """Exit status of a program that ends by itself."""
+        """The exit status of a program that ends on its own."""
         try:
             return self._guard.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -98,7 +98,7 @@ class SupervisedProcess:
             raise StackError(f"{self.program.name} still runs after {timeout_seconds:.0f} s; {where}") from None
 
     def end(self) -> None:
-        """End the program and everything it started, and wait until that is so."""
+        """End the program and everything it started, and wait until they have ended."""
         self.ask_to_end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._guard.wait(self.program.grace_seconds + guard.KILL_WAIT_SECONDS + 1.0)
@@ -106,7 +106,7 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """All running programs of one stack. Safe to use from several threads: after `end` has begun, nothing starts any more."""
+    """All running programs of one stack. Safe to use from several threads: once `end` has begun, no more programs start."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -122,7 +122,7 @@ class Supervisor:
             return process
 
     def run(self, program: Program, timeout_seconds: float) -> None:
-        """Run a program that ends by itself, to its end; anything but success is an error."""
+        """Run a program that ends on its own, to its end; anything but success is an error."""
         process = self.start(program)
         exit_code = process.wait(timeout_seconds)
         self.processes.remove(process)
@@ -148,7 +148,7 @@ class Supervisor:
 def end_leftovers(directory: Path, timeout_seconds: float = GRACE_SECONDS + 2 * guard.KILL_WAIT_SECONDS) -> list[str]:
     """End what a killed run left behind in `directory`, by its process id files; returns the names of what still ran.
 
-    Usually nothing does: the guards notice their owner's death by themselves and are at most still ending.
+    Usually nothing does: the guards notice their owner's death and are at most still ending.
     """
     leftovers = [(path, pid) for path in sorted(directory.glob("*.pid")) if (pid := living_guard(path)) is not None]
     for _, pid in leftovers:
@@ -165,7 +165,7 @@ def end_leftovers(directory: Path, timeout_seconds: float = GRACE_SECONDS + 2 * 
 
 
 def living_guard(pid_path: Path) -> int | None:
-    """The process id in the file, if the very process that it was written for still lives."""
+    """The process id in the file, if the same process that it was written for is still alive."""
     try:
         pid_text, start = pid_path.read_text().split()
     except (OSError, ValueError):
@@ -174,10 +174,10 @@ def living_guard(pid_path: Path) -> int | None:
 
 
 def started_at(pid: int) -> str | None:
-    """When the process started, in the kernel's own ticks; None where there is no such process (or only its zombie)."""
+    """When the process started, in the kernel's own ticks; None if there is no such process (or only its zombie)."""
     try:
-        # After the last parenthesis, since a program's name may have some of its own; the start is field 22, the twentieth from
-        # there.
+        # After the last parenthesis, because a program's name may contain parentheses; the start is field 22, the twentieth
+        # from there.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]
     except FileNotFoundError:
@@ -187,7 +187,7 @@ def started_at(pid: int) -> str | None:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
-    return "unknown"  # a system without /proc: the process id alone has to do
+    return "unknown"  # a system without /proc: the process id alone must suffice
 
 
 def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
@@ -202,7 +202,7 @@ def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
 def wait_until(
     condition: Callable[[], bool], *, timeout_seconds: float, what: str, processes: Sequence[SupervisedProcess] = ()
 ) -> None:
-    """Poll until the condition holds. A process that ends meanwhile, or the deadline, is an error that shows the log's end."""
+    """Poll until the condition holds. If a process ends first, or the deadline passes, the error shows the end of its log."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         for process in processes:
@@ -216,11 +216,11 @@ def wait_until(
 
 
 class ReservedPorts:
-    """Free ports of 127.0.0.1, kept from everybody else until `release`; the preferred ones in their places where they are free.
+    """Free ports of 127.0.0.1, kept from other programs until `release`; preferred ones are used in their places if free.
 
-    A server may start half a minute after its port was chosen, and meanwhile another stack would choose the same and be taken for
-    ours. So each port stays bound, without listening, by a socket that allows its address to be used again: a server of ours,
-    which allows it too as servers do, can bind and listen; whoever looks for any free port finds this one taken.
+    A server may start half a minute after its port was chosen; until then another stack could choose the same port and be
+    mistaken for ours. So each port stays bound, without listening, by a socket with SO_REUSEADDR: our server, which sets that too
+    as servers do, can bind and listen, while a program that looks for any free port finds this one taken.
     """
 
     def __init__(self, count: int, preferred: Sequence[int] = ()) -> None:
@@ -243,10 +243,10 @@ class ReservedPorts:
 
 
 def reserve(wanted: int) -> list[socket.socket]:
-    """Sockets that hold the wanted port (the bound one first), any port for 0; none where it is taken.
+    """Sockets that hold the wanted port (the bound one first), any port for 0; none if it is taken.
 
-    A wanted port is bound as servers do, past connections of a former run that the kernel still remembers; what that would share
-    with another reservation of ours, a name in Linux's abstract namespace keeps apart, which frees itself however we end.
+    A wanted port is bound with SO_REUSEADDR, despite connections of a former run that the kernel still remembers. Two
+    reservations could then share it; a name in Linux's abstract namespace prevents that, and is released however we end.
     """
     bound = socket.socket()
     if wanted == 0:
@@ -266,7 +266,7 @@ def reserve(wanted: int) -> list[socket.socket]:
 
 
 def holder_of(port: int) -> str:
-    """Who listens at a port of this machine, as far as we may know: another user's process shows no name."""
+    """Which process listens on a port of this machine, as far as we may see: another user's process shows no name."""
     import psutil
 
     with contextlib.suppress(psutil.Error):

@@ -1,11 +1,11 @@
 """The whole platform in one directory, on one machine: PostgreSQL (warehouse, ledger and Airflow's database), brokers, Airflow.
 
     HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
-    HOME/ports.json the ports of the last start, taken again where they are free: addresses that were noted down stay true
+    HOME/ports.json the ports of the last start, used again if they are free, so that known addresses stay valid
     HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see brokers.py
 
 A second run in the same place finds everything the first one stored. Whatever ends this process ends all of it (see guard.py);
-`stop` does so in order: Airflow before the brokers before the database, because each is a client of the next.
+`stop` does so in order: Airflow, then the brokers, then the database, because each is a client of the next.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from logbus.warehouse.embedded import EmbeddedPostgres
 POOL_NAME = "logbus_load"
 PORTS_FILE = "ports.json"
 
-# Ports a person can remember, taken where they are free: Airflow's own, then Kafka's own and those after it.
+# Ports that users can remember, used if they are free: Airflow's default, then Kafka's and those after it.
 MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
 
 
 class LocalStack:
-    """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is handed to every program;
-    `dags` is another folder of DAGs in place of the project's. Several `brokers` are a cluster."""
+    """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is passed to every program;
+    `dags` is a DAGs folder to use instead of the project's. Several `brokers` form a cluster."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LocalStack:
         wanted = remembered_ports(self.home, 1 + brokers) or ports[: 1 + brokers]
         self._ports = ReservedPorts(1 + LocalBrokers.ports_needed(brokers), wanted)
         self._airflow_port, *broker_ports = self._ports.numbers
-        # Of the brokers alone: Airflow's address is printed at each start, and nobody's environment holds it.
+        # Only the brokers' ports: Airflow's address is printed at each start, and no environment variable holds it.
         self.moved = {before: now for before, now in zip(wanted[1:], broker_ports, strict=False) if before != now}
         self._brokers = LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports)
         self._airflow: AirflowInstance | None = None
@@ -78,7 +78,7 @@ class LocalStack:
 
     @property
     def zookeeper_connect(self) -> str | None:
-        """Where the brokers agree; None for one broker."""
+        """The ZooKeeper that the brokers share; None for one broker."""
         return self._brokers.zookeeper_connect
 
     @property
@@ -92,7 +92,7 @@ class LocalStack:
         return self._airflow
 
     def start_storage(self) -> None:
-        """PostgreSQL and the brokers; returns when all answer."""
+        """Starts PostgreSQL and the brokers; returns when all answer."""
         self._lock = lock_home(self.home)
         (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
         end_leftovers(self.home / "run")
@@ -103,12 +103,12 @@ class LocalStack:
         self._brokers.start()
 
     def start_airflow(self) -> None:
-        """Airflow, with its connections and the pool of the loads; takes twenty seconds, so mostly run beside something else."""
+        """Starts Airflow, with its connections and the loads' pool; takes twenty seconds, so usually run in a thread."""
         self.airflow.start()
         self.airflow.api.ensure_pool(POOL_NAME, 1, "One Spark driver at a time")
 
     def notes(self) -> list[str]:
-        """What whoever started it before should know: a broker that is not where it was."""
+        """What a user of an earlier start should know: which brokers have another address now."""
         return [
             f"port {before} is taken by {holder_of(before)}, so the broker is at {now} this time: terminals that were opened "
             "before have the old address"
@@ -116,14 +116,14 @@ class LocalStack:
         ]
 
     def raise_if_broken(self) -> None:
-        """An error that says which program has ended, where one has."""
+        """Raises an error that names the program if one has ended."""
         self._brokers.raise_if_any_ended()
         self._airflow_supervisor.raise_if_any_ended()
         if not self._postgres.is_running:
             raise StackError(f"the embedded PostgreSQL has ended; see {self._postgres.log_path}")
 
     def stop(self) -> None:
-        """End everything; does nothing where nothing runs. May be called at any moment, also while a thread starts parts."""
+        """Ends everything; does nothing if nothing runs. May be called at any time, even while a thread starts parts."""
         self._airflow_supervisor.end()
         self._brokers.stop()
         self._postgres.stop()
@@ -162,7 +162,7 @@ class LocalStack:
 
 
 def remembered_ports(home: Path, count: int) -> Sequence[int]:
-    """Those of the last start in this place, Airflow's first; none where it had fewer brokers, or the note is unreadable."""
+    """The ports of the last start in this home, Airflow's first; none if it had fewer brokers, or the file is unreadable."""
     try:
         noted = json.loads((home / PORTS_FILE).read_text())
     except (OSError, ValueError):
@@ -172,7 +172,7 @@ def remembered_ports(home: Path, count: int) -> Sequence[int]:
 
 
 def lock_home(home: Path) -> int:
-    """Take the directory for this process; the descriptor returned holds it, and the kernel frees it however we end."""
+    """Lock the directory for this process; the returned descriptor holds the lock, and the kernel frees it however we end."""
     home.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -187,7 +187,7 @@ def lock_home(home: Path) -> int:
 
 
 def project_directory() -> Path:
-    """The checkout we run from: the directory with dags/ and plugins/ beside spark_jobs/."""
+    """The checkout we run from: the directory with dags/ and plugins/ next to spark_jobs/."""
     spec = importlib.util.find_spec("spark_jobs")
     locations = list(spec.submodule_search_locations or []) if spec is not None else []
     project = Path(locations[0]).parent if locations else Path()

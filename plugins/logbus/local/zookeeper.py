@@ -1,7 +1,7 @@
-"""A ZooKeeper on this machine, from the jars that Spark brings: for local clusters and tests, with nothing to fetch.
+"""A ZooKeeper on this machine, from the jars that Spark includes: for local clusters and tests, with nothing to download.
 
-One `ZooKeeperServer` is a directory and three ports; several that are told of each other are an ensemble. It is the real server,
-of the version that Spark uses itself; only its limits are chosen for a machine that does other things too.
+One `ZooKeeperServer` is a directory and three ports; several that are configured with each other form an ensemble. It is the real
+server, in the version that Spark itself uses; only its limits are chosen for a machine that does other things too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from logbus.java import INSTALL, program
 from logbus.local.processes import Program, StackError
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-# What the server loads, not all of Spark: a shorter class path is a quicker start.
+# Only what the server loads, not all of Spark: it starts faster with a shorter class path.
 JARS = ("zookeeper-*", "slf4j-api-*", "log4j-*", "jcl-over-slf4j-*", "netty-*", "snappy-java-*", "metrics-core-*", "commons-io-*")
 MAIN_JAR = "/zookeeper-3"
 JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=WARN")
@@ -28,7 +28,7 @@ LAG_TICKS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperServer:
-    """One server: clients come to `port`; the other two are for the servers among themselves."""
+    """One server: clients connect to `port`; the other two ports are for the servers among themselves."""
 
     directory: Path
     port: int
@@ -46,8 +46,8 @@ def zookeeper_program(
     tick_ms: int = TICK_MS,
     settings: Mapping[str, str] | None = None,
 ) -> Program:
-    """How to run it; its configuration is written. `ensemble` holds all servers, this one too; `settings` are further lines of
-    its configuration."""
+    """Writes the server's configuration and returns how to run it. `ensemble` holds all servers, this one too; `settings` are
+    further lines of its configuration."""
     data = server.directory / "data"
     data.mkdir(parents=True, exist_ok=True)
     lines = {
@@ -77,7 +77,7 @@ def zookeeper_program(
 
 
 def java(environment: Mapping[str, str]) -> str:
-    """The Java that Spark uses too."""
+    """The same Java that Spark uses."""
     found = program(environment)
     if found is None or not Path(found).exists():
         raise StackError(f"ZooKeeper needs Java 17 or newer, and there is none: {INSTALL}")
@@ -100,7 +100,7 @@ def _pyspark_locations() -> Sequence[str]:
 
 
 def mode(port: int) -> str | None:
-    """What the server there is: standalone, leader or follower; None while it takes no clients, as one without a majority."""
+    """The server's role: standalone, leader or follower; None while it serves no clients, for example without a quorum."""
     try:
         with socket.create_connection((HERE, port), timeout=1.0) as connection:
             connection.sendall(b"srvr")

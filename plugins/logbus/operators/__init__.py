@@ -1,1 +1,1 @@
-"""Do one thing once: freeze, load or audit windows."""
+"""Operators, each for one step: freeze, load or audit windows."""

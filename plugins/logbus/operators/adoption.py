@@ -1,11 +1,11 @@
-"""How a load shares its Spark application with runs that wait beside it, and how those find that they need none of their own.
+"""How a load shares its Spark application with other waiting runs, and how those runs find that they need none of their own.
 
-Decided by the ledger and by what Airflow says about the runs of this DAG (siblings.py): nothing is promised between tasks, so a
-run that was counted on and never comes, or comes twice, changes nothing. An hour of somebody else's that cannot be frozen, or
-that keeps failing, is left to its own run, which tells why.
+This is decided by the ledger and by the states Airflow returns for the runs of this DAG (siblings.py). Tasks promise each other
+nothing, so a run that was counted on and never starts, or starts twice, changes nothing. An hour of another run that cannot be
+frozen, or that keeps failing, is left to its own run, which reports why.
 
-A run of the schedule also takes what nobody would: hours before its own that are missing, because their run failed, or never came
-while the scheduler was away.
+A scheduled run also loads hours that no other run would: earlier hours that are missing because their run failed, or was never
+created while the scheduler was down.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from logbus.model import Interval, Pipeline
 from logbus.operators.siblings import asked_at, waiting_intervals
 from logbus.run_interval import plain, run_interval
 
-SCHEDULED = "scheduled"  # the type of runs that the timetable makes
+SCHEDULED = "scheduled"  # the type of runs that the timetable creates
 
 
 def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
-    """Whether attempts that began after this try was asked for have loaded all the windows, and as this DAG says."""
+    """Whether attempts begun after this try was requested have loaded all the windows, with this DAG's definition."""
     asked = asked_at(context["ti"])
     if asked is None:
         return False
@@ -37,7 +37,7 @@ def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Finds the hours that runs beside ours wait for."""
+    """Finds the hours that other runs of the DAG are waiting to load."""
 
     ledger: Ledger
     log: OffsetLog
@@ -45,7 +45,7 @@ class Beside:
     now: datetime
 
     def hours(self, context: Mapping[str, Any], limit: int) -> list[datetime]:
-        """Starts of at most `limit` windows, frozen, that wait to be loaded; the next hours first."""
+        """Starts of at most `limit` windows, all frozen, that wait to be loaded; the hours after our own first."""
         own = run_interval(context)
         if self.left_alone([own.start]):
             return []
@@ -58,10 +58,10 @@ class Beside:
         return list(islice(frozen, limit))
 
     def missing_before(self, context: Mapping[str, Any], limit: int, taken: Collection[datetime]) -> list[datetime]:
-        """Starts of at most `limit` windows before our own, frozen, that nobody has loaded and no run waits for: those with
-        records first, the oldest first. Long spans without any record are left to a catch-up that somebody asks for.
+        """Starts of at most `limit` windows before our own, all frozen, that are not loaded and that no run is to load: those
+        with records first, then the oldest first. Long spans without any record are left to a catch-up that a user starts.
 
-        A run that somebody asked for does what was asked for, and no more.
+        A run that a user requested does what was requested, and no more.
         """
         own = run_interval(context)
         if limit <= 0 or not is_scheduled(context) or self.left_alone([own.start]):
@@ -79,7 +79,7 @@ class Beside:
         return self.ledger.failing(self.pipeline_name, starts)
 
     def is_frozen(self, interval: Interval) -> bool:
-        """Freezes it, if that can be done without anybody's word."""
+        """Freezes the window, unless that needs a user's decision."""
         try:
             self.ledger.freeze_or_get(self.pipeline_name, interval, self.log, self.now)
         except WindowError:
@@ -88,14 +88,14 @@ class Beside:
 
 
 def is_scheduled(context: Mapping[str, Any]) -> bool:
-    """Whether the timetable made the run; not a manual run, not a backfill."""
+    """Whether the timetable created the run: it is neither a manual run nor a backfill."""
     return bool(context["dag_run"].run_type == SCHEDULED)
 
 
 def beginning(context: Mapping[str, Any]) -> datetime:
-    """Since when the runs around us have been asked for: what was loaded since is theirs to adopt.
+    """The instant from which loads count as done for the runs around us, which will adopt them.
 
-    A retry was asked for after its failed try had loaded hours of others, so the run's start counts where it is earlier.
+    A retry is requested after its failed try, which may have loaded hours of other runs, so the run's start counts if earlier.
     """
     asked, started = asked_at(context["ti"]), context["dag_run"].start_date
     return min(instant for instant in (asked, started and plain(started)) if instant)

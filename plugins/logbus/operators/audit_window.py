@@ -1,4 +1,4 @@
-"""The second witness: count the table again, ask the broker again, and fail where anything differs."""
+"""The second witness: count the table again, ask the broker again, and fail if anything differs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from logbus.operators.window_operator import WindowOperator, fail_without_retry,
 from logbus.proof.audit import audit_window
 from logbus.warehouse.sinks import each_sink_once
 
-PROBLEMS_SHOWN_MAX = 20  # of a failed audit over many windows; the log holds all of them
+PROBLEMS_SHOWN_MAX = 20  # in the error of an audit over many windows; the log has all of them
 
 
 class AuditWindowOperator(WindowOperator):
-    """Audit the run's window, or all of `windows`. Exact, or the task fails and says which partition and how many.
+    """Audit the run's window, or all of `windows`. If a count is off, the task fails and names the partition and the difference.
 
     Returns what was counted, window by window.
 
     :param pipeline: a `Pipeline`, or the name of a registered one (templated)
-    :param also: starts of further windows that the run has loaded (templated)
+    :param also: starts of additional windows that the run has loaded (templated)
     """
 
     template_fields: Sequence[str] = ("pipeline_name", "also", *WindowOperator.template_fields)
@@ -57,7 +57,7 @@ class AuditWindowOperator(WindowOperator):
 
 
 def as_audited(report: AuditReport, now: datetime) -> FrozenWindow:
-    """The window as the audit that has just passed leaves it."""
+    """The window as it is after the audit that has just passed."""
     return replace(report.window, state=WindowState.AUDITED, audited_at=now)
 
 

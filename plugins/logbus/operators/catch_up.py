@@ -18,9 +18,9 @@ from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, 
 class FreezeClosedWindowsOperator(WindowOperator):
     """Freeze the closed hours between `since` and `until` (templated; empty means from the first record, up to the last).
 
-    Returns the starts of the windows as `starts`, for the tasks behind it, which are skipped where no hour is closed.
+    Returns the starts of the windows as `starts`, for downstream tasks, which are skipped if no hour is closed.
 
-    :param max_windows: how many may be begun at the most: more is an error that says so, before anything is frozen
+    :param max_windows: how many windows may be frozen at most; if there are more, the task fails before it freezes any
     """
 
     template_fields: Sequence[str] = ("since", "until", *CONNECTION_FIELDS)
@@ -51,7 +51,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
 
 
 def optional_instant(name: str, text: str | None) -> datetime | None:
-    """None for an instant that was left out; a DAG parameter that was left out renders as "None"."""
+    """The instant, or None if it was left out; a DAG parameter that was left out renders as "None"."""
     if text is None or text in {"", "None"}:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Show what is loaded to the tools that people have: committed offsets of a consumer group."""
+"""Show what is loaded to existing Kafka tools, as the committed offsets of a consumer group."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from logbus.status.group_checkpoint import commit_ends
 class CommitOffsetsOperator(WindowOperator):
     """Commit the end offsets of the run's window, or of all `windows`, to a consumer group without consumers.
 
-    Lag then shows in kafka-consumer-groups and in dashboards. The offsets are exclusive, as Kafka means them, and only move
-    ahead: a rerun of an older hour leaves them alone (RewindOffsetsOperator moves them back). Windows are never touched.
+    Lag then shows in kafka-consumer-groups and in dashboards. The offsets are exclusive, as usual in Kafka, and only move
+    forward: a rerun of an older hour leaves them alone (RewindOffsetsOperator moves them back). Windows are never touched.
 
-    Returns by partition what was committed, and what was ahead already.
+    Returns by partition which offsets were committed, and where the group was already ahead.
 
     :param group: templated; by default `logbus-<pipeline>`.
     """

@@ -15,7 +15,7 @@ from logbus.triggers.window_closed import WindowClosedTrigger
 class FreezeWindowOperator(WindowOperator):
     """Freeze the run's data interval; a rerun finds the same offsets. Registers the pipeline on its first run.
 
-    A run that comes before its hour is closed (one asked for by hand, a backfill up to now) is deferred until it is.
+    A run that starts before its hour is closed (a manual run, a backfill up to now) is deferred until it is.
 
     Returns the window: its ranges and how many records they hold.
     """
@@ -31,7 +31,7 @@ class FreezeWindowOperator(WindowOperator):
         return self._freeze(context)
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Goes on where the trigger has fired."""
+        """Continues after the trigger has fired."""
         return self._freeze(context)
 
     def _freeze(self, context: Context) -> dict[str, Any]:

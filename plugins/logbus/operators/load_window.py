@@ -1,11 +1,11 @@
-"""Load frozen windows, one or many, by one Spark application.
+"""Load frozen windows, one or many, with one Spark application.
 
-The attempt is taken here, before spark-submit: the driver only verifies its number, so a slow first driver cannot fence out the
+The attempt number is taken here, before spark-submit; the driver only verifies it. So a slow first driver cannot fence out the
 good second one, and a driver that outlives its task is refused at commit. The application gets windows and attempt numbers as
-arguments; the warehouse's URL and the broker's configuration travel in its environment only, never on a command line.
+arguments; the warehouse's URL and the broker's configuration are passed in its environment only, never on a command line.
 
-What came of it the ledger says, not spark-submit and not a cluster manager: those tell that a driver has ended, and some of them
-remember one of an earlier try.
+Whether the load succeeded is read from the ledger, not from spark-submit or a cluster manager: those report only that a driver
+has ended, and some of them report the driver of an earlier try.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import fail_without_retry, task_key
 from logbus.pipeline_checks import check_pipeline
 
-WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
-WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts travel on a command line, which has an end
+WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and all that is lost if its driver dies
+WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts are passed on a command line, whose length is limited
 ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the task's log has all of it
 
 
 class LoadWindowOperator(SparkWindowOperator):
-    """Load the run's window, or all of `windows`, exactly as they are frozen. A rerun replaces the rows by the same rows.
+    """Load the run's window, or all of `windows`, exactly as frozen. A rerun replaces the rows with the same rows.
 
-    Where other runs of the DAG wait at this task (a backfill, a clear of many hours), the first of them loads their closed hours
-    in its own application, and they find theirs loaded since they were asked for: 84 hours cost one start of Spark, not 84.
+    If other runs of the DAG wait at this task (a backfill, many cleared hours), the first of them loads their closed hours in its
+    own application, and the others find theirs loaded since they were requested: 84 hours start Spark once, not 84 times.
 
-    Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; whether another run's
-    application had loaded it; and in `filled` the starts of the windows that it has loaded though no run asked for them, for the
-    audit.
+    Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; in `adopted` whether another
+    run's application loaded it; and in `filled`, for the audit, the starts of windows that this run loaded although no run was
+    waiting for them.
 
-    :param max_windows_per_application: how many hours one application takes at the most (84, half a week); 1 keeps each run
-        to its own.
-    :param accept_other_records: load a window again though the log holds other records than it was loaded from (compaction, a
-        restored log); otherwise that fails at once and the window keeps its rows. It stays visible forever. Templated, so that
-        one run may say it: `"{{ params.accept_other_records }}"`.
-    :param fill_gaps: a run of the schedule also loads the closed windows before its own that are missing: those of a run that
-        failed, or never came while the scheduler was away
+    :param max_windows_per_application: how many hours one application loads at most (84, half a week); 1 keeps each run to its
+        own.
+    :param accept_other_records: load a window again although the log now holds other records than it was loaded from (compaction,
+        a restored log); otherwise the task fails at once and the window keeps its rows. The ledger shows it forever. Templated,
+        so that a single run can set it: `"{{ params.accept_other_records }}"`.
+    :param fill_gaps: a scheduled run also loads the closed windows before its own that are missing because their run failed, or
+        was never created while the scheduler was down
     """
 
     template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "accept_other_records")
@@ -98,7 +98,7 @@ class LoadWindowOperator(SparkWindowOperator):
         return {**load_summary(windows), "adopted": adopted, "filled": [instant_text(start) for start in filled]}
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Topic and table, for Airflow's OpenLineage provider where it is installed; it alone calls this."""
+        """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
         return load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
 
     @property
@@ -108,8 +108,8 @@ class LoadWindowOperator(SparkWindowOperator):
     def on_kill(self) -> None:
         """Ends the application and its attempts.
 
-        The attempts first where the driver runs on a cluster: Airflow ends the task itself after five seconds, a cluster manager
-        may need longer to answer, and a driver that the order does not reach must not commit. Here processes end at once.
+        In cluster mode the attempts end first: Airflow kills the task itself after five seconds, a cluster manager may take
+        longer to answer, and a driver that the request does not reach must not commit. Local processes end at once.
         """
         steps = [super().on_kill, self._end_attempts]
         first, second = reversed(steps) if self._is_in_cluster_mode else steps
@@ -124,9 +124,9 @@ class LoadWindowOperator(SparkWindowOperator):
             ledger.fail_attempts(attempts, "the task was ended while it loaded", self._now())
 
     def _load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> bool:
-        """One application for our windows and those of runs that wait beside us. It failed only if it failed ours.
+        """Runs one application for our windows and those of other waiting runs. The load failed only if ours are not loaded.
 
-        Returns whether an attempt newer than ours has loaded one of them: it began after we were asked, so it stands for ours.
+        Returns whether a newer attempt than ours has loaded one of them: it began after our request, so it counts as ours.
         """
         environment = self._secrets()
         self._refuse_early(environment)
@@ -145,7 +145,7 @@ class LoadWindowOperator(SparkWindowOperator):
         return any(standing.is_loaded_by_newer for standing in own)
 
     def _raise_unless_loaded(self, ledger: Ledger, own: Sequence[Standing], failure: LoadFailed | None) -> None:
-        """Whether our windows are loaded is the ledger's word; `failure` is spark-submit's."""
+        """The ledger decides whether our windows are loaded; `failure` is what spark-submit reported."""
         missing = why_not_loaded(own)
         if missing is not None:
             if final := ledger.beyond_retry([standing.attempt for standing in own]):
@@ -185,7 +185,7 @@ class LoadWindowOperator(SparkWindowOperator):
         return self.fill_gaps and self._shares
 
     def _filled(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[datetime]:
-        """What this run's attempts have loaded, also in an earlier try, that neither it nor a run beside it was asked for."""
+        """Windows that this run's attempts loaded, earlier tries included, but that neither it nor a waiting run was for."""
         if not self._fills:
             return []
         loaded = ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
@@ -195,7 +195,7 @@ class LoadWindowOperator(SparkWindowOperator):
         self, ledger: Ledger, starts: Sequence[datetime], context: Context, accepted: Sequence[datetime] = ()
     ) -> list[Attempt]:
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
-        self._register(ledger, context)  # as the freeze did: a load that is cleared alone takes an edit of its DAG along
+        self._register(ledger, context)  # as the freeze did: if only the load is cleared, an edit of the DAG still applies
         task, now = task_key(context), self._now()
         attempts = ledger.begin_attempts(
             self.pipeline.name, starts, run_id, try_number, now, task, self.pipeline, accept_other_records=accepted
@@ -205,11 +205,11 @@ class LoadWindowOperator(SparkWindowOperator):
 
     @contextlib.contextmanager
     def _failure_recorded(self, ledger: Ledger, attempts: Sequence[Attempt]) -> Iterator[None]:
-        """A failed application leaves its reason in the ledger, beside the attempt it belongs to."""
+        """Stores why the application failed in the ledger, with its attempts."""
         self._under_way = ledger, attempts
         try:
             yield
-        except BaseException as error:  # Airflow's timeout is no Exception
+        except BaseException as error:  # Airflow's timeout is not an Exception
             ledger.fail_attempts(attempts, str(error)[-ERROR_CHARACTERS_MAX:], self._now())
             raise
         finally:
@@ -217,7 +217,7 @@ class LoadWindowOperator(SparkWindowOperator):
 
 
 def is_said(value: bool | str) -> bool:
-    """A parameter of a DAG renders as a text."""
+    """Whether the value is true; a DAG parameter renders as text."""
     return value is True or str(value).lower() == "true"
 
 

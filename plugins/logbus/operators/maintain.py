@@ -15,12 +15,12 @@ from logbus.warehouse.upkeep import maintain
 
 
 class MaintainOperator(BaseOperator):
-    """Maintain the targets of `pipelines` (names; by default of all that are registered), beside loads and readers.
+    """Maintain the targets of `pipelines` (names; by default all that are registered) while loads and readers continue.
 
-    Returns what was done, by pipeline. What readers or loads held up is left for the next run.
+    Returns what was done, by pipeline. What readers or loads blocked is left for the next run.
 
     :param keep_hourly: days younger than this keep a partition for each hour (PostgreSQL).
-    :param keep_replaced: files that are not public (any more) stay this long (Iceberg, Parquet).
+    :param keep_replaced: files that never became public, or are no longer, are kept this long (Iceberg, Parquet).
     """
 
     template_fields: Sequence[str] = ("pipelines", "warehouse_conn_id")

@@ -1,4 +1,4 @@
-"""Send records to a topic, and succeed only when the broker has acknowledged all of them."""
+"""Send records to a topic, and succeed only once the broker has acknowledged all of them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Records = Iterable[Any] | Callable[..., Iterable[Any]]
 class ProduceOperator(BaseOperator):
     """Send `records` to `topic`, in order, with an idempotent producer and acks=all.
 
-    A task that is retried sends everything again: what a failed try had stored is in the topic twice then. Give records a key or
-    an id that tells (`{{ run_id }}` in a header), or send with `logbus ship`, which goes on where the broker says that it ended.
+    A retried task sends everything again, so what a failed try stored is then in the topic twice. Give records a key or an id by
+    which readers recognize duplicates (`{{ run_id }}` in a header), or use `logbus ship`, which resumes where the topic ends.
 
     Returns how many records each partition took, and their first and last offsets. The first record that fails fails the task,
-    by name.
+    and the error names it.
 
-    :param topic: it must be there; templated.
-    :param records: a list (templated), or a function that returns records and gets `op_kwargs`. Each is a value (text, bytes, or
-        what JSON can say) or a mapping with `value` and any of `key`, `headers`, `timestamp`, `partition`.
+    :param topic: must exist; templated.
+    :param records: a list (templated), or a function that is called with `op_kwargs` and returns records. Each is a value (text,
+        bytes, or anything that JSON can hold) or a mapping with `value` and any of `key`, `headers`, `timestamp`, `partition`.
     """
 
     template_fields: Sequence[str] = ("topic", "records", "op_kwargs", "kafka_conn_id")
@@ -55,7 +55,7 @@ class ProduceOperator(BaseOperator):
         return BrokerHook(self.kafka_conn_id)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        self.broker.log_offsets().topic(self.topic)  # a producer would wait half a minute for one that is not there
+        self.broker.log_offsets().topic(self.topic)  # a producer would wait half a minute for one that does not exist
         records = self.records(**(self.op_kwargs or {})) if callable(self.records) else self.records
         if isinstance(records, (str, bytes, Mapping)):
             raise UserError("records is one record: put it into a list")

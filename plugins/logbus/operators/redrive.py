@@ -1,4 +1,4 @@
-"""Parse the dead letters of windows again, after the parser or the columns were mended."""
+"""Parse the dead letters of windows again, after the parser or the columns were fixed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, 
 
 
 class RedriveOperator(WindowOperator):
-    """Move the dead letters that parse now into the same windows: of the run's interval, or of `windows`. Without Spark.
+    """Move dead letters that now parse into their windows: those of the run's interval, or of `windows`. Does not use Spark.
 
-    A window's fingerprint stays and its audit must be done again: put an AuditWindowOperator behind. Done twice, the second
-    finds less to do.
+    A window keeps its fingerprint but must be audited again: put an AuditWindowOperator downstream. A second redrive finds less
+    to do.
 
-    Returns for each window how many were tried, loaded, and still do not parse, by error class.
+    Returns for each window how many were tried, how many were loaded, and how many still do not parse, by error class.
 
-    :param pipeline: a `Pipeline`, which is registered again first, so that its parser and settings are those of the DAG; or the
+    :param pipeline: a `Pipeline`, which is registered again first, so that the parser and settings are those of the DAG; or the
         name of a registered one (templated), whose parser and settings stay
-    :param dry_run: only say what would become of them.
+    :param dry_run: only report what would become of them.
     """
 
     template_fields: Sequence[str] = ("pipeline_name", "windows", *CONNECTION_FIELDS)

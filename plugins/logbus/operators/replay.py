@@ -1,4 +1,4 @@
-"""Load windows of the past again, as a task: the plan of `logbus replay`, then the load of LoadWindowOperator."""
+"""Load past windows again, as a task: the plan of `logbus replay`, then the load of LoadWindowOperator."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from logbus.status.replay import Span
 class ReplayOperator(LoadWindowOperator):
     """Load the frozen windows between `since` and `until` again (or those of `windows`), with one Spark application.
 
-    Says in its log what it replaces. Fails before anything is loaded where records of a window are gone, or another run is at
-    work on one.
+    Logs what it replaces. Fails before it loads anything if records of a window are gone, or another run is at work on one.
 
-    Returns what LoadWindowOperator returns, and `starts` for the tasks behind it.
+    Returns what LoadWindowOperator returns, and `starts` for downstream tasks.
 
     :param since: windows that end after this instant; templated, as is `until`: windows that begin before it.
     :param skip_lost: leave out windows of which retention has deleted records.
-    :param supersede: take over from other runs; their attempts cannot commit then.
+    :param supersede: take over from other runs, whose attempts can then no longer commit.
     """
 
     template_fields: Sequence[str] = (*LoadWindowOperator.template_fields, "since", "until")

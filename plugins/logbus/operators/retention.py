@@ -1,4 +1,4 @@
-"""Managed retention as a task: what may go is deleted, what holds back too long fails the task."""
+"""Managed retention as a task: it deletes what may be deleted, and fails if a pipeline holds records back too long."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TRUE_WORDS = ("true", "yes", "1", "on")
 class RetentionOperator(BaseOperator):
     """Delete old records of the managed topics, as far as every pipeline has loaded and audited them.
 
-    An alarm (a pipeline holds back longer than it may, or records are gone that were never loaded) fails the task after
-    everything else was done; retrying it does not help.
+    An alarm (a pipeline holds records back longer than it may, or records are gone that were never loaded) fails the task after
+    everything else is done; a retry does not help.
 
-    Returns the report: records, and for each topic what went, what is held back and which windows stop being replayable.
+    Returns the report: records, and for each topic what was deleted, what is held back and which windows stop being replayable.
 
-    :param topics: these topics only; by default all that have a policy.
-    :param policies: how topics are kept, from code: they replace what the ledger says, at every run that is no dry one.
-    :param dry_run: only plan; templated, so that a manual run may ask for it.
+    :param topics: only these topics; by default all that have a policy.
+    :param policies: retention policies set in code; they replace those in the ledger at every run that is not a dry run.
+    :param dry_run: only plan; templated, so that a manual run can set it.
     """
 
     template_fields: Sequence[str] = ("topics", "dry_run")
@@ -84,5 +84,5 @@ class RetentionOperator(BaseOperator):
 
 
 def is_true(value: bool | str) -> bool:
-    """A parameter's value as a template renders it."""
+    """Whether the value is true; a template renders it as text."""
     return value if isinstance(value, bool) else value.strip().lower() in TRUE_WORDS

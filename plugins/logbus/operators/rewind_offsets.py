@@ -1,4 +1,4 @@
-"""Move a consumer group: to a window, a time, an offset. Windows and tables are never touched by it."""
+"""Move a consumer group to a window, a time or an offset. Windows and tables are never touched."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TARGETS: Mapping[str, Callable[[str], Target]] = {
 class RewindOffsetsOperator(WindowOperator):
     """Move the committed offsets of a group that has no members at the moment, so that its consumers read again, or skip.
 
-    Returns by partition where the group was and where it is.
+    Returns for each partition the group's offset before and after.
 
     :param group: templated; by default `logbus-<pipeline>`, which CommitOffsetsOperator writes.
-    :param to: where to: "window" (default) is the first record of the run's window, or of the first of `windows`; "earliest",
-        "latest", "offset", "shift" and "datetime" mean what kafka-consumer-groups means by them.
+    :param to: the target: "window" (default) is the first record of the run's window, or of the first of `windows`; "earliest",
+        "latest", "offset", "shift" and "datetime" have the same meaning as in kafka-consumer-groups.
     :param value: the offset, the number of records or the instant; templated.
-    :param partitions: of the pipeline's topic; by default all.
+    :param partitions: partitions of the pipeline's topic; by default all.
     """
 
     template_fields: Sequence[str] = (*WindowOperator.template_fields, "group", "value")

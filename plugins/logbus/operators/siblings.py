@@ -1,8 +1,8 @@
-"""The other runs of a DAG that wait at the same task: of a backfill, a clear of many hours, or a schedule that has to catch up.
+"""The other runs of a DAG that wait at the same task: a backfill, many cleared hours, or a schedule that has to catch up.
 
-Tasks cannot reach Airflow's database; the Execution API tells the states of task instances by logical date, which for every
-scheduled or backfilled run over an interval is the interval's start. One logical date has one run, so counting answers many dates
-at once, and halving finds the few among many with few questions.
+Tasks cannot reach Airflow's database; the Execution API returns the states of task instances by logical date, which for every
+scheduled or backfilled run over an interval is the interval's start. A logical date has only one run, so a count answers for many
+dates at once, and halving finds a few waiting runs among many dates with few requests.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from uuid import UUID
 
 from logbus.model import Interval
 
-# A task instance in one of these states will still run. None: its upstream tasks are not through.
+# A task instance in one of these states will still run. None: its upstream tasks have not finished.
 WAITING_STATES = frozenset({None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred"})
 
-DATES_PER_QUESTION_MAX = 84  # they travel in a URL
+DATES_PER_QUESTION_MAX = 84  # they are part of a URL
 UUID7 = 7
 UUID7_TIME_SHIFT = 80  # the first 48 of 128 bits are milliseconds since the epoch
 
@@ -25,8 +25,8 @@ CountWaiting = Callable[[Sequence[datetime]], int]
 
 
 def asked_at(task_instance: Any) -> datetime | None:
-    """When this try was asked for: Airflow gives a task instance a new id, with the time in it, when its run is made and
-    whenever it is cleared or retried. None where the id holds no time."""
+    """When this try was requested: Airflow gives a task instance a new id, which contains the time, when its run is created and
+    whenever it is cleared or retried. None if the id contains no time."""
     identity = UUID(str(task_instance.id))
     if identity.version != UUID7:
         return None
@@ -34,7 +34,7 @@ def asked_at(task_instance: Any) -> datetime | None:
 
 
 def waiting_intervals(context: Mapping[str, Any], own: Interval, reach: int) -> Iterator[Interval]:
-    """Intervals of the runs that wait at this task, at most `reach` intervals away from our own: the next first."""
+    """Intervals of the runs that wait at this task, at most `reach` intervals away from our own: later ones first."""
     task_instance = context["ti"]
 
     def count_waiting(dates: Sequence[datetime]) -> int:
@@ -52,7 +52,7 @@ def waiting_intervals(context: Mapping[str, Any], own: Interval, reach: int) -> 
 
 
 def those_waiting(dates: Sequence[datetime], count_waiting: CountWaiting) -> Iterator[datetime]:
-    """The dates that have a waiting run, in their order."""
+    """The dates that have a waiting run, in the order given."""
     found = count_waiting(dates) if dates else 0
     if found >= len(dates):
         yield from dates

@@ -1,9 +1,9 @@
 """Any Spark program over exactly the offsets of the run's window.
 
-The program finds them in three places, whichever suits it: the environment variable LOGBUS_WINDOWS and the Spark setting
+The program can read them from three places: the environment variable LOGBUS_WINDOWS and the Spark setting
 `spark.logbus.windows` hold the same JSON (logbus.ledger.handover); `spark.logbus.topic`, `spark.logbus.startingOffsets` and
-`spark.logbus.endingOffsets` are ready for the Kafka connector. A rerun gets the same offsets. What the program writes is its own
-affair: nothing here makes that exactly once.
+`spark.logbus.endingOffsets` can be passed to the Kafka connector as they are. A rerun gets the same offsets. What the program
+writes is its own responsibility: nothing here makes that exactly once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from logbus.pipeline_checks import check_pipeline
 
 
 class SparkSubmitWindowOperator(SparkWindowOperator):
-    """Freeze the run's window (or all of `windows`) unless it is frozen, and hand its offsets to a Spark program of your own.
+    """Freeze the run's window (or all of `windows`) unless it is frozen, and pass its offsets to your own Spark program.
 
     Returns the windows: their ranges and how many records they hold.
 
-    :param pipeline: whose windows: the name of a registered pipeline (templated), or a `Pipeline`, which is registered if need be
+    :param pipeline: the name of a registered pipeline (templated), or a `Pipeline`, which is registered if necessary
     :param application: the program, as spark-submit takes it
-    :param warehouse_in_environment: also hand over LOGBUS_WAREHOUSE_URL, with its password. The broker's configuration always
-        comes in LOGBUS_KAFKA_CONFIG.
+    :param warehouse_in_environment: also pass LOGBUS_WAREHOUSE_URL, with its password. The broker's configuration is passed
+        either way, in LOGBUS_KAFKA_CONFIG.
     """
 
     template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "pipeline_name")
@@ -72,7 +72,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
 
 
 def spark_settings(content: dict[str, Any], text: str) -> dict[str, str]:
-    """The same in Spark's settings, which reach a driver on any kind of cluster."""
+    """The same as Spark settings, which reach the driver on any kind of cluster."""
     names = ("topic", "startingOffsets", "endingOffsets")
     single = {f"spark.logbus.{name}": content[name] for name in names if content[name] is not None}
     return {"spark.logbus.windows": text, **single}

@@ -1,6 +1,6 @@
-"""What operators share that hand windows to a Spark application: secrets by environment, the whole application ended on kill.
+"""What operators that hand windows to Spark share: secrets passed by environment, and the whole application ended on kill.
 
-What anyone may see travels on the command line; passwords travel in the environment of spark-submit and nowhere else.
+What anyone may see is passed on the command line; passwords are passed in the environment of spark-submit and nowhere else.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from logbus.links import WindowLink
 from logbus.operators.window_operator import CONNECTION_FIELDS, OverWindows
 from logbus.triggers.window_closed import utc_now
 
-POOL_DEFAULT = "logbus_load"  # one slot: two drivers beside each other only make both slow on one machine
+POOL_DEFAULT = "logbus_load"  # one slot: on one machine, two drivers at once only slow each other down
 
 
 class SparkWindowOperator(OverWindows, SparkSubmitOperator):
     """Base of the operators that submit a Spark application over windows.
 
-    Needs the pool `logbus_load` (a task in a missing pool is never scheduled): `logbus airflow setup` makes it, or
+    Needs the pool `logbus_load` (a task in a missing pool is never scheduled): `logbus airflow setup` creates it, as does
     `airflow pools set logbus_load 1 "Spark loads"`.
 
-    :param credentials_in_environment: hand secrets over as environment variables. On YARN and Kubernetes spark-submit would put
-        them on its command line: mount them as secrets in the driver there and set this to False.
-    :param durable: whether a try goes on with the driver of an earlier one where the cluster manager still knows it, as the
-        Spark provider does by default (cluster mode, where Airflow tracks the driver). Here each try submits anew: a cleared
-        task would find the driver that has finished, and do nothing.
+    :param credentials_in_environment: pass secrets as environment variables. On YARN and Kubernetes spark-submit would put them
+        on its command line: there, mount them as secrets in the driver and set this to False.
+    :param durable: whether a try reconnects to the driver of an earlier try if the cluster manager still has it, as the Spark
+        provider does by default (in cluster mode, where Airflow tracks the driver). By default each try here submits a new
+        driver: a cleared task would otherwise find the finished one, and do nothing.
     """
 
     operator_extra_links = (WindowLink(),)
@@ -61,18 +61,18 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self.credentials_in_environment = credentials_in_environment
-        # Set, not passed on: the provider's parameter is `durable` since 6.2, was `reconnect_on_retry` in 6.1, and there was none
-        # before (each try submitted anew); Airflow before 3.3 warns of it. All of them read one of these, or none.
+        # Set here, not passed to super(): the provider's parameter is `durable` since 6.2, was `reconnect_on_retry` in 6.1, and
+        # did not exist before (each try submitted anew); Airflow before 3.3 warns about it. Each reads one or neither.
         self.durable = self.reconnect_on_retry = durable
         self._environment: Mapping[str, str] = {}
         self._now = now
 
     def on_kill(self) -> None:
-        """End the whole application: the driver that this try submitted, and spark-submit with all it started.
+        """Ends the whole application: the driver that this try submitted, and spark-submit with every process it started.
 
-        Killing spark-submit alone leaves a Python driver running, which would be refused at commit but goes on reading and
-        writing until then. The hook is asked and not the provider's operator: on YARN that one turns to the REST API even where
-        only the `yarn` command can end the application, and leaves spark-submit running.
+        Killing spark-submit alone leaves a Python driver running, which would be refused at commit but keeps reading and writing
+        until then. This calls the hook, not the provider's operator: on YARN the operator uses the REST API even where only the
+        `yarn` command can end the application, and leaves spark-submit running.
         """
         if self._hook is None:
             return
@@ -87,27 +87,27 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
     def _submit(self, context: Context, environment: Mapping[str, str]) -> None:
         """Runs the application to its end, with these variables, secrets among them, in the environment of spark-submit.
 
-        Each call has a hook of its own, so what is ended on kill is never an earlier driver.
+        Each call makes a new hook, so on_kill never ends the driver of an earlier call.
         """
         self._hook, self._environment = None, environment
         try:
             super().execute(context)
         except AirflowException as error:
-            # The provider's message begins with the whole command, eighty windows long; what happened comes after it.
+            # The provider's message begins with the whole command, eighty windows long; only then follows what happened.
             tail = self._hook._submit_log_tail if self._hook is not None else ""
             raise LoadFailed(f"the Spark application failed{tail}" if tail else str(error)) from error
-        except (RuntimeError, OSError) as error:  # a driver that its cluster manager calls failed; no spark-submit, no answer
+        except (RuntimeError, OSError) as error:  # the driver is reported as failed; no spark-submit, no answer
             raise LoadFailed(f"the Spark application failed: {error}") from error
 
     def _refuse_early(self, environment: Mapping[str, str]) -> None:
-        """Before anything is begun: `UserError` where the connection's master cannot run this, or would show secrets."""
+        """Before anything is begun: `UserError` if the connection's master cannot run this, or would expose secrets."""
         self._environment = environment
         self._get_hook()
 
     def _get_hook(self) -> SparkSubmitHook:
         try:
             hook = super()._get_hook()
-        except NameError:  # the provider's own, of the client that it could not import
+        except NameError:  # raised in the provider, for the Kubernetes client that it could not import
             raise UserError(
                 f"the connection {self._conn_id!r} names a Kubernetes master: install apache-airflow-providers-cncf-kubernetes, "
                 "with which Airflow watches and ends drivers there"
@@ -118,7 +118,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         return hook
 
     def _refuse_unsupported(self, hook: SparkSubmitHook) -> None:
-        """What could only fail later: after attempts were begun, or on a command line that everybody reads."""
+        """Refuses what would fail only later: after attempts were begun, or with secrets on a command line anyone can read."""
         if hook._should_track_driver_status and self.application.endswith(".py"):
             raise UserError(
                 "Spark runs no Python program in cluster mode on a standalone cluster: set the deploy mode to client, in the "
@@ -152,6 +152,6 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
 
 
 def secret_names(environment: Mapping[str, str]) -> list[str]:
-    """Which secrets there are to hand over; both, while that is unknown."""
+    """The variables of the secrets to pass; both, while that is unknown."""
     names = [spark_submit.WAREHOUSE_URL_VARIABLE, spark_submit.KAFKA_CONFIG_VARIABLE]
     return [name for name in names if name in environment] or names

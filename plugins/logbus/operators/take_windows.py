@@ -1,9 +1,10 @@
-"""Take up the windows that a run was started for: each by one run of the DAG only, however often it is announced.
+"""Take the windows that a run was started for: only one run of the DAG gets each, however often it is announced.
 
-For DAGs scheduled by assets: those of WindowEventTrigger, or the tables that `hourly_ingest` tells about. The ledger decides
-which run a window belongs to; a rerun of that run gets it again. Two things make that necessary. After a crash of the triggerer
-an event may come twice. And Airflow makes one run for events that come close together, but leaves one that comes while it makes
-the run to the next run, which may be an hour away: so a run also takes up what its watcher has announced since its first event.
+For DAGs scheduled by assets: those of WindowEventTrigger, or the tables for which `hourly_ingest` emits events. The ledger
+decides which run a window belongs to; a rerun of that run gets it again. This is needed for two reasons. After a crash of the
+triggerer an event may arrive twice. And Airflow creates one run for events that arrive close together, but leaves an event that
+arrives while it creates the run to the next run, which may be an hour away: so a run also takes what its watcher has announced
+since its first event.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from logbus.model import instant_text, parse_instant
 from logbus.run_interval import plain
 from logbus.triggers.window_closed import utc_now
 
-CLOCK_SKEW = timedelta(minutes=1)  # between Airflow's database, which dates events, and whoever notes announcements
+CLOCK_SKEW = timedelta(minutes=1)  # between Airflow's database, which dates events, and the triggerer, which dates announcements
 
 
 class TakeWindowsOperator(BaseOperator):
-    """Returns the starts of the windows this run is to work on as a list; skips the tasks behind it where others have them all.
+    """Returns a list of the starts of the windows this run is to work on; skips downstream tasks if other runs have them all.
 
-    :param consumer: for whom a window is taken up once; by default this DAG
+    :param consumer: the name for which each window is taken once; by default the id of this DAG
     """
 
     template_fields: Sequence[str] = ("consumer", "warehouse_conn_id")
@@ -75,7 +76,7 @@ def windows_of_events(events: Iterable[Any]) -> dict[str, list[datetime]]:
 
 
 def windows_of_event(extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """An event of a WindowEventTrigger tells one window, that of a task a list of them."""
+    """An event of a WindowEventTrigger carries one window, that of a task a list of them."""
     payload = extra.get("payload") or {}
     if "start" in payload:
         yield payload["pipeline"], payload["start"]
@@ -84,7 +85,7 @@ def windows_of_event(extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def first_events(events: Iterable[Any]) -> dict[tuple[str, str], datetime]:
-    """When the first event of each watcher came, by watcher and pipeline."""
+    """When the first event of each watcher arrived, by watcher and pipeline."""
     first: dict[tuple[str, str], datetime] = {}
     for event in events:
         payload = (event.extra or {}).get("payload") or {}

@@ -1,7 +1,7 @@
-"""What the operators of this package share: the pipeline, the two connections, and how a failure is told.
+"""What the operators of this package share: the pipeline, the two connections, and how a failure is reported.
 
-Operators assign in the constructor and act in `execute`. The windows of a run are its own data interval, or those that `windows`
-lists (starts as ISO instants, or another task's output). Errors that no retry can mend fail the task at once.
+Operators only assign in the constructor and act in `execute`. The windows of a run are its own data interval, or those that
+`windows` lists (starts as ISO instants, or another task's output). Errors that a retry cannot fix fail the task at once.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ BEYOND_RETRY = (
 class OverWindows:
     """Mixed into every operator over windows: its fields, and what follows from them."""
 
-    registers: ClassVar[bool] = False  # whether it says how the pipeline is defined, or only which one it works on
-    pipeline: Any  # a Pipeline; or the name of one, where an operator takes that
+    registers: ClassVar[bool] = False  # whether it defines the pipeline, or only names the one it works on
+    pipeline: Any  # a Pipeline; or the name of one, where an operator accepts that
     windows: Sequence[str] | None
     kafka_conn_id: str
     warehouse_conn_id: str
@@ -71,7 +71,7 @@ class OverWindows:
         return WarehouseHook(self.warehouse_conn_id)
 
     def _register(self, ledger: Ledger, context: Mapping[str, Any], *, remembers: bool = True) -> None:
-        """As this DAG defines it; an edit of the DAG changes what is registered, and is told in the log."""
+        """Registers the pipeline as this DAG defines it; an edit of the DAG changes the registration, and is logged."""
         self._refuse_two_definitions(context)
         dag_id = context["ti"].dag_id
         done = ledger.define(self.pipeline, self.broker.log_offsets(), self._now(), dag_id=dag_id, remembers=remembers)
@@ -79,7 +79,7 @@ class OverWindows:
             self.log.info("The definition of pipeline %s is changed by this DAG: %s", self.pipeline.name, change)
 
     def _refuse_two_definitions(self, context: Mapping[str, Any]) -> None:
-        """Tasks of one DAG would change the pipeline under each other, and each time that would look like an edit."""
+        """Tasks of one DAG would overwrite each other's definition of the pipeline, and each time it would look like an edit."""
         dag = context.get("dag")
         registering = [task for task in (dag.tasks if dag else ()) if getattr(task, "registers", False)]
         for pipeline in (task.pipeline for task in registering):
@@ -95,13 +95,13 @@ class OverWindows:
 
 
 class WindowOperator(OverWindows, BaseOperator):
-    """Base of the operators that work on windows by themselves (not through spark-submit).
+    """Base of the operators that work on windows in the task itself (not through spark-submit).
 
-    :param pipeline: whose windows; every operator of a DAG is given the same
-    :param windows: their starts as ISO instants, a list or a text of them (templated); by default the run's own data interval
-    :param kafka_conn_id: the broker's connection, of the Kafka provider's type (templated)
-    :param warehouse_conn_id: the connection of the warehouse, where the ledger is, too (templated)
-    :param now: the clock; tests give another
+    :param pipeline: the pipeline whose windows they are; the same for every operator of a DAG
+    :param windows: their starts as ISO instants, as a list or as text (templated); by default the run's own data interval
+    :param kafka_conn_id: the connection of the broker, of the Kafka provider's type (templated)
+    :param warehouse_conn_id: the connection of the warehouse, which also holds the ledger (templated)
+    :param now: the clock; tests pass another one
     """
 
     operator_extra_links = (WindowLink(),)
@@ -128,13 +128,13 @@ class WindowOperator(OverWindows, BaseOperator):
 
 
 def task_key(context: Mapping[str, Any]) -> TaskKey:
-    """The task that runs, for the ledger: its pages lead to the log, and show a pipeline to those who may see the DAG."""
+    """The running task, stored in the ledger: the pages link to its log, and show a pipeline to users who may see its DAG."""
     ti = context["ti"]
     return TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None)
 
 
 def window_starts(windows: Sequence[str] | str) -> list[datetime]:
-    """Instants out of a list, or out of the text a template renders to (separated by commas or blanks)."""
+    """Instants from a list, or from the text that a template renders (separated by commas or spaces)."""
     words = windows.replace(",", " ").split() if isinstance(windows, str) else windows
     try:
         return sorted({parse_instant(word) for word in words})
@@ -144,7 +144,7 @@ def window_starts(windows: Sequence[str] | str) -> list[datetime]:
 
 @contextlib.contextmanager
 def fail_without_retry() -> Iterator[None]:
-    """Retrying a lost record or a recreated topic only hides it for an hour; a superseded load would take the window back."""
+    """A retry would only hide a lost record or a recreated topic for an hour; a superseded load would take the window back."""
     try:
         yield
     except BEYOND_RETRY as error:

@@ -1,1 +1,1 @@
-"""When may we start?"""
+"""Sensors: when may a task start?"""

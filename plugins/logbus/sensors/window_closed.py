@@ -17,9 +17,9 @@ from logbus.triggers.window_closed import WindowClosedTrigger
 
 
 class WindowClosedSensor(WindowSensor):
-    """Passes when the run's data interval is closed. Returns the instant at which it did.
+    """Passes once the run's data interval is closed. Returns the instant at which it closed.
 
-    :param lateness: how long after its end the hour stays open for records still on their way (five minutes)
+    :param lateness: how long after its end the hour stays open for records still on their way (default: five minutes)
     """
 
     def __init__(self, *, lateness: timedelta = LATENESS_DEFAULT, **kwargs: Any) -> None:

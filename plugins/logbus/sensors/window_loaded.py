@@ -1,9 +1,9 @@
-"""May a DAG downstream read an hour? Once its window is loaded, or audited where that is asked for.
+"""May a downstream DAG read an hour? Once its window is loaded, or audited if required.
 
-For a DAG of its own: `hourly_ingest` of one team fills a table, another team's daily report waits for the 24 windows of its day.
+For use in another DAG: one team's `hourly_ingest` fills a table, another team's daily report waits for the 24 windows of its day.
 
-A window is a range of offsets, called after the hour at which it begins. Who selects rows by `_timestamp` waits with `event_time`
-for the windows behind, too, in which records of the interval may lie.
+A window is a range of offsets, named after the hour at which it begins. A DAG that selects rows by `_timestamp` should set
+`event_time`, to wait also for the later windows that may hold records of the interval.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from logbus.triggers.window_loaded import WindowLoadedTrigger
 
 
 class WindowLoadedSensor(WindowSensor):
-    """Passes when every window of the pipeline within the run's data interval is loaded.
+    """Passes once every window of the pipeline within the run's data interval is loaded.
 
-    Returns the span that is loaded. A pipeline that nobody has registered yet is waited for.
+    Returns the loaded span. Waits for a pipeline that is not registered yet.
 
     :param pipeline: a pipeline, or the name of a registered one (templated)
     :param audited: wait for the audit as well: nothing differs between table, ledger and broker
-    :param event_time: wait until every record stamped within the interval is loaded, in whichever window, that reached the broker
-        no later than `lateness` after the interval's end. That is so when all windows up to `end + lateness + max_ahead` are
-        loaded, provided that no producer's clock is more than the pipeline's `max_ahead_minutes` fast; what comes later than
-        that nobody can wait for. Returns also which windows hold records of the interval.
-    :param lateness: with `event_time`: how late a record may come and still be waited for; by default the pipeline's lateness
+    :param event_time: wait until every record that is stamped within the interval and reached the broker no later than `lateness`
+        after its end is loaded, in whichever window. That holds once all windows up to `end + lateness + max_ahead` are loaded,
+        provided that no producer's clock is more than the pipeline's `max_ahead_minutes` fast; records that arrive later cannot
+        be waited for. Also returns which windows hold records of the interval.
+    :param lateness: with `event_time`: how late a record may arrive and still be waited for; by default the pipeline's lateness
     """
 
     operator_extra_links = (WindowLink(),)

@@ -1,8 +1,8 @@
-"""What both sensors share: look once, and only then wait, in the triggerer or by looking again.
+"""What both sensors share: check once, and only then wait, in the triggerer or by poking.
 
-Looking first lets a run of the past pass in one step, and it is what makes a retry harmless: deferring can race with the
-scheduler in Airflow 3 (a task that its trigger has queued again before the scheduler saw it leave is failed), so retries are the
-default, and a retry finds that what it waits for has happened.
+Checking first lets a run for a past interval pass in one step, and it is what makes a retry harmless: deferring can race with the
+scheduler in Airflow 3 (a task that its trigger queues again before the scheduler has seen it defer is failed), so retries are on
+by default, and a retry finds that what it waits for has happened.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class WindowSensor(BaseSensorOperator):
         )
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """Goes on where the trigger has fired."""
+        """Continues after the trigger has fired."""
         return self.outcome(context)
 
     @abstractmethod
     def outcome(self, context: Context) -> Any:
-        """What the task returns once it may pass."""
+        """What the task returns once it passes."""
 
     @abstractmethod
     def trigger_for(self, context: Context) -> BaseTrigger:
-        """What waits in its place."""
+        """The trigger that waits in the task's place."""

@@ -1,1 +1,1 @@
-"""What a deferred sensor waits for in the triggerer."""
+"""Triggers: what waits in the triggerer for a deferred task, or for a DAG that an event starts."""

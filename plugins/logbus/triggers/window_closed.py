@@ -1,7 +1,7 @@
 """Waits for the clock: fires once when it has passed the instant at which a window closes.
 
-It looks at no data and holds no connection, so thousands of them cost the triggerer next to nothing. The wait goes in short
-sleeps because the wall clock, not the length of a sleep, is what counts: after a laptop slept or a clock was set it is right.
+It reads no data and holds no connection, so thousands of them cost the triggerer next to nothing. It waits in short sleeps
+because the wall clock, not the length of a sleep, is what counts: it is still right after a laptop was suspended or a clock set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def utc_now() -> datetime:
 
 
 class WindowClosedTrigger(BaseTrigger):
-    """Fires at `closes_at`, an instant as text because triggers are stored between processes."""
+    """Fires at `closes_at`, an instant as text because triggers are serialized between processes."""
 
     def __init__(self, closes_at: str, now: Callable[[], datetime] = utc_now, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Starts DAGs when an hour closes, is loaded or is audited, wherever that was done: an event for each hour, nothing consumed.
+"""Starts DAGs when an hour closes, is loaded or is audited, by whatever process: one event for each hour, no record consumed.
 
-For an AssetWatcher. What has been announced is kept in the ledger (logbus.ledger.announcements), not in this process: Airflow
-tells us when it has stored an event, and only then is the hour noted. A triggerer that dies in between announces the hour once
-more after its restart, never not at all; `TakeWindowsOperator` in the DAG makes even that once.
+For an AssetWatcher. What has been announced is stored in the ledger (logbus.ledger.announcements), not in this process: Airflow
+calls back once it has stored an event, and only then is the hour recorded. A triggerer that dies in between announces the hour
+again after its restart, but never skips it; `TakeWindowsOperator` in the DAG drops the duplicate.
 
-Triggers of the same watcher share one look at the ledger.
+Triggers of the same watcher share one query of the ledger.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WindowEventTrigger(BaseEventTrigger):
 
     :param pipeline: its name; it may be watched before it is registered
     :param stage: "closed", "loaded" or "audited"
-    :param watcher: under which name the ledger remembers what was announced; whoever shares a name shares the memory
+    :param watcher: the name under which the ledger stores what was announced; triggers with the same name share it
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class WindowEventTrigger(BaseEventTrigger):
 
 
 class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
-    """Looks into the ledger for windows to announce, and notes those whose events are stored."""
+    """Polls the ledger for windows to announce, and records those whose events are stored."""
 
     def __init__(
         self, trigger: WindowEventTrigger, *, now: Callable[[], datetime] = utc_now, hook: type[WarehouseHook] = WarehouseHook
@@ -102,7 +102,7 @@ class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
             await asyncio.sleep(trigger.poll_seconds)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Notes what is stored; what is not will be found again by the next look."""
+        """Records the events that are stored; the next poll finds the others again."""
         stored = [item.broker_payload for item in batch if item.outcome.is_clean]
         if stored:
             await self._ask(lambda engine: note_announced(engine, self._trigger.watcher, stored, self._now()))
@@ -114,7 +114,7 @@ class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
         return {**names, **span}
 
     async def _ask(self, question: Callable[[Engine], Answer]) -> Answer:
-        """An answer of the ledger, from a thread beside the triggerer's loop; a warehouse that is away is waited for."""
+        """Queries the ledger in a thread, outside the triggerer's event loop; waits while the warehouse is unavailable."""
         while True:
             try:
                 return await asyncio.to_thread(self._answer, question)

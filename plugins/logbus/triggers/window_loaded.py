@@ -1,7 +1,7 @@
 """Waits for the ledger: fires once when every window of a span is loaded, or audited.
 
-One short query every `poll_seconds`, in a thread beside the triggerer's loop, on a connection that is closed in between. A
-warehouse that restarts meanwhile is waited for: a wait of hours is not worth failing for a minute.
+One short query every `poll_seconds`, in a thread outside the triggerer's event loop, on a connection that is closed in between.
+If the warehouse restarts, the trigger keeps waiting: a wait of hours should not fail because of one minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLL_SECONDS_DEFAULT = 30.0
 
 class WindowLoadedTrigger(BaseTrigger):
     """Fires when [start, end), instants as text, is covered by loaded windows of the pipeline; with `event_time`, when the
-    records stamped within it are loaded (`WindowLoadedSensor` says which)."""
+    records stamped within it are loaded (which ones: see `WindowLoadedSensor`)."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WindowLoadedTrigger(BaseTrigger):
         yield TriggerEvent({"pipeline": self.pipeline, "start": self.start, "end": self.end})
 
     async def is_loaded(self, hook: WarehouseHook) -> bool:
-        """Whether the whole span is there now; False where the warehouse does not answer."""
+        """Whether the whole span is loaded now; False if the warehouse does not answer."""
         try:
             return await asyncio.to_thread(self._look, hook)
         except (WarehouseUnavailable, OperationalError) as error:
@@ -76,7 +76,7 @@ class WindowLoadedTrigger(BaseTrigger):
             engine.dispose()  # a thousand waits would hold a thousand connections
 
     def missing(self, engine: Engine) -> Interval | None:
-        """The first part of what is waited for that is not there."""
+        """The first part of the span that is not loaded yet; None once all of it is."""
         span = Interval(parse_instant(self.start), parse_instant(self.end))
         if not self.event_time:
             return missing_span(engine, self.pipeline, span, audited=self.audited)

@@ -1,13 +1,13 @@
-"""A checksum over rows of a table, taken by the database: the same rows give the same one, wherever and in what order they lie.
+"""A checksum over rows of a table, computed by the database: equal rows give an equal checksum, wherever and in whatever order.
 
-By partition of the log the sum of PostgreSQL's own hashes of the rows, modulo 2^64. Covered are the columns that a load fills, by
-name and as the type they had then; a column added later is none of the load's business. So the checksum survives new columns,
-another order of columns, a day's leaves that become one, a dump and restore, and a type that holds the same values (integer to
-bigint: they are cast back). It is equality as PostgreSQL sees it: -0 and 0, or 1.0 and 1.00 inside jsonb, are the same value.
+For each partition of the log it is the sum of PostgreSQL's own hashes of the rows, modulo 2^64. It covers the columns that a load
+fills, by name and with the type they had then; a column added later does not belong to the load. So the checksum survives new
+columns, another column order, a day's leaves merged into one, a dump and restore, and a type that holds the same values (integer
+to bigint: they are cast back). Equality is PostgreSQL's: -0 and 0, or 1.0 and 1.00 inside jsonb, are the same value.
 
-Hash functions stay the same between major versions as long as hash-partitioned tables depend on them, but nobody promises it,
-and they are others on a machine of the other byte order or under another server encoding. A probe tells: where the functions give
-something else for values that are always the same, the checksum cannot be compared, and that is said; it is never taken for a
+Hash functions stay the same between major versions because hash-partitioned tables depend on them, but that is not guaranteed,
+and they differ on a machine of the other byte order or under another server encoding. A probe detects this: if the functions give
+another result for values that never change, the checksum cannot be compared, and that is reported; it is never treated as a
 fault.
 """
 
@@ -26,12 +26,12 @@ from logbus.ledger.table_names import SCHEMA, TableName, quoted
 from logbus.ledger.values import Checksum, ValuesReport
 from logbus.warehouse.target import COLUMN_TYPES, SPELLINGS, SYSTEM_COLUMNS, table_columns
 
-# Pinned by whoever chooses a window's rows, so there is nothing to compare.
+# Fixed by the condition that selects a window's rows, so there is nothing to compare.
 CHOSEN_BY = ("_topic", "_window_start")
 
 HASHED_TYPES = frozenset(SPELLINGS.get(kind, kind) for kind in COLUMN_TYPES)
 
-# The record's partition, by which sums are kept apart so that a difference is named.
+# The record's partition: sums are kept per partition, so that a difference can be located.
 PARTITION = "_partition"
 
 # One value of every type that a column may have, and the encoding in which texts are hashed.
@@ -43,12 +43,12 @@ PROBE = (
 
 DEAD_LETTERS = TableName(name=schema.dead_letter.name, schema=SCHEMA)
 
-# What a redrive does not change of a dead letter that stays.
+# The columns that a redrive does not change in a dead letter that stays.
 DEAD_LETTER_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "fingerprint")
 
 
 def covered(present: Mapping[str, str], filled: Mapping[str, str] | None) -> dict[str, str]:
-    """The columns to take a checksum of, with their types: those `filled` by the load, or all that a load could fill."""
+    """The columns that the checksum covers, with their types: those `filled` by the load, or all that a load could fill."""
     names = present if filled is None else [name for name in (*SYSTEM_COLUMNS, *filled) if name in present]
     return {name: present[name] for name in names if name not in CHOSEN_BY and present[name] in HASHED_TYPES}
 
@@ -61,8 +61,8 @@ def take(
     parameters: Mapping[str, Any] | None = None,
     partition: str = PARTITION,
 ) -> Checksum:
-    """The checksum of the rows for which the condition holds. The table may have other types: the values are cast. They are
-    hashed in the order of their names, whatever the table's is."""
+    """The checksum of the rows for which the condition holds. The values are cast, in case the table has other types, and hashed
+    in the order of the columns' names, whatever their order in the table."""
     values, part = ", ".join(value_of(name, kind) for name, kind in sorted(columns.items())), quoted(partition)
     query = text(f"select {part} part, sum({row_hash(values)}) total from {table.sql} where {condition} group by 1 order by 1")
     rows = connection.execute(query, parameters or {}).all()
@@ -73,13 +73,13 @@ def take(
 
 
 def row_hash(values: str) -> str:
-    """The hash of a row. The server's own is a sum of multiples of its columns' hashes: added up over rows it does not change
-    where two rows exchange a value. So it is hashed once more, as a text: of an integer's hash only 32 bits are left."""
+    """The hash of a row. The server's own is a sum of multiples of its columns' hashes: summed over rows, it does not change
+    if two rows exchange a value. So it is hashed once more, as text: the hash of an integer would keep only 32 bits."""
     return f'hashtextextended(cast(hash_record_extended(row({values}), 0) as text) collate "C", 0)'
 
 
 def value_of(name: str, kind: str) -> str:
-    """Texts byte by byte, whatever the column's collation takes for equal."""
+    """Texts are compared byte by byte, whatever the column's collation treats as equal."""
     return f"cast({quoted(name)} as {kind})" + (' collate "C"' if kind == "text" else "")
 
 
@@ -98,7 +98,7 @@ def compare(
     parameters: Mapping[str, Any],
     partition: str = PARTITION,
 ) -> ValuesReport:
-    """Takes the checksum again. `what` names the rows in what is said: "rows", "dead letters"."""
+    """Takes the checksum again and compares. `what` names the rows in messages: "rows", "dead letters"."""
     present = table_columns(connection, table)
     gone = [name for name in then.columns if name not in present]
     if gone:
@@ -109,7 +109,7 @@ def compare(
     try:
         with connection.begin_nested():
             now = take(connection, table, then.columns, condition, parameters, partition)
-    except (DataError, ProgrammingError) as error:  # a type that does not hold the values any more
+    except (DataError, ProgrammingError) as error:  # a type that can no longer hold the values
         reason = reason_of(error)
         return ValuesReport(problems=(f"the values of {table} cannot be compared, {changed or 'its columns changed'}: {reason}",))
     if now.probe != then.probe:

@@ -1,10 +1,10 @@
-"""Where a table's Parquet files lie: a directory for each window, and in every file's name the attempt that wrote it.
+"""Where a table's Parquet files are: a directory for each window, and in every file's name the attempt that wrote it.
 
     <table>/_window_start=20150517T100000Z/w7_a2_t12_3f6c0a9be01d.parquet
 
-The name alone says whose a file is, so leftovers are found without opening one; its last part is random, so that no
-name ever comes twice, not even from a ledger that was lost and begun anew. A name that begins with "." is still being
-written. Any file system that pyarrow knows by URI; a plain path is a local one.
+The name alone shows which attempt a file belongs to, so leftovers are found without opening one; its last part is
+random, so that no name is ever reused, not even by a ledger that was lost and started again. A file whose name begins
+with "." is still being written. The file system is any that pyarrow supports by URI; a plain path is local.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def window_folder(start: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFile:
-    """A file that the attempt `number` at the window that begins at `start` has written."""
+    """A file that attempt `number` at the window that begins at `start` has written."""
 
     start: datetime
     number: int
@@ -42,7 +42,7 @@ class AttemptFile:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A table's directory. `uri` is how tasks are told; paths are those of `filesystem`."""
+    """A table's directory. `uri` is what tasks are given; paths are those of `filesystem`."""
 
     uri: str
     filesystem: fs.FileSystem
@@ -50,7 +50,7 @@ class Directory:
 
     @classmethod
     def at(cls, uri: str) -> Directory:
-        """Opens no connection yet; raises `UserError` for what is no absolute path or URI."""
+        """Opens no connection yet; raises `UserError` for anything but an absolute path or a URI."""
         try:
             filesystem, path = fs.FileSystem.from_uri(uri)
         except (ValueError, OSError) as error:
@@ -79,7 +79,7 @@ class Directory:
                 yield from self.attempt_files(datetime.strptime(match[1], STAMP).replace(tzinfo=UTC))
 
     def remove_attempts(self, start: datetime, is_over: Callable[[int], bool]) -> None:
-        """Removes the files of those attempts at a window. What somebody else removed meanwhile is gone as well."""
+        """Removes the files of those attempts at a window. A file that another process has just removed is not an error."""
         for file in list(self.attempt_files(start)):
             if is_over(file.number):
                 self.remove(file.path)
@@ -92,7 +92,7 @@ class Directory:
 
 
 def sync(path: str | Path) -> None:
-    """Makes a local file's content, or a directory's names, outlive a loss of power."""
+    """Makes a local file's content, or a directory's entries, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

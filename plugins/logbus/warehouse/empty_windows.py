@@ -1,18 +1,18 @@
 """Windows without a record, loaded and audited thousands at a time.
 
-Between a log of 2015 and one of today lie 100,000 empty hours, and each is as good a window as any other: that nothing was there
-is loaded, audited and on record. But whatever an attempt at one stages is nothing, so it needs no Spark, no staging tables and no
-transaction of its own. The attempts at thousands of them begin and commit in one transaction, which takes the same locks as
-`ledger.attempts` and `warehouse.commit` do, in the same order, and leaves the same rows in the ledger. An attempt that began
-before has been superseded and cannot commit, one that begins later gets the next number. A second transaction audits them, by the
-rules of `proof.audit`: it counts the target and the dead letters again and compares the ledger with what the broker says.
+Between a log of 2015 and one of today are 100,000 empty hours, and each is a window like any other: that it holds nothing is
+loaded, audited and on record. But an attempt at one stages nothing, so it needs no Spark, no staging tables and no transaction of
+its own. Attempts at thousands of them begin and commit in one transaction, which takes the same locks as `ledger.attempts` and
+`warehouse.commit` do, in the same order, and leaves the same rows in the ledger. An attempt that began earlier is superseded and
+cannot commit, one that begins later gets the next number. A second transaction audits them, by the rules of `proof.audit`: it
+counts the target and the dead letters again and compares the ledger with what the broker returns.
 
-What is unusual about a window leaves it to a load of its own, which says so: a loss, a former load that held records, rows in the
+A window with anything unusual is left to its own load, which reports it: a loss, an earlier load that held records, rows in the
 target that should not be there, records of its hour in other windows, a log that is not the one it was frozen on. So nothing is
-refused here, and nothing is decided that a single load would decide otherwise.
+refused here, and nothing is decided differently from a single load.
 
-For PostgreSQL only, where an empty window then has no leaf of its own. In the other sinks the commit of each window carries its
-ledger entry (a manifest, a snapshot), from which a lost ledger is made again.
+For PostgreSQL only, where an empty window then has no leaf. In the other sinks the commit of each window carries its ledger entry
+(a manifest, a snapshot), from which a lost ledger is rebuilt.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from logbus.warehouse.target import ensure_target, table_columns
 NOTHING = as_text(0)  # the fingerprint of no record
 NO_COUNTS = [f"{column} = 0" for column in COUNT_COLUMNS.values()]
 
-# As they are under the locks, whatever they were when the caller read them.
+# Checked under the locks, whatever the windows were when the caller read them.
 USUAL = text(f"""
     select id from {SCHEMA}."window"
     where id = any(:ids) and not head_unknown and loss_accepted is null
@@ -94,8 +94,8 @@ def load_empty(
     run_id: str,
     now: Callable[[], datetime],
 ) -> Iterator[list[AuditReport]]:
-    """Loads and audits those of the windows that are empty and usual; yields the audits, one transaction's after another. What is
-    in none of them is for a load of its own."""
+    """Loads and audits those of the windows that are empty and usual; yields the audits, transaction by transaction. Windows
+    without an audit need an ordinary load."""
     pipeline = Ledger(engine).pipeline(pipeline_name)
     wanted = [window for window in windows if holds_nothing(window)]
     if not wanted or pipeline.options.sink != PostgresSink.name:
@@ -107,7 +107,7 @@ def load_empty(
     ensure_target(engine, parse_table(pipeline.table), columns)
     for begin in range(0, len(wanted), WINDOWS_PER_TRANSACTION):
         some = wanted[begin : begin + WINDOWS_PER_TRANSACTION]
-        # The broker is asked before the transaction, which holds the windows' rows: nobody waits there for a slow broker.
+        # The broker is asked before the transaction, which locks the windows' rows: a slow broker must not prolong the locks.
         others = testimony.unreadable(pipeline, log, some, testimony.call(engine, some))
         numbers = commit(engine, pipeline, [window for window in some if window.id not in others], columns, run_id, now())
         if numbers:
@@ -115,7 +115,7 @@ def load_empty(
 
 
 def holds_nothing(window: FrozenWindow) -> bool:
-    """Its boundaries are the same offsets, so nothing of it can have been lost either."""
+    """Its start and end offsets are equal, so nothing of it can have been lost either."""
     return all(part.start_offset == part.end_offset for part in window.ranges)
 
 
@@ -127,7 +127,7 @@ def commit(
     run_id: str,
     now: datetime,
 ) -> dict[int, int]:
-    """By window the number of the attempt that has loaded it. Windows that turn out to be unusual are left as they are."""
+    """Returns for each window the attempt that has loaded it. Windows that turn out to be unusual are left as they are."""
     target = parse_table(pipeline.table)
     starts = {window.id: window.interval.start for window in windows}
     with engine.begin() as connection:
@@ -139,7 +139,7 @@ def commit(
         strange = with_rows(connection, pipeline, target, held) | held_by_windows(connection, pipeline, list(held.values()))
         dead = with_dead_letters(connection, held)
         ids = [window_id for window_id, start in held.items() if start not in strange and window_id not in dead]
-        # Of no rows, so that an audit that compares values finds what it looks for.
+        # The checksum of no rows, so that an audit that compares values finds one.
         covered = checksum.covered(table_columns(connection, target), columns)
         values = Published(table=checksum.take(connection, target, covered, "false")).to_json()
         same = {"ids": ids, "now": now, "nothing": NOTHING, "run_id": run_id}
@@ -155,7 +155,7 @@ def commit(
 
 
 def with_rows(connection: Connection, pipeline: Pipeline, target: TableName, starts: Mapping[int, datetime]) -> set[datetime]:
-    """Starts of the windows of which the target holds rows."""
+    """Starts of the windows that have rows in the target."""
     query = text(f"select distinct _window_start from {target.sql} where _topic = :topic and _window_start = any(:starts)")
     found = connection.execute(query, {"topic": pipeline.topic, "starts": list(starts.values())})
     return set(found.scalars())
@@ -167,7 +167,7 @@ def with_dead_letters(connection: Connection, ids: Iterable[int]) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswers:
-    """What the broker said of the pipeline's topic, for the audits of many windows."""
+    """The broker's answers about the pipeline's topic, for the audits of many windows."""
 
     facts: TopicFacts
     starts: Mapping[int, int]
@@ -193,8 +193,8 @@ class TopicAnswers:
 
 
 def audit(engine: Engine, log: OffsetLog, pipeline: Pipeline, numbers: Mapping[int, int], now: datetime) -> list[AuditReport]:
-    """Of windows that these attempts have loaded: counts again, and keeps what comes of it where all is well. Of the others there
-    is no report: one that was loaded again meanwhile is for that load to audit, one that is not exact for a load of its own."""
+    """Audits windows that these attempts have loaded: counts again, and stores the audit if all is well. The others get no
+    report: a window that was loaded again since is audited by that load, one that is not exact by its own load."""
     answers, row_of = TopicAnswers.of(log, pipeline), schema.window
     with engine.begin() as connection:
         mine = select(row_of).where(among(row_of.c.id, numbers))
@@ -215,7 +215,7 @@ def audit(engine: Engine, log: OffsetLog, pipeline: Pipeline, numbers: Mapping[i
 
 
 def report(pipeline: Pipeline, window: FrozenWindow, answers: TopicAnswers) -> AuditReport:
-    """Of a window of which the target holds nothing."""
+    """The audit of a window that has no rows in the target."""
     notes: list[str] = []
     problems = [*table_problems(pipeline, window, {}), *broker_problems(answers, pipeline, window, notes)]
     expected = {part.partition: part.count for part in window.ranges}

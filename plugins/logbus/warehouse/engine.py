@@ -1,6 +1,6 @@
 """Connections to the warehouse: any PostgreSQL of version 14 or newer, named by one URL.
 
-The URL takes the forms people have at hand: `postgresql://user:password@host/database`, `postgres://...`, or
+The URL may have any of the usual forms: `postgresql://user:password@host/database`, `postgres://...`, or
 SQLAlchemy's own `postgresql+psycopg://...` with `?host=/directory` for a unix socket. SQLAlchemy gets psycopg 3, ADBC
 gets a libpq URI; an error never shows the password.
 """
@@ -14,10 +14,10 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 from logbus.errors import UserError, WarehouseUnavailable
 from logbus.ledger.sql_errors import reason_of
 
-# 14 is the oldest release that still gets fixes, and what the ledger's statements are tested against.
+# 14 is the oldest release that still gets fixes, and the one the ledger's statements are tested against.
 SERVER_VERSION_MIN = 14
 
-# A host that drops packets answers nothing at all; without a limit a connect hangs for minutes.
+# A host that drops packets never answers; without a limit a connect hangs for minutes.
 CONNECT_TIMEOUT_SECONDS = 10
 
 DRIVERS = {"postgres", "postgresql", "postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"}

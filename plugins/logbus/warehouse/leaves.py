@@ -1,13 +1,13 @@
-"""The leaves of a target table: which there are, and a closed day's hourly ones merged into one.
+"""The leaves of a target table: which there are, and how a closed day's hourly leaves are merged into one.
 
 A year of hours is 8,760 leaves, and a query that does not name its hours locks every one of them. So days older than
-`keep_hourly` get one leaf each. Of every window the rows stay as they are; a reload of such a day's hour deletes and
+`keep_hourly` get one leaf each. The rows of every window stay as they are; a reload of an hour of such a day deletes and
 inserts inside the day's leaf.
 
-Merging a day is one transaction. The rows are copied while the hours are locked against writers only: readers notice
-nothing. Then the leaves change places, which needs the whole table for some milliseconds: asked for with a short
-lock timeout, tried a few times, otherwise left for the next run. So a reader in a long transaction is neither waited
-for nor hurried, and nobody waits behind us for longer than that timeout.
+Merging a day is one transaction. The rows are copied while the hours are locked against writers only, so readers do not
+notice. Then the leaves are exchanged, which locks the whole table for some milliseconds: the lock is requested with a
+short timeout, tried a few times, and otherwise left for the next run. So a reader in a long transaction is neither
+waited for nor interrupted, and no session queues behind our lock request for longer than that timeout.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from logbus.model import instant_text, parse_instant, utc
 
 DAY = timedelta(days=1)
 
-# What readers may have to wait behind us, and how often we ask before the day is left for the next run.
+# How long readers may have to queue behind us, and how often we try before the day is left for the next run.
 SWAP_LOCK_TIMEOUT_MS = 300
 SWAP_TRIES_MAX = 5
 SWAP_PAUSE_SECONDS = 1.0
 
-# A load that holds an hour is waited for this long; then the day is left for the next run.
+# How long we wait for a load that has an hour locked; then the day is left for the next run.
 SHARE_LOCK_TIMEOUT_MS = 5_000
 
 MERGED_CHECK = "_window_start_of_the_day"
@@ -52,12 +52,12 @@ class Leaf:
 
 
 def leaves(connection: Connection, target: TableName) -> list[Leaf]:
-    """The leaves that logbus made, by start. Those a user attached from elsewhere are left alone."""
+    """The leaves that logbus created, by start. Those that a user attached from another schema are left alone."""
     query = text(
         "select c.relname, pg_get_expr(c.relpartbound, c.oid) bound from pg_inherits i join pg_class c on c.oid = i.inhrelid "
         "join pg_namespace n on n.oid = c.relnamespace where i.inhparent = to_regclass(:target) and n.nspname = :schema"
     )
-    connection.execute(text("set local timezone = 'UTC'"))  # bounds are shown in the session's zone
+    connection.execute(text("set local timezone = 'UTC'"))  # bounds are shown in the session's time zone
     found = connection.execute(query, {"target": target.sql, "schema": LEAF_SCHEMA}).all()
     return sorted((to_leaf(row.relname, row.bound) for row in found if BOUND.fullmatch(row.bound)), key=lambda leaf: leaf.start)
 
@@ -89,7 +89,7 @@ def merge_closed_days(engine: Engine, target: TableName, before: datetime, sleep
 
 
 def merge_day(engine: Engine, target: TableName, day: datetime, hours: Sequence[Leaf], sleep: Sleep) -> bool:
-    """False where somebody was in the way; then everything is as it was."""
+    """False if another session held a lock for too long; then everything is as it was."""
     try:
         with engine.begin() as connection:
             lock_against_writers(connection, hours)
@@ -116,7 +116,7 @@ def copy_hours(connection: Connection, target: TableName, day: datetime, hours: 
     connection.execute(text(f"create table {merged.sql} (like {target.sql} including all excluding identity, {check})"))
     for leaf in hours:
         connection.execute(text(f"insert into {merged.sql} ({columns}) select {columns} from {leaf.table.sql}"))
-    # The hours lie one behind another: a few kilobytes of index find one of them without reading the day.
+    # The hours are stored one after another: a few kilobytes of index find one of them without reading the day.
     connection.execute(text(f"create index on {merged.sql} using brin (_window_start)"))
     return merged
 
@@ -137,7 +137,7 @@ def insertable_columns(connection: Connection, target: TableName) -> list[str]:
 def swap(
     connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf], merged: TableName, sleep: Sleep
 ) -> None:
-    """The hours' leaves go, the day's comes. What was copied is kept between tries."""
+    """Replaces the hours' leaves by the day's. The copied rows are kept between tries."""
     connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
     for tries_left in reversed(range(SWAP_TRIES_MAX)):
         try:

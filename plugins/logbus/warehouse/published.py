@@ -1,4 +1,4 @@
-"""The checksums of what a commit makes public, and the second look at them: of tables, and of the dead letters of any sink."""
+"""The checksums of what a commit makes public, and their later comparison: for tables, and for the dead letters of any sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logbus.proof.tally import Counted
 from logbus.warehouse import checksum
 from logbus.warehouse.checksum import DEAD_LETTERS
 
-# A window's public rows in its target, whichever leaves they lie in; `window_place` gives the parameters.
+# A window's public rows in its target, in whichever leaves; `window_place` returns the parameters.
 ROWS_OF_WINDOW = "_window_start = :start and _topic = :topic"
 
 
@@ -24,7 +24,7 @@ def window_place(pipeline: Pipeline, window: FrozenWindow) -> dict[str, Any]:
 
 
 def published(connection: Connection, window_id: int, staged: Counted) -> Published:
-    """Of a window whose dead letters are in the ledger already; its rows are those that were sealed."""
+    """The checksums of a window whose dead letters are already in the ledger; its rows are the sealed ones."""
     has_dead_letters = any(part.dead_lettered for part in staged.tallies.values())
     return Published(
         staged={partition: as_text(part.fingerprint) for partition, part in staged.tallies.items()},
@@ -35,12 +35,12 @@ def published(connection: Connection, window_id: int, staged: Counted) -> Publis
 
 
 def of_window(window: FrozenWindow) -> Published | None:
-    """What its load kept; None where that was before there was something to keep."""
+    """The checksums that its load stored; None if it was loaded before there were any."""
     return None if window.values_hash is None else Published.from_json(window.values_hash)
 
 
 def compare_table(connection: Connection, pipeline: Pipeline, window: FrozenWindow) -> ValuesReport:
-    """The rows of a window in the pipeline's table."""
+    """Compares the rows of a window in the pipeline's table."""
     then = of_window(window)
     if then is None or then.table is None:
         return NOT_WITNESSED
@@ -50,7 +50,7 @@ def compare_table(connection: Connection, pipeline: Pipeline, window: FrozenWind
 
 
 def compare_dead_letters(connection: Connection, window: FrozenWindow) -> ValuesReport:
-    """Where there were some. That there are more, or fewer, is seen by their number."""
+    """Compares the dead letters, if there were any. If there are more or fewer of them, the audit's counts show it."""
     then = of_window(window)
     if then is None or then.dead_letters is None:
         return ValuesReport()

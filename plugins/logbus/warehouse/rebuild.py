@@ -1,9 +1,9 @@
-"""A lost ledger, made again from the table: every commit of a file sink carries its ledger entry.
+"""A lost ledger, rebuilt from the table: every commit of a file sink carries its ledger entry.
 
-The pipeline is registered anew first (its DAG does that, or `logbus pipeline register`). Then each entry becomes a window
-with its boundaries, ranges, counts and attempt. What the ledger knows already stays; where it knows otherwise (it has
-frozen other offsets since), nothing is changed and the window is named. Audits are to be done again. Dead letters were in
-the ledger's database only: windows that had some are named too, because loading them again brings those back.
+The pipeline is first registered again (its DAG does that, or `logbus pipeline register`). Then each entry becomes a window
+with its boundaries, ranges, counts and attempt. What is already in the ledger stays; where it differs (it has frozen other
+offsets since), nothing is changed and the window is reported. Audits must be done again. Dead letters were only in the
+ledger's database: windows that had some are reported too, because loading them again restores those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from logbus.warehouse.sinks.entry import LedgerEntry
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.sinks.settle import begun_here, dead_letters_kept, write_entry
 
-# What stands in an attempt for the Airflow run it was of, which nobody knows any more.
+# Stored in an attempt instead of its Airflow run, which is no longer known.
 REBUILT = "rebuilt from the table"
 
 
@@ -40,11 +40,11 @@ class Rebuilt:
 
 
 class Conflict(Exception):
-    """The ledger has decided otherwise since."""
+    """The ledger has frozen other offsets since."""
 
 
 def rebuild(engine: Engine, pipeline_name: str) -> Rebuilt:
-    """Makes the ledger's windows of a pipeline again; a transaction for each window, so it may be run again at any time."""
+    """Rebuilds the ledger's windows of a pipeline, in one transaction per window, so it can be run again at any time."""
     sink = sink_for(Ledger(engine).pipeline(pipeline_name), engine)
     if not isinstance(sink, FileSink):
         raise UserError(f"pipeline {pipeline_name} loads into PostgreSQL, where rows and ledger are one database: restore that")
@@ -75,7 +75,7 @@ def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntr
 
 
 def is_known(connection: Connection, known: FrozenWindow, entry: LedgerEntry) -> bool:
-    """Whether the ledger knows this load of the window, or a later one."""
+    """Whether the ledger already has this load of the window, or a later one."""
     if known.loaded_attempt is None or known.loaded_attempt < entry.attempt:
         return False
     return known.loaded_attempt > entry.attempt or begun_here(connection, known.id, entry)
@@ -110,7 +110,7 @@ def insert_window(connection: Connection, pipeline_name: str, entry: LedgerEntry
 
 
 def lower_anchor(connection: Connection, chain: Chain, part: OffsetRange, entry: LedgerEntry) -> None:
-    """Registering anew anchored the chain where the log begins today; it began before."""
+    """Registering again anchored the chain where the log begins today; the table's windows begin earlier."""
     chain.anchor(None, [(part.partition, part.start_offset)], entry.loaded_at)
     anchor = schema.anchor
     mine = (anchor.c.pipeline == chain.pipeline_name, anchor.c.topic_id == chain.topic_id, anchor.c.partition == part.partition)

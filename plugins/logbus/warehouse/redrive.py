@@ -1,12 +1,13 @@
-"""Redrive: the dead letters of a loaded window are parsed again, after the parser or the columns were mended.
+"""Redrive: the dead letters of a loaded window are parsed again, after the parser or the columns were fixed.
 
-Those that parse now become rows of the same window; the others stay, with the reason they have now. All of it is one transaction
-under the window's lock: rows, dead letters, counts, the ledger's note of it. It begins with the audit's look at the values,
-because from then on the checksums are those of what it leaves. Before it ends, the window is counted as an audit counts it; the
-records are the same, so its fingerprint must be the same, and anything else rolls back. Done twice, the second finds less to do.
+Those that now parse become rows of the same window; the others stay, with their new reason. All of it is one transaction under
+the window's lock: rows, dead letters, counts, the ledger's record of it. It begins by comparing the window's checksums, as an
+audit does, because afterwards they are the checksums of what the redrive leaves. Before it ends, the window is counted as an
+audit counts it; the records are the same, so its fingerprint must be the same, and anything else rolls back. A second redrive
+finds less to do.
 
-There is no Spark in it, because dead letters are few; values pass in bounded batches. A running load does no harm: whoever
-commits last has read all records of the window again, and replaces rows and dead letters alike.
+It does not use Spark, because dead letters are few; values are processed in bounded batches. A concurrent load does no harm: it
+has read all records of the window again, and its commit replaces rows and dead letters alike.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, com
 from logbus.warehouse.sinks import sink_for
 from logbus.warehouse.target import table_columns
 
-# A reload or a merge of leaves holds the window's rows; they take seconds.
+# A reload or a merge of leaves may hold locks on the window's rows; both take seconds.
 LOCK_TIMEOUT_MS = 60_000
 
 
 @dataclass(slots=True, kw_only=True)
 class Redriven:
     """What became of a window's dead letters. `errors` counts those that stay by their class; `left_out`: by partition the sum of
-    the hashes of those that the parser leaves out now."""
+    the hashes of those that the parser now filters out."""
 
     start: datetime
     tried: int = 0
@@ -94,7 +95,7 @@ def tell(outcome: Redriven, found: Sorted) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Redrive:
-    """One pipeline's redrive. `parser` is its parser as its settings are now."""
+    """One pipeline's redrive. `parser` is its parser with the current settings."""
 
     engine: Engine
     pipeline: Pipeline
@@ -103,12 +104,12 @@ class Redrive:
     now: Callable[[], datetime]
 
     def windows(self, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
-        """The loaded windows that have dead letters, by start, those that start within [since, until]."""
+        """The loaded windows that have dead letters and start within [since, until], by start."""
         found = Ledger(self.engine).windows(self.pipeline.name, since, until)
         return [window for window in found if window.counts is not None and window.counts.dead_lettered]
 
     def plan(self, window: FrozenWindow) -> Redriven:
-        """What `run` would do, found out by parsing; nothing is changed."""
+        """What `run` would do, found by parsing; nothing is changed."""
         outcome = Redriven(start=window.interval.start)
         with self.engine.connect() as connection:
             for batch in dead_letters.batches(connection, window.id):
@@ -116,10 +117,10 @@ class Redrive:
         return outcome
 
     def run(self, window: FrozenWindow) -> Redriven:
-        """Moves what parses now. Raises `UserError` (a sink of files), `EquationMismatch`, `LoadFailed`: then nothing changed."""
+        """Moves what now parses. Raises `UserError` (a file sink), `EquationMismatch` or `LoadFailed`: then nothing changed."""
         self.refuse_other_sinks()
-        # Outside the transaction: a new column of the mended parser needs a lock that running loads would have to wait for
-        # until the last dead letter is parsed.
+        # Outside the transaction: a new column of the fixed parser needs a lock, for which running loads would otherwise have
+        # to wait until the last dead letter is parsed.
         sink_for(self.pipeline, self.engine).ensure_target(self.parser.columns)
         try:
             with self.engine.begin() as connection:
@@ -138,8 +139,8 @@ class Redrive:
             )
 
     def run_in(self, connection: Connection, window: FrozenWindow) -> Redriven:
-        # The window's row is the lock of loads and redrives alike. Its checksums are compared before anything moves: afterwards
-        # they would be taken of what is there, and a row that was changed by hand would have the platform's word from then on.
+        # The window's row is the lock for loads and redrives alike. Its checksums are compared before anything moves: afterwards
+        # they are taken from the current rows, and a row that was changed by hand would count as loaded from then on.
         connection.execute(text(f"set local lock_timeout = {LOCK_TIMEOUT_MS}"))
         attempt = lock_loaded(connection, window)
         values = self.compared(connection, window)
@@ -147,8 +148,8 @@ class Redrive:
         move = RedriveMove(
             connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.parser.columns
         )
-        # Each batch is deleted, or updated in place, by its offsets, while the next one is read behind them: nothing is seen
-        # twice.
+        # The records of a batch are deleted, or updated in place, by their offsets, and the next batch begins after those
+        # offsets: nothing is read twice.
         for batch in dead_letters.batches(connection, window.id):
             found = parse_batch(self.parser, batch)
             move.apply(found)
@@ -160,8 +161,8 @@ class Redrive:
         return outcome
 
     def compared(self, connection: Connection, window: FrozenWindow) -> Published | None:
-        """The window's checksums, held by what it holds now: otherwise a redrive would make a changed row look like a loaded one.
-        Those that cannot be taken again are left out."""
+        """The window's checksums, compared with what it holds now: otherwise a redrive would make a changed row look like a
+        loaded one. Those that cannot be compared are left out."""
         (now,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
         report = join(compare_table(connection, self.pipeline, now), compare_dead_letters(connection, now))
         if report.problems:
@@ -169,15 +170,15 @@ class Redrive:
                 f"window {window.interval} of {self.pipeline.name} does not add up: {'; '.join(report.problems)}. Load it again"
             )
         values = of_window(now)
-        # A note says that a checksum cannot be compared (a column was dropped or changed its type since). To take a new one
-        # would vouch for values that nobody has compared; a load writes it again.
+        # A note means that a checksum cannot be compared (it is missing, or this server hashes values differently). A new one
+        # would vouch for values that were never compared; the next load writes one.
         return values if values is None or not report.notes else replace(values, table=None, dead_letters=None)
 
     def write_values(self, connection: Connection, window: FrozenWindow, before: Published, outcome: Redriven) -> None:
         """The checksums of what the redrive leaves."""
         target = parse_table(self.pipeline.table)
         # A fingerprint is a sum of hashes modulo a power of two, so what is left out is subtracted. Rows and dead letters are
-        # summed together, and what only moves from one to the other leaves the sum as it is.
+        # summed together, so a record that only moves from one to the other leaves the sum unchanged.
         staged = {part: minus(fingerprint, outcome.left_out.get(part, 0)) for part, fingerprint in before.staged.items()}
         if before.table is not None:
             columns = {**before.table.columns, **checksum.covered(table_columns(connection, target), self.parser.columns)}
@@ -196,7 +197,7 @@ class Redrive:
             "dead_lettered_count": row.c.dead_lettered_count - moved,
         }
         if moved:
-            # What the last audit said, it said of other rows.
+            # The last audit was of other rows.
             unaudited = {"audited_at": None, "audit_problems": None}
             connection.execute(update(row).where(row.c.id == window.id).values(**counts, **unaudited))
         done = {
@@ -211,14 +212,14 @@ class Redrive:
         connection.execute(insert(schema.redrive).values(done))
 
     def refuse_mismatch(self, connection: Connection, window: FrozenWindow) -> None:
-        """Counts the window as the audit does: rows, dead letters and ledger must agree, and the fingerprint be what it was."""
+        """Counts the window as the audit does: rows, dead letters and ledger must agree, and the fingerprint be unchanged."""
         (after,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
         rows = tally.target_rows(parse_table(self.pipeline.table).sql, ROWS_OF_WINDOW)
         dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
         place = {**window_place(self.pipeline, window), "window_id": window.id}
         found = tally.count(connection, rows, dead, place).tallies
         assert after.counts is not None, "a loaded window has counts"
-        # What is filtered leaves a hole among the offsets of rows and dead letters, and is counted instead.
+        # Filtered records leave gaps among the offsets of rows and dead letters; only their number is kept.
         gaps_allowed = self.pipeline.options.offset_gaps or after.counts.filtered > 0
         wrong = [
             *tally.problems(after, found, {}, gaps_allowed=gaps_allowed),
@@ -233,7 +234,7 @@ def minus(fingerprint: str, hashes: int) -> str:
 
 
 def lock_loaded(connection: Connection, window: FrozenWindow) -> int:
-    """Holds the window's row; the attempt that is loaded."""
+    """Locks the window's row; returns the attempt that is loaded."""
     row = schema.window
     attempt: int | None = connection.execute(
         select(row.c.loaded_attempt).where(row.c.id == window.id).with_for_update()
@@ -245,7 +246,7 @@ def lock_loaded(connection: Connection, window: FrozenWindow) -> int:
     return attempt
 
 
-# Where a row comes from, out of the dead letter itself: nothing of it passes through Python.
+# A row's origin, copied from the dead letter by SQL: none of it passes through Python.
 ORIGIN = {
     "_topic": "topic",
     "_partition": '"partition"',

@@ -1,9 +1,9 @@
-"""A reload is the same records: what a window was loaded from is compared with what is about to take its place.
+"""A reload must bring the same records: what a window was loaded from is compared with what is about to replace it.
 
-Offsets alone do not say that. Compaction, a log restored from a backup or an election of a replica that was behind put other
-records, or fewer, under the same offsets; a reload would replace the warehouse's only copy of the first ones by them. So a window
-that is loaded keeps its rows unless the fingerprint is the same. Who wants the others all the same says so for one run; that it
-was done stays in the ledger forever (`window.other_records`).
+Offsets alone do not prove that. Compaction, a log restored from a backup or the election of a lagging replica put other records,
+or fewer, under the same offsets; a reload would overwrite the warehouse's only copy of the original ones. So a loaded window
+keeps its rows unless the fingerprint is the same. A run can be told to accept other records nevertheless; that it did is recorded
+in the ledger forever (`window.other_records`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from logbus.model import Attempt, instant_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRecords:
-    """A load of a window, public or about to be. `partitions` as the ledger keeps them of each attempt."""
+    """A load of a window, public or about to be. `partitions` as the ledger stores them for each attempt."""
 
     attempt: int
     fingerprint: str | None
@@ -34,10 +34,10 @@ class LoadedRecords:
 def other_records(
     connection: Connection, attempt: Attempt, load: LoadedRecords, now: datetime, published: LoadedRecords | None = None
 ) -> list[Mapping[str, Any]] | None:
-    """What the window's row keeps forever of reloads that replaced its records by others; None where this is none. Under the
-    window's lock. `published`: what the target says that it holds, where the ledger does not know of a load.
+    """What the window's row keeps forever about reloads that replaced its records by others; None if this is not one. Called
+    under the window's lock. `published`: what the target's own metadata lists as loaded, if the ledger has no load.
 
-    Raises `OtherRecords` where nobody has accepted it.
+    Raises `OtherRecords` unless the attempt accepts other records.
     """
     window, row_of = schema.window, schema.attempt
     query = (
@@ -66,7 +66,7 @@ def other_records(
 
 
 def ledgers(connection: Connection, window_id: int, row: Any) -> LoadedRecords:
-    """The load that is public by the ledger."""
+    """The load that is public according to the ledger."""
     row_of = schema.attempt
     loaded = (row_of.c.window_id == window_id, row_of.c.number == row.loaded_attempt)
     partitions = connection.execute(select(row_of.c.partitions).where(*loaded)).scalar_one_or_none()
@@ -86,7 +86,7 @@ def refusal(attempt: Attempt, former: LoadedRecords, load: LoadedRecords) -> str
 
 
 def differences(former: LoadedRecords, load: LoadedRecords) -> str:
-    """By partition, where it is known of the former load."""
+    """The differences by partition, if the former load's figures by partition were stored."""
     nothing = {"read": 0, "fingerprint": as_text(0)}
     parts = sorted({*former.partitions, *load.partitions}, key=int) if former.partitions else []
     pairs = {part: (former.partitions.get(part, nothing), load.partitions.get(part, nothing)) for part in parts}

@@ -1,9 +1,9 @@
 """An attempt's own tables: what a load writes before anything becomes public.
 
 Two for each window and attempt: rows (the target's columns) and dead letters (the ledger's). Each row also carries
-`_task`, the Spark task attempt that wrote it, because Spark may run a task twice. SEALING renames the tables, so
-whoever still writes is waited for and whoever comes later fails; it counts the winners' rows, deletes what others there are
-(usually none, and one look tells both) and drops `_task`. From then on the tables never change.
+`_task`, the Spark task attempt that wrote it, because Spark may run a task twice. SEALING renames the tables, which waits
+for current writers and makes later ones fail; it counts the winners' rows, deletes any others (usually there are none; one
+query shows both) and drops `_task`. From then on the tables never change.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from logbus.proof import tally
 from logbus.warehouse import checksum
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 
-# Proves to ATTACH that every row belongs to the leaf, so that it need not look at them.
+# Proves to ATTACH that every row belongs to the leaf, so that it need not scan them.
 LEAF_CHECK = "_window_start_of_the_leaf"
 
-# A writer that outlived its task holds its table to the end of its transaction; longer than this and the window fails.
+# A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
 
 
@@ -40,7 +40,7 @@ WITHOUT_AUTOVACUUM = "with (autovacuum_enabled = false)"
 
 
 def create_staging(engine: Engine, attempts: Sequence[Attempt], target: TableName) -> tuple[list[Attempt], list[Attempt]]:
-    """Makes the tables; returns the attempts that may go on and those that are superseded."""
+    """Creates the tables; returns the attempts that may continue and those that are superseded."""
 
     def create(connection: Connection, attempt: Attempt) -> None:
         create_rows(connection, attempt, target)
@@ -84,12 +84,12 @@ def create_dead_letters(connection: Connection, attempt: Attempt) -> None:
 
 
 def seal(engine: Engine, attempt: Attempt, winners: Collection[int], filled: Mapping[str, str] | None = None) -> tally.Counted:
-    """Closes the attempt's tables to every writer, leaves only what the winning task attempts wrote, counts that and takes the
-    checksum of its rows: of the system's columns and those `filled` by the parser.
+    """Closes the attempt's tables to every writer, keeps only what the winning task attempts wrote, counts that and takes the
+    checksum of its rows: of the system columns and those `filled` by the parser.
 
-    Nothing can change what was counted: so the commit need not count it again.
+    What was counted can no longer change, so the commit need not count it again.
 
-    Raises `AttemptSuperseded`: then the tables are, or soon will be, dropped by somebody newer.
+    Raises `AttemptSuperseded`: then a newer attempt has dropped the tables, or soon will.
     """
     names = [attempt.staging_table, attempt.dead_letter_table]
     close_tables(engine, attempt, names)
@@ -100,7 +100,7 @@ def seal(engine: Engine, attempt: Attempt, winners: Collection[int], filled: Map
 
 
 def seal_dead_letters(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Counted:
-    """The same where the rows lie elsewhere."""
+    """The same for sinks whose rows are stored elsewhere."""
     names = [attempt.dead_letter_table]
     close_tables(engine, attempt, names)
     return count_sealed(engine, attempt, winners, tally.NO_ROWS, names)
@@ -120,7 +120,7 @@ def close_tables(engine: Engine, attempt: Attempt, names: Iterable[str]) -> None
 def count_sealed(
     engine: Engine, attempt: Attempt, winners: Collection[int], rows: tally.RowSource, names: Iterable[str]
 ) -> tally.Counted:
-    """One look at the closed tables: what the winners wrote, and whether anybody else did."""
+    """One query over the closed tables: what the winners wrote, and whether any other task did."""
     dead = tally.dead_letters(staging(sealed(attempt.dead_letter_table)).sql, counted=WON)
     won = {"winners": list(winners)}
     with unless_superseded(attempt), engine.begin() as connection:

@@ -1,8 +1,8 @@
 """The target table: partitioned by range on `_window_start`, one leaf for each loaded window that holds records.
 
-Every row says where it comes from: topic, partition, offset, timestamp, key, window and the record's hash. The
-columns behind those are the parser's. A table that is there already and is not partitioned is the user's own: it is
-loaded by delete and insert and never altered.
+Every row records its origin: topic, partition, offset, timestamp, key, window and the record's hash. The columns after
+those are the parser's. A table that already exists and is not partitioned is the user's own: it is loaded by delete and
+insert and never altered.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ SYSTEM_COLUMNS: Mapping[str, str] = {
     "_offset": "bigint not null",
     "_timestamp": "timestamptz",
     "_key": "bytea",  # keys are bytes; convert_from(_key, 'UTF8') shows one that is text
-    "_headers": "jsonb",  # [[name, content], ...] as sent, null where there are none; content that is no text is {"base64": ...}
+    "_headers": "jsonb",  # [[name, content], ...] as sent, null where there are none; content that is not text: {"base64": ...}
     "_window_start": "timestamptz not null",
     "_fingerprint": "bigint not null",
 }
 
-# What a parser may declare, by PostgreSQL's own names. Each has an Arrow type in the Spark job.
+# The types a parser may declare, by PostgreSQL's own names. Each has an Arrow type in the Spark job.
 COLUMN_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb", "bytea")
 
-# Makers of one target wait for each other under this lock and the table's name.
+# Sessions that create the same target wait for each other on this advisory lock and the table's name.
 TARGET_LOCK = 0x746172
 
 PARTITIONED = "p"
 
-# How format_type spells the types we name otherwise.
+# How format_type spells the types that have another name here.
 SPELLINGS = {"timestamptz": "timestamp with time zone"}
 
 
 def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str]) -> None:
-    """Makes the table unless it is there, and the parser's columns unless they are. `columns` are name to type."""
+    """Creates the table unless it exists, and adds those of the parser's columns it lacks. `columns`: name to type."""
     wanted = {**SYSTEM_COLUMNS, **columns}
     with engine.begin() as connection:
         connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:name))"), {"key": TARGET_LOCK, "name": target.sql})
@@ -74,14 +74,14 @@ def refuse_other_types(target: TableName, present: Mapping[str, str], wanted: Ma
 
 
 def relation_kind(connection: Connection, table: TableName) -> str | None:
-    """`p` for a partitioned table, `r` for a plain one, None where there is none."""
+    """`p` for a partitioned table, `r` for a plain one, None if it does not exist."""
     query = text("select relkind::text from pg_class where oid = to_regclass(:name)")
     kind: str | None = connection.execute(query, {"name": table.sql}).scalar_one_or_none()
     return kind
 
 
 def table_columns(connection: Connection, table: TableName) -> dict[str, str]:
-    """Names and types of the columns, in the table's order; those the server fills itself (generated, identity) left out."""
+    """Names and types of the columns, in the table's order, without those the server fills itself (generated, identity)."""
     query = text(
         "select attname, format_type(atttypid, atttypmod) from pg_attribute "
         "where attrelid = to_regclass(:name) and attnum > 0 and not attisdropped and attgenerated = '' and attidentity = '' "

@@ -12,9 +12,9 @@ from logbus.warehouse.sinks import Upkeep, sink_for
 
 
 def maintain(engine: Engine, upkeep: Upkeep, pipeline_names: Collection[str] = ()) -> dict[str, list[str]]:
-    """Maintains these pipelines' targets, or all; what was done, by pipeline.
+    """Maintains the targets of these pipelines, or of all; returns what was done, by pipeline.
 
-    One that fails does not keep the others from their turn; the failures are raised together at the end.
+    If one fails, the others still get their turn; the failures are raised together at the end.
     """
     pipelines = Ledger(engine).pipelines()
     unknown = sorted(set(pipeline_names) - {pipeline.name for pipeline in pipelines})
@@ -26,7 +26,7 @@ def maintain(engine: Engine, upkeep: Upkeep, pipeline_names: Collection[str] = (
         if not pipeline_names or pipeline.name in pipeline_names:
             try:
                 done[pipeline.name] = sink_for(pipeline, engine).maintain(upkeep)
-            except Exception as error:  # a sink's libraries have errors of many kinds
+            except Exception as error:  # a sink's libraries raise errors of many kinds
                 failures.append(f"{pipeline.name}: {error}")
     if failures:
         raise LogbusError(

@@ -1,4 +1,4 @@
-"""A ZooKeeper for the clusters of these tests, which kill and stop it too."""
+"""A ZooKeeper for the clusters of these tests, which also kill and stop it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def server(zookeeper: RunningZooKeeper) -> Iterator[RunningServer]:  # noqa: F811
-    """The only server, which serves again when the test is over."""
+    """The only server; it is made to serve again after the test."""
     (server,) = zookeeper.servers
     yield server
     server.ensure_serving()

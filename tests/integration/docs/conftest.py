@@ -13,7 +13,7 @@ from tests.support.reader import Terminal, fresh_environment
 
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
-    """Not in pytest's own folders, which the server's account may not enter where we are root."""
+    """Not in pytest's directories, which the server's account may not enter if tests run as root."""
     with tempfile.TemporaryDirectory(prefix="logbus-reader-") as place:
         home, directory = Path(place) / "home", Path(place) / "logbus"
         for folder in (home, directory):

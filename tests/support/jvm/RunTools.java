@@ -6,11 +6,11 @@ import java.util.Arrays;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Runs several of Kafka's command-line tools one after the other in one virtual machine, which costs two seconds a start.
- * A line of standard input is a main class and its arguments, with tabs between; after each a line says how it ended.
+ * Runs several of Kafka's command-line tools one after the other in one virtual machine, whose start takes two seconds.
+ * A line of standard input is a main class and its arguments, separated by tabs; after each tool a line has its exit status.
  */
 public class RunTools {
-    /** Stands for the end of the process. Some tools catch and print even that, and then end again: the first status counts. */
+    /** Thrown instead of ending the process. Some tools catch and print even that, then end again: the first status counts. */
     private static class Ended extends Error {
         Ended() {
             super("", null, false, false);
@@ -38,7 +38,7 @@ public class RunTools {
             System.out.println("\n\u0001" + status);
             System.out.flush();
         }
-        Runtime.getRuntime().halt(0); // some tools leave threads behind that nobody needs
+        Runtime.getRuntime().halt(0); // some tools leave threads running
     }
 
     private static int run(String[] command) throws Exception {

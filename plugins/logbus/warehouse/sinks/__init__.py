@@ -1,8 +1,8 @@
-"""Sinks: where a pipeline's rows become public. `sink_for(pipeline, engine)` gives the one its settings name.
+"""Sinks: where a pipeline's rows become public. `sink_for(pipeline, engine)` returns the one its settings name.
 
-This is the driver's side: targets, sealing, committing, counting again. What a Spark task does with its rows is
-`spark_jobs.sinks`. Each sink lies in a module of its own that is imported when a pipeline asks for it, so nobody pays for
-the libraries of another.
+This is the driver's side: targets, sealing, committing, counting again. What a Spark task does with its rows is in
+`spark_jobs.sinks`. Each sink is a separate module that is imported only when a pipeline uses it, so no pipeline pays for
+another sink's libraries.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
 
 
 def each_sink_once() -> Callable[[Pipeline, Engine], Sink]:
-    """`sink_for` for work on many windows: a pipeline's sink is made once, with what it opens."""
+    """`sink_for` for work on many windows: a pipeline's sink, with all it opens, is created only once."""
     made: dict[str, Sink] = {}
 
     def get(pipeline: Pipeline, engine: Engine) -> Sink:

@@ -1,6 +1,6 @@
-"""What the driver and the audit need of a sink.
+"""What the driver and the audit need from a sink.
 
-A load goes `ensure_target`, `create_staging`, (the tasks write), `seal`, `commit`. Whatever dies in between, the target
+A load calls `ensure_target`, `create_staging`, (the tasks write), `seal`, `commit`. Whatever dies in between, the target
 holds what it held before, or all of the new load: never a part of a window, never two loads of one. The fence is the
 ledger's: only the newest attempt of a window may stage, seal or commit.
 """
@@ -20,8 +20,8 @@ from logbus.warehouse.commit import SealedWindow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """How `maintain` goes about it. `keep_hourly`: hours younger than this keep a partition of their own (PostgreSQL).
-    `keep_replaced`: files that are not public (any more) stay this long, for readers that have begun and attempts that run."""
+    """How to `maintain`. `keep_hourly`: hours younger than this keep their own partition (PostgreSQL). `keep_replaced`: files
+    that never became public, or are no longer, are kept this long, for readers that have begun and attempts that still run."""
 
     now: datetime
     sleep: Callable[[float], None]
@@ -35,37 +35,37 @@ class Sink(Protocol):
     name: str
 
     def task_options(self) -> Mapping[str, Any]:
-        """What the tasks need to write: the same name's sink in `spark_jobs.sinks` gets it. May hold secrets."""
+        """What the tasks need to write: passed to the sink of the same name in `spark_jobs.sinks`. May hold secrets."""
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
-        """Makes the target, or adds what it lacks. `columns` are the parser's, name to PostgreSQL type.
+        """Creates the target, or adds what it lacks. `columns` are the parser's, name to PostgreSQL type.
 
-        Raises `UserError` where a column is there with another type, or the target is the user's own and lacks columns.
+        Raises `UserError` if a column exists with another type, or the target is the user's own and lacks columns.
         """
 
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        """Makes room for what the attempts' tasks write; returns those that may go on and those that are superseded."""
+        """Makes room for what the attempts' tasks write; returns those that may continue and those that are superseded."""
 
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> Counted:
-        """Closes what the attempt staged to every writer, leaves only what the winning task attempts wrote, and counts it.
+        """Closes what the attempt staged to every writer, keeps only what the winning task attempts wrote, and counts it.
 
-        `files` are those the winners named. Raises `AttemptSuperseded`.
+        `files` are those that the winners reported. Raises `AttemptSuperseded`.
         """
 
     def commit(self, load: SealedWindow, now: datetime) -> WindowCounts:
-        """Makes the window public, rows, dead letters and ledger.
+        """Makes the window public: rows, dead letters and ledger.
 
         Raises `AttemptSuperseded`, `EquationMismatch` (both: nothing became public) or `LoadFailed`.
         """
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
-        """Counts the window's public rows and dead letters anew, by partition: for the audit."""
+        """Counts the window's public rows and dead letters again, by partition, for the audit."""
 
     def compare_values(self, window: FrozenWindow) -> ValuesReport:
         """Takes the checksums of the window's public rows and dead letters again and compares them with those of its load."""
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
-        """Regular work beside loads and readers, at any time. Says what it did, line by line."""
+        """Regular maintenance, possible at any time, during loads and reads. Returns what it did, line by line."""
 
     def discard(self, attempt: Attempt) -> None:
-        """Removes what an attempt staged that will never commit. What is public is never touched."""
+        """Removes what was staged by an attempt that will never commit. What is public is never touched."""

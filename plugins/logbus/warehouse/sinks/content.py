@@ -1,7 +1,7 @@
 """What the files of a window hold, byte for byte: hashed before they become public, and again by every audit.
 
-Files are written once and never changed, so a file is what it was or somebody has touched it. They are read in pieces, at some
-gigabytes a second; where they lie in an object store that is one more download of each, by the load and by the audit.
+Files are written once and never changed, so a file that differs was tampered with. They are read in pieces, at some gigabytes a
+second; in an object store that is one more download of each file, by the load and by the audit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 def content_hashes(directory: Directory, paths: Sequence[str]) -> dict[str, str]:
-    """By name below the directory, so that a table that moves with its files keeps them."""
+    """Hashes by name relative to the directory, so that they stay valid if the table is moved with its files."""
     return {name_of(directory, path): content_hash(directory, path) for path in paths}
 
 
@@ -34,7 +34,7 @@ def content_hash(directory: Directory, path: str) -> str:
 
 
 def compare_files(directory: Directory, then: Mapping[str, str], paths: Sequence[str]) -> ValuesReport:
-    """Whether the files that are the window's now are those that were loaded, with the content they had."""
+    """Whether the window's current files are those that were loaded, with the same content."""
     return ValuesReport(problems=tuple(file_problems(directory, then, {name_of(directory, path): path for path in paths})))
 
 

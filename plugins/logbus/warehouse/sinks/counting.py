@@ -1,8 +1,8 @@
-"""Counting rows that lie in Parquet files, in constant memory: what SQL does for tables, by the same rules.
+"""Counting rows in Parquet files, in constant memory: what SQL does for tables, by the same rules.
 
-Batches come in any order and may mix partitions. That no offset is there twice is proved without keeping offsets: the
-tasks write each partition in order, so the offsets of a batch rise, and the spans of batches do not overlap. Where that
-does not hold (somebody changed the table, or a reader gave records out of order) the offsets are counted one by one.
+Batches arrive in any order and may mix partitions. That no offset occurs twice is proved without keeping offsets: the
+tasks write each partition in order, so the offsets of a batch rise, and the spans of batches do not overlap. If that
+does not hold (the table was changed, or a reader returned records out of order), the offsets are counted one by one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from logbus.fingerprint import MODULUS
 from logbus.model import PartitionTally
 from logbus.proof.tally import Counted, TimeSpan
 
-# What is read of the files.
+# The only columns that are read from the files.
 COUNTED_COLUMNS = ["_partition", "_offset", "_timestamp", "_fingerprint"]
 
-# Gives the rows anew each time it is called.
+# Returns the rows from the start each time it is called.
 Batches = Callable[[], Iterable[pa.RecordBatch]]
 
 
 def counted_batches(paths: Sequence[str], filesystem: fs.FileSystem) -> Iterable[pa.RecordBatch]:
-    """What is counted of the files, a batch at a time. Without the defaults' buffers, which hold a file's columns whole:
-    20 M rows take 75 MiB so and 265 with them."""
+    """The counted columns of the files, a batch at a time. Without the default buffers, which hold a file's whole columns:
+    20 M rows take 75 MiB this way and 265 MiB with them."""
     if not paths:
         return []
     format_ = ds.ParquetFileFormat(pre_buffer=False)
@@ -86,7 +86,7 @@ def add(running: Running, rows: pa.RecordBatch) -> None:
 
 
 def wrapping_sum(hashes: pa.Array) -> int:
-    """Arrow's sum of integers wraps at 64 bits, which is what a fingerprint's does."""
+    """Arrow's integer sum wraps at 64 bits, as a fingerprint does."""
     return pc.sum(hashes).as_py() or 0
 
 
@@ -114,7 +114,7 @@ def count_distinct(partition: int, batches: Batches) -> int:
 
 
 def with_dead_letters(rows: Counted, dead: Counted) -> Counted:
-    """Rows from files and dead letters from the ledger's database as one count."""
+    """Rows from files and dead letters from the ledger's database, in one count."""
     partitions = sorted({*rows.tallies, *dead.tallies})
     return Counted(
         tallies={partition: joined(partition, rows, dead) for partition in partitions},

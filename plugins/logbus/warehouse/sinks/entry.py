@@ -1,7 +1,7 @@
-"""A ledger entry as it rides in the table's own commit: what is loaded of a window, by which attempt, from which offsets.
+"""A ledger entry as the table's own commit carries it: what was loaded of a window, by which attempt, from which offsets.
 
 Rows in files and the ledger in PostgreSQL cannot share a transaction. So the commit that makes the files public carries
-this along, and whoever finds the two apart brings the ledger up to it; a lost ledger is made again from it.
+this entry. The next attempt that finds the ledger behind brings it up to date; a lost ledger is rebuilt from the entries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from logbus.model import Interval, OffsetRange, WindowCounts, counts_json, insta
 from logbus.proof.tally import TimeSpan
 from logbus.warehouse.commit import SealedWindow, by_partition, counts_of, fingerprint_of, hours_of
 
-# Raised with every change that a reader of older entries would misunderstand.
+# Raised with every change that an older reader would misunderstand.
 FORMAT = 1
 
 
@@ -37,12 +37,12 @@ class LedgerEntry:
     fingerprint: str
     loaded_at: datetime
     head_unknown: bool = False
-    key: str | None = None  # the attempt's; None: of a logbus that gave none
+    key: str | None = None  # the attempt's; None in the entries of an older logbus
     values: Published | None = None
-    other_records: tuple[Mapping[str, Any], ...] = ()  # the window's, should the ledger have to be made again
+    other_records: tuple[Mapping[str, Any], ...] = ()  # the window's, in case the ledger has to be rebuilt
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    hours: Mapping[int, int] | None = None  # by which stamps; None in the entries of an older logbus
+    hours: Mapping[int, int] | None = None  # records by stamped hour; None in the entries of an older logbus
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` reads it."""
@@ -72,7 +72,7 @@ class LedgerEntry:
 def entry_of(
     load: SealedWindow, now: datetime, values: Published | None = None, other_records: Sequence[Mapping[str, Any]] | None = None
 ) -> LedgerEntry:
-    """What a load is about to make public."""
+    """The entry of what a load is about to make public."""
     window = load.window
     return LedgerEntry(
         pipeline=load.pipeline.name,
@@ -95,7 +95,7 @@ def entry_of(
 
 
 def from_json(text: str) -> LedgerEntry:
-    """An entry as it was written, or `LogbusError` where it is of a newer logbus."""
+    """An entry as it was written; `LogbusError` if a newer logbus wrote it."""
     found = json.loads(text)
     if found["format"] != FORMAT:
         raise LogbusError(f"a ledger entry has format {found['format']}, this logbus knows {FORMAT}: install a newer logbus")
@@ -111,7 +111,7 @@ def from_json(text: str) -> LedgerEntry:
         fingerprint=found["fingerprint"],
         loaded_at=parse_instant(found["loaded_at"]),
         head_unknown=found["head_unknown"],
-        key=found.get("key"),  # this and what follows: not in entries of an older logbus
+        key=found.get("key"),  # read with get: missing in the entries of an older logbus
         values=Published.from_json(found["values"]) if found.get("values") else None,
         other_records=tuple(found.get("other_records", ())),
         partitions=found["partitions"],

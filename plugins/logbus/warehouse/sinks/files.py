@@ -1,15 +1,15 @@
-"""What sinks share whose rows are Parquet files: two commits in an order that a crash between them cannot break.
+"""What sinks whose rows are Parquet files share: two commits in an order that a crash between them cannot break.
 
-The tasks write files under names of their own attempt; nobody sees them. The commit of a window, under the lock on its
+The tasks write files under names of their own attempt, which no reader sees. The commit of a window, under the lock on its
 row in the ledger:
 
 1. one transaction is opened in PostgreSQL: the fence, the equation, the dead letters, the ledger's entry; not committed yet
-2. the target's own commit: the window's files are replaced by this attempt's, the ledger entry rides along
+2. the target's own commit: the window's files are replaced by this attempt's; it carries the ledger entry
 3. the transaction commits
 
 A crash before 2 leaves everything as it was. A crash between 2 and 3 leaves the table ahead of the ledger, which the
-next attempt notices and mends (`settle`). The lock keeps newer attempts from beginning meanwhile; should the
-connection that holds it die, the target's own fence is left: an attempt never replaces the files of a newer one.
+next attempt detects and repairs (`settle`). Until then the lock keeps newer attempts from beginning; if the connection
+that holds it dies, the target's own fence remains: an attempt never replaces the files of a newer one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from logbus.warehouse.sinks.counting import count_batches, counted_batches, with
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of
 from logbus.warehouse.sinks.settle import committed_attempts, running_attempts, settle_window
 
-# Each try asks the ledger first whether the one before took place.
+# Before another try, the ledger is asked whether the last one took effect.
 COMMIT_TRIES_MAX = 3
 
 
 class FileSink:
-    """A sink whose rows are files and whose dead letters and ledger are PostgreSQL's."""
+    """A sink whose rows are in files and whose dead letters and ledger are in PostgreSQL."""
 
     name: str
 
@@ -56,9 +56,9 @@ class FileSink:
         self.pipeline = pipeline
         self.engine = engine
         self.target: TableName = parse_table(pipeline.table)
-        self.unsettled: dict[datetime, LedgerEntry | None] = {}  # by window what the table holds and the ledger goes without
+        self.unsettled: dict[datetime, LedgerEntry | None] = {}  # by window: what the table holds and the ledger lacks
 
-    # What the kinds differ in.
+    # Where the file sinks differ.
 
     @abstractmethod
     def ensure_target(self, columns: Mapping[str, str]) -> None: ...
@@ -69,7 +69,7 @@ class FileSink:
 
     @abstractmethod
     def public_entry(self, start: datetime) -> LedgerEntry | None:
-        """What the target itself says is loaded of the window that begins at `start`."""
+        """The target's own entry for the window that begins at `start`, if that is loaded."""
 
     @abstractmethod
     def entries(self) -> Iterator[LedgerEntry]:
@@ -77,30 +77,30 @@ class FileSink:
 
     @abstractmethod
     def public_entries(self, starts: Collection[datetime]) -> Mapping[datetime, LedgerEntry]:
-        """`public_entry` of many windows at one look."""
+        """`public_entry` of many windows at once."""
 
     @abstractmethod
     def publish(self, entry: LedgerEntry, files: Sequence[str]) -> None:
         """The target's own commit: the window's files are these and no others. Doing it again changes nothing.
 
-        Raises `AttemptSuperseded` where a newer attempt has published, `LoadFailed` where nothing or nothing certain came of it.
+        Raises `AttemptSuperseded` if a newer attempt has published, `LoadFailed` if it failed or its outcome is not certain.
         """
 
     @abstractmethod
     def public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
-        """The window's public rows, those columns that are counted."""
+        """The window's public rows, only the columns that are counted."""
 
     @abstractmethod
     def public_paths(self, interval: Interval) -> Sequence[str]:
-        """The files that the target itself says are the window's, as the directory's filesystem calls them."""
+        """The files that the target itself lists for the window, as paths of the directory's filesystem."""
 
     @abstractmethod
     def kept_attempts(self, start: datetime) -> Collection[int]:
-        """Attempts at a window whose files readers may still be looking at."""
+        """Attempts at a window whose files may still be read."""
 
     @abstractmethod
     def keeps(self) -> Callable[[AttemptFile], bool]:
-        """Tells of a file whether somebody may need it, as of now: what is public, or was and can still be looked at."""
+        """A test of whether a file is still needed now: it is public, or was and can still be read."""
 
     # What they share.
 
@@ -116,7 +116,7 @@ class FileSink:
         return staging.create_for_current(self.engine, attempts, staging.create_dead_letters)
 
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
-        """Files that no winner named do not count, whoever writes them and whenever: naming is the seal."""
+        """Files that no winner reported do not count, whichever task writes them and whenever: the report is the seal."""
         dead = staging.seal_dead_letters(self.engine, attempt, winners)
         directory = self.directory()
         paths = [directory.path_of(file) for file in files]
@@ -127,7 +127,7 @@ class FileSink:
         try:
             counts = self.commit_both(load, now)
         except (EquationMismatch, ErrorBudgetExceeded, OtherRecords, AttemptSuperseded):
-            with suppress(Exception):  # the refusal is what matters; files that stay are `maintain`'s
+            with suppress(Exception):  # the refusal is what matters; `maintain` removes files that stay
                 self.discard(load.attempt)
             raise
         with suppress(Exception):  # committed is committed
@@ -155,7 +155,7 @@ class FileSink:
         raise AssertionError("the last try returns or raises")
 
     def published_before(self, load: SealedWindow) -> LoadedRecords | None:
-        """What the table holds without the ledger's knowing; nothing to compare with where that is of other offsets."""
+        """What the table holds and the ledger lacks; if that is of other offsets, there is nothing to compare with."""
         entry = self.unsettled.get(load.window.interval.start)
         if entry is None or entry.ranges != load.window.ranges:
             return None
@@ -169,7 +169,7 @@ class FileSink:
             dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
         try:
             rows = count_batches(lambda: self.public_batches(window.interval))
-        except FileNotFoundError:  # which one, `compare_values` says
+        except FileNotFoundError:  # `compare_values` reports which one
             rows = tally.Counted()
         return with_dead_letters(rows, dead_letters).tallies
 
@@ -182,7 +182,7 @@ class FileSink:
         return join(compare_files(self.directory(), then.files, self.public_paths(window.interval)), dead_letters)
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
-        """Removes files that are not public, unless they are young or their attempt runs."""
+        """Removes files that are not public, unless they are recent or their attempt is running."""
         keeps, running = self.keeps(), running_attempts(self.engine, self.pipeline.name)
         over = [
             file
@@ -202,10 +202,10 @@ class FileSink:
             self.directory().remove_attempts(attempt.interval.start, lambda number: number == attempt.number)
 
     def remove_leftovers(self, attempt: Attempt) -> None:
-        """Files of older attempts that never published. From now on none of them can: the target's fence is above them."""
+        """Removes files of older attempts that never published. They no longer can: the target's fence has passed them."""
         start = attempt.interval.start
         if all(file.number >= attempt.number for file in self.directory().attempt_files(start)):
-            return  # mostly so, and then nobody needs to be asked
+            return  # the usual case, without a query of target or ledger
         published = {*self.kept_attempts(start), *committed_attempts(self.engine, attempt.window_id)}
         self.directory().remove_attempts(start, lambda number: number < attempt.number and number not in published)
 

@@ -3,9 +3,9 @@
     settings {"sink": "iceberg", "warehouse": "/data/lake"}     catalog: SQL, in the warehouse's own PostgreSQL
     settings {"sink": "iceberg", "catalog": "prod"}             any catalog, as pyiceberg's own configuration describes it
 
-A commit is one snapshot: the window's files out, the new ones in. It is refused where anybody else has added files to
-the window since we looked, so an attempt cannot overwrite a newer one; commits to other windows only make it try again.
-Passwords belong into pyiceberg's configuration (~/.pyiceberg.yaml, PYICEBERG_CATALOG__PROD__...), never into settings.
+A commit is one snapshot: the window's files out, the new ones in. It is refused if another writer has added files to the
+window since we read the table, so an attempt cannot overwrite a newer one; commits to other windows only make it try again.
+Passwords belong in pyiceberg's configuration (~/.pyiceberg.yaml, PYICEBERG_CATALOG__PROD__...), never in settings.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from logbus.warehouse.sinks.iceberg_table import ensure_table, load_table, open_
 from logbus.warehouse.sinks.settle import committed_attempts_of, ended_attempts
 from logbus.warehouse.target import TARGET_LOCK
 
-# A snapshot's properties. The entry says all; window and attempt stand beside it for whoever looks for one.
+# A snapshot's properties. The entry contains everything; window and attempt are repeated for searches.
 ENTRY_PROPERTY = "logbus.entry"
 WINDOW_PROPERTY = "logbus.window"
 
-# Each try looks at the table first, so one that took place without our being told is not done twice; should it still be on its
-# way, it finds another snapshot than it expects and is refused. More than a few conflicts in one window are no accident.
+# Each try reads the table first, so a commit whose answer was lost is not done twice; one that is still on its way will find
+# another snapshot than it expects and be refused. More than a few conflicts in one window are not a coincidence.
 PUBLISH_TRIES_MAX = 5
 
-# Its "commit failed, retrying" is how concurrent commits work, and no news.
+# Its "commit failed, retrying" is normal for concurrent commits and not worth logging.
 logging.getLogger("pyiceberg.table").setLevel(logging.ERROR)
 
 
@@ -55,7 +55,7 @@ class IcebergSink(FileSink):
     _table: Table | None = None
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
-        with self.engine.begin() as connection:  # one maker at a time: catalogs race where two make a table
+        with self.engine.begin() as connection:  # one creator at a time: catalogs race if two create a table
             key = {"key": TARGET_LOCK, "name": self.target.sql}
             connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:name))"), key)
             try:
@@ -76,7 +76,7 @@ class IcebergSink(FileSink):
         return Directory.at(f"{table.location()}/data")
 
     def task_options(self) -> Mapping[str, Any]:
-        """Files carry the table's field ids, so that readers match columns by id as in files of any other writer."""
+        """Files carry the table's field ids, so that readers match columns by id, as with any other writer's files."""
         fields = {field.name: field.field_id for field in self.table().schema().fields}
         return {**super().task_options(), "field_ids": fields}
 
@@ -92,14 +92,14 @@ class IcebergSink(FileSink):
         return (newest[start] for start in sorted(newest))
 
     def kept_attempts(self, start: datetime) -> set[int]:
-        """Those of every snapshot that is left, so that reading the past goes on working."""
+        """The attempts of every remaining snapshot, so that time travel keeps working."""
         return {entry.attempt for entry in all_entries(self.table()) if entry.interval.start == start}
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
         return [*self.expire_snapshots(upkeep.now), *super().maintain(upkeep)]
 
     def expire_snapshots(self, now: datetime) -> list[str]:
-        """Those older than the setting `keep_snapshots_days`; without it all stay: a lost ledger is rebuilt from them."""
+        """Expires those older than the setting `keep_snapshots_days`; by default all stay: a lost ledger is rebuilt from them."""
         days = self.pipeline.options.keep_snapshots_days
         if days is None:
             return []
@@ -110,12 +110,12 @@ class IcebergSink(FileSink):
         return [f"{count} snapshots older than {days} days expired"] if count else []
 
     def keeps(self) -> Callable[[AttemptFile], bool]:
-        """A file of any snapshot, and one that nobody here knows: another ledger's attempts are none of our business."""
+        """Keeps the files of any snapshot, and files of attempts that this ledger does not have: they may be another ledger's."""
         table, name = self.table(), self.pipeline.name
         live = {urlsplit(task.file.file_path).path for task in table.scan().plan_files()}
         published = {(entry.interval.start, entry.attempt) for entry in all_entries(table)}
         over = ended_attempts(self.engine, name) - published
-        if set(table.refs()) == {MAIN_BRANCH}:  # a tag keeps files alive that no entry tells of
+        if set(table.refs()) == {MAIN_BRANCH}:  # a tag keeps files alive that no entry mentions
             over |= replaced_attempts(committed_attempts_of(self.engine, name), published)
         return lambda file: file.path in live or (file.start, file.number) not in over
 
@@ -130,7 +130,7 @@ class IcebergSink(FileSink):
             try:
                 replace_files(table, entry, files)
                 return
-            except Exception as error:  # refused, or unknown (a catalog's errors are many): the next look at the table tells
+            except Exception as error:  # refused, or unknown (a catalog has many errors): the next read of the table shows it
                 if not tries_left and not self.has_published(entry):
                     raise LoadFailed(f"window {entry.interval} was not committed to {self.target}: {error}") from error
 
@@ -149,8 +149,8 @@ class IcebergSink(FileSink):
 
 
 class CommitTransaction(Transaction):
-    """One snapshot and nothing else. The library's own copies the table's metadata at every look, seventeen times a commit, and
-    what a copy costs grows with the table's history: 84 commits took 16 s of CPU so and take 5 s."""
+    """One snapshot and nothing else. The library's own copies the table's metadata at every access, seventeen times a commit, and
+    the cost of a copy grows with the table's history: 84 commits took 16 s of CPU with it and take 5 s with this."""
 
     @property
     def table_metadata(self) -> TableMetadata:
@@ -158,7 +158,7 @@ class CommitTransaction(Transaction):
 
 
 def is_same_attempt(public: LedgerEntry, entry: LedgerEntry) -> bool:
-    """Of two with the same number one may be of a ledger that was restored from a backup since."""
+    """If two have the same number, one may be from before the ledger was restored from a backup."""
     return (public.attempt, public.key) == (entry.attempt, entry.key)
 
 
@@ -166,7 +166,7 @@ AttemptKey = tuple[datetime, int]
 
 
 def replaced_attempts(committed: Collection[AttemptKey], published: Collection[AttemptKey]) -> set[AttemptKey]:
-    """Those whose files no snapshot reads any more: a later attempt replaced them, and its own snapshot has expired too."""
+    """Attempts whose files no snapshot reads: a later attempt replaced them, and its own snapshot has expired too."""
     expired: dict[datetime, int] = {}
     for start, number in set(committed) - set(published):
         expired[start] = max(number, expired.get(start, 0))
@@ -178,7 +178,7 @@ def window_filter(interval: Interval) -> EqualTo:
 
 
 def replace_files(table: Table, entry: LedgerEntry, files: Sequence[str]) -> None:
-    """One snapshot: the window's files are these. The predicate makes concurrent changes of the window a conflict."""
+    """Commits one snapshot: the window's files are these. The predicate makes concurrent changes of the window a conflict."""
     window = window_filter(entry.interval)
     former = [task.file for task in table.scan(row_filter=window).plan_files()]
     with (
@@ -202,7 +202,7 @@ def snapshot_properties(entry: LedgerEntry) -> dict[str, str]:
 
 
 def newest_entry(table: Table, start: datetime) -> LedgerEntry | None:
-    """A window's. Most snapshots are of other windows: their own property says so without reading the entry."""
+    """The window's newest. Most snapshots are of other windows: a property shows that without parsing the entry."""
     name = instant_text(start)
     mine = (found for found in history(table) if property_of(found, WINDOW_PROPERTY) == name)
     return next((entry for entry in map(entry_in, mine) if entry is not None), None)
@@ -217,7 +217,7 @@ def newest_entries(table: Table) -> dict[datetime, LedgerEntry]:
 
 
 def history(table: Table) -> Iterable[Snapshot]:
-    """The snapshots that led to the present one, newest first; what was rolled back is not among them."""
+    """The snapshots that led to the current one, newest first; what was rolled back is not among them."""
     current = table.current_snapshot()
     return () if current is None else ancestors_of(current, table.metadata)
 
@@ -228,12 +228,12 @@ def property_of(snapshot: Snapshot, name: str) -> str | None:
 
 
 def all_entries(table: Table) -> Iterator[LedgerEntry]:
-    """Those of every snapshot that the table still has, in no order."""
+    """The entries of every snapshot that the table still has, in no particular order."""
     return (entry for entry in map(entry_in, table.metadata.snapshots) if entry is not None)
 
 
 def entry_in(snapshot: Snapshot) -> LedgerEntry | None:
-    """The entry a snapshot carries. Snapshots of others (compaction, a delete by hand) carry none."""
+    """The entry a snapshot carries. Snapshots of other writers (compaction, a delete by hand) carry none."""
     carried = property_of(snapshot, ENTRY_PROPERTY)
     if carried is None:
         return None

@@ -1,7 +1,7 @@
-"""The Iceberg table and the catalog it is in: made, found, and given the columns a parser has got since.
+"""The Iceberg table and its catalog: created, found, and extended with columns that a parser has gained since.
 
-A table that logbus made says so in its properties (`logbus.pipeline`). One that somebody else made is loaded as it is:
-it needs the columns and the partition by `_window_start`, and is never altered.
+A table that logbus created is marked in its properties (`logbus.pipeline`). A table that others created is loaded as it
+is: it needs the columns and the partition by `_window_start`, and is never altered.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CATALOG_NAME = "logbus"
 OWNER_PROPERTY = "logbus.pipeline"
 
 TABLE_PROPERTIES = {
-    # Every commit writes the table's metadata anew; the older ones are of use to nobody.
+    # Every commit writes a new metadata file of the table; the older ones have no use.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
 
-# PostgreSQL's names, which parsers declare columns by. Iceberg has no JSON: it is text there.
+# By PostgreSQL's names, with which parsers declare columns. Iceberg has no JSON type: it is text there.
 TYPES: Mapping[str, IcebergType] = {
     "text": StringType(),
     "integer": IntegerType(),
@@ -57,7 +57,7 @@ TYPES: Mapping[str, IcebergType] = {
 
 
 def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
-    """The pipeline's catalog: one that pyiceberg's configuration names, or SQL in the engine's database."""
+    """The pipeline's catalog: one from pyiceberg's configuration, or a SQL catalog in the engine's database."""
     named = pipeline.options.catalog
     if named is not None:
         return load_catalog(named)
@@ -73,7 +73,7 @@ def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
             "absolute path or a URI"
         )
     catalog = SqlCatalog(CATALOG_NAME, uri=engine.url.render_as_string(hide_password=False), warehouse=warehouse)
-    catalog.engine.dispose()  # its own connections would stay open as long as the process
+    catalog.engine.dispose()  # its own connections would stay open until the process ends
     catalog.engine = engine
     return catalog
 
@@ -91,7 +91,7 @@ def load_table(catalog: Catalog, pipeline: Pipeline) -> Table:
 
 
 def ensure_table(catalog: Catalog, pipeline: Pipeline, columns: Mapping[str, str]) -> Table:
-    """The table, made if it is not there, with the parser's columns; `UserError` where it cannot take the rows."""
+    """The table, created unless it exists, with the parser's columns; `UserError` if it cannot take the rows."""
     wanted = {**SYSTEM_COLUMNS, **columns}
     try:
         table = catalog.load_table(identifier(pipeline))
@@ -124,7 +124,7 @@ def new_field(number: int, name: str, definition: str) -> NestedField:
 
 
 def refuse_other_partitions(table: Table, pipeline: Pipeline) -> None:
-    """A window is replaced file by file, so no file may hold rows of two."""
+    """A window is replaced as whole files, so no file may hold rows of two windows."""
     names = {table.schema().find_column_name(field.source_id): field.transform for field in table.spec().fields}
     if names.get("_window_start") != IdentityTransform():
         raise UserError(

@@ -1,9 +1,9 @@
-"""Manifests: which files are a window's, one small JSON file for each window, replaced by a rename.
+"""Manifests: which files belong to a window, one small JSON file per window, replaced by a rename.
 
     {"entry": {the ledger entry}, "files": ["_window_start=.../w7_a2_t12_3f6c0a9be01d.parquet"]}
 
-What is written is flushed before the rename and the directory after it, so a machine that loses its power has the
-former manifest or the new one. Writers hold a lock on the table's directory; readers need none.
+The content is flushed before the rename and the directory after it, so after a power failure there is either the old
+manifest or the new one. Writers hold a lock on the table's directory; readers need none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Manifests:
         return read_manifest(self.path(start))
 
     def all(self) -> Iterator[Manifest]:
-        """Every window's, oldest first, then the schema's."""
+        """The manifest of every window, oldest first, then the schema's."""
         found = (read_manifest(path) for path in sorted(self.directory.glob("*.json")))
         return (manifest for manifest in found if manifest is not None)
 
@@ -48,7 +48,7 @@ class Manifests:
         replace_atomically(self.path(entry.interval.start), content)
 
     def write_schema(self, files: Sequence[str]) -> None:
-        """Files without rows that say which columns there are: of no window, and read with all of them."""
+        """Files without rows that define the columns: they belong to no window, and are read with all of them."""
         replace_atomically(self.directory / "schema.json", json.dumps({"entry": None, "files": list(files)}))
 
 
@@ -63,7 +63,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def replace_atomically(path: Path, content: str) -> None:
-    """The file has this content, or what it had before."""
+    """Afterwards the file has this content, or after a crash still the old one."""
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("w") as file:
         file.write(content)
@@ -75,7 +75,7 @@ def replace_atomically(path: Path, content: str) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """One writer at a time; ends with its process, however that ends."""
+    """One writer at a time; the lock is released with its process, however that ends."""
     with (directory / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,15 +1,15 @@
 """Parquet files in a directory, for a laptop: `{"sink": "parquet", "directory": "/data/logs"}`. DuckDB and others read them.
 
     /data/logs/access_log/
-        _manifests/20150517T100000Z.json     which files are the window's, and its ledger entry
+        _manifests/20150517T100000Z.json     the window's files, and its ledger entry
         _window_start=20150517T100000Z/...   files; only those that a manifest names are public
         _schema.parquet                      no rows, every column
-        read.sql                             makes a view in DuckDB
+        read.sql                             creates a view in DuckDB
 
-A window becomes public, or is replaced, by the rename of its manifest: so a reader who takes the files from the
-manifests (`logbus.warehouse.duckdb_view`, `logbus query`, read.sql) sees all of a window or nothing of it, and one who reads
-`**/*.parquet` sees files of loads under way. What a reload replaced is kept for a day, for readers that have begun
-(`logbus maintain` removes it). The directory is local: an object store has no rename and no lock.
+A window becomes public, or is replaced, by the rename of its manifest. So a reader that takes the files from the
+manifests (`logbus.warehouse.duckdb_view`, `logbus query`, read.sql) sees all of a window or nothing of it, while one that
+reads `**/*.parquet` sees files of running loads. What a reload replaced is kept for a day, for readers that have begun
+(`logbus maintain` removes it). The directory must be local: an object store has no rename and no lock.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ParquetSink(FileSink):
 
 
 def table_directory(root: str | None, pipeline_name: str, table: str) -> Path:
-    """Where a table's files lie under the directory of a pipeline's settings."""
+    """Where a table's files are, below the directory of a pipeline's settings."""
     if not root or not Path(root).is_absolute():
         raise UserError(
             f"pipeline {pipeline_name} loads into Parquet files, so its settings name a local directory by its absolute path, "

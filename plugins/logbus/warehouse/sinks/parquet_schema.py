@@ -1,6 +1,6 @@
 """The columns of a table of Parquet files: `_schema.parquet`, a file without rows.
 
-It makes a table without windows readable, and remembers the types, so that a column never changes its type from one
+It makes a table without windows readable, and records the types, so that a column never changes its type from one
 window to the next.
 """
 
@@ -19,7 +19,7 @@ from logbus.warehouse.target import SYSTEM_COLUMNS
 
 SCHEMA_FILE = "_schema.parquet"
 
-# PostgreSQL's names, which parsers declare columns by. JSON is text.
+# By PostgreSQL's names, with which parsers declare columns. JSON is text.
 TYPES: Mapping[str, pa.DataType] = {
     "text": pa.string(),
     "integer": pa.int32(),
@@ -33,13 +33,13 @@ TYPES: Mapping[str, pa.DataType] = {
 
 
 def declared_schema(root: Path) -> pa.Schema:
-    """All columns that any window may have; an empty schema where nothing was ever loaded."""
+    """All columns that any window may have; an empty schema if nothing was ever loaded."""
     path = root / SCHEMA_FILE
     return pq.read_schema(path) if path.exists() else pa.schema([])
 
 
 def write_schema(root: Path, pipeline: Pipeline, columns: Mapping[str, str]) -> None:
-    """Adds the columns that are new; `UserError` where one has another type already."""
+    """Adds the columns that are new; `UserError` if one already has another type."""
     present = declared_schema(root)
     wanted = {name: TYPES[kind.removesuffix(" not null")] for name, kind in {**SYSTEM_COLUMNS, **columns}.items()}
     for name, kind in wanted.items():

@@ -1,6 +1,6 @@
-"""PostgreSQL: a table partitioned by hour that the load makes, or a plain one of the user's own.
+"""PostgreSQL: a table partitioned by hour that the load creates, or the user's own plain table.
 
-Rows, dead letters and ledger lie in one database, so one transaction commits them all (see warehouse/commit.py).
+Rows, dead letters and ledger are in one database, so one transaction commits them all (see warehouse/commit.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PostgresSink:
         self.pipeline = pipeline
         self.engine = engine
         self.target = parse_table(pipeline.table)
-        self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target was made ready for them
+        self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target has them
 
     def task_options(self) -> Mapping[str, Any]:
         return {"uri": libpq_uri(self.engine.url.render_as_string(hide_password=False))}
@@ -63,7 +63,7 @@ class PostgresSink:
             return join(compare_table(connection, self.pipeline, window), compare_dead_letters(connection, window))
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
-        """Merges the hourly leaves of closed days; a table of the user's own is left alone."""
+        """Merges the hourly leaves of closed days; a user's own table is left alone."""
         merged, left = merge_closed_days(self.engine, self.target, upkeep.now - upkeep.keep_hourly, upkeep.sleep)
         return [
             *(f"{day:%Y-%m-%d}: hourly leaves of {self.target} merged into one" for day in merged),

@@ -1,7 +1,7 @@
-"""Where a table of files and the ledger are apart: the table is right, and the ledger is brought up to it.
+"""When a table of files and the ledger differ: the table is right, and the ledger is brought up to date.
 
-They part where a driver dies between the table's commit and the ledger's. The rows are public then, whole; only the
-ledger does not say so. The next attempt at the window looks before it begins.
+They differ if a driver dies between the table's commit and the ledger's. The rows are then public, all of them; only the
+ledger does not show it. The next attempt at the window checks for this before it begins.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from logbus.warehouse.sinks.entry import LedgerEntry
 
 
 def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -> LedgerEntry | None:
-    """Brings the window's entry up to what the table says, before `attempt` goes on. Mostly there is nothing to do.
+    """Updates the window in the ledger from the table's entry, before `attempt` continues. Usually there is nothing to do.
 
-    Gives the table's entry where the ledger goes without it: its dead letters are gone, or it is of an attempt that this ledger
-    never began, because it was restored from a backup since.
+    Returns the table's entry if the ledger cannot take it over: its dead letters are gone, or it is of an attempt that this
+    ledger never began, because the ledger was restored from a backup since.
     """
     if entry is None:
         return None
@@ -31,14 +31,14 @@ def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -
         window = schema.window
         query = select(window).where(window.c.id == attempt.window_id).with_for_update()
         row = connection.execute(query).mappings().one()
-        if entry.attempt > row["last_attempt"]:  # newer than `attempt` alone says only that this one is superseded
+        if entry.attempt > row["last_attempt"]:  # if only newer than `attempt`, ours is just superseded
             raise UserError(
                 f"the table holds window {attempt.interval} of {attempt.pipeline} as attempt {entry.attempt} loaded it, "
                 f"but the ledger knows of {row['last_attempt']} attempts: it was lost, or it is another one. "
                 f"`logbus ledger rebuild --pipeline {attempt.pipeline}` makes it again from the table"
             )
         if row["loaded_attempt"] == entry.attempt or row["last_attempt"] > attempt.number:
-            return None  # whoever took over settles for himself: since this entry was read he may have replaced it
+            return None  # a newer attempt settles on its own: it may have replaced this entry since we read it
         if begun_here(connection, attempt.window_id, entry) and dead_letters_kept(connection, attempt.window_id, entry):
             write_entry(connection, row, entry)
             return None
@@ -46,7 +46,7 @@ def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -
 
 
 def begun_here(connection: Connection, window_id: int, entry: LedgerEntry) -> bool:
-    """Whether the entry is of the attempt that has its number in this ledger. Older entries have no key to tell by."""
+    """Whether the entry is of the attempt with its number in this ledger. Older entries have no key to compare."""
     row_of = schema.attempt
     mine = (row_of.c.window_id == window_id, row_of.c.number == entry.attempt)
     found = connection.execute(select(row_of.c.key).where(*mine)).one_or_none()
@@ -54,7 +54,7 @@ def begun_here(connection: Connection, window_id: int, entry: LedgerEntry) -> bo
 
 
 def dead_letters_kept(connection: Connection, window_id: int, entry: LedgerEntry) -> bool:
-    """Without its dead letters a load is not whole. Those of the crashed attempt went with it, so it has to be done again."""
+    """A load is incomplete without its dead letters. Those of a crashed attempt are lost with it, so it must be done again."""
     dead = schema.dead_letter
     mine = (dead.c.window_id == window_id, dead.c.attempt == entry.attempt)
     kept: int = connection.execute(select(func.count()).select_from(dead).where(*mine)).scalar_one()
@@ -62,7 +62,7 @@ def dead_letters_kept(connection: Connection, window_id: int, entry: LedgerEntry
 
 
 def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
-    """The window is loaded as the entry says."""
+    """Stores the window as loaded, with what the entry holds."""
     window, attempt, part = schema.window, schema.attempt, schema.window_range
     counted = {**count_values(entry.counts), "fingerprint": entry.fingerprint}
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
