@@ -1,4 +1,4 @@
-"""Long work in slices, and work that waits for the disk, as generators."""
+"""Long work in slices, and work that waits for the disk, written as generators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m broker`: what is typed, and what is answered to what was typed wrong."""
+"""`python -m broker`: its command line, and the errors for a wrong one."""
 
 from __future__ import annotations
 

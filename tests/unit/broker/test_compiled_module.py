@@ -1,4 +1,4 @@
-"""The broker runs nothing of kafka-python and no `__init__` of crc32c and caio; all of them can be imported after it."""
+"""The broker runs no code of kafka-python and no `__init__` of crc32c and caio; all of them can still be imported later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that one request, one group, one partition or one periodic task does ends a turn for the others."""
+"""Whatever one request, group, partition or periodic task does, the turn continues for the others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def code_of(broker: Harness, pending: Pending, index: int = 0) -> int:
 
 
 def once(error: Exception, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Raises the first time it is called."""
+    """A function that raises on its first call."""
     calls = [error]
 
     def sabotaged(*arguments: Any, **named: Any) -> Any:
@@ -60,7 +60,7 @@ def is_right(broker: Harness) -> bool:
 def test_an_answer_that_cannot_be_written_costs_its_own_connection(
     broker: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, defects: list[str]
 ) -> None:
-    """Review: a topic name of 32,767 bytes, one packet, ended the process here."""
+    """Found in review: one packet with a topic name of 32,767 bytes ended the process here."""
     monkeypatch.setattr(produce_handler, "encode_produce_response", once(error, produce_handler.encode_produce_response))
     first, second = produce(broker), produce(broker, 1)
     broker.turn()
@@ -155,7 +155,7 @@ def test_a_group_that_cannot_go_on_keeps_no_other_from_its_deadline(
     monkeypatch.setattr(Group, "expire", expire)
     for group in ("broken", "fine"):
         client.group = group
-        client.join(version=3)  # is told its id when the group's first members have waited for others
+        client.join(version=3)  # gets its id after the group's initial rebalance delay
     expired.clear()
     broker.clock.advance_ms(broker.engine.config.group_initial_rebalance_delay_ms)
     broker.turn()

@@ -1,4 +1,4 @@
-"""What goes on beside the loop: who flushes, and how the outcome comes back to the loop's thread."""
+"""What runs outside the loop: what flushes, and how the outcome returns to the loop's thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.storage.segment import Segment
 
 
 class Kernel:
-    """Takes what it is told to take; its answer is given by the test."""
+    """Accepts requests if `takes` is set; the test gives the answers."""
 
     def __init__(self, *, takes: bool = True) -> None:
         self.takes = takes

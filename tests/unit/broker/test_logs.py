@@ -1,4 +1,4 @@
-"""Lines of the log: one a line, escaped, bounded."""
+"""Log messages: one line each, escaped, bounded."""
 
 from __future__ import annotations
 

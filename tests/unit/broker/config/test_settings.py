@@ -95,7 +95,7 @@ def test_topic_overrides_use_the_topic_names() -> None:
 def test_an_unknown_topic_override_is_refused() -> None:
     with pytest.raises(InvalidConfig, match=r"unknown topic configuration 'retention\.seconds'"):
         LogConfig().with_topic_overrides({"retention.seconds": "1"})
-    # Clients cut an error at 512 bytes: what was meant says more than a list that breaks off.
+    # Clients cut an error at 512 bytes: a suggestion helps more than a truncated list of all names.
     with pytest.raises(InvalidConfig, match=r"'retention\.mss'; did you mean 'retention\.ms'\?$"):
         LogConfig().with_topic_overrides({"retention.mss": "1"})
 

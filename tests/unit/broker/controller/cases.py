@@ -1,4 +1,4 @@
-"""Short ways to say what a test of the controller begins with."""
+"""Helpers that build the initial state of a controller test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def topic(replicas: tuple[int, ...], *states: PartitionState, name: str = "t", *
 
 
 def apply(topics: Mapping[str, ClusterTopic], decisions: Iterable[Decision]) -> dict[str, ClusterTopic]:
-    """The topics once all of the decisions are stored."""
+    """The topics after all decisions have been stored."""
     changed = dict(topics)
     for decision in decisions:
         changed[decision.topic] = changed[decision.topic].with_state(decision.index, decision.state)

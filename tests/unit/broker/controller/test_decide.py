@@ -59,7 +59,7 @@ def test_an_eligible_one_is_elected_only_if_no_member_is_there() -> None:
 
 
 def test_members_that_are_dead_stay_eligible_where_an_eligible_one_is_elected() -> None:
-    """The one that is elected may lose its disk before they are back, and they have everything."""
+    """The elected broker may lose its disk before they return, and they have everything."""
     elected = decided(topic(REPLICAS, state(1, (1,), eligible=(2,))), present(2), minimum=2)
     assert facts(elected) == (2, 8, (2,), (1,))
     lost = topic(REPLICAS, state(NO_LEADER, (2,), is_lost=True, eligible=(1,)))
@@ -115,7 +115,7 @@ def test_an_unclean_election_needs_the_setting_and_a_set_without_any_session() -
 
 
 def test_no_unclean_election_is_held_while_an_eligible_one_has_a_session() -> None:
-    """It has all that was acknowledged, and its process may only be restarting."""
+    """It has everything that was acknowledged, and its process may just be restarting."""
     waits = state(NO_LEADER, (1,), eligible=(2,))
     assert decided(topic(REPLICAS, waits), present(3, registered=(2,)), is_unclean_allowed=True, minimum=2) is None
     lost = state(NO_LEADER, (1,), eligible=(2,), is_lost=True)

@@ -1,4 +1,4 @@
-"""The controller at work over a simulated ZooKeeper: brokers that come, die, lose answers, and depose each other."""
+"""The controller at work over a simulated ZooKeeper: brokers that join, die, lose answers, and depose each other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def controllers(brokers: list[Controlled]) -> list[Mandate]:
 
 
 def write_isr(world: World, broker: Controlled, name: str, isr: tuple[int, ...]) -> None:
-    """What a leader does that took others into the set, or out of it."""
+    """Store a new in-sync set, as a leader does when it adds or removes members."""
     topic = broker.process.image.topics[name]
     old = stored(world, name)
     change = StateChange(topic=name, topic_id=topic.topic_id, index=0, state=replace(old, isr=isr, version=old.version + 1))

@@ -1,4 +1,4 @@
-"""Whose port refuses is suspected until it answers, and not again at once."""
+"""A broker whose port refuses connections is suspected until it answers, and not suspected again at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an image by changes: the cases that are not plain."""
+"""How changes are applied to an image: the cases that are not obvious."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's registries, as a mirror that is written behind."""
+"""The paper's consumer registries, as a mirror that is written asynchronously."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the image of one broker is kept: what is told, what is read, and what happens where the journal does not help."""
+"""How one broker keeps its image up to date: what listeners get, what is read, and when the journal is not enough."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _make(world: World, broker: Coordinated, *names: str) -> None:
 
 
 def _reads(broker: Coordinated) -> list[str]:
-    """The paths that the broker reads from now on."""
+    """A list to which the path of every further read of the broker is added."""
     paths: list[str] = []
     read = broker.store.read
 
@@ -169,7 +169,7 @@ def test_one_turn_asks_for_so_much_and_no_more(world: World) -> None:
     second.store.read = counted  # type: ignore[method-assign, assignment]
     world.timeline.run_until(lambda: second.follower.is_known, 30)
     assert second.image.topics == first.image.topics
-    assert most <= asking.READS_AT_ONCE + 10  # and what is ephemeral beside it
+    assert most <= asking.READS_AT_ONCE + 10  # plus the ephemeral nodes, which are read in parallel
 
 
 def test_a_deposed_controller_never_sees_its_successors_epoch_as_its_own(world: World) -> None:
@@ -221,7 +221,7 @@ def test_a_topic_that_cannot_be_read_is_not_taken_for_one_that_is_gone(world: Wo
 
 
 def test_a_topic_whose_settings_cannot_be_read_is_not_taken_for_one_without_any(world: World) -> None:
-    """Its records would be deleted by the default retention."""
+    """The default retention would delete its records."""
     broker = world.started(1)
     _make(world, broker, "access", "errors")
     world.answered(broker, commit([Set(path=znodes.topic_settings_path("access"), data=b"{}", version=0)]))

@@ -1,4 +1,4 @@
-"""Which setting holds for a topic: what is a broker's own affair, and what brokers have to agree on."""
+"""Which setting applies to a topic: what each broker may set for itself, and what all brokers have to agree on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_topics_own_setting_comes_before_the_brokers_and_those_before_the_file
 
 
 def test_one_brokers_own_setting_does_not_count_for_what_all_have_to_agree_on(settings: ImageSettings) -> None:
-    """A leader that counts with less than the controller would acknowledge what the controller may give up."""
+    """A leader with a lower minimum than the controller's would acknowledge records that the controller may give up."""
     mine = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     assert settings.insync_min(image(mine=mine), "t") == 3
     assert not settings.is_unclean_allowed(image(mine=mine), "t")
@@ -54,7 +54,7 @@ def test_what_cannot_be_used_is_passed_over_and_all_else_holds(settings: ImageSe
 
 
 def test_nothing_is_deleted_where_it_cannot_be_read_what_is_to_be_kept(settings: ImageSettings) -> None:
-    """The setting below is seven days, or a cluster's hour: what was passed over may have said forever."""
+    """The fallback is seven days, or the cluster's hour, but the value that was skipped may have meant forever."""
     for values in ({"retention.ms": "forever"}, {"retention.bytes": "1 TB"}, {"cleanup.policy": "compakt"}):
         found = settings.of_topic(image(values, every={"log.retention.ms": "3600000"}), "t")
         assert (found.retention_ms, found.retention_bytes) == (-1, -1)

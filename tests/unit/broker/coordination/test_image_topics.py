@@ -1,4 +1,4 @@
-"""The topics of a cluster as one broker knows them, from the image."""
+"""The topics of a cluster as one broker sees them in its image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATE = PartitionState(leader=1, leader_epoch=0, isr=(1, 2), version=0)
 
 
 class Followed:
-    """A registry that is told what the image is told."""
+    """A registry that gets the same changes as the image."""
 
     def __init__(self) -> None:
         ids = count(100)

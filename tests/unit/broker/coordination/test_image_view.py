@@ -1,4 +1,4 @@
-"""What one broker of many tells clients, from the image."""
+"""What one broker of a cluster answers clients, from its image."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def test_no_group_is_coordinated_before_the_topic_of_the_offsets_is_made() -> No
         ("console-consumer", 40),
         ("hourly-clicks", 49),
         ("gruppe-äöü", 40),
-        ("\U0001f600", 49),  # two units of UTF-16
-        ("polygenelubricants", 0),  # the smallest integer
+        ("\U0001f600", 49),  # two UTF-16 code units
+        ("polygenelubricants", 0),  # its hash is the smallest integer
     ],
 )
 def test_a_groups_partition_is_that_of_javas_hash(group: str, partition: int) -> None:
-    """As a Java program says."""
+    """The expected values come from a Java program."""
     assert partition_of_group(group, 50) == partition

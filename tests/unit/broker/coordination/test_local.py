@@ -33,7 +33,7 @@ class FilesInMemory:
 
 
 class Jobs:
-    """A helper thread that runs its next job when it is told to."""
+    """A helper thread that runs its next job when the test calls `run_next`."""
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()

@@ -1,4 +1,4 @@
-"""A member of a cluster tells who waits for the image, once, over the simulated ZooKeeper."""
+"""A cluster member calls each callback that waits for the image once, over the simulated ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No producer id is given twice in a cluster."""
+"""No producer id is assigned twice in a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may have a broker's id, and that a broker stays registered, over the simulated ZooKeeper."""
+"""Which process may use a broker id, and that a broker stays registered, over the simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_broker_that_moved_to_another_directory_starts_once_its_old_session_is
 
 
 def test_a_strangers_session_has_all_its_time_again_after_zookeeper_was_away() -> None:
-    """No session ends while ZooKeeper is away: what was registered is found again, whoever made it is long dead."""
+    """No session ends while ZooKeeper is down: afterwards the old registration is still there, though its owner is long dead."""
     world = World()
     world.started(1).kill()
     moved = world.start(1, directory="other")

@@ -1,4 +1,4 @@
-"""What clients ask for and any broker writes, over the simulated ZooKeeper."""
+"""Topic changes that clients request and any broker can write, over the simulated ZooKeeper."""
 
 from __future__ import annotations
 

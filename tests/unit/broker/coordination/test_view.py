@@ -1,4 +1,4 @@
-"""What a broker tells clients about the cluster: alone, and as somebody else's view says."""
+"""What a broker answers clients about the cluster: on its own, and from the view of a cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def metadata(broker: Harness, version: int, listener: str = "") -> bytes:
 
 @pytest.mark.parametrize("version", [1, 4, 8, 9, 12])
 def test_the_metadata_of_a_broker_alone_names_it_for_everything(tmp_path: Path, version: int) -> None:
-    """Byte for byte: clients of all versions have been answered so since the first release."""
+    """Byte for byte what clients of every version have received since the first release."""
     broker = Harness(tmp_path, broker_id=4)
     broker.create("clicks", 3)
     topic = broker.engine.partitions.registry.get("clicks")
@@ -74,7 +74,7 @@ def test_the_metadata_of_a_broker_alone_names_it_for_everything(tmp_path: Path, 
 
 
 class TwoBrokers:
-    """Broker 1 leads partition 0, nobody partition 1; broker 2 is gone. There is no coordinator."""
+    """Broker 1 leads partition 0, partition 1 has no leader; broker 2 is gone. The group `lost` has no coordinator."""
 
     cluster_id = "the-cluster"
     controller_id = 1
@@ -95,7 +95,7 @@ class TwoBrokers:
 def test_clients_are_told_the_view_of_many_brokers_with_the_addresses_of_their_listener(tmp_path: Path) -> None:
     broker = Harness(tmp_path, view=TwoBrokers())
     broker.create("clicks", 2)
-    for listener in ("INSIDE", "OUTSIDE", "INSIDE"):  # what is kept for one is not given to the other
+    for listener in ("INSIDE", "OUTSIDE", "INSIDE"):  # what is cached for one listener is not returned to the other
         answer = response_class(ApiKey.METADATA).decode(metadata(broker, 9, listener), version=9)
         (node,) = answer.brokers
         assert (node.node_id, node.host, node.rack) == (1, f"{listener.lower()}.example", "rack-a")

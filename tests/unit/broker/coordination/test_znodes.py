@@ -1,4 +1,4 @@
-"""The bytes of znodes: samples that Apache Kafka wrote are read, what ours adds stands beside Kafka's keys."""
+"""The bytes of znodes: samples that Apache Kafka wrote can be read, and our own keys are added next to Kafka's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs no ZooKeeper: the setting's text and the pace of trying again. The rest is in the contract suite."""
+"""The parts that need no ZooKeeper, such as the connection string and the retry delays. The rest is in the contract suite."""
 
 from __future__ import annotations
 

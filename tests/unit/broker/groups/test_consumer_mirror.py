@@ -1,4 +1,4 @@
-"""What the paper's registries are told of groups: through the engine, with a registry that only notes it."""
+"""What is written to the paper's registries about groups: through the engine, with a registry that only records it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.group_client import SESSION_MS, Client
 
 
 class NotedRegistry(ConsumerRegistry):
-    """Says what it was told, and writes nothing."""
+    """Records the calls, and writes nothing."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Shown | None]] = []
@@ -33,7 +33,7 @@ class NotedRegistry(ConsumerRegistry):
 
 
 def assignment(**topics: list[int]) -> bytes:
-    """As a consumer that leads writes it: version, topics with partitions, user data."""
+    """An assignment as the group's leader encodes it: version, topics with partitions, user data."""
     rows = b"".join(
         len(topic).to_bytes(2, "big")
         + topic.encode()

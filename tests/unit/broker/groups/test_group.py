@@ -1,4 +1,4 @@
-"""The rules of the group protocol, one by one. Kafka's names; time is a number."""
+"""The rules of the group protocol, one by one. The names are Kafka's; time is a number."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_first_members_of_an_empty_group_wait_for_others() -> None:
     group.wait_ms(DELAY_MS - 1)
     assert group.join("b") is None
     group.wait_ms(DELAY_MS)
-    assert group.join("c") is None  # each newcomer makes it wait once more
+    assert group.join("c") is None  # each new member extends the wait
     group.wait_ms(DELAY_MS)
     assert not group.answered
     group.wait_ms(1)
@@ -119,7 +119,7 @@ def test_who_does_not_join_again_in_time_is_out(group: GroupUnderTest) -> None:
     for _ in range(REBALANCE_MS // 5_000 - 1):
         group.wait_ms(5_000)
         with pytest.raises(RebalanceInProgress):
-            group.heartbeat(second)  # alive, but it does not join
+            group.heartbeat(second)  # alive, but it does not rejoin
     group.wait_ms(5_000)
     assert {row.member_id for row in group.answered["a2"].members} == {first.member_id, group.answered["c"].member_id}
     with pytest.raises(UnknownMember):
@@ -218,7 +218,7 @@ def test_members_wait_for_the_leaders_assignments(group: GroupUnderTest) -> None
     leader, follower = group.answered["a2"], group.answered["b2"]
     assert group.sync("b", follower) is None
     assert group.sync("a", leader, {leader.member_id: b"0,1"}).assignment == b"0,1"
-    assert group.answered["b"].assignment == b""  # the leader gave it nothing
+    assert group.answered["b"].assignment == b""  # the leader assigned it nothing
     assert state_of(group) == "Stable"
     assert group.sync("b late", follower).assignment == b""
 

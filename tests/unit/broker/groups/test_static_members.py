@@ -1,4 +1,4 @@
-"""Static members (KIP-345): they come back under their instance's name, and whoever uses the old id is fenced."""
+"""Static members (KIP-345): they rejoin with their instance id, and a client that uses the old member id is fenced."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_static_member_is_not_put_out_by_a_rebalance_but_by_its_session(group:
     group.join("s1 third", leader.member_id, "one", rebalance_timeout_ms=1_000)
     group.join("c third", group.answered["c"].member_id, rebalance_timeout_ms=1_000)
     group.wait_ms(1_000)
-    assert len(group.answered["s1 third"].members) == 4  # the silent static member keeps its seat
+    assert len(group.answered["s1 third"].members) == 4  # the silent static member stays in the group
 
 
 def test_a_group_of_absent_static_members_waits_for_one_of_them(group: GroupUnderTest) -> None:

@@ -1,4 +1,4 @@
-"""Settings changed on a running broker: what is taken, what is refused and why, what holds at once and after a restart."""
+"""Settings changed on a running broker: what is accepted, what is refused and why, what applies at once and after a restart."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_a_deleted_setting_goes_back_to_the_one_below_it(broker: Harness) -> Non
 def test_a_list_is_appended_to_and_subtracted_from(broker: Harness) -> None:
     overrides = lambda: broker.engine.partitions.registry.get("clicks").overrides  # noqa: E731
     assert alter(broker, TOPIC, "clicks", ("cleanup.policy", APPEND, "compact,delete")) == (0, None)
-    assert overrides()["cleanup.policy"] == "delete,compact"  # what held without an override counts
+    assert overrides()["cleanup.policy"] == "delete,compact"  # the default is what is appended to
     assert log_config(broker).is_compacted
     assert alter(broker, TOPIC, "clicks", ("cleanup.policy", SUBTRACT, "compact")) == (0, None)
     assert overrides()["cleanup.policy"] == "delete"
     code, text = alter(broker, TOPIC, "clicks", ("cleanup.policy", SUBTRACT, "delete"))
-    assert (code, "cleanup.policy" in (text or "")) == (40, True)  # nothing would be left
+    assert (code, "cleanup.policy" in (text or "")) == (40, True)  # the list would be empty
     code, text = alter(broker, TOPIC, "clicks", ("retention.ms", APPEND, "1"))
     assert (code, text) == (40, "retention.ms is not a list: set it instead of appending to it or subtracting from it")
 

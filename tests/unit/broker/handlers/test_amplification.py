@@ -1,4 +1,4 @@
-"""A small request must not become a large amount of work or memory: what is named again is answered once, and caches are bounded."""
+"""A small request must not cause a lot of work or memory: what is named repeatedly is answered once, and caches are bounded."""
 
 from __future__ import annotations
 

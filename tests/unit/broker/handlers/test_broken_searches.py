@@ -1,4 +1,4 @@
-"""A search by time that fails, for whatever reason, is an error of its row alone."""
+"""A search by time that fails, for whatever reason, is an error in its own row only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD_AT, LARGEST = NOW_MS, -3
 
 
 def asked(broker: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
-    """Error and offset by partition."""
+    """Error code and offset by partition."""
     topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
     parts = [
         topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp) for index in range(2)

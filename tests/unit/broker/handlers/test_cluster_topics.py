@@ -1,4 +1,4 @@
-"""Topics and settings of a cluster, asked for at any broker of it: over the simulated ZooKeeper."""
+"""Topics and settings of a cluster, requested from any of its brokers, over the simulated ZooKeeper."""
 
 from __future__ import annotations
 

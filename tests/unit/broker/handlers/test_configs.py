@@ -1,4 +1,4 @@
-"""DescribeConfigs and ListConfigResources: types, documentation, and who has settings at all."""
+"""DescribeConfigs and ListConfigResources: types, documentation, and which resources have settings at all."""
 
 from __future__ import annotations
 

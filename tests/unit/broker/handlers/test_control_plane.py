@@ -110,7 +110,7 @@ def test_offsets_are_found_by_place_and_by_time(broker: Harness) -> None:
     for start in (1_000, 5_000):
         broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=start)}))
     assert list_offsets(broker, -2).offset == 0
-    assert list_offsets(broker, -1).offset == 4  # what was acknowledged before the question counts
+    assert list_offsets(broker, -1).offset == 4  # includes everything acknowledged before the request
     found = list_offsets(broker, 1_001)
     assert (found.offset, found.timestamp) == (1, 1_001)
     assert list_offsets(broker, 2_000).offset == 2
@@ -205,7 +205,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
 def test_records_are_deleted_up_to_an_offset(broker: Harness) -> None:
     broker.create("clicks")
     broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", b"c")}))
-    broker.turn()  # acknowledged, not flushed: what a client has just sent it may delete
+    broker.turn()  # acknowledged, not flushed: a client may delete what it has just sent
     row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
     for offset, expected in ((2, (2, 0)), (99, (-1, 1)), (-1, (3, 0))):
         part = row.DeleteRecordsPartition(partition_index=0, offset=offset)
@@ -255,7 +255,7 @@ def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path)
     broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"old")}))
     broker.settle()
     registry = broker.engine.partitions.registry
-    registry.forget(registry.get("clicks"))  # somebody took the row out, or the directory came from another broker
+    registry.forget(registry.get("clicks"))  # as if the row was removed by hand, or the directory copied from another broker
     registry.write_job()()
     broker.close()
     again = Harness(tmp_path)

@@ -1,4 +1,4 @@
-"""What ends at a time: in its order, once, and without filling the memory when it ends before."""
+"""Deadlines expire in order and once, and those cancelled earlier do not fill the memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.handlers.deadlines import Deadline, Deadlines
 
 
 class Wait(Deadline):
-    """Writes down that its time has come."""
+    """Records that it has expired."""
 
     __slots__ = ("ended",)
 
@@ -52,7 +52,7 @@ def test_what_is_over_is_neither_ended_nor_waited_for() -> None:
 
 
 def test_one_that_waits_long_does_not_keep_those_that_were_answered_behind_it() -> None:
-    """A partition whose disk stands still, and a busy one beside it."""
+    """A partition whose disk hangs, next to a busy one."""
     deadlines = Deadlines()
     deadlines.add_in_order(Wait(30.0, []), 30_000)
     for _ in range(10_000):

@@ -1,5 +1,5 @@
-"""When the fast lane is taken, when it steps aside, and what it leaves behind where the disk fails it. That it answers and stores
-what the ordinary path does is tests/property/broker/test_fast_lane.py."""
+"""When the fast lane is taken, when it leaves a request to the ordinary path, and what is stored when the disk fails. That both
+paths answer and store the same is tested in tests/property/broker/test_fast_lane.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORAGE_ERROR = 56
 
 
 class RefusingDisk(FileSystem):
-    """Calls that fail, by name: a list says for each call to come whether it does; `partly` writes some of it before."""
+    """Calls fail by name: a list has a flag for each upcoming call; with `partly`, a failing write first writes some bytes."""
 
     def __init__(self) -> None:
         self.refusals: dict[str, list[bool]] = {}
@@ -53,7 +53,7 @@ class RefusingDisk(FileSystem):
 
 
 class Producer:
-    """One connection of a side, on which a request is answered in the turn in which it is sent."""
+    """One connection of a side; a request on it is answered in the turn in which it is sent."""
 
     def __init__(self, side: Side, number: int = 1, topic: bytes = b"clicks") -> None:
         self.side, self.number, self.topic = side, number, topic
@@ -71,7 +71,7 @@ class Producer:
         return self.answered()
 
     def answered(self) -> list[tuple[int, int, int]]:
-        """Of the last answer."""
+        """The rows of the last answer, as in `send`."""
         raw = bytes(self.side.sockets[self.number].sent)[self._sent :]
         self._sent += len(raw)
         if not raw:
@@ -90,7 +90,7 @@ class Producer:
         return rows
 
     def warm(self, *partitions: int) -> None:
-        """So that the next request takes the lane."""
+        """Send until the next request takes the lane."""
         for _ in range(3):
             self.send(*partitions or (0,))
 
@@ -147,7 +147,7 @@ def test_a_connection_remembers_a_few_shapes_and_may_send_any_number(side: Side)
 
 
 def test_a_request_is_taken_when_all_of_it_is_here(side: Side) -> None:
-    """What the one before it has left in the buffer is the same, and does not count."""
+    """The same bytes are still in the buffer from the previous request, and do not count."""
     producer = Producer(side)
     producer.warm()
     frame = producer.frame(0)
@@ -262,7 +262,7 @@ def test_a_deleted_partition_is_held_by_nothing_of_the_lane(side: Side) -> None:
     log = weakref.ref(partition_of(side).log)
     side.harness.delete("clicks")
     side.harness.settle()
-    gc.collect()  # what else refers to it, in a circle of its own, is nobody's question here
+    gc.collect()  # references from unrelated cycles do not matter here
     assert log() is None
 
 

@@ -1,4 +1,4 @@
-"""Fetch from version 13 on, where a topic is asked for by its id: what another topic of the same name never answers."""
+"""Fetch from version 13 on, which names a topic by its id: another topic with the same name never answers it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FindCoordinator of a broker among others."""
+"""FindCoordinator on a broker in a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLICE_MS = int(SLICE_SECONDS * 1000)
 
 
 class ViewOfAnother(LocalView):
-    """Broker 2 leads what there is of the topic."""
+    """Broker 2 leads every partition of the offsets topic, once that exists."""
 
     def __init__(self) -> None:
         listener = Listener(host="one", port=1)

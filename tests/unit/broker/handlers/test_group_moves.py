@@ -1,4 +1,4 @@
-"""Groups move from one coordinator to another with the lead of their partition of `__consumer_offsets`."""
+"""Groups move from one coordinator to another with the leadership of their partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def wide(tmp_path: Path) -> Iterator[Coordinators]:
 
 
 def commit(both: Coordinators, offset: int, **who: Any) -> int | None:
-    """Once the other has it, too."""
+    """The code of a commit after it has been replicated."""
     pending = both.leader.begin_commit(offset, **who)
     both.replicate()
     return code_of(pending)
 
 
 def codes_of_every_request(client: Client) -> dict[str, int]:
-    """What a broker answers to each request about a group, in the newest version."""
+    """The error code of each request about a group, in the newest version."""
     joined = type("Joined", (), {"generation_id": 1, "member_id": "m"})
     partition = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
     fetched = client.ask(
@@ -77,7 +77,7 @@ def codes_of_every_request(client: Client) -> dict[str, int]:
     }
 
 
-# -- whose groups ----------------------------------------------------------------------------------------------------------------
+# -- which coordinator has a group -----------------------------------------------------------------------------------------------
 
 
 def test_who_does_not_lead_the_partition_says_so_to_every_request(two: Coordinators) -> None:
@@ -124,7 +124,7 @@ def test_a_deletion_of_groups_of_many_partitions_is_refused_where_they_are_led_e
     assert first.client.listed() == {}
 
 
-# -- coming ----------------------------------------------------------------------------------------------------------------------
+# -- taking groups over ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_coordinator_knows_what_was_acknowledged(two: Coordinators) -> None:
@@ -141,7 +141,7 @@ def test_a_new_coordinator_knows_what_was_acknowledged(two: Coordinators) -> Non
 
 
 def test_while_it_loads_it_asks_for_patience(two: Coordinators) -> None:
-    """Nobody is told an offset that could be lost again: it waits until other replicas have what it read."""
+    """No client gets an offset that could still be lost: the coordinator waits until other replicas have what it has read."""
     two.begin()
     assert commit(two, 1) == 0
     two.move()
@@ -172,7 +172,7 @@ def test_a_load_is_a_chore_and_ends_where_the_lead_is_lost(two: Coordinators) ->
     two.move()
     new = two.leader
     new.broker.engine.partitions.resign(new.partition())
-    new.broker.clock.tick_ms = SLICE_MS  # each slice in a turn of its own
+    new.broker.clock.tick_ms = SLICE_MS  # one slice per turn
     new.broker.engine.partitions.lead(new.partition(), 10)
     assert new.broker.engine.chores.due < new.broker.clock.monotonic()
     assert new.fetch()[0] == LOADING
@@ -207,7 +207,7 @@ def test_a_log_that_cannot_be_read_costs_its_own_groups(wide: Coordinators) -> N
         assert new.fetch(group) == ((UNAVAILABLE, -1) if partition_of_group(group, 4) == 1 else (0, number))
 
 
-# -- leaving ---------------------------------------------------------------------------------------------------------------------
+# -- giving groups up ------------------------------------------------------------------------------------------------------------
 
 
 def test_whoever_waits_for_a_group_is_told_at_once_when_it_moves(two: Coordinators) -> None:
@@ -244,7 +244,7 @@ def test_who_waits_for_an_assignment_is_told_too(two: Coordinators) -> None:
     assert client.read(waits, ApiKey.SYNC_GROUP).error_code == NOT_MINE
     groups = two.other.broker.engine.context.groups
     assert (len(groups), groups.held_bytes, groups.member_count) == (0, 0, 0)
-    assert groups.rebalance_count == 2  # a counter does not fall
+    assert groups.rebalance_count == 2  # a counter never decreases
 
 
 def test_a_commit_of_a_generation_that_another_coordinator_never_had_is_refused(two: Coordinators) -> None:
@@ -268,7 +268,7 @@ def test_a_commit_that_waits_for_replicas_is_told_when_the_lead_is_lost(two: Coo
 
 
 def test_a_commit_is_refused_in_time_and_holds_where_it_is_replicated_after_all(two: Coordinators) -> None:
-    """It is in the log: a coordinator that loads that would say otherwise than this one."""
+    """It is in the log: otherwise a coordinator that loads the log would answer differently from this one."""
     two.begin()
     pending = two.leader.begin_commit(5)
     two.leader.broker.clock.advance_ms(4_999)
@@ -293,7 +293,7 @@ def test_a_commit_with_too_few_replicas_in_sync_is_not_written(two: Coordinators
     assert commit(two, 5) == 0
 
 
-# -- being sure ------------------------------------------------------------------------------------------------------------------
+# -- confirmed leadership --------------------------------------------------------------------------------------------------------
 
 
 def doubt(both: Coordinators) -> dict[str, bool]:
@@ -316,7 +316,7 @@ def test_who_cannot_be_sure_of_the_lead_answers_nothing_else(two: Coordinators) 
 
 
 def test_who_cannot_be_sure_of_the_lead_puts_out_no_members(two: Coordinators) -> None:
-    """A broker that was stopped for a minute goes on: its members have long been with another coordinator."""
+    """When a broker resumes after a minute's suspension, its members have long moved to another coordinator."""
     two.begin()
     client, broker = two.leader.client, two.leader.broker
     joined = client.enter()
@@ -347,7 +347,7 @@ def test_a_coordinator_that_does_not_know_of_its_successor_acknowledges_nothing(
 
 
 def test_an_answer_that_takes_turns_is_not_made_of_two_leads(two: Coordinators) -> None:
-    """A row that is missing because the group has moved meanwhile would send a consumer back to the beginning."""
+    """A row missing because the group has moved in between would send a consumer back to the beginning."""
     two.begin()
     assert commit(two, 1) == 0
     leader = two.leader
@@ -362,7 +362,7 @@ def test_an_answer_that_takes_turns_is_not_made_of_two_leads(two: Coordinators) 
     assert [(group.error_code, group.topics) for group in answer.groups] == [(NOT_MINE, [])]
 
 
-# -- forgetting ------------------------------------------------------------------------------------------------------------------
+# -- deleting offsets ------------------------------------------------------------------------------------------------------------
 
 
 def image_with(*topics: str) -> Image:
@@ -399,7 +399,7 @@ def test_after_a_full_read_offsets_of_all_topics_that_are_gone_go(two: Coordinat
 
 
 def test_time_that_a_group_was_with_another_coordinator_does_not_count_against_it(two: Coordinators) -> None:
-    """Its members may have left there a moment ago."""
+    """Its members may have left the other coordinator a moment ago."""
     retention = two.leader.broker.engine.config.offsets_retention_minutes * 60_000
     two.begin()
     assert commit(two, 1) == 0
@@ -421,7 +421,7 @@ def sweep(both: Coordinators) -> None:
 
 
 def replicate_all_but(both: Coordinators, absent: int) -> None:
-    """What the leader has written in the partitions that it leads; more of it may be written then."""
+    """Replicate what the leader has written in its partitions, repeatedly, since it may write more once that is replicated."""
     leader = both.leader
     for _ in range(4):
         leader.broker.settle()

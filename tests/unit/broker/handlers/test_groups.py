@@ -1,4 +1,4 @@
-"""Groups through the engine, in every version that is offered; what is written is read by another implementation (kio) as well."""
+"""Groups through the engine, in every supported version; what is written is also read by another implementation (kio)."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_offsets_of_what_members_read_do_not_expire_and_the_time_counts_from_the
     client.sync(joined)
     for _ in range(RETENTION_MS // 5_000_000 + 1):
         client.harness.clock.advance_ms(5_000_000)
-        assert client.commit(3, topic="absent", member=joined) == 3  # a heartbeat that changes nothing
+        assert client.commit(3, topic="absent", member=joined) == 3  # counts as a heartbeat, and changes nothing
         client.harness.settle()
     assert (client.committed("clicks"), client.committed("views")) == (1, -1)
     client.leave((joined.member_id, None))

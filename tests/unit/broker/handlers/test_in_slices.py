@@ -1,4 +1,4 @@
-"""Requests for thousands of things: answered as if they were few, with turns for others in between."""
+"""Requests for thousands of items: answered like small ones, with turns for other clients in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 40
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Harness]:
-    """Every step of a chore takes a millisecond, so that forty partitions are many."""
+    """Every step of a chore takes a millisecond, so forty partitions are too many for one slice."""
     harness = Harness(tmp_path)
     harness.create("wide", PARTITIONS)
     for index in range(PARTITIONS):

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` is the broker's own: read and described like any other, written and made by nobody else."""
+"""`__consumer_offsets` belongs to the broker: read and described like any topic, but no client can write to it or create it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def commit(broker: Harness, offset: int, group: str = "g") -> int:
 
 
 def committed(broker: Harness, group: str = "g", version: int = 7) -> tuple[int, int]:
-    """The error, of the answer or of the row, and the offset."""
+    """The error code, of the answer or of the row, and the offset."""
     topic = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestTopic(name="t", partition_indexes=[0])
     answer = broker.ask(ApiKey.OFFSET_FETCH, version, group_id=group, topics=[topic], require_stable=False)
     if version >= 2 and answer.error_code:
@@ -65,7 +65,7 @@ def own(broker: Harness) -> LogConfig:
 
 
 def restarted(broker: Harness, directory: Path) -> Harness:
-    """Another broker on a copy of the directory as it is now."""
+    """Another broker on a copy of the current directory."""
     broker.flush()
     shutil.copytree(broker.engine.config.log_dirs, directory)
     return Harness(directory)
@@ -113,7 +113,7 @@ def test_nobody_can_make_it_a_topic_that_is_trimmed(broker: Harness) -> None:
 
 
 def test_a_question_that_names_it_makes_it_with_its_own_settings(broker: Harness) -> None:
-    """Review: it was made with those of any topic, and retention deleted commits."""
+    """Found in review: it was created with the default settings, and retention deleted commits."""
     assert metadata(broker, OFFSETS_TOPIC) == {OFFSETS_TOPIC: 0}
     assert (own(broker).cleanup_policy, own(broker).segment_bytes) == ("compact", broker.engine.config.offsets_segment_bytes)
     assert broker.engine.partitions.registry.get(OFFSETS_TOPIC).partition_count == 1
@@ -176,7 +176,7 @@ def test_commits_that_come_while_the_topic_is_being_made_are_all_kept(broker: Ha
 
 
 def write(broker: Harness, *records: NewRecord) -> None:
-    """Into the topic, as an older broker let any client do."""
+    """Write to the topic, as an older broker let any client do."""
     partition = broker.engine.partitions.get(OFFSETS_TOPIC, 0)
     raw = build_batch(list(records))
     now_ms = broker.clock.now_ms()
@@ -187,7 +187,7 @@ def write(broker: Harness, *records: NewRecord) -> None:
 
 
 def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, tmp_path: Path) -> None:
-    """Review: one record with a key of one byte, and the broker never started again."""
+    """Found in review: one record with a key of one byte, and the broker never started again."""
     assert commit(broker, 3) == 0
     now_ms = broker.clock.now_ms()
     good = NewRecord(
@@ -210,7 +210,7 @@ def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, t
 
 @pytest.mark.parametrize("version", [1, 2, 7])
 def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: Harness, tmp_path: Path, version: int) -> None:
-    """Review: it kept the whole broker from starting. "Nothing committed" would make consumers begin anew."""
+    """Found in review: it kept the whole broker from starting. Answering "nothing committed" would reset the consumers."""
     assert commit(broker, 3) == 0
     broker.flush()
     broker.clock.advance_ms(broker.engine.config.checkpoint_interval_ms)

@@ -1,4 +1,4 @@
-"""A broker that is asked for what another leads says where that is (KIP-951), to clients that know the fields."""
+"""A broker asked for a partition that another one leads returns the leader (KIP-951), to clients that know the fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: sizes of what is stored, for all partitions or those asked for."""
+"""DescribeLogDirs: the sizes of all partitions, or of those requested."""
 
 from __future__ import annotations
 

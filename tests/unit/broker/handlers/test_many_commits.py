@@ -1,4 +1,4 @@
-"""Thousands of commits in one request: written in batches over several turns, answered as one."""
+"""Thousands of commits in one request: written in batches over several turns, answered together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def begin_commit(broker: Harness, group: str = "g") -> Pending:
     topic = kind.OffsetCommitRequestTopic
     parts = [
         topic.OffsetCommitRequestPartition(partition_index=index, committed_offset=index, committed_metadata="")
-        for index in range(COUNT + 1)  # the last one is no partition
+        for index in range(COUNT + 1)  # the last one is not a partition
     ]
     message = kind(
         group_id=group,

@@ -1,4 +1,4 @@
-"""A request that searches many partitions by time: what it hands to the helpers, and what needs none of them."""
+"""A request that searches many partitions by time: what it hands to helper threads, and what needs none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Harness:
 
 
 def searched(broker: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
-    """By partition the offset and the timestamp that were found."""
+    """The offset and the timestamp found, by partition."""
     topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
     parts = [
         topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)

@@ -1,4 +1,4 @@
-"""Produce and fetch through the engine: what is acknowledged, what is seen and when, and what is refused with which code."""
+"""Produce and fetch through the engine: what is acknowledged, what is visible when, and what is refused with which code."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_topic_says_for_itself_whether_acks_all_waits_for_the_disk(tmp_path: P
 
 
 def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_stores_all_the_same(tmp_path: Path) -> None:
-    """timeout_ms, as in Kafka: nobody knows yet. An idempotent producer sends again and gets the offset that it has."""
+    """timeout_ms, as in Kafka: the outcome is still unknown. An idempotent producer retries and gets the batch's offset."""
     broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=True))
     broker.create("clicks")
     sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}

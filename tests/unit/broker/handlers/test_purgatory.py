@@ -76,7 +76,7 @@ def test_a_partition_that_goes_away_wakes_its_waiters() -> None:
 
 
 def test_cancelled_fetches_do_not_stay_until_their_deadline() -> None:
-    """A client that opens long polls and leaves must not fill the memory with deadlines that are days away."""
+    """A client that opens long polls and disconnects must not fill the memory with deadlines that are days away."""
     deadlines = Deadlines()
     purgatory = Purgatory(deadlines)
     patient = waiting([], "patient", missing=1)

@@ -1,4 +1,4 @@
-"""Partitions that move, and leaders that are elected because somebody asks for it."""
+"""Partitions that are reassigned, and leaders that are elected on request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def elect(broker: Harness, kind: int, *keys: tuple[str, int], timeout_ms: int = 
 
 
 def store_state(broker: ClusteredBroker, topic: str, **changes: Any) -> None:
-    """As the leader of partition 0 would write it."""
+    """Store a state of partition 0 as its leader would write it."""
     known = broker.member.image.topics[topic]
     state = replace(known.states[0], version=known.states[0].version + 1, **changes)
 
@@ -108,7 +108,7 @@ def test_a_move_that_is_cancelled_leaves_the_replicas_where_they_were(cluster: C
     assert sorted(metadata(cluster.brokers[1], "clicks").partitions[0].replica_nodes) == [
         1,
         2,
-    ]  # the order is not kept, as in Kafka
+    ]  # as in Kafka, the order is not restored
     assert move(cluster.brokers[1], "clicks", {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
 
 

@@ -1,4 +1,4 @@
-"""Who is taken for a replica, and what becomes of an answer that comes when nobody is there any more."""
+"""Which requests count as a replica's, and what happens to an answer whose connection is closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.protocol.replica_fetch import REPLICA_FETCH_VERSION, ReplicaFetch, e
 
 
 class Scene:
-    """A broker whose cluster has seen brokers 1 and 2; its leader's side keeps what it is asked."""
+    """A broker whose cluster has seen brokers 1 and 2; its leader only records the fetches it gets."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

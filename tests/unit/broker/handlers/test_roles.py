@@ -1,4 +1,4 @@
-"""A broker among others: what clients are told while it leads, when it loses the lead, and when replicas are missing."""
+"""A broker in a cluster: what clients get while it leads, when it loses leadership, and when replicas are missing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def latest_of(broker: Harness, pending: Pending, *, version: int = 7) -> tuple[i
     return row.error_code, row.offset
 
 
-# -- who is found ----------------------------------------------------------------------------------------------------------------
+# -- which partitions are found --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_held_and_not_led_is_led_elsewhere_and_what_is_not_there_is_unknown(broker: Harness) -> None:
@@ -134,7 +134,7 @@ def test_batches_carry_the_epoch_of_the_lead_and_it_begins_where_the_log_ended(b
 
 
 def test_what_a_restarted_broker_has_is_not_taken_for_what_was_visible(tmp_path: Path) -> None:
-    """It may have been written by this broker alone, and be cut when another leads."""
+    """It may have been written by this broker alone, and be truncated when another leads."""
     broker = Harness(tmp_path, watermarks=ScriptedWatermarks())
     broker.create("clicks")
     lead(broker, 1)
@@ -150,7 +150,7 @@ def test_what_a_restarted_broker_has_is_not_taken_for_what_was_visible(tmp_path:
     again.close()
 
 
-# -- losing the lead -------------------------------------------------------------------------------------------------------------
+# -- losing leadership -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -225,7 +225,7 @@ def not_leading(broker: Harness, partition: Partition, *, is_so: bool) -> None:
 def test_the_second_batch_is_not_taken_either_when_the_first_came_before_this_broker_had_the_partition(
     tmp_path: Path, judge: ScriptedWatermarks
 ) -> None:
-    """Clients hear of a new topic from another broker, and have several requests on their way."""
+    """Clients learn of a new topic from another broker, and have several requests in flight."""
     broker = Harness(tmp_path, watermarks=judge)
 
     def answered(sequence: int) -> int:
@@ -312,7 +312,7 @@ def test_too_few_replicas_in_sync_refuse_acks_all_before_anything_is_written_and
     assert partition.end_offset == 1
 
 
-# -- what consumers are told -----------------------------------------------------------------------------------------------------
+# -- what consumers get ----------------------------------------------------------------------------------------------------------
 
 
 def test_consumers_see_what_every_replica_has_flushed(broker: Harness, partition: Partition) -> None:
@@ -360,7 +360,7 @@ def test_a_question_for_the_latest_offset_is_answered_once_when_the_lead_is_lost
 def test_a_new_leader_tells_no_older_offset_than_the_one_before_it(
     broker: Harness, partition: Partition, version: int, code: int
 ) -> None:
-    """Its log ends at 2, and how much of that was visible it does not know."""
+    """Its log ends at 2, and it does not know how much of that was visible."""
     for _ in range(2):
         produce(broker, acks=1)
         broker.turn()

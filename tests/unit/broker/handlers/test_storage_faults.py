@@ -1,4 +1,4 @@
-"""What the disk does to us, as a producer or consumer sees it: a code, nothing lost, and on again when the disk is well."""
+"""Disk faults as producers and consumers see them: an error code, nothing lost, and service resumes once the disk works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL_SEGMENTS = LogConfig(segment_bytes=200)
 
 
 class RefusingFileSystem(FileSystem):
-    """Makes no new file while `refusal` is set: what running out of descriptors, space or quota does to a roll."""
+    """Creates no file while `refusal` is set, as a roll fails when descriptors, space or quota run out."""
 
     refusal = 0
 
@@ -70,13 +70,13 @@ def test_a_roll_that_is_refused_fails_the_producer_keeps_readers_and_heals_by_it
 
 
 def test_a_batch_whose_acknowledgement_was_lost_gets_its_offset_again_also_after_a_restart(tmp_path: Path) -> None:
-    """The broker dies between write and answer; the producer, which does not know, sends again to the next one."""
+    """The broker dies between write and answer; the producer cannot know, and retries after the restart."""
     raw = batch(b"one", b"two", producer_id=7, producer_epoch=0, base_sequence=0)
     first = Harness(tmp_path / "first")
     first.create("clicks")
     assert produce(first, bytearray(raw)) == (0, 0)
     assert produce(first, bytearray(raw)) == (0, 0)
-    shutil.copytree(tmp_path / "first", tmp_path / "second")  # what a kill leaves: nothing was closed or checkpointed
+    shutil.copytree(tmp_path / "first", tmp_path / "second")  # as after a kill: nothing was closed or checkpointed
     second = Harness(tmp_path / "second")
     assert produce(second, bytearray(raw)) == (0, 0)
     assert second.engine.partitions.get("clicks", 0).end_offset == 2
@@ -102,7 +102,7 @@ def test_offsets_beyond_the_end_before_the_start_and_deleted_are_out_of_range(br
 
 
 def test_who_waits_for_a_log_that_a_write_takes_offline_is_told_at_once(tmp_path: Path) -> None:
-    """A producer whose flush hangs, and a consumer whose fetch may wait for long."""
+    """A producer whose flush hangs, and a consumer whose fetch may wait for a minute."""
     disk = FailingDisk()
     broker = Harness(tmp_path, filesystem=disk)
     broker.create("clicks", logbus_acks_all_waits_for_flush="true")

@@ -1,4 +1,4 @@
-"""Topics are made, grown and deleted beside the loop: many with one write, all or nothing each, nothing left of what failed."""
+"""Topics are created, grown and deleted outside the loop: many with one write, each all or nothing, failures leave nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREATE = request_class(ApiKey.CREATE_TOPICS)
 
 
 class CountingDisk(FileSystem):
-    """Counts flushes, and refuses what `refused` names."""
+    """Counts flushes, and fails calls whose path contains `refused`."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -210,7 +210,7 @@ def test_a_deletion_that_the_disk_refuses_leaves_the_topics_as_they_were(broker:
 def test_what_a_crash_left_of_a_deleted_topic_goes_with_the_next_start_and_is_nobodys(
     broker: Harness, disk: CountingDisk, tmp_path: Path
 ) -> None:
-    """Here: a directory that cannot be renamed. The topic is gone; one made again of its name does not inherit its records."""
+    """Here, a directory that cannot be renamed. The topic is gone; a new one with its name does not inherit its records."""
     create_all(broker, wanted("a"), wanted("b"))
     for name in ("a", "b"):
         broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(name, 0): batch(b"old")}))
@@ -256,7 +256,7 @@ def test_deleting_the_records_of_many_partitions_takes_one_checkpoint(broker: Ha
 def test_a_full_disk_refuses_the_deletion_of_records_and_the_periodic_checkpoint_heals(
     broker: Harness, disk: CountingDisk
 ) -> None:
-    """Review: the checkpoint that failed here ended the process."""
+    """Found in review: the checkpoint that failed here ended the process."""
     create_all(broker, wanted("a"))
     broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("a", 0): batch(b"old", b"older")}))
     broker.flush()
@@ -275,7 +275,7 @@ def test_a_full_disk_refuses_the_deletion_of_records_and_the_periodic_checkpoint
 
 
 def _copied(directory: Path, broker: Harness) -> Path:
-    """The data directory as a crash now would leave it."""
+    """A copy of the data directory, as a crash would leave it now."""
     import shutil
 
     broker.settle()

@@ -1,4 +1,4 @@
-"""A topic that grows, partitions described in pages, and reassignments of which there are none."""
+"""A topic that grows, partitions described in pages, and an empty list of reassignments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def describe(broker: Harness, *names: str, limit: int = 2000, cursor: tuple[str,
 
 
 def pages(broker: Harness, *names: str, limit: int) -> list[list[tuple[str, int]]]:
-    """Follow the cursor to the end."""
+    """All pages, following the cursor to the end."""
     found, cursor = [], None
     while True:
         answer = describe(broker, *names, limit=limit, cursor=cursor)
@@ -89,7 +89,7 @@ def test_assignments_to_this_broker_are_taken_and_validate_only_adds_nothing(bro
 
 
 class FullAfter(FileSystem):
-    """A disk that takes so many new directories and no more."""
+    """A disk that has room for `directories_left` new directories."""
 
     directories_left = 1 << 30
 

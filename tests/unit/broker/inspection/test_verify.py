@@ -22,7 +22,7 @@ BATCHES = 60
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory as a stop in good order leaves it: one partition of several segments."""
+    """A data directory after a clean shutdown: one partition with several segments."""
     return stopped(tmp_path / "data")
 
 

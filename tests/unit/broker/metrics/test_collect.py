@@ -1,4 +1,4 @@
-"""What a scrape says, against what was done; and against what the docs promise."""
+"""What a scrape returns, compared with what was done and with what the docs promise."""
 
 from __future__ import annotations
 

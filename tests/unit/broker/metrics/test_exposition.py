@@ -1,4 +1,4 @@
-"""Whatever the values and labels, the text is one that a scraper accepts."""
+"""Whatever the values and labels, a scraper accepts the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection without a socket: bytes arrive in any pieces, answers leave in request order, back-pressure holds."""
+"""A connection without a socket: bytes arrive in pieces of any size, answers leave in request order, back-pressure works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def metadata_frame(correlation_id: int, body: bytes = b"") -> bytes:
 
 
 def produce_frame(correlation_id: int, body: bytes = b"", *, length: int | None = None) -> bytes:
-    """Version 8; `length` is what it says of itself, where that is more than is here."""
+    """Version 8; `length` replaces the frame's own length, to announce more bytes than there are."""
     content = b"\0\0\0\x08" + correlation_id.to_bytes(4, "big") + b"\0\0" + body
     return (len(content) if length is None else length).to_bytes(4, "big") + content
 
@@ -377,7 +377,7 @@ def test_requests_that_wait_do_not_keep_the_buffers_they_came_in() -> None:
     buffer = conn._buffer
     length = len(buffer)
     conn.give_back()
-    buffer.append(0)  # BufferError where a view is left
+    buffer.append(0)  # BufferError if a view is left
     assert len(buffer) == length + 1
 
 

@@ -1,4 +1,4 @@
-"""What leaves a connection: every byte once, in order, whatever the socket takes at a time."""
+"""A connection's output: every byte is sent once and in order, however much the socket takes at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> OpenFile:
 
 
 class Wire:
-    """A pair of sockets; the sender takes a few pages at a time where `sends_slowly`."""
+    """A pair of sockets; with `sends_slowly` the sender takes a few pages at a time."""
 
     def __init__(self) -> None:
         self.near, self.far = socket.socketpair()
@@ -100,7 +100,7 @@ def test_a_file_that_ends_early_is_noticed(file: OpenFile, wire: Wire, length: i
 
 
 def test_the_answer_that_clients_ask_for_by_default_leaves_in_one_turn(tmp_path: Path) -> None:
-    """What stands around a mebibyte of records must not leave some bytes of them to a turn of their own."""
+    """The headers around a mebibyte of records must not push its last bytes into another turn."""
     path = tmp_path / "log"
     path.write_bytes(bytes(1 << 20))
     output, sock = ScriptedOutput(), ScriptedSocket()

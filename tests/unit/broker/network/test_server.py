@@ -1,4 +1,4 @@
-"""The loop without sockets: whatever one peer does, or one step of a turn, the others are served and the loop goes on."""
+"""The loop without sockets: whatever one peer or one step of a turn does, the others are served and the loop continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def let_in(loop: Loop) -> Events:
 
 
 class Parking:
-    """Requests with an even number wait until they are told."""
+    """Requests with an even correlation id stay pending until the test completes them."""
 
     def __init__(self) -> None:
         self.parked: list[Pending] = []
@@ -53,7 +53,7 @@ def ask(loop: Loop, sock: ScriptedSocket, frame: bytes) -> Events:
     return loop.ready(sock)
 
 
-# -- reading stops, and the peer's end is seen -----------------------------------------------------------------------------------
+# -- reading stops, but the peer's close is noticed ------------------------------------------------------------------------------
 
 
 def test_behind_a_parked_request_only_the_peers_end_is_waited_for() -> None:
@@ -344,7 +344,7 @@ def test_a_sweep_goes_on_where_one_part_or_one_connection_fails(monkeypatch: pyt
     defects.clear()
 
 
-# -- who stays ---------------------------------------------------------------------------------------------------------------------
+# -- which connections stay ------------------------------------------------------------------------------------------------------
 
 
 def test_a_connection_without_a_request_is_closed_after_ten_seconds_and_one_that_asked_is_not() -> None:
@@ -391,7 +391,7 @@ def test_a_newcomer_takes_the_place_of_who_has_been_silent_longest() -> None:
 
 
 def crowded(loop: Loop, hosts: list[str]) -> tuple[list[ScriptedSocket], Callable[[], Events]]:
-    """A connection of each address, all of which ask something in the turn that is returned."""
+    """A connection from each address, and a turn in which all of them send a request."""
     socks = [loop.connect(host) for host in hosts]
     return socks, lambda: [event for sock in socks for event in ask(loop, sock, metadata_frame(1))]
 

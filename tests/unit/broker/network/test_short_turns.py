@@ -1,4 +1,4 @@
-"""A turn in which only the fast lane worked ends there; whatever else there is to do is done at its time all the same."""
+"""A turn in which only the fast lane worked ends early; all other work is still done when it is due."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CountingTurn:
 
 
 class Scene:
-    """A loop over a whole engine; each step says what is sent in a turn."""
+    """A loop over a whole engine; each step is what is sent in one turn."""
 
     def __init__(self, directory: Path) -> None:
         self.harness = Harness(directory)
@@ -164,7 +164,7 @@ def test_turns_of_fetches_that_the_lane_answers_are_short(scene: Scene) -> None:
 
 
 def test_a_fetch_that_the_lane_lets_wait_is_answered_at_its_time(scene: Scene) -> None:
-    """The loop must not sleep for as long as it was told before."""
+    """The loop must not sleep until the deadline that applied before."""
     asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
 
     def time() -> Events:
@@ -202,7 +202,7 @@ def test_a_fetch_that_the_lane_lets_wait_starts_the_flush_that_it_waits_for(scen
 
 
 def test_a_fetch_is_not_taken_before_requests_that_wait_for_their_answers(scene: Scene) -> None:
-    """Nor together with another: requests of a connection are answered in their order."""
+    """Nor together with another: the requests of a connection are answered in order."""
     fetch = fetch_of(offset=0, wait_ms=0)
     asks = scene.send(fetch, scene.reader)
     scene.run(asks, asks, scene.send(fetch + fetch, scene.reader), scene.send(USUAL + fetch, scene.reader))
@@ -224,7 +224,7 @@ class Reporting(ScriptedSocket):
 
 
 def test_a_flush_for_which_somebody_waits_begins_before_the_answer_leaves(scene: Scene) -> None:
-    """Who is answered is woken, and may take the processor. Where others have sent something, one flush is for all of it."""
+    """An answered client wakes up, and may take the CPU. If other clients have sent something too, one flush covers it all."""
     waits = scene.send(fetch_of(offset=8, wait_ms=60_000), scene.reader)
     sock = Reporting(scene.harness)
     scene.loop.connect(sock=sock)

@@ -1,4 +1,4 @@
-"""Compaction as the broker drives it: through the engine, slice by slice, beside produce and fetch."""
+"""Compaction as the broker drives it: through the engine, slice by slice, in parallel to produce and fetch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKOFF_MS = 15_000
 QUIET: dict[str, Any] = {
     "checkpoint_interval_ms": 1 << 40,
     "retention_check_interval_ms": 1 << 40,
-}  # the disk's calls are the cleaner's
+}  # so that only the cleaner uses the disk
 
 
 def keyed(*pairs: tuple[bytes | None, bytes | None], codec: int = 0) -> bytearray:
@@ -52,7 +52,7 @@ def records(broker: Harness, topic: str = "t") -> list[Record]:
 
 
 def clean(broker: Harness) -> None:
-    """Let the backoff pass; without time passing, each slice goes on to its end."""
+    """Let the backoff pass; a slice runs to its end, since the clock stands still meanwhile."""
     broker.flush()
     broker.clock.advance_ms(BACKOFF_MS)
     broker.settle()
@@ -132,8 +132,8 @@ def rest(broker: Harness, seconds: float) -> None:
 
 
 def test_whatever_the_disk_refuses_once_a_pass_is_tried_again_and_the_broker_goes_on(tmp_path: Path) -> None:
-    """Each call of the file system that a pass makes fails once: nothing is lost, the next pass does what is left, and a start
-    finds no file too many."""
+    """Each file system call of a pass fails once: nothing is lost, the next pass does what is left, and a restart finds no
+    leftover file."""
     first = Harness(tmp_path / "original")
     first.create("t", cleanup_policy="compact", segment_bytes="400", min_cleanable_dirty_ratio="0.01")
     fill(first, 12)  # less than the backoff, so the pass is still to come
@@ -150,7 +150,7 @@ def test_whatever_the_disk_refuses_once_a_pass_is_tried_again_and_the_broker_goe
             break
         rest(broker, REST_SECONDS_MIN)
         rest(broker, BACKOFF_MS / 1000)
-        broker.engine._checkpoint()  # tries again to write how far the log is compacted
+        broker.engine._checkpoint()  # retries writing how far the log is compacted
         broker.settle()
         assert broker.engine.health.troubles == {}
         assert {r.key: r for r in records(broker)} == expected

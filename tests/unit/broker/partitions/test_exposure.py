@@ -1,4 +1,4 @@
-"""Who waits until a record is safe, on one broker and among several; a scripted judge says what the replicas have."""
+"""Requests that wait until a record is safe, on one broker and in a cluster; a script says what the replicas have."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_losing_the_lead_tells_all_who_wait(broker: Harness, partition: Partitio
     exposure.when_replicated(partition, 1, lambda error: told.append(type(error)))
     broker.engine.partitions.follow(partition, leader=2, epoch=4)
     assert told == [NotLeaderOrFollower, NotLeaderOrFollower]
-    broker.flush()  # whatever comes of the flush that was asked for, nobody is told twice
+    broker.flush()  # whatever the requested flush results in, no callback is called twice
     assert len(told) == 2
 
 

@@ -1,4 +1,4 @@
-"""Flush before expose: when a flush starts, what it takes, who is told."""
+"""Flush before expose: when a flush starts, what it covers, which callbacks are called."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_waiter_beyond_the_flush_in_flight_gets_the_next_one(broker: Harness, 
 
 
 def waiting(broker: Harness, partition: Partition, told: list[int]) -> None:
-    """Another record, and somebody who waits for it."""
+    """Append another record, and a callback that waits for it."""
     append(broker, partition)
     offset = partition.end_offset
     broker.engine.context.exposure.when_visible(partition, offset, lambda error: told.append(offset))
@@ -163,7 +163,7 @@ def test_a_loop_sleeps_while_a_flush_takes_longer_than_the_interval_of_what_is_w
     broker: Harness, partition: Partition
 ) -> None:
     flusher = broker.engine.context.flusher
-    for _ in range(2):  # the second time, while the flush of the first is under way
+    for _ in range(2):  # the second while the flush of the first is in progress
         append(broker, partition)
         broker.clock.advance_ms(1_000)
         broker.turn()
@@ -333,7 +333,7 @@ def test_thousands_of_flushes_are_started_over_several_turns(broker: Harness) ->
 def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_offline(
     broker: Harness, partition: Partition, disk: Disk
 ) -> None:
-    """The first flush of a log brings its directory to the disk, which has to be opened for that."""
+    """The first flush of a log also syncs its directory, which has to be opened for that."""
     told: list[StorageError | None] = []
     append(broker, partition)
     disk.opens_nothing, disk.synced_directories = True, []
@@ -349,7 +349,7 @@ def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_
 
 
 def test_flushes_start_in_the_order_in_which_they_were_wanted(broker: Harness) -> None:
-    """And not in the order of addresses in memory: a history with the same seed is the same history."""
+    """And not in the order of memory addresses: the same seed must give the same history."""
     broker.create("wide", 50)
     order = [7 * index % 50 for index in range(50)]
     for index in order:

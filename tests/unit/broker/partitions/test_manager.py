@@ -22,7 +22,7 @@ def without_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_collector")
 def test_a_deleted_partition_is_free_at_once_without_a_search_for_circles(tmp_path: Path) -> None:
-    """A broker's partitions are taken out of the collector's sight, so a circle through one would never be freed."""
+    """A broker's partitions are hidden from the garbage collector, so a reference cycle through one would never be freed."""
     broker = Harness(tmp_path)
     broker.create("clicks", 2, cleanup_policy="compact")
     keyed = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0)

@@ -84,7 +84,7 @@ def test_a_failed_write_takes_the_whole_turn_back(tmp_path: Path) -> None:
     disk.writable_bytes = None
     assert partition.stage(validated(produced(9, 2, 2))) == Staged(2, False), "its producer may send it again"
     with pytest.raises(OutOfOrderSequence):
-        partition.stage(validated(produced(10, 1)))  # it was on its way when the first batch was refused
+        partition.stage(validated(produced(10, 1)))  # it was in flight when the first batch was refused
     assert partition.stage(validated(produced(10, 0))) == Staged(4, False), "a producer that never got through begins there"
     partition.write_staged()
     assert [record.offset for record in read_all(partition.log)] == list(range(5))

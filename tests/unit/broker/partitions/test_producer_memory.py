@@ -25,7 +25,7 @@ def open_partition(directory: Path, *, expiration_ms: int = 86_400_000, **config
 
 
 def send(partition: Partition, producer_id: int, sequence: int) -> int:
-    """One record; its offset."""
+    """Append one record, and return its offset."""
     staged = partition.stage(validated(produced(producer_id, sequence)))
     partition.write_staged()
     flush(partition.log)

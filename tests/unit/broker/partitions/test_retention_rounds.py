@@ -1,4 +1,4 @@
-"""Retention as the broker drives it: in slices between which others are served, and by a clock that may be set wrong."""
+"""Retention as the broker drives it: in slices with other work in between, and by a clock that may be wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(tmp_path: Path) -> Harness:
 
 
 def check_retention(broker: Harness) -> int:
-    """Let one check pass; where the log starts now."""
+    """Run one check, and return the log start offset."""
     broker.clock.advance_ms(CHECK_MS)
     broker.settle()
     broker.flush()
@@ -53,7 +53,7 @@ def test_a_topic_that_nobody_writes_to_becomes_empty_in_its_time(broker: Harness
 
 
 class SlowDisk(FileSystem):
-    """Renaming a file takes a millisecond, once there is a clock."""
+    """Renaming a file takes a millisecond, once `clock` is set."""
 
     clock: ManualClock | None = None
 
@@ -65,8 +65,8 @@ class SlowDisk(FileSystem):
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Harness:
-    """Segments of one batch that are too old: three partitions of `many` have five, the one of `long` has 21. The active ones of
-    them stay."""
+    """Segments of one batch, all expired: three partitions of `many` have five each, the one of `long` has 21. Active segments
+    are kept."""
     disk = SlowDisk()
     harness = Harness(tmp_path, filesystem=disk)
     harness.create("many", partitions=3, segment_bytes="100", retention_ms=str(DAY_MS))
@@ -83,7 +83,7 @@ def slow(tmp_path: Path) -> Harness:
 
 
 def starts(broker: Harness) -> list[int]:
-    """Where each log begins."""
+    """The log start offsets."""
     return [partition.log_start_offset for partition in broker.engine.partitions if not partition.topic.startswith("_")]
 
 

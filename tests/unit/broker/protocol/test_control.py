@@ -1,4 +1,4 @@
-"""What one small request may cost the loop: every list is counted before it is read, in every request that is offered."""
+"""What one small request may cost the loop: every list is counted before it is read, in every supported request."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_section_of_a_million_tags_is_refused() -> None:
         decode_request(ApiKey.METADATA, 12, memoryview(body))
 
 
-@pytest.mark.parametrize("version", [5, 6])  # the old encoding, and the flexible one, in which a longer one can be written
+@pytest.mark.parametrize("version", [5, 6])  # the old encoding, and the flexible one, which could hold a longer string
 def test_a_string_is_as_long_as_every_version_can_hold(version: int) -> None:
     kind = request_class(ApiKey.OFFSET_FETCH)
     body = encoded(kind(group_id="g" * 0x7FFF, topics=[]), version)
@@ -91,7 +91,7 @@ def test_a_longer_string_is_refused() -> None:
 @pytest.mark.parametrize("marker", [0x80, 0xFE, 0xFF])
 def test_any_negative_byte_in_place_of_a_struct_is_null(marker: int) -> None:
     body = bytearray(encoded(request_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)(topics=[], cursor=None), 0))
-    assert body[-2:] == b"\xff\0"  # null is written as -1; the tags after it
+    assert body[-2:] == b"\xff\0"  # null is written as -1; then the tags
     body[-2] = marker
     assert decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, memoryview(body)).cursor is None
 

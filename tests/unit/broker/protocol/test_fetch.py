@@ -1,4 +1,4 @@
-"""The hand-written fetch codec against another implementation (kio), for every version it offers."""
+"""The hand-written fetch codec compared with another implementation (kio), in every version it supports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def named(version: int, topic: uuid.UUID, name: str) -> dict[str, Any]:
 
 
 def key(version: int, topic: uuid.UUID, name: str) -> str | bytes:
-    """How our codec names it."""
+    """How our codec names a topic."""
     return topic.bytes if version >= 13 else name
 
 

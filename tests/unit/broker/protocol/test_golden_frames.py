@@ -1,4 +1,4 @@
-"""What today's clients really send is read, and what Apache Kafka answered comes out of our encoders byte for byte."""
+"""What current clients really send is read, and our encoders reproduce byte for byte what Apache Kafka answered."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_truncation_of_a_captured_request_is_refused_cleanly(pair: Capture
         except ProtocolError:
             continue
         accepted += 1
-    # The general codec ignores what is missing behind optional trailing fields; the hand-written ones accept nothing that is cut.
+    # The general codec accepts a request without its optional trailing fields; the hand-written ones accept nothing truncated.
     assert accepted == 0 or pair.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)
 
 
@@ -94,7 +94,7 @@ def test_a_captured_request_that_comes_byte_by_byte_is_answered_in_its_own_versi
     )
     while sock.incoming:
         connection.receive(0.0)
-    for _ in range(5):  # waiting fetches, joining members
+    for _ in range(5):  # lets waiting fetches and joins end
         broker.settle()
         broker.clock.advance_ms(60_000)
     broker.settle()

@@ -1,4 +1,4 @@
-"""The hand-written produce codec against another implementation (kio), for every version it offers."""
+"""The hand-written produce codec compared with another implementation (kio), in every version it supports."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_response_reads_back_in_another_implementation(version: int) -> None:
 
 
 def body_with(version: int, topics: int, partitions: int, *, name: bytes = b"topic", rest: bytes = b"") -> bytes:
-    """The beginning of a request that names so many topics, and so many partitions in the first; then `rest`."""
+    """The start of a request that announces `topics` topics, with `partitions` partitions in the first; then `rest`."""
     if version >= 9:
         counts = write_uvarint(topics + 1), write_uvarint(len(name) + 1) + name + write_uvarint(partitions + 1)
         return b"\0" + b"\0\x01\0\0\0\0" + b"".join(counts) + rest
@@ -110,7 +110,7 @@ def test_as_many_partitions_as_the_limit_pass_and_one_more_in_the_next_topic_doe
 
 
 def test_a_negative_count_does_not_make_room_for_others() -> None:
-    version = 8  # flexible counts are never below zero
+    version = 8  # flexible versions have no negative counts
     negative = b"\0\x01x" + (2**32 - 5000).to_bytes(4, "big")
     rest = empty_partitions(version, PARTITIONS_MAX) + negative + b"\0\x01y\0\0\0\x01" + empty_partitions(version, 1)
     with pytest.raises(ProtocolError, match="accepted: 10000"):

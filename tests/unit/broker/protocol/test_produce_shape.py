@@ -1,4 +1,4 @@
-"""What a usual Produce request always has, and the answers to it: those of the ordinary encoder, byte for byte."""
+"""The constant parts of a typical Produce request, and its answers: byte for byte those of the ordinary encoder."""
 
 from __future__ import annotations
 

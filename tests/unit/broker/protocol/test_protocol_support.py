@@ -1,4 +1,4 @@
-"""docs/protocol-support.md says what broker/protocol/api.py offers, no more and no less."""
+"""docs/protocol-support.md lists what broker/protocol/api.py supports, no more and no less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica's Fetch against another implementation (kio), against our own decoder for consumers, and against itself."""
+"""A replica's Fetch compared with another implementation (kio), with our own decoder for consumers, and with itself."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def of_kio(entity: type[Any], message: Any) -> bytes:
 
 
 def kio_fetch() -> Any:
-    """FETCH, without what is our own, in kio's words."""
+    """FETCH without our own tags, as a kio object."""
 
     def parts(topic: uuid.UUID) -> tuple[Any, ...]:
         return tuple(
@@ -129,7 +129,7 @@ def test_a_request_reads_as_it_was_written() -> None:
 
 def test_a_request_costs_eleven_bytes_for_each_flushed_offset_and_no_other() -> None:
     numbered = sum(part.flushed_offset != NO_OFFSET for part in FETCH.partitions)
-    # A section of tags takes one byte without any; ours takes number (2), size (1) and the offset (8) besides.
+    # An empty tag section takes one byte; our tag adds its number (2), its size (1) and the offset (8).
     assert len(encode_replica_fetch(FETCH)) - len(encode_replica_fetch(without_own_tags(FETCH))) == 11 * numbered
 
 

@@ -1,4 +1,4 @@
-"""The contract with the package that carries Kafka's message descriptions."""
+"""What we rely on in the package that contains Kafka's message definitions."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ def test_what_is_left_keeps_offsets_timestamps_headers_and_the_batchs_place(code
     assert (header.base_offset, header.last_offset, header.record_count) == (100, 102, 1)
     assert header[9:12] == before[9:12], "the producer's fields"
     assert (header.compression, header.max_timestamp) == (codec, NOW_MS + 1)
-    validated(bytearray(rebased(left)))  # checksum, length and counts hold
+    validated(bytearray(rebased(left)))  # checksum, length and counts are valid
 
 
 def rebased(batch: bytes) -> bytes:
-    """As a producer would send it: what validation accepts."""
+    """The batch as a producer would send it, which is what validation accepts."""
     header = read_header(batch)
     records = [NewRecord(timestamp=r.timestamp, key=r.key, value=r.value) for r in read_records(batch)]
     assert header.size == len(batch)
@@ -87,7 +87,7 @@ def test_a_record_without_a_key_has_none_that_could_be_asked_for() -> None:
 
 @pytest.mark.parametrize("base", [-(1 << 63), (1 << 63) - 1])
 def test_timestamps_that_leave_64_bits_wrap_as_they_do_for_every_client(base: int) -> None:
-    """A producer may write any difference, and may have done so before the topic was compacted."""
+    """A producer may write any delta, and may have done so before the topic was compacted."""
     rows = [NewRecord(timestamp=NOW_MS, key=b"a"), NewRecord(timestamp=NOW_MS + 500, key=b"b", value=b"v")]
     batch = bytes(altered(build_batch(rows), base_timestamp=base))
     stamps = [record.timestamp for record in read_records(batch)]
@@ -108,7 +108,7 @@ def test_tombstones_that_may_never_go_get_the_last_horizon_there_is() -> None:
 
 
 def test_what_compaction_does_not_need_is_copied_as_it_is() -> None:
-    """A header whose name is not UTF-8 is the consumers' business."""
+    """A header whose name is not UTF-8 is left to the consumers."""
     batch = altered(bytearray(batch_of((b"a", None), (b"b", b"1")).replace(b"\x02h\x02x", b"\x02\xff\x02x")))
     left = compacted(bytes(batch), only(100))
     assert read_header(left).record_count == 1

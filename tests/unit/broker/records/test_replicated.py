@@ -9,7 +9,7 @@ from tests.support.batches import plain_batch, stamped
 
 
 def sent(*places: tuple[int, int], count: int = 5) -> bytearray:
-    """Batches at these offsets and of these leader epochs, as a leader's answer holds them."""
+    """Batches with these offsets and leader epochs, as a leader's answer contains them."""
     data = bytearray()
     for base_offset, epoch in places:
         view, _ = stamped(plain_batch(count), base_offset, epoch)

@@ -171,7 +171,7 @@ def test_more_records_than_any_stream_may_hold_are_refused() -> None:
 
 @pytest.mark.parametrize("codec", range(1, 5))
 def test_a_bomb_is_not_inflated_for_a_timestamp(codec: int) -> None:
-    """The loop looks into a batch only where its largest timestamp is missing, and then not far."""
+    """The loop decompresses a batch only if its largest timestamp is missing, and then only up to a limit."""
     bomb = build_batch([NewRecord(timestamp=NOW_MS, value=bytes(1 << 20))] * 20, codec=codec)
     assert check(bomb, message_bytes_max=8 << 20).header.record_count == 20
     with pytest.raises(CorruptMessage, match="within"):
@@ -251,7 +251,7 @@ def test_a_truncated_record_at_any_place_is_refused_by_name() -> None:
 
 
 def test_a_compacted_topic_refuses_a_batch_that_grows_too_large_for_good() -> None:
-    """CORRUPT_MESSAGE would be sent again, in vain."""
+    """After CORRUPT_MESSAGE the producer would retry, in vain."""
     rows = [NewRecord(timestamp=NOW_MS, key=b"k", value=bytes(INSPECTED_BYTES_MAX))]
     batch = validate_new_batch(memoryview(build_batch(rows, codec=ZSTD)), message_bytes_max=1 << 20, now_ms=NOW_MS)
     with pytest.raises(InvalidRecord, match="a compacted topic takes batches of"):

@@ -1,4 +1,4 @@
-"""Who may acknowledge what nobody else has written yet."""
+"""Which leader may acknowledge what no other replica has written yet."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_whoever_may_have_joined_by_now_has_to_follow_too() -> None:
 
 
 class Asked:
-    """A store that only records what it is asked, so that a test gives the answers."""
+    """A store that only records the commits, so that the test can give the answers."""
 
     def __init__(self) -> None:
         self.questions: list[tuple[Sequence[Operation], Callable[[Outcome], None]]] = []

@@ -1,4 +1,4 @@
-"""DeleteRecords where there are other replicas: answered when every one in sync has deleted what was asked for."""
+"""DeleteRecords with other replicas: answered once every in-sync replica has deleted the records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_MS = 1_000
 
 
 class Deleting:
-    """A broker that leads one partition of three replicas, with four records that everybody has."""
+    """A broker that leads one partition of three replicas, with four records that all of them have."""
 
     def __init__(self, directory: Path) -> None:
         self.scene = Scene(directory / "clicks-0", STATE)
@@ -66,7 +66,7 @@ class Deleting:
         return answer
 
     def result(self, answer: Pending) -> tuple[int, int]:
-        """Low watermark and error."""
+        """Low watermark and error code."""
         response: Any = response_class(ApiKey.DELETE_RECORDS).decode(self.broker.bytes_of(answer), version=2)
         (topic,) = response.topics
         (row,) = topic.partitions

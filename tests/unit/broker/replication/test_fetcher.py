@@ -1,4 +1,4 @@
-"""What a follower asks of its leader, and what it does with the answers: real logs, and a leader whose words the test chooses."""
+"""What a follower requests from its leader, and what it does with the answers: real logs, and a leader that the test scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def scene(tmp_path: Path) -> FollowerScene:
 
 
 def following(scene: FollowerScene, *indexes: int) -> None:
-    """Partitions are followed, the session is open, and a request waits at the leader."""
+    """Follow the partitions, with an open session and a request that waits at the leader."""
     for index in indexes or (0,):
         scene.follow(index)
     scene.reach()
@@ -28,7 +28,7 @@ def following(scene: FollowerScene, *indexes: int) -> None:
 
 
 def positions(scene: FollowerScene) -> list[tuple[int, int, int]]:
-    """Index, fetch offset and last epoch of all that the newest request names."""
+    """Index, fetch offset and last epoch of every partition in the newest request."""
     return [(part.partition_index, part.fetch_offset, part.last_fetched_epoch) for part in scene.named()]
 
 
@@ -323,7 +323,7 @@ def test_a_large_answer_is_stored_in_slices(scene: FollowerScene) -> None:
     assert scene.replicas[1].end_offset == 1
 
 
-# -- answers to questions that nobody asks any more ------------------------------------------------------------------------------
+# -- answers to outdated requests ------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_of_an_earlier_epoch_is_not_used(scene: FollowerScene) -> None:
@@ -377,7 +377,7 @@ def test_records_and_a_flush_that_crossed_are_stored(scene: FollowerScene) -> No
     assert scene.replicas[0].end_offset == 5, "the flush said nothing about the position"
 
 
-# -- cutting ---------------------------------------------------------------------------------------------------------------------
+# -- truncation ------------------------------------------------------------------------------------------------------------------
 
 
 def with_records(scene: FollowerScene, *counts: int, epoch: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A leader gives the lead to another once that one has everything."""
+"""A leader hands leadership over to another broker once that one has everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer has sent, as its next leader remembers it: of the last five batches none is stored twice, and none is left out."""
+"""What the next leader remembers of a producer: of its last five batches none is stored twice, and none is left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.replica_pair import BOTH, TOPIC_ID, PairedBroker
 
 PRODUCER = 7
-COUNT = 2  # records of a batch
+COUNT = 2  # records per batch
 
 
 class Pair:
@@ -35,7 +35,7 @@ class Pair:
         return self.brokers[leader].partitions[0]
 
     def send(self, leader: int, sequence: int, *, epoch: int = 0) -> Staged:
-        """One batch to a broker that leads, written where it is new."""
+        """Send one batch to the leader, which writes it if it is new."""
         broker = self.brokers[leader]
         partition = broker.partitions[0]
         staged = partition.stage(validated(produced(PRODUCER, sequence, COUNT, epoch=epoch), now_ms=self.clock.now_ms()))
@@ -46,7 +46,7 @@ class Pair:
         return staged
 
     def exchange(self) -> None:
-        """Until both have the same, on their disks."""
+        """Run until both have the same records on their disks."""
         for _ in range(10):
             self.clock.advance_ms(50)
             for broker in self.brokers:
@@ -87,7 +87,7 @@ def test_a_new_leader_knows_the_last_batches_of_a_producer(pair: Pair) -> None:
 
 
 def test_a_batch_that_only_the_old_leader_had_is_taken_by_the_new_one_and_once(pair: Pair) -> None:
-    """It was never acknowledged by all. The old leader gives it up, and what it remembers of it."""
+    """It was never acknowledged by all replicas. The old leader truncates it, and forgets the sequence numbers it had."""
     pair.send(0, 0)
     pair.exchange()
     pair.brokers[1].link.lose()

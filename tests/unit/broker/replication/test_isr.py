@@ -1,4 +1,4 @@
-"""Changes of the in-sync set: what is proposed, and what becomes of it over a simulated ZooKeeper."""
+"""Changes of the in-sync set: what is proposed, and the outcome over a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATE = PartitionState(leader=ME, leader_epoch=1, isr=(0, 1), version=0)
 
 
 class NoLog:
-    """Nothing here reads a log."""
+    """No test here reads a log."""
 
 
 def led_partition(index: int = 0, state: PartitionState = STATE, *, insync_min: int = 1) -> Led:
@@ -133,7 +133,7 @@ def test_where_nothing_should_change_nothing_is_proposed() -> None:
     assert propose_isr(led_partition(state=eligible, insync_min=2).progress, NOBODY_LEAVES, anybody) is None
 
 
-# What becomes of it
+# The outcome
 
 
 class Quiet:
@@ -174,7 +174,7 @@ class Scene:
         return outcomes[0]
 
     def offer(self, led: Led, incarnation: int = 1) -> None:
-        """That broker 2 joins."""
+        """Propose that broker 2 joins."""
         led.progress.fetched(2, incarnation, 10, 10, self.timeline.now)
         proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
         assert proposal is not None
@@ -194,7 +194,7 @@ class Scene:
         self.proposals.learnt(led)
 
     def overtake(self, led: Led, isr: tuple[int, ...] = (0, 1)) -> None:
-        """Somebody else writes the state."""
+        """Another broker writes the state."""
         data = encode_state(replace(STATE, isr=isr))
         self.commit([Set(path=state_path("clicks", led.index), data=data, version=-1)])
 
@@ -267,7 +267,7 @@ def test_a_broker_that_was_restarted_does_not_slip_into_the_set() -> None:
 
 
 class LosingAnswers:
-    """Stands between the proposals and their store: the next answers are lost, before or after the commit."""
+    """Sits between the proposals and their store: the next answers are lost, before or after the commit."""
 
     def __init__(self, scene: Scene) -> None:
         self._store = scene.store

@@ -1,4 +1,4 @@
-"""A leader as a whole: a real partition and its exposure, followers in bytes, a simulated ZooKeeper."""
+"""A whole leader: a real partition and its exposure, followers that send bytes, a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMITS = LeaderLimits()
 
 
 class Scene:
-    """Broker 0 leads one partition of three replicas; what is stored in ZooKeeper is learnt when a test says so."""
+    """Broker 0 leads one partition of three replicas; it learns what is stored in ZooKeeper when a test calls `learn`."""
 
     def __init__(self, directory: Path, state: PartitionState) -> None:
         self.timeline = Timeline()
@@ -61,7 +61,7 @@ class Scene:
         self.partition = Partition("clicks", 0, UUID(bytes=TOPIC_ID), open_log(directory))
         self.partition.become_leader(state.leader_epoch)
         self.leader.lead(self.partition, state, REPLICAS, 2)
-        self.server = self.leader.server  # as the followers know it
+        self.server = self.leader.server  # what the followers talk to
 
     @property
     def now(self) -> float:
@@ -89,7 +89,7 @@ class Scene:
         return self.leader.flushed(self.partition)
 
     def run(self, seconds: float) -> None:
-        """Turns of the loop, and time."""
+        """Let time pass, with turns of the loop."""
         end = self.now + seconds
         while self.now < end:
             self.leader.work(self.now)
@@ -159,7 +159,7 @@ def test_a_member_that_does_not_keep_up_leaves_after_the_lag(scene: Scene) -> No
 
 @pytest.fixture
 def short(tmp_path: Path) -> Scene:
-    """Only the leader is in sync, and broker 1 eligible."""
+    """Only the leader is in sync; broker 1 is eligible."""
     return Scene(tmp_path / "clicks-0", replace(STATE, isr=(0,), eligible=(1,)))
 
 
@@ -184,7 +184,7 @@ def test_a_follower_that_was_idle_joins_when_it_is_registered(short: Scene) -> N
 
 
 def test_a_replica_that_gives_the_partition_up_does_not_join_however_much_it_had(short: Scene) -> None:
-    """Its disk has failed, and it has taken itself out of the set: the leader took it in again, some hundred times a second."""
+    """Its disk has failed, and it has left the set. The leader used to add it again, some hundred times a second."""
     follower = Follower(short, 1)
     follower.send(asks(0))
     follower.send(forgotten=[(TOPIC_ID, 0)])
@@ -241,7 +241,7 @@ def test_a_leader_that_was_stopped_takes_no_records_until_it_is_confirmed(scene:
         follower.send(asks(0))
         follower.send()
     assert scene.leader.takes_records(scene.partition)
-    scene.timeline.run(10)  # and nothing of it runs
+    scene.timeline.run(10)  # while the leader does not run
     for follower in followers:
         follower.send()
     assert not scene.leader.takes_records(scene.partition), "what comes now may have been sent long ago"

@@ -1,4 +1,4 @@
-"""A broker that is being stopped: for what it waits, and from which sets it takes itself out."""
+"""A broker in a controlled shutdown: what it waits for, and which in-sync sets it leaves."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scene:
         self.leaving.work(self.clock.monotonic())
 
     def written(self, index: int = 0) -> PartitionState:
-        """What the last transaction makes of a partition."""
+        """The state of a partition that the last transaction writes."""
         (data,) = (one.data for one in self.commits[-1] if getattr(one, "path", "") == state_path("t", index))
         return decode_state(data, 7)
 
@@ -89,7 +89,7 @@ def test_it_does_not_wait_for_brokers_that_leave_as_well() -> None:
 
 @pytest.mark.parametrize("leader", [3, NO_LEADER])
 def test_it_stays_in_a_set_whose_leader_is_dead(leader: int) -> None:
-    """What would be left of the set may never come back."""
+    """The remaining members of the set may never come back."""
     scene = Scene(image(state(leader, (1, 3)), brokers=(1, 2)))
     scene.announced(None)
     scene.work()

@@ -1,4 +1,4 @@
-"""Logs are opened and made beside the loop; the directory is scripted."""
+"""Logs are opened and created outside the loop; the directory is scripted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPIC = Topic(name="clicks", topic_id=UUID(int=7), partition_count=3)
 
 
 class Disk:
-    """A data directory in memory: directories with their topic's id."""
+    """A data directory in memory: directories with their topic ids."""
 
     def __init__(self) -> None:
         self.there: dict[Path, UUID | None] = {}
@@ -115,7 +115,7 @@ def test_one_log_that_cannot_be_read_does_not_keep_others_from_being_opened(scen
 def test_a_log_is_renamed_and_kept_so_before_its_files_go(scene: Scene) -> None:
     scene.disk.there[Path("clicks-0")] = TOPIC.topic_id
     scene.logs.remove("clicks", 0)
-    scene.logs.remove("clicks", 1)  # it was never made
+    scene.logs.remove("clicks", 1)  # it was never created
     scene.helpers.run()
     scene.helpers.drain()
     scene.helpers.run()

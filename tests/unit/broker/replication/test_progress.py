@@ -1,4 +1,4 @@
-"""What is safe, who may join and who must leave: the rules of one led partition, one by one."""
+"""What is safe, which brokers may join and which must leave: the rules of one led partition, one by one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_replicated_is_the_least_written_and_visible_the_least_flushed() -> None
 
 
 def test_nobody_joins_without_what_the_leader_had_flushed_when_it_began() -> None:
-    """An earlier leader may have shown up to there, though this one had learnt only of 80."""
+    """An earlier leader may have exposed records up to there, though this one had only learnt of 80."""
     progress = leading(replace(STATE, isr=(0,)), insync_min=1, end=100, flushed=90, visible=80)
     assert progress.wanted_offset == 90, "or it would have to wait for its own interval"
     progress.fetched(1, 1, 100, 89, 0.1)
@@ -210,7 +210,7 @@ def test_who_keeps_up_without_ever_having_the_very_end_stays() -> None:
     progress.fetched(2, 1, 100, 100, 0.0)
     for second in range(1, 60):
         progress.written(100 + 10 * second, float(second))
-        # What was the end at the fetch before is all that it has at this one.
+        # At each fetch it has only what was the log end at the previous one.
         progress.fetched(1, 1, 100 + 10 * (second - 1), 0, second + 0.5)
     assert departures(progress, 60.0) == Departures(behind=(2,))
 
@@ -252,7 +252,7 @@ def test_each_flush_that_is_waited_for_has_its_own_time() -> None:
 
 
 def test_who_has_left_for_being_late_joins_once_it_keeps_up() -> None:
-    """Nothing moves without it, so it has all that is safe, however late it is."""
+    """Nothing becomes safe without it, so it has everything that is, however late it is: that is not enough to rejoin."""
     progress = leading(end=100, flushed=100, visible=80)
     progress.fetched(2, 1, 100, 100, 0.1)
     progress.fetched(1, 1, 100, 100, 0.1)

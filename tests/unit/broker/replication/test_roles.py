@@ -1,4 +1,4 @@
-"""Which logs a broker opens, makes and gives up by the image; the manager, the disk and the sides of replication are scripted."""
+"""Which logs a broker opens, creates and gives up according to the image; manager, disk and replication are scripted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ME, OTHER = 1, 2
 
 
 class ScriptedLogs:
-    """Implements what roles use of `LocalLogs`; openings wait for the test."""
+    """Implements what roles use of `LocalLogs`; the test completes each opening."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Place, Callable[[Opened], None], bool]] = []
@@ -132,7 +132,7 @@ def topic(
 
 
 def test_a_log_that_is_missing_is_made_only_when_it_has_been_said_that_it_was(scene: Scene) -> None:
-    """A process that made it and then died would leave an empty log, for which the next process would vouch."""
+    """A process that created it and then died would leave an empty log, for which the next process would vouch."""
     scene.roles.open()
     scene.see(topic())
     assert [may_make for _, _, may_make in scene.logs.asked] == [False]
@@ -152,7 +152,7 @@ def test_a_log_that_is_missing_is_made_only_when_it_has_been_said_that_it_was(sc
 
 
 def test_a_log_that_is_lost_is_not_made_before_somebody_is_elected(scene: Scene) -> None:
-    """An empty one would be there at the next start, which would say that the log is found again, and lead."""
+    """The next start would find the empty log, report that the log is back, and lead."""
     lost = {"leader": -1, "epoch": 1, "isr": (ME,), "is_lost": True}
     scene.roles.open()
     scene.see(topic(**lost))

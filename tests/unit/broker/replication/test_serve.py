@@ -1,4 +1,4 @@
-"""What a leader answers its followers, with real logs and real bytes."""
+"""What a leader answers its followers, with real logs and encoded requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def scene(tmp_path: Path) -> LeaderScene:
 
 
 def offsets(records: memoryview) -> list[int]:
-    """Of the records of all whole batches."""
+    """The offsets of the records in all complete batches."""
     found: list[int] = []
     position = 0
     while len(records) - position >= BATCH_HEADER_BYTES:
@@ -34,7 +34,7 @@ def offsets(records: memoryview) -> list[int]:
 
 
 def only(follower: Follower) -> tuple[int, list[int]]:
-    """Error and offsets of the only partition in the newest answer."""
+    """Error code and offsets of the only partition in the newest answer."""
     (row,) = follower.last().partitions
     return row.error, offsets(row.records)
 
@@ -121,7 +121,7 @@ def test_a_newer_fetch_releases_the_waiting_one_with_what_it_made_visible(scene:
 
 
 def test_what_a_newer_fetch_names_for_the_first_time_is_not_in_the_released_answer(scene: LeaderScene) -> None:
-    """The follower would not know what to make of it, and the news would be lost."""
+    """The follower could not use it, and the update would be lost."""
     known, new = scene.lead(0), scene.lead(1, visible=0)
     scene.append(new, 3)
     scene.flush(new)
@@ -140,7 +140,7 @@ def test_what_a_newer_fetch_names_for_the_first_time_is_not_in_the_released_answ
 
 
 def test_records_that_come_with_a_newer_fetch_are_its_own(scene: LeaderScene) -> None:
-    """Those that were written in the same turn are not sent twice, nor with the answer to a request that did not ask for them."""
+    """Records written in the same turn are not sent twice, nor with the answer to a request that did not ask for them."""
     led = scene.lead()
     follower = Follower(scene)
     follower.send(wants(0, 0))
@@ -384,7 +384,7 @@ def test_records_that_are_on_their_way_are_not_sent_twice(scene: LeaderScene) ->
     scene.append(led, 3)
     scene.turn_ends()
     assert only(follower) == (0, [0, 1, 2])
-    follower.send(wants(0, 0, flushed=0))  # its flush had ended; the answer had not yet arrived
+    follower.send(wants(0, 0, flushed=0))  # its flush had completed before the answer arrived
     scene.append(led, 2)
     scene.turn_ends()
     assert len(follower.answers) == 2
@@ -455,7 +455,7 @@ def test_a_batch_larger_than_the_limits_is_sent_where_it_is_the_first(tmp_path: 
     assert [row.partition_index for row in follower.last().partitions if len(row.records)] == [1]
 
 
-# Who is there
+# Which followers are alive
 
 
 def test_a_follower_whose_connection_is_closed_is_gone_until_it_fetches_again(scene: LeaderScene) -> None:
@@ -486,7 +486,7 @@ def test_a_request_says_that_its_sender_was_alive_when_it_was_given_the_last_ans
     follower.send(wants(0, 0))  # 0, answered at 100
     assert scene.server.alive_at(1, led) == -float("inf")
     scene.now = 110.0
-    follower.send()  # 1 knows the session's id: sent after the answer to 0
+    follower.send()  # 1 carries the session id: sent after the answer to 0
     assert scene.server.alive_at(1, led) == 100.0
     scene.now = 120.0
     follower.send()  # 2 may have been sent before the answer to 1, which is given only now
@@ -504,7 +504,7 @@ def test_a_fetch_that_lay_in_the_socket_while_the_leader_was_stopped_is_no_news(
     scene.now = 101.0
     scene.server.expire(scene.now)
     follower.send()
-    scene.now = 200.0  # both had been on their way
+    scene.now = 200.0  # both had been in flight
     follower.send()
     assert scene.server.alive_at(1, led) == 101.0
 

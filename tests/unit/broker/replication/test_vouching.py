@@ -1,4 +1,4 @@
-"""What a broker that starts says of the partitions of which it was counted among those that have everything."""
+"""What a starting broker changes in the state of partitions for which it is listed as in sync or eligible."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.support.logs import FailingDisk, files_with, flush, located_bytes, op
 
 
 def sent(*places: tuple[int, int]) -> memoryview:
-    """Batches of five records at these offsets and of these epochs."""
+    """Batches of five records with these offsets and epochs."""
     return memoryview(b"".join(bytes(stamped(plain_batch(5), base_offset, epoch)[0]) for base_offset, epoch in places))
 
 

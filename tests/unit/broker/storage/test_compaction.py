@@ -111,8 +111,8 @@ def test_a_map_that_is_full_ends_the_pass_early_and_the_next_goes_on(tmp_path: P
 
 
 def test_a_tombstone_behind_the_map_is_not_touched_and_brings_no_deleted_key_back(tmp_path: Path) -> None:
-    """The map of each pass is full before it comes to the tombstone, with more than the tombstone's time between the two. The
-    value before it is not in the second map, so it stays: so must the tombstone."""
+    """In each pass the map is full before the tombstone is reached, and more than the delete retention lies between the passes.
+    The second map does not contain the key, so the old value stays: so must the tombstone."""
     log = open_log(tmp_path, **{**SETTINGS, "segment_bytes": 100_000, "delete_retention_ms": DAY_MS})
     put(log, (b"K", b"secret"))
     for number in range(300):
@@ -261,7 +261,7 @@ def test_a_search_by_time_that_meets_an_exchange_finds_what_there_is_and_fails_n
 
 
 def test_a_topic_made_again_during_a_pass_over_the_old_one_keeps_its_files(tmp_path: Path) -> None:
-    """The helper that rewrites the old one's segments knows its directory, not its name."""
+    """The helper thread that rewrites the old topic's segments works in its pinned directory, not by name."""
     stop = 0
     while True:
         directory = tmp_path / str(stop)
@@ -273,7 +273,7 @@ def test_a_topic_made_again_during_a_pass_over_the_old_one_keeps_its_files(tmp_p
         directory.rename(tmp_path / f"{stop}-delete")
         again = filled(directory, count=12)
         files = {path.name: path.read_bytes() for path in directory.iterdir()}
-        with suppress(StorageError):  # it reads by name, and finds what does not fit
+        with suppress(StorageError):  # segments are read by name, and the new ones do not match
             for _ in steps:
                 pass
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == files
@@ -309,7 +309,7 @@ class Crash(BaseException):
 
 
 class CrashingDisk(FileSystem):
-    """Ends the process, so to say, before the call number `calls_left`."""
+    """Simulates a crash after `calls_left` more calls."""
 
     def __init__(self, calls_left: int) -> None:
         self.calls_left = calls_left
@@ -363,8 +363,8 @@ def test_a_disk_that_refuses_leaves_the_log_as_it_was(tmp_path: Path, call: str)
 
 
 def test_a_consumer_is_led_past_segments_of_which_only_an_empty_batch_is_left(tmp_path: Path) -> None:
-    """librdkafka takes several answers of an empty batch alone for a record that is larger than its fetches."""
-    log = filled(tmp_path, count=30, keys=1, segment_bytes=100)  # each record has a segment of its own
+    """librdkafka takes several answers with nothing but an empty batch for a record that is larger than its fetches."""
+    log = filled(tmp_path, count=30, keys=1, segment_bytes=100)  # one segment per record
     compact(log)
     assert [one.size for one in log.segments].count(61) > 5
     newest = content(log)[0][0]

@@ -12,7 +12,7 @@ from tests.support.logs import FailingDisk, append, files_with, flush, located_b
 
 
 class RecordingDisk(FailingDisk):
-    """Remembers which files were flushed."""
+    """Records which files were flushed."""
 
     def __init__(self) -> None:
         super().__init__()

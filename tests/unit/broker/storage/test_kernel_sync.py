@@ -1,4 +1,4 @@
-"""The kernel flushes by itself: asked, waited for, refused, failed."""
+"""Asynchronous flushes by the kernel: submitted, waited for, refused, failed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_one_who_raises_takes_no_result_of_another_along(kernel: KernelSync, fil
 
 
 class Context:
-    """Holds more finished requests than it tells of at once."""
+    """Has more finished requests than it returns from one call."""
 
     def __init__(self, *told: int) -> None:
         self.told = list(told)

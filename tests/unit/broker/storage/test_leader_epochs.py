@@ -14,7 +14,7 @@ from tests.support.logs import FailingDisk, flush, open_log, open_segments
 
 
 def write(log: PartitionLog, batches: int = 1) -> None:
-    """Batches of five records, stamped with the log's epoch."""
+    """Append batches of five records, stamped with the log's epoch."""
     for _ in range(batches):
         view, header = stamped(plain_batch(5), log.end_offset, log.epochs.current)
         log.append([view], [header])

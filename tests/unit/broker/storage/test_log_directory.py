@@ -43,7 +43,7 @@ def test_a_new_directory_is_made_for_the_owner_alone_and_keeps_its_cluster(tmp_p
 
 
 def test_a_power_cut_does_not_take_a_new_directory_away(tmp_path: Path) -> None:
-    """Everything in it was flushed; its name, and those of its new parents, have to be, too."""
+    """Everything in it was flushed; its own name and those of its new parents have to be flushed too."""
     disk = SimDisk()
     path = disk.root / "var" / "lib" / "data"
     directory = opened(path, filesystem=disk)

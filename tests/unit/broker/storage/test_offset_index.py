@@ -41,7 +41,7 @@ def test_entries_have_the_bytes_that_apache_kafka_writes() -> None:
 
 @pytest.mark.parametrize("kind", ["even", "dense", "uneven"])
 def test_floor_finds_what_looking_at_every_entry_finds(kind: str) -> None:
-    """It guesses where an entry lies by its offset; offsets may lie in any way."""
+    """It guesses an entry's position from its offset; offsets may be distributed in any way."""
     chance = random.Random(kind)
     for _ in range(60):
         index, offsets = OffsetIndex(), [chance.choice((0, 5, 100_000))]

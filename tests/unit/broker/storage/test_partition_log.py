@@ -39,7 +39,7 @@ def test_one_append_is_one_write_call(tmp_path: Path) -> None:
             return super().write_some(*arguments)  # type: ignore[arg-type]
 
     log = open_log(tmp_path, filesystem=Counting())
-    append(log, plain_batch())  # the first of an epoch writes the epoch down
+    append(log, plain_batch())  # the first batch of an epoch also writes the epoch
     Counting.writes = 0
     append(log, *[plain_batch() for _ in range(50)])
     assert Counting.writes == 1

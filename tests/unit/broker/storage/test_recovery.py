@@ -112,7 +112,7 @@ def test_recovery_flushes_what_it_keeps_before_anybody_sees_it(tmp_path: Path) -
         log.locate(0, 1, upto_offset=1)
 
 
-# Checksums below the recovery point are not computed: a start must not read the whole log. `verify` does.
+# Checksums below the recovery point are not verified, since a start must not read the whole log. `verify` does that.
 @pytest.mark.parametrize("tear", [tear for tear in TORN_TAILS if tear not in (flipped, partly_zero_filled)])
 def test_damage_below_the_recovery_point_keeps_the_partition_offline_and_the_files_as_they_are(
     tmp_path: Path, tear: Callable[[bytearray], bytes]
@@ -312,7 +312,7 @@ def test_an_index_made_again_while_the_broker_runs_is_saved_when_it_is_forgotten
 
 
 def after_a_failed_flush(directory: Path, disk: FailingDisk) -> None:
-    """A log of fifteen flushed records and five of which the flush failed."""
+    """A log of fifteen flushed records, and five more whose flush failed."""
     log = open_log(directory, filesystem=disk)
     for _ in range(3):
         append(log, plain_batch(5))
@@ -327,7 +327,7 @@ def after_a_failed_flush(directory: Path, disk: FailingDisk) -> None:
 
 
 class WritingDisk(FailingDisk):
-    """Remembers what is written into log files, and where."""
+    """Records what is written into log files, and where."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ NEVER = {"retention_ms": -1, "retention_bytes": -1}
 
 
 def log_of(directory: Path, *timestamps: int, **config: int) -> PartitionLog:
-    """One segment for each timestamp, all flushed; the last one is being written."""
+    """One segment per timestamp, all flushed; the last one is active."""
     log = open_log(directory, segment_bytes=BATCH_BYTES, **{**NEVER, **config})
     for timestamp in timestamps:
         append(log, plain_batch(timestamp=timestamp))

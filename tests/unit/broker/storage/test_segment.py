@@ -1,4 +1,4 @@
-"""Indexes that cannot be believed are rebuilt, and the answers are the same as before."""
+"""Indexes that cannot be trusted are rebuilt, and the answers are the same as before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answers = tuple[list[tuple[int, int]], list[tuple[int, int] | None]]
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A cleanly closed log of five segments with timestamps in disorder."""
+    """A cleanly closed log of five segments with timestamps out of order."""
     directory = tmp_path / "log"
     log = open_log(directory, **SETTINGS)
     chance = random.Random(7)
@@ -39,7 +39,7 @@ def reopened(directory: Path, *, clean: bool = True) -> PartitionLog:
 
 
 def answers(log: PartitionLog) -> Answers:
-    """Where every offset lies, and which record comes first at or after many an instant."""
+    """The position of every offset, and the first record at or after each of many timestamps."""
     places = [log.locate(offset, 1, upto_offset=1800) for offset in range(1800)]
     times = [log.search_by_time(timestamp, upto_offset=1800).run() for timestamp in range(-50, 6_300, 61)]
     return [(place.position, place.length) for place in places], times
@@ -86,7 +86,7 @@ def test_a_wrong_index_is_rebuilt_with_identical_answers(
 
 
 def test_indexes_of_an_earlier_time_are_rebuilt(tmp_path: Path) -> None:
-    """A whole set of index files from when the segment was smaller: consistent in itself, and wrong."""
+    """A complete set of index files from when the segment was smaller: consistent, but wrong."""
     log = open_log(tmp_path / "log", index_interval_bytes=100)
     for number in range(20):
         append(log, build_batch(records_at([number])))

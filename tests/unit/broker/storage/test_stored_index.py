@@ -1,4 +1,4 @@
-"""What is found in a saved index is what the loaded one finds, by a handful of small reads; and never when it is another's."""
+"""A saved index gives the same results as a loaded one, with a few small reads, and is never used for another segment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = 900
 
 
 class CountingDisk(FileSystem):
-    """Counts what is read of index files."""
+    """Counts what is read from index files."""
 
     def __init__(self) -> None:
         self.whole: list[str] = []
@@ -78,7 +78,7 @@ def test_an_index_of_a_megabyte_is_read_in_part(tmp_path: Path) -> None:
 
 
 def log_on(disk: FileSystem, path: Path) -> PartitionLog:
-    """Some sealed segments of which nobody has read yet, as after a start."""
+    """A log with sealed segments that have not been read yet, as after a start."""
     settings = {"segment_bytes": 20_000, "index_interval_bytes": 200}
     log = open_log(path, **settings)
     for number in range(RECORDS // 3):
@@ -89,7 +89,7 @@ def log_on(disk: FileSystem, path: Path) -> PartitionLog:
 
 
 def answers(log: PartitionLog) -> list[object]:
-    """Each from cold segments."""
+    """Answers, each from cold segments."""
     found: list[object] = []
     for offset in range(0, RECORDS, 7):
         forget(log)
@@ -135,7 +135,7 @@ def test_an_index_that_is_cut_while_the_broker_runs_costs_time_and_no_answer(suf
 
 
 def test_the_files_of_a_replacement_are_not_taken_for_ones_own(tmp_path: Path) -> None:
-    """Compaction gives the replacement the same names: whoever still reads the old segment must not use its indexes."""
+    """Compaction gives the replacement the same names: a reader of the old segment must not use its indexes."""
     log = log_on(FileSystem(), tmp_path)
     answers(log)
     old, other = forget(log)[:2]

@@ -23,7 +23,7 @@ SMALL = {"segment_bytes": 200}
 
 
 def write(log: PartitionLog, batches: int = 1) -> None:
-    """Batches of five records of the log's epoch."""
+    """Append batches of five records of the log's epoch."""
     for _ in range(batches):
         view, header = stamped(plain_batch(5), log.end_offset, log.epochs.current)
         log.append([view], [header])
@@ -42,7 +42,7 @@ def reset(log: PartitionLog, offset: int) -> None:
 
 
 def left_in(piece: FileSlice) -> bytes:
-    """What a connection that still has to send this would send now."""
+    """What a connection that still has to send this slice would send now."""
     return os.pread(piece.fileno(), piece.length, piece.position)
 
 
