@@ -13,5 +13,5 @@ from tests.support.postgres import postgres_server, server_directory  # noqa: F4
 
 @pytest.fixture(autouse=True)
 def connection(warehouse_url: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """The ledger's database, as Airflow knows it."""
+    """The ledger's database as an Airflow connection."""
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DEFAULT", json.dumps(warehouse_connection(parse(warehouse_url))))

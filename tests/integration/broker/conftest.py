@@ -11,5 +11,5 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def topic() -> str:
-    """A name no other test uses."""
+    """A topic name that no other test uses."""
     return f"topic-{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""Three brokers on one ZooKeeper, for clients that use them and see leaders come and go."""
+"""Three brokers on one ZooKeeper, for clients that see leaders come and go."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def cluster(zookeeper: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def topic() -> str:
-    """A name no other test uses."""
+    """A topic name that no other test uses."""
     return f"topic-{next(_numbers)}"

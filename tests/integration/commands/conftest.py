@@ -20,20 +20,20 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
-    """One broker for all commands, whose groups do not wait for late members."""
+    """One broker for all command tests; its groups do not wait for late members."""
     with any_broker(tmp_path_factory.mktemp("broker"), GROUP_SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def topic() -> str:
-    """A name no other test uses."""
+    """A topic name that no other test uses."""
     return f"topic-{next(_numbers)}"
 
 
 @pytest.fixture
 def run(broker: AnyBroker) -> Run:
-    """A command at the broker; it must end with that status."""
+    """Runs a command against the broker; it must exit with the given status."""
 
     def call(*words: str, status: int = 0, stdin: str | bytes = "") -> Result:
         runner = CliRunner(env={"LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap})
@@ -46,5 +46,5 @@ def run(broker: AnyBroker) -> Run:
 
 @pytest.fixture
 def shown(run: Run) -> Callable[..., Any]:
-    """What a command prints as JSON."""
+    """The JSON a command prints."""
     return lambda *words: json.loads(run(*words, "-o", "json").stdout)

@@ -1,4 +1,4 @@
-"""A reader's terminal for the pages that a test follows."""
+"""A reader's terminal, for the pages that tests follow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.reader import Terminal, fresh_environment
 
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
-    """Not in pytest's own folders, which the server's account may not enter where we are root."""
+    """Not in pytest's own folders: when tests run as root, the PostgreSQL server's account may not enter those."""
     with tempfile.TemporaryDirectory(prefix="logbus-reader-") as place:
         home, directory = Path(place) / "home", Path(place) / "logbus"
         for folder in (home, directory):

@@ -27,7 +27,7 @@ def platform(broker: LogbusBroker, ledger_databases: LedgerDatabases) -> Iterato
 
 @pytest.fixture(scope="package")
 def exported(platform: Platform, broker: LogbusBroker, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """The second of two scrapes: the first has seen where partitions end."""
+    """The second of two scrapes; the first saw the partitions' end offsets."""
     directory = tmp_path_factory.mktemp("exporter")
     with running_exporter(directory, platform.url, broker.bootstrap, "--max-age", "0", "--cluster-name", "test") as (_, address):
         fetch(f"{address}/metrics")

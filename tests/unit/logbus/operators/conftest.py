@@ -14,7 +14,7 @@ FIRST_MS = int(HOUR_START.timestamp() * 1000)
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
-    """Every spark-submit that was started."""
+    """The spark-submit commands that were started."""
     started = Submitted()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
     monkeypatch.setattr(provider, "subprocess", subprocess_with(started.start))
@@ -23,9 +23,9 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
 
 @pytest.fixture
 def log() -> FakeLog:
-    """Twenty records, a minute apart from the hour's start on."""
+    """Twenty records, a minute apart, from the start of the hour."""
     made = FakeLog()
     made.create("access_log")
-    made.ids["access_log"] = "t"  # as the windows of the fake ledger have it
+    made.ids["access_log"] = "t"  # the topic id in the fake ledger's windows
     made.append("access_log", *(FIRST_MS + 60_000 * number for number in range(20)))
     return made
