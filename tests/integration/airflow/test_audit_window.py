@@ -16,7 +16,7 @@ from tests.support.loads import Loading
 
 @pytest.fixture
 def loaded(world: World, warehouse_url: str) -> World:
-    """Hours 9 and 10, with one record and with four."""
+    """Hours 9 and 10, with one and four records."""
     world.log.append("t", *stamps(9.5, 10, 10.2, 10.4, 10.6, 11))
     world.register()
     for number in (9, 10):

@@ -16,7 +16,7 @@ from tests.support.mended import MENDED
 
 @pytest.fixture
 def pipeline(world: World, warehouse_url: str) -> Pipeline:
-    """Three dead letters in the hours 10 and 11, of which two in hour 10; the DAG's parser reads them now."""
+    """Three dead letters, two in hour 10 and one in hour 11; the DAG's parser can now parse them."""
     world.log.append("t", *stamps(10, 10.2, 10.4, 11.2, 11.5, 12))
     registered = world.register()
     for number in (10, 11):

@@ -18,7 +18,7 @@ TEN, ELEVEN = instant_text(at(10)), instant_text(at(11))
 
 @pytest.fixture(autouse=True)
 def watched(world: World) -> World:
-    """Hours 9 to 11, and a watcher that began before they were audited."""
+    """Hours 9 to 11, and a watcher that started before they were audited."""
     world.register()
     begin_watch(world.ledger.engine, "w", "p", Stage.AUDITED, ASKED_AT - timedelta(days=1))
     for number in (9, 10, 11):

@@ -1,4 +1,4 @@
-"""The stream of announcements over a real ledger; a triggerer runs it in tests/e2e."""
+"""The stream of announcements from a real ledger; tests/e2e runs it in a triggerer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Stream = AsyncIterator[tuple[dict[str, Any], datetime]]
 
 @pytest.fixture
 def watched(world: World) -> World:
-    """Hours 1 to 3, of which 1 and 2 are loaded since the watch began."""
+    """Hours 1 to 3; 1 and 2 were loaded after the watch began."""
     world.register()
     for number in (1, 2, 3):
         world.freeze(number)
@@ -43,7 +43,7 @@ def made(hook: Any = WarehouseHook) -> WindowEvents:
 
 
 async def next_hour(stream: Stream) -> int:
-    """Of the next event."""
+    """The hour of the next event."""
     event, start = await anext(stream)
     assert event["start"] == instant_text(start)
     return start.hour

@@ -1,4 +1,4 @@
-"""The sensor looks into a real ledger, and so does the trigger that waits in its place."""
+"""The sensor reads a real ledger, and so does the trigger it defers to."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_without_deferring_it_looks_again(frozen: World) -> None:
 
 @pytest.fixture
 def late(world: World, warehouse_url: str) -> World:
-    """A record of hour 10 comes in hour 11; both are loaded."""
+    """A record stamped in hour 10 arrives in hour 11; both hours are loaded."""
     world.log.append("t", *stamps(10, 10.2, 11, 10.4, 12))
     world.register()
     for number in (10, 11):

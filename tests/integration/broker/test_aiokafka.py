@@ -1,4 +1,4 @@
-"""aiokafka, whose requests are of older versions than the other clients': producer, consumer by assignment, admin."""
+"""aiokafka, which sends older request versions than the other clients: producer, assigned consumer, admin client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def produce(broker: AnyBroker, topic: str, values: list[bytes], **settings: object) -> list[int]:
-    """The offsets of the records in partition 0."""
+    """Produce to partition 0; returns the records' offsets."""
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, **settings) as producer:
         sent = [await producer.send(topic, value, partition=0, timestamp_ms=1000 + n) for n, value in enumerate(values)]
         return [(await one).offset for one in sent]
@@ -72,7 +72,7 @@ def test_it_administers_topics(broker: AnyBroker, topic: str) -> None:
 
 
 async def described_values(admin: AIOKafkaAdminClient, topic: str) -> list[str]:
-    """The values of retention.ms, the only setting asked for."""
+    """The values of retention.ms, the only setting requested."""
     asked = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": None})
     answers = await admin.describe_configs([asked], include_synonyms=True)
     return [setting[1] for answer in answers for resource in answer.resources for setting in resource[4]]

@@ -1,4 +1,4 @@
-"""What a stranger, a broken client or a port scanner may send: a code or the end of the connection, and the broker goes on."""
+"""Bad input from strangers, broken clients and port scanners: an error code or a closed connection, and the broker runs on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
 
 @pytest.fixture(autouse=True)
 def goes_on(ours: LogbusBroker) -> Iterator[None]:
-    """Whatever a test sent: afterwards the same process answers the next client, and holds no more memory than before."""
+    """Whatever a test sent, the same process answers the next client afterwards and has not grown in memory."""
     pid, before = ours.pid, ours.rss_bytes()
     yield
     with RawClient(ours.bootstrap) as client:
@@ -70,7 +70,7 @@ def test_what_makes_no_sense_closes_the_connection(ours: LogbusBroker, sent: byt
 
 
 def test_a_negative_string_length_reads_nothing_it_should_not(ours: LogbusBroker) -> None:
-    """The codec takes any negative length for null, Kafka ends the connection: either way nothing is made or revealed."""
+    """The codec reads any negative length as null, Kafka closes the connection: either way nothing is created or revealed."""
     with RawClient(ours.bootstrap) as client:
         client.send_frame(struct.pack(">hhih4sih", ApiKey.METADATA, 1, 1, 4, b"test", 1, -7))
         try:
@@ -120,7 +120,7 @@ def test_pipelined_requests_are_answered_in_order(ours: LogbusBroker, topic: str
 
 
 def test_what_a_connection_asked_before_is_done_before_what_it_reads(ours: LogbusBroker, topic: str) -> None:
-    """A commit and a question for it, a batch and a question for the end: sent in one piece, answered as if one after the other."""
+    """OffsetCommit then OffsetFetch, Produce then ListOffsets: pipelined, and answered as if sent one after the other."""
     create_topic(ours.bootstrap, topic)
     name = struct.pack(">h", len(topic)) + topic.encode()
     with RawClient(ours.bootstrap) as client:
@@ -203,7 +203,7 @@ def _pair_name(pair: CapturedPair) -> str:
 @pytest.mark.skipif(not PAIRS, reason="the captured frames are not beside this checkout")
 @pytest.mark.parametrize("pair", PAIRS, ids=_pair_name)
 def test_what_todays_clients_send_is_answered_also_byte_by_byte(ours: LogbusBroker, pair: CapturedPair) -> None:
-    """Offered versions get a response with the request's correlation id; others end the connection (ApiVersions: an answer)."""
+    """Supported versions get a response with the request's correlation id; others close the connection (except ApiVersions)."""
     frame = struct.pack(">i", len(pair.request)) + pair.request
     offered = pair.api_key in APIS and pair.version in APIS[pair.api_key]
     for pieces in ([frame], byte_by_byte(frame)):

@@ -1,5 +1,5 @@
-"""docs/protocol-support.md says which versions each client speaks with the broker: here every client does a little of everything
-behind a proxy that notes what it really sends.
+"""docs/protocol-support.md lists the versions each client uses with the broker. Here every client does a little of everything
+through a proxy that records what it actually sends.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def confluent_kafka(bootstrap: str) -> None:
     assert consumer.poll(SECONDS_MAX) is not None
     consumer.commit(asynchronous=False)
     consumer.seek(TopicPartition(topic, 0, 0, leader_epoch=0))
-    consumer.poll(1.0)  # some heartbeats
+    consumer.poll(1.0)  # time for some heartbeats
     consumer.close()
     done(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()}, **limit))
     admin.list_consumer_groups(**limit).result(SECONDS_MAX)
@@ -181,10 +181,10 @@ SESSIONS: dict[str, Callable[[str], None]] = {
     "aiokafka": aiokafka,
     "JVM": jvm_tools,
 }
-AFTER_A_CRASH = {ApiKey.OFFSET_FOR_LEADER_EPOCH}  # asked when the epoch rises: tests/fault/broker/test_leader_epochs.py
+AFTER_A_CRASH = {ApiKey.OFFSET_FOR_LEADER_EPOCH}  # sent when the leader epoch rises: tests/fault/broker/test_leader_epochs.py
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # AlterConfigs, which older tools still need
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # AlterConfigs, which older tools still use
 @pytest.mark.parametrize("client", SESSIONS)
 def test_a_client_speaks_the_versions_that_the_page_says(proxy: RecordingProxy, client: str) -> None:
     SESSIONS[client](f"127.0.0.1:{proxy.port}")
@@ -192,7 +192,7 @@ def test_a_client_speaks_the_versions_that_the_page_says(proxy: RecordingProxy, 
     claimed = {(key, version) for key, version in claims()[client] if key not in AFTER_A_CRASH}
     assert claimed <= spoken, f"never sent: {sorted(claimed - spoken)}"
     assert {key for key, _ in spoken} <= APIS.keys(), "a client may ask only for what is offered"
-    unnamed = {(key, version) for key, version in spoken - claimed if key != ApiKey.HEARTBEAT}  # a matter of seconds
+    unnamed = {(key, version) for key, version in spoken - claimed if key != ApiKey.HEARTBEAT}  # heartbeats depend on timing
     assert unnamed == set(), "the page does not name these"
 
 

@@ -1,4 +1,4 @@
-"""Three broker processes, asked about topics, settings, moves and leaders by stock admin clients, at any of them."""
+"""Stock admin clients manage topics, settings, reassignments and leaders through any of three broker processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def asked(futures: dict[Any, Any]) -> Any:
 
 @cache
 def admin(broker: LogbusBroker) -> AdminClient:
-    """Kept: an answer that is not there yet dies with its client."""
+    """Cached: a pending future fails when its client is garbage-collected."""
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 

@@ -1,4 +1,4 @@
-"""Compaction in a running broker: real clients write, the broker is killed in the middle, the newest value of every key is there."""
+"""Compaction in a running broker: real clients write, the broker is killed midway, the newest value of every key survives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broker(tmp_path: Path) -> Iterator[LogbusBroker]:
 
 
 def write(broker: LogbusBroker, *, rounds: range) -> None:
-    """Every key once a round, compressed, acknowledged."""
+    """Writes every key once per round, compressed and acknowledged."""
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "compression.type": "lz4", "linger.ms": 5}
     )
@@ -44,7 +44,7 @@ def cleaned_offset(broker: LogbusBroker) -> int:
 
 
 def newest(broker: LogbusBroker) -> tuple[dict[bytes, int], list[int]]:
-    """The round of each key's last value, and all offsets in the order in which a consumer gets them."""
+    """The round of each key's last value, and all offsets in the order a consumer receives them."""
     messages = read_partition(broker.bootstrap, "latest", 0)
     values = {message.key(): int(message.value().split()[0]) for message in messages}
     return values, [message.offset() for message in messages]

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka), the client of the pipeline itself, unmodified and with its defaults."""
+"""confluent-kafka (librdkafka), the pipeline's own client, unmodified and with default settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE_MS = 1_431_857_103_000
 def produce(
     broker: AnyBroker, topic: str, values: list[bytes], *, timestamps: list[int] | None = None, **settings: object
 ) -> list[Message]:
-    """Send to partition 0; the delivery reports."""
+    """Produce to partition 0; returns the delivery reports."""
     reports: list[Message] = []
 
     def note(error: KafkaError | None, message: Message) -> None:
@@ -81,7 +81,7 @@ def test_producing_to_a_topic_that_does_not_exist_makes_it(broker: AnyBroker, to
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_search_by_time_finds_the_first_record_at_or_after_it(broker: AnyBroker, topic: str, codec: str) -> None:
-    """Disordered stamps inside one batch, as real logs have them; the answer is exact and by offset."""
+    """Timestamps out of order within one batch, as in real logs; the result is the exact record, first by offset."""
     create_topic(broker.bootstrap, topic)
     stamps = [BASE_MS + shift for shift in (0, 50, 30, 10, 90, 60, 100)]
     produce(broker, topic, [b"x"] * len(stamps), timestamps=stamps, **{"compression.type": codec, "linger.ms": 200})

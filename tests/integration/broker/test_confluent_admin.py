@@ -1,4 +1,4 @@
-"""confluent-kafka's AdminClient, verb by verb, and the topics that it is refused."""
+"""confluent-kafka's AdminClient, method by method, and the topics the broker refuses to create."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_to
 
 
 def done(futures: Mapping[Any, Any]) -> Any:
-    """The result of the one thing that was asked for."""
+    """The result of the only future."""
     (future,) = futures.values()
     return future.result(TIMEOUT_SECONDS)
 
@@ -89,7 +89,7 @@ def test_a_changed_setting_holds_for_the_next_record(broker: AnyBroker, topic: s
     assert [error.code() for error in refused] == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the verb is old; older tools have no other
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a deprecated method, but the only one older tools have
 def test_all_settings_of_a_topic_are_replaced(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic, config={"retention.ms": "1000"})
     client = admin(broker.bootstrap)

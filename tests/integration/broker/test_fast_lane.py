@@ -1,5 +1,5 @@
-"""What today's clients send takes the fast lane, as it comes: librdkafka, kafka-python, aiokafka and the Java client, with their
-defaults and with others. Which requests must not take it is tests/property/broker/test_fast_lane.py and test_fetch_lane.py."""
+"""Requests of current clients take the fast lane: librdkafka, kafka-python, aiokafka and the Java client, with their
+defaults and other settings. Requests that must not take it: tests/property/broker/test_fast_lane.py and test_fetch_lane.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
 
 
 class Share:
-    """What came in since this was made."""
+    """Requests received since this object was created."""
 
     def __init__(self, broker: LogbusBroker, request: str = "Produce") -> None:
         self._broker = broker
@@ -44,7 +44,7 @@ class Share:
         )
 
     def check(self) -> None:
-        """Most of it took the lane: the first requests for each partition, and of each producer, teach it."""
+        """Most requests took the lane; not all, since the first for each partition and from each producer prime it."""
         (lane, all_), (lane_before, all_before) = self._counts(), self._before
         assert lane - lane_before > (all_ - all_before) / 2 > 0
 
@@ -106,7 +106,7 @@ def test_the_java_client_with_several_partitions_in_a_request(
     assert sum(map(len, read_topic(ours.bootstrap, topic).values())) == 20_000
 
 
-# Consumers: each reads one record at a time, as it comes
+# Consumers: each reads one record at a time, as it arrives
 
 
 def consumed(bootstrap: str, topic: str, poll: Callable[[], list[bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""Consumer groups of librdkafka: every assignor, static members, and what survives the broker."""
+"""librdkafka consumer groups: every assignor, static members, and what survives a broker restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.consumers import DEADLINE_SECONDS, GROUP_SETTINGS, GroupMember, poll_until, produce_numbers, shared_out
 from tests.support.topics import admin, create_topic
 
-COUNT = 20  # records of each partition
+COUNT = 20  # records in each partition
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_members_share_the_partitions_as_they_come_and_go(broker: AnyBroker, top
     poll_until(lambda: shared_out(everything(topic, 4), *members), *members)
     for member in members:
         member.close()
-    client = admin(broker.bootstrap)  # kept: its answers end with it
+    client = admin(broker.bootstrap)  # kept in a variable: pending futures fail when the client is collected
     described = client.describe_consumer_groups([settings["group"]])[settings["group"]].result(DEADLINE_SECONDS)
     assert (described.state, described.members) == (ConsumerGroupState.EMPTY, [])
 
@@ -127,7 +127,7 @@ def committed(broker: AnyBroker, group: str, topic: str) -> tuple[int, str | Non
 
 @pytest.mark.parametrize("end", ["restart", "kill -9"])
 def test_a_group_goes_on_from_its_committed_offsets_whatever_ended_the_broker(tmp_path: Path, end: str) -> None:
-    """The member that lived through it joins again by itself; another process finds the offset and its metadata."""
+    """The surviving member rejoins on its own; another process finds the offset and its metadata."""
     with LogbusBroker(tmp_path, settings=GROUP_SETTINGS) as broker:
         create_topic(broker.bootstrap, "clicks")
         sent = produce_numbers(broker.bootstrap, "clicks", 1, COUNT)

@@ -1,4 +1,4 @@
-"""Consumer groups of the two clients that are written in Python: kafka-python and aiokafka."""
+"""Consumer groups of the two clients written in Python: kafka-python and aiokafka."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.consumers import DEADLINE_SECONDS, GROUP_SETTINGS, produce_numbers
 from tests.support.topics import create_topic
 
-COUNT = 20  # records of each partition
+COUNT = 20  # records in each partition
 
 
 @pytest.fixture(scope="module")

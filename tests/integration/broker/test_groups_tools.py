@@ -1,4 +1,4 @@
-"""Consumer groups of the command lines: kcat, and Apache Kafka's own tools where Java and Maven are there."""
+"""Consumer groups of command-line tools: kcat, and Apache Kafka's own tools where Java and Maven are installed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_console_consumer_and_the_group_tool_work_unmodified(tools: JvmTools
 
 
 def columns(table: str, topic: str) -> list[str]:
-    """The row of the topic, from its name on."""
+    """The topic's row, from its name on."""
     (row,) = [line.split() for line in table.splitlines() if topic in line.split()]
     return row[row.index(topic) :]
 

@@ -1,6 +1,6 @@
-"""What a group answers to requests that no good client sends: the same codes from this broker and from Apache Kafka.
+"""Group requests that no well-behaved client sends: this broker and Apache Kafka return the same codes.
 
-`LOGBUS_TEST_BROKER=kafka` asks the original.
+`LOGBUS_TEST_BROKER=kafka` runs the tests against Apache Kafka.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
 
 
 def is_coordinating(bootstrap: str) -> bool:
-    """Apache Kafka makes its offsets topic when it is first asked for a coordinator, and needs a while for it."""
+    """Apache Kafka creates its offsets topic on the first FindCoordinator, which takes a while."""
     with RawClient(bootstrap) as connection:
         client = WireClient(connection)
         (found,) = client.ask(ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"]).coordinators
@@ -39,7 +39,7 @@ def is_coordinating(bootstrap: str) -> bool:
 
 @pytest.fixture
 def client(broker: AnyBroker, topic: str) -> Iterator[WireClient]:
-    """Its group is named like the test's topic, which nobody makes."""
+    """Its group is named after the test's topic, which is never created."""
     with RawClient(broker.bootstrap) as connection:
         yield WireClient(connection, group=f"group-of-{topic}")
 
@@ -130,6 +130,6 @@ def test_a_member_is_described_while_its_group_is_stable(client: WireClient) -> 
 
 def test_a_join_that_changes_nothing_is_answered_with_what_was(client: WireClient) -> None:
     joined = client.enter()
-    assert client.join(joined.member_id).generation_id == joined.generation_id  # the answer was lost: it comes again
+    assert client.join(joined.member_id).generation_id == joined.generation_id  # as if the response was lost: it is sent again
     client.sync(joined)
-    assert client.join(joined.member_id).generation_id == joined.generation_id + 1  # the leader of a stable group wants a change
+    assert client.join(joined.member_id).generation_id == joined.generation_id + 1  # leader rejoins: rebalance

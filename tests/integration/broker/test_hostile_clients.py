@@ -1,5 +1,5 @@
-"""Slow, greedy and hostile clients with real sockets: whatever they do costs them their own connection, the others nothing, and the
-broker no memory that it does not get back."""
+"""Slow, greedy and hostile clients on real sockets: whatever they do costs them their own connection, other clients nothing, and
+the broker no memory that it does not get back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
 
 @pytest.fixture(autouse=True)
 def goes_on(ours: LogbusBroker) -> Iterator[None]:
-    """Whatever a test did: the same process serves on, no connection is left, and what clients made it hold is given back."""
+    """Whatever a test did, the same process keeps serving, no connection is left, and memory held for clients is released."""
     pid = ours.pid
     yield
     produce(ours, "honest")
@@ -52,14 +52,14 @@ def goes_on(ours: LogbusBroker) -> Iterator[None]:
 
 
 def produce(broker: LogbusBroker, topic: str, raw: bytes | None = None) -> int:
-    """One Produce by an honest client; its error code."""
+    """One Produce by an honest client; returns its error code."""
     with RawClient(broker.bootstrap) as client:
         body = produce_body({(topic, 0): bytes(plain_batch(3)) if raw is None else raw})
         return int(produce_answer(client.request(ApiKey.PRODUCE, 9, bytes(body), flexible=True))[topic, 0].error_code)
 
 
 def produce_frame_of(length: int) -> bytes:
-    """The beginning of a Produce that announces `length` bytes."""
+    """The start of a Produce frame that announces `length` bytes."""
     return struct.pack(">ihhih4s", length, ApiKey.PRODUCE, 9, 1, 4, b"slow")
 
 
@@ -107,13 +107,13 @@ def test_long_polls_of_clients_that_left_are_forgotten(ours: LogbusBroker, topic
 
 
 def ask_for_ever(sock: socket.socket, request: bytes) -> None:
-    """Never reading an answer."""
+    """Never reads a response."""
     while True:
         sock.sendall((struct.pack(">i", len(request)) + request) * 1000)
 
 
 def test_a_client_that_never_reads_is_not_read_from_any_more(ours: LogbusBroker, topic: str) -> None:
-    """Its answers fill the socket, then a bounded queue; then its requests stay in its own socket. Others are served."""
+    """Its responses fill the socket, then a bounded queue; then its requests stay in its own socket. Other clients are served."""
     create_topic(ours.bootstrap, topic, partitions=500)
     body = struct.pack(">ih", 1, len(topic)) + topic.encode() + b"\0"
     request = struct.pack(">hhih4s", ApiKey.METADATA, 4, 1, 4, b"deaf") + body
@@ -132,7 +132,7 @@ def test_bytes_streamed_behind_a_waiting_fetch_stay_with_their_sender(ours: Logb
     with RawClient(ours.bootstrap) as client:
         client.send_request(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=topic), wait_ms=2**31 - 1)), flexible=True)
         raw = client._socket
-        raw.settimeout(1)  # a broker that reads on takes something in a second
+        raw.settimeout(1)  # a broker that kept reading would take something within a second
         sent = 0
         with contextlib.suppress(TimeoutError):
             while sent < 24 * MIB:
@@ -159,7 +159,7 @@ def test_a_waiting_fetch_of_a_client_that_left_is_forgotten_whatever_it_sent_beh
 
 
 def test_a_client_that_ends_its_side_gets_the_answers_to_all_that_it_asked(ours: LogbusBroker) -> None:
-    """Also where they are handled in portions, and its answers fill the queue for a while."""
+    """Even if they are handled in portions and the responses fill the queue for a while."""
     frame = struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"last")
     with crowd(ours, 1) as (leaving,):
         leaving.sendall(frame * 3_000)
@@ -218,7 +218,7 @@ def test_a_frame_that_never_ends_costs_its_sender_the_connection(ours: LogbusBro
         slow.sendall(produce_frame_of(1000))
         slow.settimeout(0.1)
         closed = False
-        while not closed:  # a byte now and then does not help it
+        while not closed:  # a byte now and then does not keep it open
             assert produce(ours, "honest") == 0
             try:
                 slow.sendall(b"x")
@@ -239,7 +239,7 @@ def test_a_large_request_that_is_no_produce_is_refused_before_it_is_there(ours: 
 
 @pytest.mark.parametrize("version", [8, 9])
 def test_a_produce_of_too_many_partitions_is_refused_before_it_is_there(ours: LogbusBroker, version: int) -> None:
-    if version == 9:  # no tags in the header, and no transactional id
+    if version == 9:  # no tagged fields in the header, and no transactional id
         head = b"\0\0" + struct.pack(">hi", 1, 1000) + b"\2\5many\x80\x80\x80\x08"
     else:
         head = struct.pack(">hhiih4si", -1, 1, 1000, 1, 4, b"many", 1 << 24)
@@ -286,7 +286,7 @@ def test_a_bogus_compressed_batch_is_refused_and_not_stored(ours: LogbusBroker, 
 
 
 def test_a_decompression_bomb_is_stored_as_the_small_batch_it_is_and_hurts_nobody(ours: LogbusBroker, topic: str) -> None:
-    """A search by time has to look inside: beside the loop, into a bounded buffer, and what does not fit is an error."""
+    """A search by time has to decompress it: off the event loop, into a bounded buffer; what does not fit is an error."""
     create_topic(ours.bootstrap, topic)
     bomb = bytes(build_batch([NewRecord(timestamp=NOW_MS, value=bytes(8 * MIB))] * 32, codec=4))
     assert len(bomb) < MIB
@@ -324,7 +324,7 @@ def test_connections_beyond_a_limit_are_refused_and_those_within_it_served(tmp_p
 
 
 def test_a_silent_crowd_locks_nobody_out(tmp_path: Path) -> None:
-    """Neither at max.connections, where the oldest gives way to each newcomer, nor forever: silence has a deadline."""
+    """Not at max.connections, where each new connection closes the oldest, and not forever: idle connections time out."""
     settings = {"max.connections": "20", "logbus.first.request.max.ms": "600000", **metrics_settings()}
     with LogbusBroker(tmp_path / "broker", settings=settings) as small:
         assert wait_until(lambda: connections(small) == 0, deadline_seconds=DEADLINE_SECONDS)
@@ -341,7 +341,7 @@ def test_a_silent_crowd_locks_nobody_out(tmp_path: Path) -> None:
 
 
 def test_out_of_descriptors_the_log_goes_on_and_newcomers_come_when_others_leave(tmp_path: Path) -> None:
-    """The last descriptors are the log's: a crowd takes all the others, and segments still roll."""
+    """The last descriptors are reserved for the log: a crowd takes all the others, and segments still roll."""
     settings = {"log.segment.bytes": "2000", **metrics_settings()}
     with LogbusBroker(tmp_path / "broker", settings=settings, open_files=150) as small:
         create_topic(small.bootstrap, "rolling")
@@ -349,7 +349,7 @@ def test_out_of_descriptors_the_log_goes_on_and_newcomers_come_when_others_leave
             assert honest.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
             with crowd(small, 300):
                 body = bytes(produce_body({("rolling", 0): bytes(plain_batch(3, value=b"x" * 300))}))
-                for _ in range(DESCRIPTORS_KEPT // 2):  # each begins a new segment, which keeps its file for a while
+                for _ in range(DESCRIPTORS_KEPT // 2):  # each rolls a new segment, whose file stays open for a while
                     answer = produce_answer(honest.request(ApiKey.PRODUCE, 9, body, flexible=True))
                     assert answer["rolling", 0].error_code == 0
                 cpu = small.cpu_seconds()
@@ -372,7 +372,7 @@ def _answers(broker: LogbusBroker) -> bool:
 
 
 def test_every_line_of_the_log_is_one_of_ours(ours: LogbusBroker) -> None:
-    """After all of the above: nothing that a client sent began a line."""
+    """Runs after all of the above: no log line begins with something a client sent."""
     evil = b'\ntime=now level=CRITICAL message="all is lost"\r\x1b[2J'
     with RawClient(ours.bootstrap) as client:
         client.send_frame(struct.pack(">hhih", ApiKey.METADATA, 1, 1, len(evil)) + evil + struct.pack(">ih", 1, len(evil)) + evil)

@@ -1,5 +1,5 @@
-"""Apache Kafka's own command-line tools, where Java and Maven are there. The admin tools run one after the other in one process,
-on a topic of their own, and each test reads what one of them said.
+"""Apache Kafka's own command-line tools, where Java and Maven are installed. The admin tools run one after the other in one
+process, on their own topic, and each test reads the output of one of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def tools() -> JvmTools:
 
 @pytest.fixture(scope="module")
 def ran(tools: JvmTools, broker: AnyBroker, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ran]:
-    """Every admin tool's outcome, by what was asked of it."""
+    """The outcome of every admin tool run, by step."""
     at = ("--bootstrap-server", broker.bootstrap)
     node = str(min(admin(broker.bootstrap).list_topics(timeout=20).brokers))
     offsets = tmp_path_factory.mktemp("tools") / "offsets.json"
@@ -77,7 +77,7 @@ def test_a_topic_that_cannot_be_made_is_refused(ran: Mapping[str, Ran]) -> None:
     assert ran["create again"].status == 1
     assert "TopicExistsException" in ran["create again"].output
     assert ran["create badly"].status == 1
-    assert "nvalid value many for configuration segment.bytes" in ran["create badly"].output  # the tool asks nobody
+    assert "nvalid value many for configuration segment.bytes" in ran["create badly"].output  # checked in the tool
 
 
 def test_a_topic_grows_and_does_not_shrink(ran: Mapping[str, Ran]) -> None:

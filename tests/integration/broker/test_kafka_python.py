@@ -1,4 +1,4 @@
-"""kafka-python, a second implementation of the protocol in another language than librdkafka's."""
+"""kafka-python, a second implementation of the protocol, in a language other than librdkafka's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kcat, the command line of operators: produce, consume, metadata, offsets by time."""
+"""kcat, the operators' command line: produce, consume, metadata, offsets by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics port of a running broker: what stock clients did is in it, and nothing that arrives there disturbs the broker."""
+"""The metrics port of a running broker: it shows what stock clients did, and nothing sent to it disturbs the broker."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_strange_requests_end_their_own_connection(ours: LogbusBroker, sent: byt
 
 
 def test_scrapers_that_do_not_read_or_do_not_ask_keep_nobody_from_producing(ours: LogbusBroker, topic: str) -> None:
-    """They take the few places there are, until their time is up; records travel meanwhile."""
+    """They occupy the few slots until they time out; records are produced in the meantime."""
     create_topic(ours.bootstrap, topic, partitions=300)
     before = ours.rss_bytes()
     with contextlib.ExitStack() as stack:

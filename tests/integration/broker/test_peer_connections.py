@@ -1,4 +1,4 @@
-"""The connections of a broker to the others, over real sockets: who is told what, and when."""
+"""A broker's connections to its peers, over real sockets: which events are reported, and when."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def peer() -> Iterator[ScriptedPeer]:
 
 @pytest.fixture
 def dead() -> Iterator[ScriptedPeer]:
-    """Nobody listens there, and nobody else will."""
+    """Its port is not listening, and no other process can take it."""
     peer = ScriptedPeer(is_listening=False)
     yield peer
     peer.die()
@@ -140,13 +140,13 @@ def test_pauses_between_attempts_grow_to_a_second(world: PeerWorld, dead: Script
     while len(at) < 9:
         before = len(world.events)
         world.turn()
-        world.until(lambda: not world.poller.owners)  # no attempt is under way
+        world.until(lambda: not world.poller.owners)  # no attempt is in progress
         if len(world.events) > before:
             at.append(world.clock.monotonic())
         world.clock.advance_ms(10)
     pauses = [round((later - earlier) * 1000) for earlier, later in pairwise(at)]
     wanted = [50, 100, 200, 400, 800, *[round(RETRY_SECONDS_MAX * 1000)] * 3]
-    assert all(0 <= pause - least <= 10 for pause, least in zip(pauses, wanted, strict=True)), pauses  # looked every 10 ms
+    assert all(0 <= pause - least <= 10 for pause, least in zip(pauses, wanted, strict=True)), pauses  # steps of 10 ms
     assert set(world.events) == {("refused", 2)}
 
 
@@ -159,7 +159,7 @@ def test_a_broker_that_comes_back_is_reached_again(world: PeerWorld, dead: Scrip
 
 
 def test_a_stopped_process_is_neither_reached_nor_refused(world: PeerWorld, peer: ScriptedPeer) -> None:
-    """Its kernel takes the connection, and nobody says hello."""
+    """Its kernel accepts the connection, but the process never answers."""
     world.peers.know({2: peer.endpoint})
     world.until(peer.is_greeted)
     world.clock.advance_ms(round(CONNECT_SECONDS_MAX * 1000))
@@ -222,7 +222,7 @@ def test_a_handler_that_fails_costs_its_connection_only(world: PeerWorld, peer: 
     world.turn()
     peer.answer(peer.read()[2], b"")
     world.until(lambda: ("closed", 2) in world.events)
-    peer.sock = None  # the next one is another
+    peer.sock = None  # the next connection has a new socket
     world.reach_known(peer)
 
 

@@ -1,4 +1,4 @@
-"""Starting where one cannot, and stopping: each refusal is one line that says what to do, and nothing is touched."""
+"""Starting where the broker cannot, and stopping: each refusal is one line that says what to do, and nothing is touched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ours(tmp_path: Path) -> Iterator[LogbusBroker]:
 
 
 def refusal(broker: LogbusBroker) -> str:
-    """What a broker that cannot start says."""
+    """The message of a broker that cannot start."""
     done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0, "it started"
     assert "Traceback" not in done.stderr, done.stderr
@@ -30,7 +30,7 @@ def refusal(broker: LogbusBroker) -> str:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file but the lock, which names whoever tried last."""
+    """Every file except the lock, which names the last process that tried."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and path.name != ".lock"}
 
 

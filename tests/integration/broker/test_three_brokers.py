@@ -1,4 +1,4 @@
-"""Three broker processes over a ZooKeeper: nothing acknowledged is lost with a broker, and who comes back is counted again."""
+"""Three broker processes on one ZooKeeper: losing one loses nothing acknowledged, and one that returns rejoins the ISR."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 class Brokers:
-    """Three of them; each may be killed, stopped in good order and started again."""
+    """Three brokers; each can be killed, shut down cleanly and started again."""
 
     def __init__(self, directory: Path, connect: str, ports: list[int]) -> None:
         self._directory = directory
@@ -84,7 +84,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 
 class Acknowledged:
-    """Sends numbers; what of them is acknowledged, and why others are not."""
+    """Sends numbers; records which are acknowledged, and the errors of the others."""
 
     def __init__(self, bootstrap: str, *, seconds_max: int = 60, retries: int = 1_000) -> None:
         self.values: list[bytes] = []
@@ -117,10 +117,10 @@ def _wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0)
 
 
 def _states(admin: AdminClient) -> dict[int, tuple[int, list[int]]]:
-    """Leader and in-sync set by partition, of all of them: none where the broker that was asked does not know yet or any more."""
+    """Leader and in-sync replicas of every partition: none where the broker asked does not know them yet, or no longer does."""
     try:
         partitions = admin.list_topics(TOPIC, timeout=3).topics[TOPIC].partitions
-    except KafkaException:  # librdkafka leaves the question at a broker that has just died
+    except KafkaException:  # librdkafka leaves the request with a broker that has just died
         partitions = {}
     states = {index: (row.leader, sorted(row.isrs)) for index, row in partitions.items()}
     nobody = (-1, list[int]())

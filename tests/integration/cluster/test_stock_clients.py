@@ -1,5 +1,5 @@
-"""Every stock client against three brokers while the leader of what it writes is killed: what it was told is true, and what it
-numbered is stored once and in order.
+"""Every stock client against three brokers while the leader of its partitions is killed: what was acknowledged is stored, and
+what an idempotent producer sent is stored once and in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def replicated(cluster: RunningCluster, topic: str) -> str:
-    """A topic of three replicas, all of them in sync."""
+    """A topic with three replicas, all in sync."""
     create_replicated(cluster, topic, PARTITIONS)
     cluster.wait_until_healed(topic)
     return topic
@@ -90,7 +90,7 @@ def test_a_producer_of_librdkafka_goes_on_over_elections(cluster: RunningCluster
     with meanwhile(produce) as is_over:
         elect_until(cluster, replicated, is_over)
     found = stored(cluster, replicated)
-    # A new epoch of the producer, which it takes after some failovers, may store a record again; never in another order.
+    # After some failovers the producer takes a new epoch, which may store a record again, but never out of order.
     assert {partition: list(dict.fromkeys(values)) for partition, values in found.items()} == all_of_it()
     assert all(found[int(value) % PARTITIONS][offset] == value for value, offset in offsets.items() if offset is not None)
     assert sorted(map(int, offsets)) == list(range(RECORDS))
@@ -186,7 +186,7 @@ def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topi
     with meanwhile(produce) as is_over:
         elect_until(cluster, topic, is_over)
     assert sum(tools.end_offsets(cluster.bootstrap, topic).values()) == records  # idempotent: each of them once
-    cluster.wait_until_healed(*cluster.topics())  # also those of other tests, which the same brokers had led
+    cluster.wait_until_healed(*cluster.topics())  # including other tests' topics, which the same brokers led
     described = tools.topics(cluster.bootstrap, "--describe", "--topic", topic)
     assert f"PartitionCount: {PARTITIONS}" in described
     assert "ReplicationFactor: 3" in described
@@ -203,7 +203,7 @@ def test_what_people_type_at_a_console_goes_on_over_elections(cluster: RunningCl
         tools.console_produce(cluster.bootstrap, replicated, lines)
         wanted = ("--topic", replicated, "--group", "console", "--from-beginning", "--max-messages", str(len(lines)))
         read = tools.run(f"{TOOLS}.consumer.ConsoleConsumer", *at, *wanted, "--timeout-ms", "60000")
-        # A coordinator that is killed between two commits is a reason to read again, none to leave out.
+        # A coordinator killed between two commits may cause records to be read again, never to be skipped.
         assert set(read.splitlines()) <= set(lines)
         assert len(read.splitlines()) == len(lines)
         groups = tools.run(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", "console")

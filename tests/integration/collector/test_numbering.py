@@ -1,4 +1,4 @@
-"""What `ship` numbers, against a running broker and the stock client's own choice of partitions."""
+"""The numbers `ship` gives to records, against a running broker and the stock client's own partitioner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_run_numbers_what_it_sends_to_each_partition_without_a_hole(
         settings = {"topic": topic, "client_config": {"bootstrap.servers": broker.bootstrap}, "state_path": tmp_path / "state"}
         ship([log], **settings, **options)  # type: ignore[arg-type]
     found = {part: counted(messages) for part, messages in read_topic(broker.bootstrap, topic).items()}
-    if options:  # somebody else's partitioner decides: nothing is numbered
+    if options:  # a partitioner other than ours decides: nothing is numbered
         assert not any(found.values())
         return
     streams = {name: numbers for part in found.values() for name, numbers in part.items()}

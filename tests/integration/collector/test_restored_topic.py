@@ -1,4 +1,4 @@
-"""`ship` to a topic whose broker was restored from an older copy: what the topic lacks is sent again, once."""
+"""`ship` to a topic whose broker was restored from an older copy: lines missing from the topic are sent again, once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lines(*logs: Path) -> list[bytes]:
 
 @pytest.fixture
 def restored(restorable: RestorableBroker, tmp_path: Path) -> Path:
-    """40 lines are shipped and in the copy, 60 more are not; the last run had ended well."""
+    """40 shipped lines are in the copy, 60 more are not; the last run ended cleanly."""
     log = tmp_path / "access.log"
     append(log, 0, 40)
     run(restorable, tmp_path, log)

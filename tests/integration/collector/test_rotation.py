@@ -1,4 +1,4 @@
-"""cron and logrotate, and a shipper that follows: each line arrives once, whatever is renamed and compressed meanwhile."""
+"""cron with logrotate, and a shipper that follows: each line arrives once, whatever is renamed or compressed in the meantime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def values(broker: AnyBroker, topic: str) -> list[str]:
 
 
 class Writer:
-    """A program that writes a log, and logrotate."""
+    """A program that writes a log, and logrotate for it."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -51,7 +51,7 @@ class Writer:
                 file.write(f"{self.lines[-1]}\n")
 
     def rotate(self, *, compress: bool = False) -> None:
-        """access.log becomes .1, .1 becomes .2 (compressed, as logrotate's delaycompress has it), and so on."""
+        """access.log becomes .1, .1 becomes .2 (compressed, as with logrotate's delaycompress), and so on."""
         for number in (3, 2, 1):
             for ending in ("", ".gz"):
                 old = self.log.with_name(f"{self.log.name}.{number}{ending}")
@@ -67,7 +67,7 @@ class Writer:
         self.log.rename(self.log.with_name(f"{self.log.name}.1"))
 
     def rotate_by_date(self) -> Path:
-        """logrotate's dateext: compressed by gzip afterwards, which is another's turn."""
+        """logrotate's dateext; compressing the file with gzip is a separate, later step."""
         dated = self.log.with_name(f"{self.log.name}-20150517")
         self.log.rename(dated)
         return dated
@@ -93,7 +93,7 @@ def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(broker
     assert run().rotated == (f"{writer.log}.1",)
     writer.write(400)
     writer.rotate(compress=True)
-    writer.write(200)  # comes and goes between two runs
+    writer.write(200)  # written and rotated away between two runs
     writer.rotate(compress=True)
     writer.write(200)
     done = run()
@@ -147,7 +147,7 @@ def follower(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[subproce
 def test_a_shipper_that_follows_sends_what_is_written_through_a_rotation_and_keeps_traces_whole(
     broker: AnyBroker, topic: str, tmp_path: Path, follower: subprocess.Popen[str]
 ) -> None:
-    writer = Writer(tmp_path / "access.log")  # which is not there yet when the shipper begins
+    writer = Writer(tmp_path / "access.log")  # does not exist yet when the shipper starts
     writer.write(300)
     with writer.log.open("a") as file:
         file.write("\tat Main.java:7\n\tat Main.java:9\n")
@@ -177,7 +177,7 @@ def test_a_shipper_that_follows_goes_through_truncation_and_compression(
     dated = writer.rotate_by_date()
     packed = gzip.compress(dated.read_bytes())
     half = dated.with_name(f"{dated.name}.gz")
-    half.write_bytes(packed[: len(packed) // 2])  # gzip is at work
+    half.write_bytes(packed[: len(packed) // 2])  # gzip is still writing
     writer.write(50)
     assert wait_until(lambda: len(values(broker, topic)) >= 299, deadline_seconds=SECONDS_MAX)
     half.write_bytes(packed)

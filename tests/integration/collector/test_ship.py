@@ -103,7 +103,7 @@ def test_a_second_run_sends_only_what_is_new(broker: AnyBroker, topic: str, run:
 
 
 def test_rotation_loses_and_repeats_nothing(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
-    """A day of logrotate: grown, renamed while lines were still unsent, compressed later, a fresh file in its place."""
+    """A day of logrotate: the file grows, is renamed with lines still unsent and later compressed; a new one takes its place."""
     log, older, oldest = (tmp_path / name for name in ("app.log", "app.log.1", "app.log.2.gz"))
     expected = "".join(line(second) for second in range(60))
     log.write_text(expected)
@@ -204,7 +204,7 @@ def test_a_topic_made_again_gets_everything_again(broker: AnyBroker, topic: str,
 
 
 def test_what_an_interrupted_run_had_sent_is_found_in_the_topic(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
-    """The state file as a kill leaves it: that of an earlier moment, and not clean."""
+    """The state file as a kill leaves it: out of date, and not marked clean."""
     log, state = tmp_path / "app.log", tmp_path / "state.json"
     log.write_text("".join(line(second) for second in range(100)))
     run(log)
@@ -289,7 +289,7 @@ LATER = "2015-05-17T11:30:00Z later"
 
 def test_a_damaged_compressed_file_keeps_what_was_read_of_it(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
     good, broken = tmp_path / "good.log", tmp_path / "broken.log.gz"
-    good.write_text(f"{line(1)}{LATER}\n")  # before and after what is damaged
+    good.write_text(f"{line(1)}{LATER}\n")  # intact lines before and after the damage
     broken.write_bytes(gzip.compress("".join(line(second) for second in range(3600)).encode())[:-12])
     for _ in range(2):
         with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*What was read before is sent; restore the file"):
@@ -338,7 +338,7 @@ LOCAL = "".join(f"2015-05-17 10:00:0{second} no zone\n" for second in range(3))
 
 
 def shipped(broker: AnyBroker, topic: str, log: Path, *options: str) -> Result:
-    """`logbus ship` of one file with a state of its own."""
+    """`logbus ship` of one file with its own state file."""
     state = str(log.with_name(f"state-{next(_numbers)}"))
     command = ["ship", str(log), "--topic", topic, "--bootstrap-server", broker.bootstrap, "--state", state, *options]
     return CliRunner().invoke(main, command)
@@ -427,7 +427,7 @@ def test_whose_time_the_lines_without_one_took_is_said_of_each_kind(broker: AnyB
 
 
 def test_lines_ahead_of_now_are_warned_of_with_what_may_be_the_cause(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
-    """The log of a host east of Greenwich, as it is written: local time, of which nothing says so."""
+    """The log of a host east of Greenwich as it is written: local time, without a zone."""
     log, now = tmp_path / "app.log", datetime.now(UTC)
     log.write_text("".join(f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} x\n" for hours in (-5, 2, 2)))
     done = shipped(broker, topic, log)

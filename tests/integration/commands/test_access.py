@@ -1,4 +1,4 @@
-"""A client that a broker does not let in, by the real client at a real port: one line says what to set."""
+"""A broker that rejects the client, with the real client at a real port: one line says what to set."""
 
 from __future__ import annotations
 

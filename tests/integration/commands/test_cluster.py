@@ -1,4 +1,4 @@
-"""`logbus cluster` at a real broker: one that is alone is a cluster that is as it should be."""
+"""`logbus cluster` against a real broker: a single broker is a healthy cluster."""
 
 from __future__ import annotations
 

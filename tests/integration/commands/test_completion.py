@@ -1,4 +1,4 @@
-"""What a shell gets when somebody presses Tab: the scripts are sound, names come from a real broker and ledger, failures are silent."""
+"""What a shell gets on Tab: the scripts are valid, names come from a real broker and ledger, failures are silent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS_MAX = 60
 
 
 def completed(*words: str, **environment: str) -> list[str]:
-    """What bash is offered for the last word; nothing may be said besides."""
+    """The completions bash gets for the last word; nothing else may be printed."""
     asked = {"_LOGBUS_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("logbus", *words)), "COMP_CWORD": str(len(words))}
     done = subprocess.run(
         [sys.executable, "-m", "logbus"],

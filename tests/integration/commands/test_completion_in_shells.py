@@ -1,4 +1,4 @@
-"""Somebody presses Tab in a real bash, zsh or fish: the script is loaded as docs/cli.md says, and the shell takes what it is told."""
+"""Tab in a real bash, zsh or fish: the script is loaded as docs/cli.md says, and the shell accepts the completions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _logbus_completion logbus
 printf '%s\n' "${COMPREPLY[@]}"
 """
 FISH = "logbus completion fish | source; complete -C (string join ' ' $argv)"
-# What stands on the line when the completion is done is written to a pipe: no screen has to be read.
+# The completed line is written to a pipe, so that no screen has to be read.
 ZSHRC = f"""
 autoload -Uz compinit && compinit -u -D
 eval "$(logbus completion zsh)"
@@ -42,7 +42,7 @@ PROMPT={PROMPT!r}
 
 
 def environment(broker: AnyBroker) -> dict[str, str]:
-    """One in which `logbus` is ours."""
+    """An environment in which `logbus` is this checkout's."""
     own = {"LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap}
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     return {**os.environ, **own, "PATH": path, "TERM": "xterm"}
@@ -55,17 +55,17 @@ def said_by(words: list[str], given: Mapping[str, str]) -> list[str]:
 
 
 def in_bash(line: str, given: Mapping[str, str]) -> list[str]:
-    """The words that it offers."""
+    """The words offered."""
     return said_by([program_or_skip("bash"), "--norc", "-c", BASH, "bash", line], given)
 
 
 def in_fish(line: str, given: Mapping[str, str]) -> list[str]:
-    """The words that it offers, each with what is said of it behind a tab."""
+    """The words offered, each followed by a tab and its description."""
     return said_by([program_or_skip("fish"), "--no-config", "-c", FISH, line], given)
 
 
 def in_zsh(line: str, given: Mapping[str, str], home: Path) -> str:
-    """The line as it stands after Tab was pressed."""
+    """The line after Tab is pressed."""
     (home / ".zshrc").write_text(ZSHRC)
     os.mkfifo(home / "line")
     ours, theirs = pty.openpty()
@@ -87,7 +87,7 @@ def in_zsh(line: str, given: Mapping[str, str], home: Path) -> str:
 
 @pytest.fixture
 def group(run: Run, topic: str) -> str:
-    """A group with a name that begins like no other."""
+    """A group whose name begins like no other."""
     run("topic", "create", topic)
     run("produce", topic, stdin="x\n")
     name = f"{topic}-readers"

@@ -1,4 +1,4 @@
-"""`logbus group` at a real broker; its columns beside those of Kafka's own tool where Java and Maven are there."""
+"""`logbus group` against a real broker; its columns are compared with Kafka's own tool where Java and Maven are installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 @pytest.fixture
 def group(run: Run, topic: str) -> str:
-    """A group that has read three of four records of partition 0, and nothing of partition 1."""
+    """A group that has read three of four records from partition 0, and nothing from partition 1."""
     run("topic", "create", topic, "--partitions", "2")
     run("produce", topic, "-p", "0", stdin="a\nb\nc\nd\n")
     name = f"group-of-{topic}"

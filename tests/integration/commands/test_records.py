@@ -1,4 +1,4 @@
-"""`logbus produce` and `logbus consume` at a real broker, and beside kcat."""
+"""`logbus produce` and `logbus consume` against a real broker, compared with kcat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shown = Callable[..., Any]
 
 @pytest.fixture
 def made(run: Run, topic: str) -> str:
-    """A topic of one partition with ten records, `line 0` to `line 9`."""
+    """A topic with one partition and ten records, `line 0` to `line 9`."""
     run("topic", "create", topic)
     run("produce", topic, stdin="".join(f"line {number}\n" for number in range(10)))
     return topic
@@ -83,7 +83,7 @@ def test_kcat_reads_what_we_send_and_says_what_we_say(run: Run, broker: AnyBroke
 def test_a_group_goes_on_where_it_was_and_commits_what_was_printed(run: Run, shown: Shown, made: str) -> None:
     group = f"group-of-{made}"
     assert run("consume", made, "-G", group, "-c", "4").stdout == lines(0, 1, 2, 3)
-    assert run("consume", made, "-G", group, "-p", "0", "-o", "stored").stdout == lines(*range(4, 10))  # looks, and does not join
+    assert run("consume", made, "-G", group, "-p", "0", "-o", "stored").stdout == lines(*range(4, 10))  # does not join
     assert run("consume", made, "-G", group).stdout == lines(*range(4, 10))
     assert [one["lag"] for one in shown("group", "offsets", group)] == [0]
     assert "a group goes on where it is" in run("consume", made, "-G", group, "-o", "3", status=2).stderr

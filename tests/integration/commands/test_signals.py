@@ -1,4 +1,4 @@
-"""Real signals and real pipes to the real command: nothing is half done, one line says how far it came, and the status tells."""
+"""Real signals and pipes to the real command: nothing is half done, one line says how far it got, the exit status says why."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM = [sys.executable, "-m", "logbus"]
 
 @contextmanager
 def started(broker: AnyBroker, *words: str, **pipes: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The command as a process of its own, which does not outlive the test."""
+    """The command as a separate process, killed at the end of the test."""
     environment = {**os.environ, "LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap}
     wanted = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes}
     process = subprocess.Popen([*PROGRAM, *words], env=environment, **wanted)  # type: ignore[call-overload]
@@ -38,13 +38,13 @@ def started(broker: AnyBroker, *words: str, **pipes: int) -> Iterator[subprocess
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    """Its status and what it said to people."""
+    """Its exit status and its standard error."""
     _, said = process.communicate(timeout=SECONDS_MAX)
     return process.returncode, said.decode()
 
 
 def stored(broker: AnyBroker, topic: str, count: int) -> None:
-    """Waits until so many records are stored."""
+    """Waits until `count` records are stored."""
     assert wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) >= count, deadline_seconds=SECONDS_MAX)
 
 
@@ -101,7 +101,7 @@ def test_a_reader_that_goes_away_is_no_error_to_tell(run: Run, broker: AnyBroker
         code = reader.wait(SECONDS_MAX)
         assert reader.stderr is not None
         assert (code, reader.stderr.read()) == (141, b"")
-    # What was not taken is not committed: the group reads it again.
+    # Records that were not written to the pipe are not committed: the group reads them again.
     again = run("consume", topic, "-G", "leaving").stdout.splitlines()
     assert again[-1].endswith(" 19999")
     for words in (("--help",), ("topic", "ls")):
@@ -110,7 +110,7 @@ def test_a_reader_that_goes_away_is_no_error_to_tell(run: Run, broker: AnyBroker
 
 
 def closed_pipe() -> int:
-    """A pipe that nobody reads."""
+    """A pipe whose read end is closed."""
     reader, writer = os.pipe()
     os.close(reader)
     return writer
@@ -122,7 +122,7 @@ def test_a_shipment_that_is_stopped_goes_on_where_it_was(run: Run, broker: AnyBr
     words = ("ship", str(log), "--topic", topic, "--partitions", "1", "--state", str(state))
     run("topic", "create", topic, "--partitions", "1", "--config", "retention.ms=-1")
     with started(broker, *words) as ship:
-        assert wait_until(lambda: state.exists() and clean(state) == [False], deadline_seconds=SECONDS_MAX)  # it begins
+        assert wait_until(lambda: state.exists() and clean(state) == [False], deadline_seconds=SECONDS_MAX)  # it has started
         ship.send_signal(signal.SIGINT)
         code, said = ended(ship)
     first = len(read_partition(broker.bootstrap, topic))
@@ -136,5 +136,5 @@ def test_a_shipment_that_is_stopped_goes_on_where_it_was(run: Run, broker: AnyBr
 
 
 def clean(state: Path) -> list[bool]:
-    """Of each topic in the file whether its last run ended in order."""
+    """For each topic in the state file, whether its last run ended cleanly."""
     return [topic["clean"] for topic in json.loads(state.read_text())["topics"].values()]

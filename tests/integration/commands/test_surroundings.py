@@ -1,4 +1,4 @@
-"""`logbus doctor` at a real broker, a real PostgreSQL and this very machine."""
+"""`logbus doctor` against a real broker, a real PostgreSQL and the machine the tests run on."""
 
 from __future__ import annotations
 

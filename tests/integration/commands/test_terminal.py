@@ -1,4 +1,4 @@
-"""What people see on a terminal of their own: tables that fit it, records that do not change it, a bar while they wait."""
+"""What users see on a terminal: tables that fit it, records that cannot alter it, a progress bar while they wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS_MAX = 60
 
 
 def on_terminal(broker: AnyBroker, *words: str, columns: int = 100, is_error: bool = False) -> str:
-    """What the command writes to a terminal that is so wide: to its standard output, or only to its standard error."""
+    """What the command writes to a terminal of `columns` columns, as its standard output or only as its standard error."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
@@ -38,7 +38,7 @@ def on_terminal(broker: AnyBroker, *words: str, columns: int = 100, is_error: bo
 
 
 def read(terminal: int) -> bytes:
-    """Nothing once the other side has closed it."""
+    """Empty once the other side has closed it."""
     try:
         return os.read(terminal, 65536)
     except OSError:

@@ -1,4 +1,4 @@
-"""`logbus topic` at a real broker, and beside what Kafka's own client sees."""
+"""`logbus topic` against a real broker, compared with what Kafka's own client sees."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_offsets_records_and_bytes_are_those_of_the_broker(run: Run, shown: Show
 def test_the_brokers_own_topics_are_listed_when_they_are_asked_for(run: Run, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, stdin="a\n")
-    run("consume", topic, "-G", f"group-of-{topic}")  # commits, which makes the offsets topic
+    run("consume", topic, "-G", f"group-of-{topic}")  # commits, which creates the offsets topic
     assert "__consumer_offsets" not in run("topic", "ls", "--names").stdout
     assert topic in run("topic", "ls", "--names", "--include-internal").stdout
 

@@ -1,4 +1,4 @@
-"""The page about three brokers by hand, as a reader follows it, but on ports that nobody else uses."""
+"""The page about starting three brokers by hand, as a reader follows it, but on free ports."""
 
 from __future__ import annotations
 

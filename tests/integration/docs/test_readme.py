@@ -1,6 +1,6 @@
-"""The README, as a reader follows it in an empty folder: every command in order, behind `source .venv/bin/activate`.
+"""The README, as a reader follows it in an empty folder: every command in order, after `source .venv/bin/activate`.
 
-What else it shows runs elsewhere: how `make demo` ends in tests/e2e/test_demo.py, its DAG in the Airflow of the same folder.
+The rest is tested elsewhere: the result of `make demo` in tests/e2e/test_demo.py, its DAG in the Airflow tests of that folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.support.reader import Terminal
 
 pytestmark = pytest.mark.timeout(600)
 
-# What runs elsewhere, or is made by what is run here.
+# Run by other tests, or created by the commands run here.
 SHOWN_ONLY = {"make demo      # everything on this machine", "the end of the demo", "dag: access_log.py"}
 HOURS = 24
 

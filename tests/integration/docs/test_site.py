@@ -1,4 +1,4 @@
-"""The documentation site, built as `make docs` builds it: nothing is missing, and reading it asks nobody else for anything."""
+"""The documentation site as `make docs` builds it: nothing is missing, and its pages load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from playwright.sync_api import expect
 from tests.support.browsing import chromium
 from tests.support.pages import PROJECT
 
-# Of these elements browsers fetch what the attribute names; a link that a reader may click is none of them.
+# For these elements browsers fetch what the attribute names; a link that a reader may click is not fetched.
 FETCHED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 NOT_FETCHED = {"canonical", "next", "prev", "author", "license", "edit"}
 IN_STYLES = re.compile(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""")
 
 
 class Fetched(HTMLParser):
-    """Collects what a page makes a browser fetch from elsewhere."""
+    """Collects what a page makes a browser fetch from other hosts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def test_reading_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_the_search_works_in_pages_that_are_opened_from_the_folder(site: Path, tmp_path: Path) -> None:
-    """A browser fetches nothing for a page of file://, so the index has to come as a script."""
+    """Browsers let no file:// page fetch anything, so the index has to be loaded as a script."""
     with chromium() as running:
         page = running.new_page()
         page.goto((site / "index.html").as_uri())

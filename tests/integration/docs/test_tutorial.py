@@ -1,6 +1,6 @@
-"""The tutorial, as a reader follows it: a fresh directory, every command in order, and what it says one will see.
+"""The tutorial, as a reader follows it: a fresh directory, every command in order, and the output the page promises.
 
-Real broker, PostgreSQL and Spark, by the commands alone. The page's DAG, its last step, runs in tests/e2e/test_tutorial_dag.py.
+Real broker, PostgreSQL and Spark, through the commands alone. The DAG of its last step runs in tests/e2e/test_tutorial_dag.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGE = PROJECT / "docs" / "tutorial.md"
 
 @pytest.fixture(scope="module")
 def followed(terminal: Terminal) -> Terminal:
-    """Everything in the tutorial that is not Airflow's."""
+    """Everything in the tutorial except the Airflow part."""
     for block in blocks(PAGE):
         terminal.follow(block)
     return terminal

@@ -15,7 +15,7 @@ from tests.support.exporting import fetch, label_names, samples
 from tests.support.promql import named
 
 DOCS = Path(__file__).parents[3] / "docs"
-TARGET_LABELS = {"job", "instance"}  # which Prometheus gives to whatever it scrapes
+TARGET_LABELS = {"job", "instance"}  # added by Prometheus to everything it scrapes
 PROMETHEUS_OWN = {"up": TARGET_LABELS}
 
 
@@ -31,9 +31,9 @@ def alert_expressions() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def known(exported: Exported, broker: LogbusBroker) -> dict[str, set[str]]:
-    """The labels of every metric that exporter and broker export now."""
+    """The labels of every metric that exporter and broker currently export."""
     address = broker.settings["logbus.metrics.listener"]
-    fetch(f"{address}/metrics")  # a connection that has ended is counted by the next
+    fetch(f"{address}/metrics")  # a closed connection is counted by the next scrape
     shown = [label_names(exported.found), label_names(samples(fetch(f"{address}/metrics"))), PROMETHEUS_OWN]
     names = {name for one in shown for name in one}
     return {name: TARGET_LABELS.union(*(one.get(name, set()) for one in shown)) for name in names}

@@ -24,9 +24,9 @@ DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana" / "logbus.json").read_t
 ALERTS = DOCS / "prometheus" / "alerts.yml"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 TARGETS = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
-SCRAPES_MIN = 5  # so that a rate has two samples of whatever was there at the first
+SCRAPES_MIN = 5  # so that a rate has two samples of everything in the first scrape
 
-# Of the alerts: an hour whose attempt failed, and a run of retention that complained.
+# Alerts that fire here: an hour whose attempt failed, and a retention run with alarms.
 HOLDS_HERE = {"LogbusWindowsFailed", "LogbusRetentionAlarm"}
 
 
@@ -37,13 +37,13 @@ def settled(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-# What the machine decides that the tests run on: asked, whatever the answer is.
+# Alerts that depend on the machine the tests run on: they are queried, whatever the result.
 OF_THE_MACHINE = {"LogbusDiskFull", "LogbusDiskFills", "LogbusBrokerBusy", "LogbusSlowDisk"}
 
 
 @pytest.fixture(scope="module")
 def busy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
-    """One of our own: records come in while Prometheus looks, which would be lag to the tests beside this one."""
+    """A separate broker: records arrive while Prometheus scrapes, which other tests on the same broker would see as lag."""
     with LogbusBroker(tmp_path_factory.mktemp("busy"), settings=metrics_settings()) as running:
         yield running
 
@@ -92,7 +92,7 @@ def test_the_dashboards_list_of_pipelines_is_theirs(server: PrometheusServer, bu
 def test_an_alerts_expression_can_be_asked(rule: dict[str, Any], server: PrometheusServer) -> None:
     holds = rule["alert"] in HOLDS_HERE
     server.query(rule["expr"])
-    if rule["alert"] not in OF_THE_MACHINE:  # a scrape that took too long on a busy machine is over at the next
+    if rule["alert"] not in OF_THE_MACHINE:  # an alert about a scrape too slow on a busy machine clears at the next
         assert settled(lambda: bool(server.query(rule["expr"])) == holds), rule["expr"]
 
 

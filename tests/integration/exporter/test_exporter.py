@@ -1,4 +1,4 @@
-"""The exporter as a process: its figures against ledger and broker, and what is left of them when one of them is gone."""
+"""The exporter as a process: its figures against ledger and broker, and which remain when one of the two is down."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_windows_and_work_are_those_of_the_ledger(exported: Exported) -> None:
 
 
 def test_records_that_lie_in_another_window_than_their_hours_are_counted(exported: Exported) -> None:
-    """Here none does; tests/integration/ledger/test_stamped_hours.py has a log in which many do."""
+    """None here; tests/integration/ledger/test_stamped_hours.py has a log with many."""
     labels = {"pipeline": exported.platform.name, "topic": exported.platform.name}
     assert value(exported.found, "logbus_hour_records", **labels) == 6
     assert value(exported.found, "logbus_hour_records_elsewhere", **labels) == 0
@@ -119,7 +119,7 @@ def test_a_record_that_arrives_while_the_exporter_looks_has_an_age_from_then_on(
 
     assert waiting() == 0
     producer = Producer(client_config)
-    producer.produce("seen", b"late", timestamp=1)  # its timestamp is of 1970: what counts is when it came
+    producer.produce("seen", b"late", timestamp=1)  # its timestamp is in 1970: what counts is when it arrived
     assert producer.flush(30) == 0
     first = waiting()
     later = waiting()
@@ -193,7 +193,7 @@ def test_a_scrape_asks_no_more_for_a_hundred_partitions_than_for_one(empty_wareh
 
 
 def test_scrapes_at_once_share_one_reading_over_http(empty_warehouse_url: str, broker: LogbusBroker) -> None:
-    """In both formats: whoever asks for OpenMetrics gets it."""
+    """In both formats: a scraper that accepts OpenMetrics gets it."""
     limits = Limits(deadline_seconds=20.0, max_age_seconds=300.0)
     server, stop = (
         MetricsServer("127.0.0.1", 0, registry(empty_warehouse_url, broker.bootstrap, limits), lambda: ""),
@@ -224,7 +224,7 @@ def test_other_addresses_say_where_to_look_and_one_scraper_too_many_is_told_so()
     assert "/metrics" in fetch(f"{base}/")
     assert refusal(f"{base}/nothing") == (404, "nothing here; /metrics is for Prometheus\n")
     for _ in range(SCRAPES_MAX):
-        # A handler gives its slot back after its answer has gone out, so the answers above may be here before their slots.
+        # A handler releases its slot after sending its response, so the responses above may arrive before their slots are free.
         assert server.slots.acquire(timeout=30)
     assert refusal(server.url) == (503, "too many scrapes at once\n")
     stop.set()
@@ -261,7 +261,7 @@ def test_it_ends_at_once_also_while_a_scrape_waits_for_a_broker_that_hangs(
 def swallow(url: str) -> None:
     try:
         fetch(url)
-    except OSError:  # the exporter ended under it: that is the test
+    except OSError:  # the exporter ended during the request, as the test intends
         return
 
 

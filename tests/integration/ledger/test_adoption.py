@@ -20,7 +20,7 @@ def begin(world: World, number: int) -> int:
 
 
 def load(world: World, number: int) -> None:
-    """As a commit leaves the window."""
+    """Leaves the window as a commit does."""
     attempt = begin(world, number)
     with world.ledger.engine.begin() as connection:
         connection.execute(update(window).where(window.c.starts_at == at(number)).values(loaded_attempt=attempt))

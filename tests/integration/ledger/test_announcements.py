@@ -18,7 +18,7 @@ def watch(world: World, stage: Stage, now: datetime = NOW, name: str = "w") -> N
 
 
 def announce(world: World, now: datetime = NOW) -> list[datetime]:
-    """A look of the watcher, all of it stored."""
+    """One poll of the watcher, with everything it finds noted as announced."""
     starts = [interval.start for interval in unannounced(world.ledger.engine, "w", now)]
     if starts:
         note_announced(world.ledger.engine, "w", starts, now)

@@ -1,4 +1,4 @@
-"""The Spark driver's decisions that need no Spark: which windows go on, which fail, which are superseded."""
+"""The Spark driver's decisions that need no Spark: which windows are loaded, which fail, which are superseded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_superseded_window_does_not_stop_the_others(world: World, application:
 def test_a_window_that_is_overtaken_within_the_job_does_not_fail_the_others(
     world: World, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newer attempt drops its tables, so the whole job fails: the others are read again."""
+    """The newer attempt drops the older one's tables, so the whole job fails: the other windows are read again."""
     replace_spark(monkeypatch)
     world.register(settings={"max_error_rate": 1})
     both = tokens(world, 10, 11)

@@ -1,4 +1,4 @@
-"""The second witness finds whatever somebody did to the table, the ledger or the topic after the commit."""
+"""The audit finds any change made to the table, the ledger or the topic after the commit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_was_changed_behind_the_loads_back_is_found(loaded: World, statemen
 
 
 def test_a_reload_that_commits_during_an_audit_is_no_fault(loaded: World, warehouse_url: str) -> None:
-    """Between the look at the ledger and the look at the table, a better parser's load replaces the dead letter by a row."""
+    """Between the audit's reads of ledger and table, a reload with a better parser turns the dead letter into a row."""
     better = Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=frozenset({2}), mended=True)
     reloads = iter([better])
 

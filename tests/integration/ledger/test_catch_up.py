@@ -1,4 +1,4 @@
-"""Which windows a load takes, over a real ledger: those of `lag` and `window ls`, and no others. It is 2026, the log is of 2015."""
+"""The windows a load takes, with a real ledger: those of `lag` and `window ls` only. It is 2026, the log is from 2015."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Hours = Callable[..., list[int]]
 
 @pytest.fixture
 def two(world: World) -> World:
-    """A topic of two partitions."""
+    """A topic with two partitions."""
     world.log.create("t", 2)
     return world
 
@@ -80,7 +80,7 @@ def test_a_stamp_of_2099_neither_begins_nor_ends_the_hours(two: World) -> None:
 
 @pytest.mark.parametrize("stamp", [NO_TIMESTAMP, *stamps(84 * YEARS)])
 def test_records_without_a_usable_time_are_taken_by_the_last_closed_hour(world: World, warehouse_url: str, stamp: int) -> None:
-    """Freezing takes them, so a load must find them (it found nothing)."""
+    """Freezing includes them, so a load must find them (it used to find nothing)."""
     world.log.append("t", stamp, stamp)
     world.register()
     (start,) = missing(world)
@@ -92,7 +92,7 @@ def test_records_without_a_usable_time_are_taken_by_the_last_closed_hour(world: 
 def test_an_older_log_shipped_after_newer_hours_are_loaded_is_what_lag_counts_and_a_load_takes(
     world: World, warehouse_url: str
 ) -> None:
-    """Lag said an hour behind, `window ls` up to date, and a load of what is missing took nothing."""
+    """`lag` used to report one hour behind, `window ls` nothing, and a load of missing windows took none."""
     world.log.append("t", *stamps(10.5, 11.5))
     world.register()
     load(world, warehouse_url, 10, 11)
@@ -168,7 +168,7 @@ def test_an_empty_span_of_years_is_frozen_in_bulk_and_hours_touch(two: World, mo
     two.log.interrupt = questions.append
     steps: list[int] = []
     windows = two.ledger.freeze_plan(plan, two.log, NOW, steps.append)
-    assert len(questions) < 100  # five windows ask; hour by hour would be five thousand
+    assert len(questions) < 100  # five windows query the log; hour by hour it would be five thousand queries
     assert (sum(steps), len(windows), frozen_count(two)) == (391, 391, 391)
     assert all(one.interval.end == other.interval.start for one, other in zip(windows, windows[1:], strict=False))
     for part in (0, 1):
@@ -181,7 +181,7 @@ def test_an_empty_span_of_years_is_frozen_in_bulk_and_hours_touch(two: World, mo
     again = two.ledger.plan_load("p", two.log, NOW, only_missing=True)
     assert two.ledger.freeze_plan(again, two.log, NOW) == windows
     assert len(questions) < 30
-    assert two.ledger.freeze_plan(plan, two.log, NOW) == windows  # a plan that somebody else has frozen meanwhile
+    assert two.ledger.freeze_plan(plan, two.log, NOW) == windows  # a plan that another process has frozen in the meantime
 
 
 def test_an_hour_inside_a_span_frozen_in_bulk_is_frozen_for_ever_like_any_other(world: World) -> None:

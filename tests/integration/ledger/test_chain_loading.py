@@ -1,4 +1,4 @@
-"""A chain without its done prefix says the same of what is not done as the whole chain."""
+"""A chain loaded without its done prefix gives the same undone stretches as the whole chain."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sqlalchemy import ColumnElement, Connection, false, text, update
 
 from tests.support.ledgers import World, at, stamps
 
-HOURS = (8, 9, 10, 12, 13, 14, 15)  # nobody froze the hour 11
+HOURS = (8, 9, 10, 12, 13, 14, 15)  # hour 11 is not frozen
 TRIES = 40
 
 
 @pytest.fixture
 def frozen(world: World) -> World:
-    """Two partitions; hour 11 is empty in the first, and in the second where a test does not fill it."""
+    """Two partitions; hour 11 is empty in the first, and in the second unless a test fills it."""
     world.log.create("t", 2)
     for hour in (8, 9, 10, 12, 13, 14):
         world.log.append("t", *stamps(hour + 0.1, hour + 0.6), partition=0)
@@ -39,7 +39,7 @@ def chain(world: World, connection: Connection, done: ColumnElement[bool]) -> Pi
 
 
 def told(loaded: PipelineChain, partition: int, undone: Undone, start: int) -> list[tuple[int, int, str, datetime | None]]:
-    """What is not done and not gone; an empty stretch tells nothing."""
+    """The stretches that are not done and not deleted from the log; empty ones are left out."""
     stretches: list[Stretch] = list(undone_stretches(loaded, partition, undone))
     return [(max(one.first, start), one.end, one.why, one.ended_at) for one in stretches if one.end > start]
 

@@ -1,4 +1,4 @@
-"""Whatever is appended between freezes, in whatever order hours are frozen: no record is in two windows, none is between two."""
+"""Whatever is appended between freezes, in whatever order hours are frozen, no record is in two windows or between two."""
 
 from __future__ import annotations
 

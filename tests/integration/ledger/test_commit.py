@@ -1,4 +1,4 @@
-"""What becomes public, what is refused and what is left, in a real PostgreSQL; the staging side is the Spark task's own code."""
+"""What is published, refused and left in place, in a real PostgreSQL; staging runs the Spark task's own code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Start = Callable[..., Loading]
 
 @pytest.fixture
 def start(world: World, warehouse_url: str) -> Start:
-    """A loading of hour 10 (five records in two partitions) or 11 (two records)."""
+    """Starts a load of hour 10 (five records in two partitions) or 11 (two records)."""
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 10.2, 10.4, 11), partition=0)
     world.log.append("t", *stamps(10.1, 10.3, 11.5), partition=1)
@@ -178,7 +178,7 @@ def test_an_older_attempt_is_refused_at_commit(world: World, start: Start) -> No
 def test_a_driver_whose_network_is_gone_does_not_hold_its_window_for_hours(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has not noticed: nobody closed the connection, and nothing comes over it any more."""
+    """The server has not noticed: the connection was never closed, and nothing arrives on it."""
     silent = start().begin()
     monkeypatch.setattr(attempts, "HOLD_SILENTLY_MS_MAX", 200)
     with world.ledger.engine.connect() as gone:
@@ -234,7 +234,7 @@ def test_failing_attempts_does_not_touch_what_is_committed(world: World, start: 
 
 
 def test_a_connection_that_dies_at_commit_is_resolved_from_the_ledger(world: World, start: Start) -> None:
-    """The server committed and the answer was lost: the load says committed, with its counts."""
+    """The server committed and the response was lost: the load reports committed, with its counts."""
     loading = start().begin().create().run_task(1)
     sealed = loading.seal()
 
@@ -296,7 +296,7 @@ def test_a_table_of_the_users_own_that_lacks_columns_is_not_altered(world: World
 
 
 def test_a_window_inside_a_merged_leaf_is_reloaded_in_place(world: World, start: Start) -> None:
-    """A closed day may have been merged into one leaf: there is no leaf of the hour to attach or find any more."""
+    """A closed day may have been merged into one leaf: the hour no longer has a leaf to attach or find."""
     start().load()
     with world.ledger.engine.begin() as connection:
         connection.execute(text("alter table t detach partition logbus_leaf.t_201505171000"))
@@ -324,7 +324,7 @@ def test_a_reload_does_not_wait_for_a_reader_of_another_hour(
 
 
 def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commit takes no longer than a first load's, whatever its size."""
+    """Its commit takes no longer than that of a first load, whatever the size."""
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     leaf = "select 'logbus_leaf.t_201505171000'::regclass::oid"
     start(10).load()
@@ -340,7 +340,7 @@ def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start: Start, 
 def test_a_leaf_with_rows_of_another_topic_is_not_replaced_as_a_whole(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a pipeline that shared the table in a ledger from before tables had one owner, or put there by hand."""
+    """Rows of a pipeline that shared the table before tables had a single owner, or rows inserted by hand."""
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     start(10).load()
     with world.ledger.engine.begin() as connection:
@@ -354,7 +354,7 @@ def test_a_leaf_with_rows_of_another_topic_is_not_replaced_as_a_whole(
 def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the swap is impatient: what is written to the ledger behind it waits as every commit does."""
+    """Only the swap has a short lock timeout; the ledger updates that follow it wait, as in any commit."""
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     start(10).load()
     again = start(10).begin().create().run_task(1)
@@ -388,7 +388,7 @@ def test_an_attempt_from_before_a_restore_of_the_ledger_is_refused_though_its_nu
 ) -> None:
     slow = start().begin().create().run_task(1)
     sealed = slow.seal()
-    with world.ledger.engine.begin() as connection:  # from a backup that was taken before it began
+    with world.ledger.engine.begin() as connection:  # as restored from a backup taken before the attempt began
         connection.execute(text("update logbus.window set last_attempt = 0"))
         connection.execute(text("delete from logbus.attempt"))
         connection.execute(text("drop schema logbus_staging cascade"))
@@ -397,13 +397,13 @@ def test_an_attempt_from_before_a_restore_of_the_ledger_is_refused_though_its_nu
     assert again.attempt.number == slow.attempt.number
     with pytest.raises(AttemptSuperseded, match="restored from a backup since attempt 1"):
         commit_window(world.ledger.engine, sealed, NOW)
-    world.ledger.fail_attempts([slow.attempt], "refused", NOW)  # itself, and not the other of its number
+    world.ledger.fail_attempts([slow.attempt], "refused", NOW)  # this attempt, not the other one with its number
     again.create().run_task(1).commit()
     assert public(world) == HOUR_TEN
 
 
 def test_a_driver_that_a_restored_ledger_has_forgotten_writes_into_tables_of_its_own(world: World, start: Start) -> None:
-    """Not into those of the next attempt that gets its number, whose tasks may have the numbers of its tasks as well."""
+    """Not into those of the next attempt with the same number, whose tasks may have the same numbers as well."""
     forgotten = start().begin().create()
     with world.ledger.engine.begin() as connection:
         connection.execute(text("update logbus.window set last_attempt = 0"))
@@ -433,7 +433,7 @@ def test_the_checksum_is_of_what_is_public_where_a_trigger_changes_it_on_its_way
 def test_every_way_into_the_table_gives_the_same_checksum(
     world: World, start: Start, swapped_rows_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attached, put into the leaf's place, or deleted and inserted."""
+    """Attached, swapped for the old leaf, or deleted and inserted."""
     start().load()
     first = world.ledger.window("p", at(10)).values_hash
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", swapped_rows_min)

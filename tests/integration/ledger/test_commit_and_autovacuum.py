@@ -1,4 +1,4 @@
-"""A reload of an hour that was loaded a minute ago meets autovacuum, in a server whose autovacuum comes every second."""
+"""A reload of an hour loaded a minute ago meets autovacuum, in a server whose autovacuum wakes every second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.loads import Loading
 from tests.support.postgres import FAST
 
 LEAF = "logbus_leaf.t_201505171000"
-# A tenth of a second for each page: it is still at work when the reload comes.
+# A tenth of a second per page: autovacuum is still at work when the reload starts.
 SLOW = """
     autovacuum_vacuum_insert_threshold = 0, autovacuum_vacuum_insert_scale_factor = 0,
     autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1
@@ -27,7 +27,7 @@ SLOW = """
 
 @pytest.fixture
 def warehouse_url(server_directory: Path) -> Iterator[str]:
-    """A database with a ledger in a server of its own."""
+    """A database with a ledger, in a separate server."""
     with EmbeddedPostgres(server_directory / "autovacuum", settings={**FAST, "autovacuum_naptime": "1s"}) as server:
         url = server.create_database()
         create_ledger(connect(url))
@@ -37,7 +37,7 @@ def warehouse_url(server_directory: Path) -> Iterator[str]:
 def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(
     world: World, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It interrupts autovacuum, which gives way to a lock that has waited for deadlock_timeout, instead of deleting row by row."""
+    """Autovacuum yields to its lock request after deadlock_timeout, so it does not fall back to deleting row by row."""
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     world.log.append("t", *stamps(10, 10.2, 11))
     world.register()

@@ -1,4 +1,4 @@
-"""Several schedulers and workers on one ledger, each with connections of its own, in a real PostgreSQL."""
+"""Several schedulers and workers on one ledger in a real PostgreSQL, each with its own connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOURS = range(8, 14)
 
 @pytest.fixture
 def ledgers(world: World, warehouse_url: str) -> Iterator[list[Ledger]]:
-    """One for each worker, as if each were a machine of its own."""
+    """One per worker, as if each ran on its own machine."""
     world.log.append("t", *stamps(*(8 + number / 10 for number in range(70))))
     world.register()
     with ExitStack() as stack:
@@ -43,7 +43,7 @@ def opened(url: str) -> Iterator[Ledger]:
 
 
 def all_at_once(ledgers: list[Ledger], work: Callable[[int, Ledger], Any]) -> list[Any]:
-    """What each worker's work gives; they begin together."""
+    """The results of all workers, which start together."""
     barrier = Barrier(len(ledgers))
 
     def run(number: int) -> Any:

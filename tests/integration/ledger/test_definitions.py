@@ -1,4 +1,4 @@
-"""Two DAGs of one pipeline, and a DAG that is edited: the real operators over a real ledger, without Airflow and Spark around them."""
+"""Two DAGs of one pipeline, and a DAG that is edited: the real operators on a real ledger, without running Airflow or Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CATCH_UP = {**COMMON, "columns": {"url": "text"}}
 
 @pytest.fixture(autouse=True)
 def connected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hour 10 has no records, so that its load needs no Spark; hour 11 has one."""
+    """Hour 10 has no records, so its load needs no Spark; hour 11 has one."""
     world.log.append("t", *stamps(11))
     monkeypatch.setattr(WarehouseHook, "ledger", lambda self: world.ledger)
     monkeypatch.setattr(BrokerHook, "log_offsets", lambda self: world.log)
@@ -46,7 +46,7 @@ def run(dag: DAG, *task_ids: str) -> None:
         task = dag.get_task(task_id)
         task._now = lambda: NOW
         task.credentials_in_environment = False
-        task.since = task.until = None  # as the catch-up's templates come out where nothing was said
+        task.since = task.until = None  # as the catch-up's templates render without params
         task.execute(context)
 
 
@@ -56,7 +56,7 @@ def columns(world: World) -> set[str]:
 
 
 def test_a_catch_up_that_knows_less_of_the_pipeline_than_the_hourly_dag_fails_at_once(world: World) -> None:
-    """It used to load its hours with one column of two and without the error budget, and their audits were exact."""
+    """It used to load its hours with one of two columns and without the error budget, and their audits were exact."""
     run(hourly_ingest("p", **HOURLY), "freeze", "load")
     with pytest.raises(AirflowFailException, match="DAG p_catchup defines pipeline p otherwise than DAG p does") as refused:
         run(catch_up("p", **CATCH_UP), "freeze")

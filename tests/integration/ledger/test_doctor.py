@@ -1,4 +1,4 @@
-"""`logbus doctor` over a real ledger and a log in memory."""
+"""`logbus doctor` with a real ledger and an in-memory log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Found = Callable[..., list[tuple[str, str]]]
 
 @pytest.fixture
 def healthy(world: World, warehouse_url: str) -> World:
-    """Hours 10 and 11 are loaded and audited, and there are no others."""
+    """Hours 10 and 11 are loaded and audited; there are no other hours."""
     world.log.append("t", *stamps(10, 10.5, 11))
     world.register()
     for number in (10, 11):
@@ -37,7 +37,7 @@ def healthy(world: World, warehouse_url: str) -> World:
 
 
 def findings(world: World, later: timedelta = timedelta()) -> list[tuple[str, str]]:
-    """Severities and messages."""
+    """Severity and message of each finding."""
     found = checkup.check_all(world.ledger, world.log, world.ledger.pipelines(), NOW + later)
     return [(str(finding.severity), finding.message) for finding in found]
 

@@ -1,4 +1,4 @@
-"""Windows without a record, loaded thousands at a time: the ledger is the same as if each had been loaded alone."""
+"""Windows without records, loaded thousands at a time: the ledger ends up as if each had been loaded alone."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from benchmarks.processes import wait_until
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 
-EMPTY = range(2, 8)  # hours between the two that hold records
+EMPTY = range(2, 8)  # the hours between the two that hold records
 
-# What two windows may differ in that are loaded alike.
+# Columns in which two windows loaded the same way may differ.
 OF_THEIR_OWN = {"id", "window_id", "starts_at", "ends_at", "key", "staging_table", "dead_letter_table", "run_id"}
 
 
 @pytest.fixture
 def quiet(world: World) -> World:
-    """Hours 1 and 8 hold records in two partitions, the hours between them none; all are frozen, and 1 is loaded."""
+    """Hours 1 and 8 hold records in two partitions, the hours between them none; all are frozen."""
     world.log.create("t", partitions=2)
     for partition in (0, 1):
         world.log.append("t", *stamps(1.2, 8.2), partition=partition)
@@ -57,7 +57,7 @@ def execute(world: World, statement: str) -> None:
 
 
 def rows(world: World, table: str, number: int) -> list[dict[str, Any]]:
-    """Of the hour's window, less what is its own."""
+    """The rows of the hour's window, without the columns that identify it."""
     mine = {"window": "id", "attempt": "window_id", "window_range": "window_id", "window_hour": "window_id"}[table]
     query = f'select * from logbus."{table}" where {mine} = :id'
     with world.ledger.engine.connect() as connection:
@@ -136,7 +136,7 @@ STRANGE_ROW = """
 
 
 def with_a_strange_row(world: World, url: str) -> None:
-    Loading(world, url, world.freeze(4)).load()  # so that the hour has a leaf
+    Loading(world, url, world.freeze(4)).load()  # gives the hour a leaf
     execute(world, STRANGE_ROW)
 
 
@@ -171,7 +171,7 @@ def test_what_is_unusual_is_left_to_a_load_of_its_own(quiet: World, warehouse_ur
 
 
 def test_nothing_is_loaded_from_another_log(quiet: World) -> None:
-    """Restored from before hour 1's record, and grown over it."""
+    """The log was restored from before hour 1's record and has grown past it."""
     for partition in (0, 1):
         quiet.log.cut("t", 0, partition)
         quiet.log.append("t", *stamps(1.3, 8.2), partition=partition)
@@ -180,7 +180,7 @@ def test_nothing_is_loaded_from_another_log(quiet: World) -> None:
 
 
 def test_what_changes_between_commit_and_audit_is_not_called_exact(quiet: World, warehouse_url: str) -> None:
-    """Rows put there by hand: the audit counts again, it does not believe the commit."""
+    """Rows inserted by hand: the audit counts again and does not rely on the commit's counts."""
     Loading(quiet, warehouse_url, quiet.freeze(4)).load()
 
     def add_a_row(question: str) -> None:
@@ -207,7 +207,7 @@ def test_what_is_loaded_again_before_the_audit_is_for_that_load_to_audit(quiet: 
 
 @pytest.mark.parametrize("sink", ["parquet"])
 def test_another_sinks_windows_are_loaded_one_by_one(world: World, tmp_path: Any, sink: str) -> None:
-    """Each carries its ledger entry, from which a lost ledger is made again."""
+    """Each carries its ledger entry, from which a lost ledger is rebuilt."""
     world.log.append("t", *stamps(1.2, 8.2))
     world.register(settings={"sink": sink, "directory": str(tmp_path)})
     for number in (1, 2, 8):

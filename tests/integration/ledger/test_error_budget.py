@@ -1,4 +1,4 @@
-"""A window of which too much does not parse, in a real PostgreSQL."""
+"""A window with too many records that do not parse, in a real PostgreSQL."""
 
 from __future__ import annotations
 

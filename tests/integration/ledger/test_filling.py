@@ -1,4 +1,4 @@
-"""Which hours before its own a run of the schedule loads as well, over a real ledger. It is 2026, the hours are of 2015."""
+"""The earlier hours that a scheduled run loads besides its own, with a real ledger. It is 2026, the hours are in 2015."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ YEARS = 24 * 365
 
 @pytest.fixture
 def away(world: World, warehouse_url: str) -> World:
-    """Records in every hour from 10 to 16. The hours 10 and 11 are loaded; then the scheduler was away, and it is back for hour 16."""
+    """Hours 10 to 16 hold records. 10 and 11 are loaded; then the scheduler was down, and it is back for hour 16."""
     world.log.append("t", *stamps(*(hour + 0.5 for hour in range(10, OWN + 1))))
     world.register(settings={"max_ahead_minutes": 0})
     for number in (10, 11):
@@ -70,7 +70,7 @@ def test_an_hour_that_somebody_is_loading_is_left_to_him_while_he_gives_signs_of
 
 
 def test_hours_that_retention_took_are_left_to_those_who_may_give_them_up(away: World) -> None:
-    away.log.delete_records("t", before_offset=4)  # 12, 13, and perhaps more of 14 than is left
+    away.log.delete_records("t", before_offset=4)  # 12, 13, and possibly some records of 14
     assert missing(away) == [at(15)]
 
 
@@ -92,7 +92,7 @@ def test_a_quiet_night_is_filled_and_ten_years_are_not(world: World, warehouse_u
 
 
 def test_what_a_run_has_loaded_and_nobody_audited_is_remembered_for_its_audit(away: World, warehouse_url: str) -> None:
-    """A retry fills nothing new, and the audit still takes what the try before has filled."""
+    """A retry fills nothing new, and the audit still takes what the previous try has filled."""
     task = TaskKey(dag_id="access_log", task_id="load")
     for number in (12, 13):
         loading = Loading(away, warehouse_url, away.freeze(number))

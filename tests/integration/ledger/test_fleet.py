@@ -1,4 +1,4 @@
-"""The lag of many pipelines at once is the lag of each of them alone. It is 16:30."""
+"""The lag of many pipelines read at once equals the lag of each read alone. It is 16:30."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ("ahead", "behind", "empty", "gap", "whole")
 
 @pytest.fixture
 def fleet(world: World) -> World:
-    """Five pipelines, each in another condition, two partitions each."""
+    """Five pipelines in different states, with two partitions each."""
     for name in NAMES:
         world.log.create(name, 2)
         starts_at = at(7) if name == "ahead" else None
@@ -45,7 +45,7 @@ def fleet(world: World) -> World:
 
 
 def load(world: World, chance: random.Random, share: float) -> None:
-    """Some windows are said to be loaded."""
+    """Marks a random share of the windows as loaded, and the others as not loaded."""
     window = schema.window
     with world.ledger.engine.begin() as connection:
         for (number,) in connection.execute(text("select id from logbus.window order by id")).all():
@@ -73,7 +73,7 @@ def test_every_figure_is_that_of_the_pipeline_alone(fleet: World) -> None:
 
 
 def test_what_is_left_out_of_a_chain_counts_as_loaded(fleet: World) -> None:
-    """A pipeline with a start: its hours are counted from there, whatever of its windows was looked at."""
+    """A pipeline with a start: its hours are counted from there, whichever of its windows were read."""
     with fleet.ledger.engine.begin() as connection:
         connection.execute(
             text("update logbus.window set loaded_attempt = 1 where pipeline = 'ahead' and starts_at < :at"), {"at": at(14)}
@@ -146,7 +146,7 @@ def test_a_broker_that_is_down_is_one_error(fleet: World) -> None:
 
 
 def test_what_is_newest_to_look_at_is_the_last_window_that_holds_records(fleet: World) -> None:
-    """A sample that was loaded once, and a DAG that goes on loading empty hours: people look for the sample."""
+    """A sample was loaded once, and a DAG keeps loading empty hours: users look for the sample."""
     window = schema.window
     with fleet.ledger.engine.begin() as connection:
         loaded = update(window).where(window.c.pipeline == "gap").values(loaded_attempt=1, read_count=4)

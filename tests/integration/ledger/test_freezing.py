@@ -1,4 +1,4 @@
-"""Windows frozen in a real PostgreSQL over a log in memory."""
+"""Windows frozen in a real PostgreSQL, over an in-memory log."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_registering_again_after_a_partition_was_added_does_not_begin_its_chain_
 
 
 def test_a_partition_added_while_an_hour_is_frozen_is_not_missed_when_a_later_hour_was_faster(world: World) -> None:
-    """Who freezes 11 has seen one partition; somebody freezes 12 with two before he writes down what he saw."""
+    """The process freezing 11 has seen one partition; before it records that, another process freezes 12 with two."""
     world.log.append("t", *stamps(11, 12, 13))
     world.register()
     world.freeze(10)
@@ -266,8 +266,8 @@ def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(wor
 
 
 def test_what_retention_took_may_be_of_the_hour_after_that_of_what_is_left(world: World) -> None:
-    """Clocks may be an hour ahead, and records late: what was written before 12:30 may be stamped 13:20, though a record of 12:30
-    is left behind it."""
+    """Clocks may be an hour ahead, and records late: what was appended before a record of 12:30 that is still there may be
+    stamped 13:20."""
     world.log.append("t", *stamps(10, 11, 13.3, 12.5, 13, 14))
     world.register()
     world.log.delete_records("t", before_offset=3)
@@ -278,7 +278,7 @@ def test_what_retention_took_may_be_of_the_hour_after_that_of_what_is_left(world
 
 
 def test_a_loss_that_was_accepted_does_not_hide_that_of_the_next_hour(world: World) -> None:
-    """The boundary that is frozen with the first hour is where the log was cut, or behind a stamp of 2099: it proves nothing."""
+    """The boundary frozen with the first hour is where the log was cut, or after a timestamp of 2099: it proves nothing."""
     world.log.append("t", *stamps(10, 11.1, 10.9), 4_070_908_800_000)
     world.register()
     world.log.delete_records("t", before_offset=3)
@@ -307,7 +307,7 @@ def test_a_declared_loss_is_on_record_and_the_rest_is_loaded(world: World) -> No
 
 
 def test_every_hour_that_a_declared_loss_may_have_touched_has_an_unknown_head(world: World) -> None:
-    """Partition 1 has lost nothing and is quiet: it taints no hour by itself."""
+    """Partition 1 has lost nothing and is quiet: on its own it makes no hour's head unknown."""
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 11, 12, 12.5, 13, 14))
     world.register(settings={"accept_loss": True, "max_ahead_minutes": 0})
@@ -384,7 +384,7 @@ def test_a_log_that_lost_its_end_and_grew_over_it_is_refused_though_the_stamps_a
 
 
 def test_only_what_lies_behind_the_last_boundary_may_be_cut_without_a_word(world: World) -> None:
-    """No window knew those records."""
+    """No window held those records."""
     world.log.append("t", *stamps(10, 10.1, 11, 11.1))
     world.register()
     world.freeze(10)
@@ -437,7 +437,7 @@ def test_a_record_before_a_boundary_that_is_gone_is_a_fault_unless_the_pipeline_
 def test_a_leader_that_shows_less_for_a_moment_after_its_election_is_no_other_log(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked for the end of its log it does not answer before it knows what was shown; asked for a record it has none yet."""
+    """It answers ListOffsets only once it knows the high watermark that was exposed; until then a fetch finds no record."""
     world.log.append("t", *stamps(10, 10.5, 11, 12))
     world.register()
     world.freeze(10)
@@ -446,7 +446,7 @@ def test_a_leader_that_shows_less_for_a_moment_after_its_election_is_no_other_lo
     real = world.log.last_records
 
     def elected(topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
-        is_known = asked.count("end_offsets") > 2  # the two before are the freeze's own
+        is_known = asked.count("end_offsets") > 2  # the first two calls are the freeze's own
         return {part: one for part, one in real(topic, ranges).items() if is_known or one.offset != 1}
 
     monkeypatch.setattr(world.log, "last_records", elected)
@@ -455,7 +455,7 @@ def test_a_leader_that_shows_less_for_a_moment_after_its_election_is_no_other_lo
 
 
 def test_a_boundary_that_somebody_freezes_behind_the_end_we_were_told_is_no_fault(world: World) -> None:
-    """Who freezes 10 has asked where the log ends; it grows, and somebody freezes 12 before the other answers come."""
+    """The process freezing 10 has read the log's end; the log grows, and another process freezes 12 before the next query."""
     world.log.append("t", *stamps(10))
     world.register()
 
@@ -521,7 +521,7 @@ def witness_offsets(world: World) -> dict[tuple[int, datetime], int | None]:
 
 
 def test_every_boundary_keeps_the_last_record_before_it_whatever_lies_between(world: World) -> None:
-    """None is the marker of a transaction. Hour 13 is empty, and 12 is frozen last."""
+    """`None` stands for a transaction marker. Hour 13 is empty, and 12 is frozen last."""
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 10.5), None, None, *stamps(11), None, *stamps(12, 12.5), None)
     world.register()

@@ -1,4 +1,4 @@
-"""Hours that are frozen together are what they are when somebody freezes them one after the other."""
+"""Hours frozen together are the same as hours frozen one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOON = at(15)
 _names = itertools.count(1)
 
 places = st.floats(8, 14, exclude_max=True)
-strange = st.sampled_from([None, NO_TIMESTAMP, *stamps(IN_2099)])  # a hole, a record without a time, one of the future
+strange = st.sampled_from([None, NO_TIMESTAMP, *stamps(IN_2099)])  # a hole, a record without a timestamp, one from the future
 parts = st.integers(0, PARTITIONS - 1)
 appends = st.tuples(st.just("append"), parts, st.lists(places.map(lambda one: stamps(one)[0]) | strange, min_size=1, max_size=6))
 deletions = st.tuples(st.just("delete"), parts, st.integers(1, 3))
@@ -43,7 +43,7 @@ def chain(world: World, name: str) -> list[tuple[Any, ...]]:
 
 
 def freeze_all(world: World, name: str, *, together: bool) -> list[Any]:
-    """The chain, and why it did not go on."""
+    """The chain, and the error that ended the freeze, if any."""
     refused: type[LogbusError] | None = None
     try:
         if together:
@@ -93,7 +93,7 @@ def test_the_questions_that_are_the_same_for_all_hours_are_asked_once(world: Wor
 
 
 def test_what_lies_before_a_refused_hour_is_frozen(world: World) -> None:
-    """One transaction for all of them would take the good ones along."""
+    """A single transaction for all of them would roll back the good ones too."""
     world.log.append("t", *stamps(8.5, 9.5, 10.5, 11.5))
     world.log.topics["t"][0].stable_end = 2
     world.register()
@@ -105,7 +105,7 @@ def test_what_lies_before_a_refused_hour_is_frozen(world: World) -> None:
 
 
 def test_a_log_that_becomes_another_one_while_it_is_asked_is_refused(world: World) -> None:
-    """The look at the last witness came before the new boundaries' records were read: those were then another log's."""
+    """The last witness was checked before the new boundaries' records were read, which were then those of another log."""
     world.log.append("t", *stamps(10.2, 10.4, 11.2, 11.4, 12.2))
     world.register()
     world.freeze(10)

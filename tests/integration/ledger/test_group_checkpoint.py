@@ -1,4 +1,4 @@
-"""The fence of committed offsets: only ahead, one run at a time, whatever order runs end in."""
+"""The guard on committed offsets: they only move ahead, one run at a time, whatever order runs end in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def groups() -> FakeGroups:
 
 @pytest.fixture
 def loaded(world: World, warehouse_url: str) -> World:
-    """Three loaded hours of one record each, and one that is frozen only."""
+    """Three loaded hours with one record each, and one that is only frozen."""
     world.log.append("t", *stamps(*HOURS, 13, 14))
     world.register()
     for hour in HOURS:

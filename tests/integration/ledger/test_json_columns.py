@@ -1,4 +1,4 @@
-"""Every column type on its way from JSON through Arrow and COPY into PostgreSQL, the extremes included."""
+"""Every column type from JSON through Arrow and COPY into PostgreSQL, extremes included."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def loaded(world: World, warehouse_url: str) -> World:
 
 def test_values_arrive_as_they_are(loaded: World) -> None:
     with loaded.ledger.engine.connect() as connection:
-        connection.execute(text("set local timezone = 'UTC'"))  # west of it the first instant is in no year that Python has
+        connection.execute(text("set local timezone = 'UTC'"))  # west of UTC the first instant is in 1 BC, which Python lacks
         found = connection.execute(text(f"select {', '.join(COLUMNS)} from t order by _offset")).all()
     assert tuple(found[0]) == (
         "h\u00e9",

@@ -1,4 +1,4 @@
-"""Lag over a real ledger: the same numbers as over a chain in memory. It is 16:30."""
+"""Lag from a real ledger: the same numbers as from an in-memory chain. It is 16:30."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW_OF_DAY = at(16.5)
 
 @pytest.fixture
 def filled(world: World, warehouse_url: str) -> World:
-    """Two records in each of the hours 10 to 13; 10 and 11 are loaded."""
+    """Hours 10 to 13 hold two records each; 10 and 11 are loaded."""
     for hour in (10, 11, 12, 13):
         world.log.append("t", *stamps(hour + 0.1, hour + 0.5))
     world.register()

@@ -1,4 +1,4 @@
-"""Hourly leaves of closed days become one, whatever readers and loads do meanwhile, in a real PostgreSQL."""
+"""The hourly leaves of closed days are merged into one, whatever readers and loads do in the meantime, in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOMORROW = DAY + timedelta(days=1)
 
 @pytest.fixture
 def load(world: World, warehouse_url: str) -> Callable[[int], None]:
-    """Loads an hour of the day; each has two records."""
+    """Loads one hour of the day; each hour has two records."""
     world.log.append("t", *stamps(*(hour + part for hour in range(30) for part in (0.1, 0.5))))
     world.register()
 

@@ -13,7 +13,7 @@ from logbus.model import WindowState
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 
-ENDS_WELL = ["true"]  # in place of spark-submit
+ENDS_WELL = ["true"]  # stands in for spark-submit
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def loader(world: World, monkeypatch: pytest.MonkeyPatch) -> Loader:
 
 
 def frozen(world: World) -> None:
-    """The hour 1 of a log without records."""
+    """Freezes hour 1 of a log without records."""
     world.register()
     world.freeze(1)
 
@@ -45,7 +45,7 @@ def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader) ->
 
 @pytest.fixture
 def between(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> Loader:
-    """Hours 2 and 3 hold no record, 1 and 4 do; a Spark application loads nothing and ends with status 1."""
+    """Hours 1 and 4 hold records, 2 and 3 none; any Spark application loads nothing and exits with status 1."""
     world.log.append("t", *stamps(1.2, 4.2))
     world.register()
     monkeypatch.setattr(loading, "Topics", lambda client: world.log)
@@ -87,7 +87,7 @@ def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, m
             world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)]
         )
     assert said[-1] == how_far("p", loaded=0, audited=0, wanted=1)
-    with pytest.raises(LoadFailed, match="attempt 2 is failed"):  # the first has ended, and holds nobody up
+    with pytest.raises(LoadFailed, match="attempt 2 is failed"):  # the first has ended and blocks nothing
         loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 

@@ -1,4 +1,4 @@
-"""The ledger's tables made, adopted and brought up to date in a real PostgreSQL."""
+"""The ledger's tables created, adopted and upgraded in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(engine: Engine, statements: str) -> None:
 
 
 def differences(engine: Engine) -> list[Any]:
-    """What the ledger's tables lack or have more than `schema.metadata` says."""
+    """What the ledger's tables lack, or have in addition, compared with `schema.metadata`."""
     options = {"include_schemas": True, "version_table_schema": "logbus", "include_name": ours, "compare_server_default": True}
     with engine.connect() as connection:
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), schema.metadata))
@@ -141,7 +141,7 @@ def test_a_migration_that_fails_leaves_the_ledger_as_it_was(engine: Engine) -> N
 
 
 def test_a_newer_logbus_that_was_faster_is_not_undone(engine: Engine) -> None:
-    """Its upgrade was under way when we looked, and is done when we have the lock."""
+    """Its upgrade was in progress when we checked, and is done once we hold the lock."""
     run(engine, RELEASED.read_text())
 
     @event.listens_for(engine, "before_cursor_execute", once=True)

@@ -1,4 +1,4 @@
-"""Producers that number their records: what did not arrive, or came twice, is found by the audit. In a real PostgreSQL."""
+"""Producers that number their records: the audit finds what did not arrive or arrived twice. In a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EACH = 4
 
 @pytest.fixture
 def hours(world: World, warehouse_url: str) -> Hours:
-    """Three hours of four records each, in one partition."""
+    """Three hours with four records each, in one partition."""
     world.log.append("t", *stamps(*(hour + minute / 10 for hour in HOURS for minute in range(EACH))))
     world.register()
     return Hours(world, warehouse_url)
 
 
 class Hours:
-    """Loads hours whose records carry the numbers given, and audits them."""
+    """Loads hours whose records carry the given numbers, and audits them."""
 
     def __init__(self, world: World, url: str) -> None:
         self.world, self.url = world, url
@@ -111,7 +111,7 @@ def test_a_producer_that_began_before_the_windows_is_noted(hours: Hours) -> None
 
 
 def test_the_first_numbers_of_a_stream_are_missing_where_all_of_the_topic_was_loaded(hours: Hours) -> None:
-    """The log was restored from a backup without them, before anything behind it was frozen: no boundary can tell."""
+    """The log was restored from a backup without them before any later boundary was frozen, so no boundary can show it."""
     hours.load(10, [1, 2, 3, 4])
     hours.load(11, [3, 4, 5, 6], stream="web-2")
     assert hours.audit(10).ok
@@ -135,7 +135,7 @@ def test_gaps_that_the_pipeline_accepts_are_notes(hours: Hours) -> None:
 
 
 def test_an_attempt_that_nobody_counted_leaves_the_question_open(hours: Hours) -> None:
-    """Loaded before producers were counted, or brought up to its table after a crash."""
+    """Loaded before producers were counted, or committed from its table after a crash."""
     hours.load(10, [1, 2, 3, 4])
     hours.load(11, [5, 6, 7, 8])
     hours.load(12, [9, 10, 11, 12])

@@ -1,4 +1,4 @@
-"""A pipeline goes on after its topic was made again or its log became another one; what may be lost is named and never called exact."""
+"""A pipeline continues after its topic was recreated or its log replaced; what may be lost is named and never called exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.loads import Loading
 
 SOON = at(16.5)
 
-CLOCKS = {"max_ahead_minutes": 0}  # no clock runs ahead, so no hour more is in doubt
+CLOCKS = {"max_ahead_minutes": 0}  # no clock runs ahead, so no extra hour is in doubt
 
 
 def rebase(world: World, now: datetime = SOON) -> Rebase:
@@ -38,7 +38,7 @@ def load(world: World, warehouse_url: str, number: int) -> AuditReport:
 
 @pytest.fixture
 def made_again(world: World, warehouse_url: str) -> World:
-    """Hour 10 is loaded, 11 frozen, 12 and 13 were not when the topic was made again; what came since begins at half past 13."""
+    """Hour 10 was loaded and 11 frozen, 12 and 13 were not, when the topic was recreated; its new records begin at 13:30."""
     world.log.append("t", *stamps(10, 10.5, 11, 12, 13))
     world.register(settings=CLOCKS)
     load(world, warehouse_url, 10)
@@ -61,7 +61,7 @@ def test_every_hour_whose_records_may_be_gone_is_named_and_refused(made_again: W
 
 
 def test_records_of_clocks_that_run_ahead_may_be_of_a_later_hour_than_the_former_topic_lived(world: World) -> None:
-    """The default believes an hour: what was written at 13:30 may be stamped 14:30."""
+    """The default allows an hour: what was written at 13:30 may be stamped 14:30."""
     world.log.append("t", *stamps(10, 11))
     world.register()
     world.freeze(10)
@@ -136,7 +136,7 @@ def test_a_loss_that_is_none_cannot_be_accepted(made_again: World) -> None:
 def test_a_new_topic_without_evidence_of_when_it_began_marks_all_hours_up_to_now(
     world: World, already_sent: tuple[float, ...]
 ) -> None:
-    """It is empty, or older logs were sent to it first."""
+    """It is empty, or was first sent older logs."""
     world.log.append("t", *stamps(10))
     world.register(settings=CLOCKS)
     world.freeze(10)
@@ -171,7 +171,7 @@ def test_a_rebase_onto_the_same_log_does_nothing(world: World) -> None:
 
 @pytest.fixture
 def restored(world: World, warehouse_url: str) -> World:
-    """Hours 10 and 11 are loaded, 12 is frozen; then the log was cut inside of 11 and grew anew."""
+    """Hours 10 and 11 are loaded, 12 is frozen; then the log was truncated within hour 11 and grew again."""
     world.log.append("t", *stamps(10, 10.5, 11, 11.2, 11.5, 12, 13))
     world.register(settings=CLOCKS)
     for number in (10, 11):

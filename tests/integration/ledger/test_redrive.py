@@ -1,4 +1,4 @@
-"""Dead letters parsed again, into the same windows, in a real PostgreSQL."""
+"""Dead letters parsed again into the same windows, in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAD_OFFSETS = frozenset({1, 3})
 
 
 class Mended:
-    """The parser `lines`, mended: bytes that are no text become a text as well."""
+    """The parser `lines`, fixed: bytes that are not text become text too."""
 
     columns: Mapping[str, str] = {"line": "text"}
     of_no_value = None
@@ -38,7 +38,7 @@ class Mended:
 
 @pytest.fixture
 def loaded(world: World, warehouse_url: str) -> World:
-    """Hour 10: five records in two partitions, of which three are dead letters."""
+    """Hour 10: six records in two partitions, three of them dead letters."""
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 10.2, 10.4, 10.5), partition=0)
     world.log.append("t", *stamps(10.1, 10.3), partition=1)
@@ -195,7 +195,7 @@ def test_a_row_that_is_changed_after_a_redrive_is_found(loaded: World) -> None:
     redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
     assert audit_problems(loaded) == ()
     with loaded.ledger.engine.begin() as connection:
-        connection.execute(text("update t set line = 'forged' where _partition = 1 and _offset = 1"))  # it was a dead letter
+        connection.execute(text("update t set line = 'forged' where _partition = 1 and _offset = 1"))  # formerly a dead letter
     assert audit_problems(loaded) == ("partition 1: public.t does not hold the values that were loaded, rows were changed",)
 
 
@@ -214,7 +214,7 @@ def test_a_sink_of_files_says_to_load_the_window_again(world: World, warehouse_u
 
 
 def test_a_redrive_and_a_reload_at_once_leave_an_exact_window(loaded: World, warehouse_url: str) -> None:
-    """Whoever is second works on what the first left."""
+    """The second to commit works on what the first left."""
     reload = (
         Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=BAD_OFFSETS).begin().create().run_task(9)
     )

@@ -80,11 +80,11 @@ def test_two_names_of_one_table_are_one_table(world: World, name: str) -> None:
             world.register(name="second", table=alias)
     assert world.register(table="public.t").table == world.register(table="t").table == "t"
     assert world.register(name="second", table="web.t").table == "web.t"
-    assert world.register(name="third", table="T").table == "T"  # a table of its own in PostgreSQL
+    assert world.register(name="third", table="T").table == "T"  # a different table in PostgreSQL
 
 
 def test_files_in_tables_that_differ_by_case_only_are_one_table(world: World) -> None:
-    """Catalogs of Iceberg and some file systems fold names."""
+    """Iceberg catalogs and some file systems fold case."""
     files = {"sink": "parquet", "directory": "/data"}
     world.register(table="web.Log", settings=files)
     with pytest.raises(PipelineConflict, match="loaded by pipeline p"):
@@ -98,7 +98,7 @@ def test_a_table_that_could_be_written_otherwise_is_refused(world: World, table:
 
 
 def share_a_table(world: World) -> None:
-    """As a ledger from before names were made canonical may have it."""
+    """As in a ledger from before table names were made canonical."""
     world.log.append("t", *stamps(10, 11))
     world.register()
     world.register(name="q", table="other")
@@ -158,7 +158,7 @@ def test_a_pipeline_that_has_its_table_for_itself_is_not_moved(world: World) -> 
 )
 def test_where_rows_lie_is_fixed_from_the_first_attempt_on(world: World, before: dict[str, str], after: dict[str, str]) -> None:
     world.register(settings=before)
-    world.register(settings={**before, **after})  # nothing lies anywhere yet
+    world.register(settings={**before, **after})  # no rows are stored yet
     world.register(settings=before)
     world.freeze(10)
     world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
@@ -246,7 +246,7 @@ def test_a_dag_that_is_gone_does_not_block_for_ever(world: World) -> None:
     pipeline_dags.forget(world.ledger.engine, "p", "old_name")
     define(world, "new_name", ONE_COLUMN)
     with world.ledger.engine.connect() as connection:
-        assert pipeline_dags.dags_by_pipeline(connection) == {"p": ["new_name", "old_name"]}  # who may see it stays
+        assert pipeline_dags.dags_by_pipeline(connection) == {"p": ["new_name", "old_name"]}  # kept: decides who may see it
     with pytest.raises(PipelineUnknown, match="these have: new_name, old_name"):
         pipeline_dags.forget(world.ledger.engine, "p", "nobody")
 

@@ -1,4 +1,4 @@
-"""What a replay says before it is done, over a real ledger."""
+"""What a replay reports before it runs, with a real ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.loads import Loading
 
 @pytest.fixture
 def loaded(world: World, warehouse_url: str) -> World:
-    """The hours 10, 11 and 13 of two records each; 10 and 11 are loaded."""
+    """Hours 10 to 13 hold two records each; 10 and 11 are loaded, 13 is frozen, 12 is neither."""
     for hour in (10, 11, 12, 13):
         world.log.append("t", *stamps(hour, hour + 0.5))
     world.register()
@@ -53,7 +53,7 @@ def test_a_plan_says_what_would_be_loaded_and_replaced(loaded: World) -> None:
 
 
 class FakeReader:
-    """Says of windows by their hour that so many records were read, of that fingerprint; of others that nothing has changed."""
+    """Returns the given record count and fingerprint for the named hours, and the frozen ones for all others."""
 
     def __init__(self, **others: tuple[int, str]) -> None:
         self.others = others

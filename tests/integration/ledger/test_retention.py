@@ -1,4 +1,4 @@
-"""Managed retention over a real ledger: windows frozen, loaded and audited there, records deleted in a log."""
+"""Managed retention with a real ledger, where windows are frozen, loaded and audited, and a log whose records it deletes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from logbus.warehouse.sinks import sink_for
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 
-# Eight hours are kept, and it is 20:30 of the day on which the hours 8 to 15 hold two records each: the hours up to 12 may go.
+# Eight hours are kept, and it is 20:30 on a day whose hours 8 to 15 hold two records each: hours up to 12 may be deleted.
 LATER = at(20.5)
 KEPT = RetentionPolicy(topic="t", retain=timedelta(hours=8), max_hold=timedelta(hours=2))
 
 
 @pytest.fixture
 def retention(world: World) -> RetentionRun:
-    """Hours 8 to 11 loaded and audited; 12 to 15 frozen."""
+    """Hours 8 to 15 are frozen; each test loads and audits some of them."""
     create_ledger(world.ledger.engine)
     for number in range(8, 16):
         world.log.append("t", *stamps(number + 0.1, number + 0.6))
@@ -86,7 +86,7 @@ def test_an_attempt_that_begins_after_the_plan_stops_the_deletion(
     keep(retention)
 
     def begin(question: str) -> None:
-        """The plan has read the ledger when it asks the log for its ends."""
+        """The plan has already read the ledger when it requests the log's end offsets."""
         if question == "end_offsets":
             world.log.interrupt = lambda question: None
             world.ledger.begin_attempts("p", [at(9)], "late", 1, NOW)

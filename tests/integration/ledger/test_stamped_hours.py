@@ -1,4 +1,4 @@
-"""A window is a range of offsets; with which hours its records are stamped is counted at each load and told."""
+"""A window is a range of offsets; each load counts and reports the hours its records are stamped with."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MINUTE = 1 / 60
 
 @pytest.fixture
 def ahead(world: World, warehouse_url: str) -> World:
-    """A server writes a line each minute, and another, an hour fast, a line each twenty minutes: what `ship` makes of a host
-    that writes UTC and one that writes Berlin's winter time without saying so, once they are merged by time as it came."""
+    """One server writes a line every minute; another, an hour fast, writes one every twenty minutes: what `ship` produces from a
+    host that logs in UTC and one that logs in Berlin winter time without a zone, in order of arrival."""
     for number in range(3 * 60):
         world.log.append("t", *stamps(10 + number * MINUTE))
         if number % 20 == 19:
@@ -119,7 +119,7 @@ def test_where_windows_are_quarters_of_an_hour_so_are_the_stamps(world: World, w
 
 
 def test_an_event_time_hour_is_there_when_every_window_is_that_may_hold_its_records(ahead: World, warehouse_url: str) -> None:
-    """Hours 10, 11 and 12 are loaded; a late record or a fast clock may put a record of hour 11 into hour 13."""
+    """Hours 10, 11 and 12 are loaded; a late record or a fast clock may put a record of hour 11 into window 13."""
     engine = ahead.ledger.engine
     assert missing_of_stamped(engine, "p", hour(10), None) is None
     assert missing_of_stamped(engine, "p", hour(11), None) == hour(13)
@@ -141,7 +141,7 @@ def test_the_windows_of_a_quarter_of_an_hour_are_those_of_its_hour(ahead: World)
 
 
 def test_a_stamp_further_ahead_than_the_pipeline_believes_begins_no_hour(world: World) -> None:
-    """One record at half past ten, fifty minutes fast: with the default hour 10 ends there, with five minutes it does not."""
+    """A record written at 10:30 by a clock 50 minutes fast ends hour 10 under the default limit, but not under five minutes."""
     world.log.append("t", *stamps(10, 10.25, 11 + 20 * MINUTE, 10.75, 11))
     world.register()
     world.register(name="careful", table="careful", settings={"max_ahead_minutes": 5})

@@ -29,4 +29,4 @@ def test_behind_a_stamp_of_2099_each_record_is_read_once_however_many_hours_are_
     monkeypatch.setattr(world.log, "records", counted)
     assert [world.offsets(number) for number in (10, 11, 12)] == [(0, 13), (13, 25), (25, 37)]
     again = {offset for offset, times in Counter(read).items() if times > 1}
-    assert again == {0, 1, 13, 25}  # looking for the first hour's beginning; an hour's end is the first of the next
+    assert again == {0, 1, 13, 25}  # to find the first hour's start; each hour's end is the next one's first record

@@ -17,7 +17,7 @@ LATER = NOW + HEARTBEAT_EXPIRY + timedelta(seconds=1)
 
 @pytest.fixture
 def ours(world: World) -> list[Attempt]:
-    """Attempts at the hours 1 and 2."""
+    """Attempts at hours 1 and 2."""
     world.register()
     for number in (1, 2):
         world.freeze(number)
@@ -29,7 +29,7 @@ def begin(world: World, *hours: int, run_id: str = "r") -> list[Attempt]:
 
 
 def commit(world: World, attempt: Attempt) -> None:
-    """As a commit leaves the window."""
+    """Leaves the window as a commit does."""
     with world.ledger.engine.begin() as connection:
         connection.execute(update(window).where(window.c.id == attempt.window_id).values(loaded_attempt=attempt.number))
 

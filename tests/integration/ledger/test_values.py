@@ -1,4 +1,4 @@
-"""The checksum over values: what it finds, what it survives, and where it says that it cannot compare. Real PostgreSQL."""
+"""The checksum over values: what it detects, what it survives, and when it reports that it cannot compare. Real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = {
 
 @pytest.fixture
 def loaded(world: World, warehouse_url: str) -> World:
-    """The hours 10 and 11 in two partitions, every type among their columns."""
+    """Hours 10 and 11 in two partitions, with every type among their columns."""
     world.log.create("t", partitions=2)
     for partition in (0, 1):
         world.log.append("t", *stamps(10, 10.5, 11, 12), partition=partition)
@@ -74,7 +74,7 @@ def test_a_changed_value_of_any_column_is_found_and_its_partition_named(loaded: 
 
 
 def test_values_that_two_rows_exchange_are_found(world: World, warehouse_url: str) -> None:
-    """Nothing is in the table that was not there before, and nothing is missing."""
+    """The table holds the same set of values as before: nothing new, nothing missing."""
     world.log.append("t", *stamps(10, 10.5))
     world.register()
     Loading(world=world, url=warehouse_url, window=world.freeze(10)).load()
@@ -125,7 +125,7 @@ def test_what_took_the_values_away_is_a_problem_that_says_so(loaded: World, stat
 
 
 def test_a_server_that_hashes_otherwise_is_noted_and_no_problem(loaded: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a major upgrade with other hash functions, or on a machine of the other byte order."""
+    """As after a major upgrade that changed hash functions, or on a machine with the other byte order."""
     monkeypatch.setattr(checksum, "PROBE", "cast(7 as bigint)")
     report = audit(loaded)
     assert report.ok

@@ -1,4 +1,4 @@
-"""`logbus window` and `logbus pipeline` over a real ledger; the broker is one that does not answer, unless a test puts one there."""
+"""`logbus window` and `logbus pipeline` with a real ledger; the broker does not answer, unless a test provides one."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_dags_of_a_pipeline_are_remembered_once_each_in_their_order(loaded: 
     for dag_id in ("ingest", "catch_up", "ingest"):
         remember_dag(loaded.ledger, "p", dag_id)
     with loaded.ledger.engine.connect() as connection:
-        assert dags_by_pipeline(connection) == {"p": ["catch_up", "ingest"]}  # seen at the same instant: by name
+        assert dags_by_pipeline(connection) == {"p": ["catch_up", "ingest"]}  # seen at the same instant, so sorted by name
 
 
 def test_a_window_that_was_only_frozen_is_shown_too(loaded: World, run: Run) -> None:

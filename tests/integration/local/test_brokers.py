@@ -1,4 +1,4 @@
-"""The brokers of a local stack, as `logbus up --brokers 3` starts them."""
+"""The brokers of a local stack as `logbus up --brokers 3` starts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes below real guards: whatever ends us, they end."""
+"""Real child processes under real guards: however the parent ends, they end too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from logbus.local.processes import (
 
 DEADLINE_SECONDS = 20.0
 
-# A program that ignores SIGTERM, with a child in a session of its own: what a careless server does.
+# A program that ignores SIGTERM, with a child in a new session, as a careless server might start it.
 STUBBORN = "trap '' TERM; (setsid sh -c 'echo $$ >orphan; exec sleep 600' &); echo $$ >leader; while true; do sleep 1; done"
 
 
@@ -175,7 +175,7 @@ def test_a_port_of_a_server_that_has_just_ended_can_be_had_again() -> None:
             socket.create_connection(("127.0.0.1", number)) as client,
         ):
             accepted, _ = server.accept()
-            accepted.close()  # closed first by the server: the kernel remembers the connection for a minute
+            accepted.close()  # closed first by the server: the kernel keeps it in TIME_WAIT for a minute
             assert client.recv(1) == b""
     with ReservedPorts(1, (number,)) as again:
         assert again.numbers == [number]

@@ -1,4 +1,4 @@
-"""The ports of a local stack: the same from start to start, and a word where that cannot be."""
+"""The ports of a local stack: the same at every start, with a note when that is not possible."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A log of every format that docs/own-log.md names: what `logbus try` proposes, typed as it stands, loads it.
+"""A log in every format that docs/own-log.md names: the commands `logbus try` proposes, typed verbatim, load it.
 
-Ship and register are the commands themselves; the load is that of a Spark that runs already, where `logbus load` would start one.
+Ship and register are the real commands; the load uses a Spark session that is already running, where `logbus load` starts one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def tried(log: Path, *options: str) -> dict[str, Any]:
 
 
 def typed(command: str, **environment: str) -> None:
-    """A command as it was proposed."""
+    """Runs a command as it was proposed."""
     program, *words = shlex.split(command)
     done = CliRunner().invoke(main, words, env=environment)
     assert (program, done.exit_code) == ("logbus", 0), done.output
@@ -75,7 +75,7 @@ def test_what_is_proposed_for_a_log_loads_it(
 
 
 def rows_of(name: str, broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess) -> list[Mapping[str, Any]]:
-    """Of the pipeline's table, once its hour is loaded."""
+    """The rows of the pipeline's table, once its hour is loaded."""
     client, engine = {"bootstrap.servers": broker.bootstrap}, connect(warehouse_url)
     ledger = Ledger(engine)
     ledger.freeze_or_get(name, Interval.hour(HOUR), Topics(Client(client)), NOW)
@@ -86,7 +86,7 @@ def rows_of(name: str, broker: AnyBroker, warehouse_url: str, load_in_process: L
 
 
 def sorted_records(log_format: LogFormat) -> list[bytes]:
-    """The values that are sent: each line, or where lines go on with the one before, those together."""
+    """The values sent: each line, joined with the lines that continue it."""
     whole = "\n".join(log_format.lines)
     for line in log_format.more:
         whole = whole.replace(f"\n{line}", f"\0{line}")

@@ -1,4 +1,4 @@
-"""What one application does with the windows it is given, on a session that runs already."""
+"""What one application does with the windows it is given, in a running Spark session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = datetime(2015, 5, 18, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def lines(broker: AnyBroker) -> Pipeline:
-    """Two hours with ten lines each, two of them of no text that PostgreSQL can hold."""
+    """Two hours with ten lines each; one line in each is not text that PostgreSQL can hold."""
     create_topic(broker.bootstrap, "lines", partitions=2, config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(20):
@@ -68,7 +68,7 @@ def test_each_window_is_committed_with_its_counts_and_a_superseded_one_is_left_a
 def test_an_error_budget_that_is_lifted_during_a_load_still_holds_for_it(
     broker: AnyBroker, warehouse_url: str, lines: Pipeline, load_in_process: LoadInProcess
 ) -> None:
-    """As by another DAG that knows of no budget, between the task that began the attempt and the start of its driver."""
+    """As by another DAG that defines no budget, after the task began the attempt and before its driver starts."""
     client = {"bootstrap.servers": broker.bootstrap}
     ledger, log = Ledger(connect(warehouse_url)), Topics(Client(client))
     ledger.register(replace(lines, settings={"max_errors": 0}), log, NOW)

@@ -1,4 +1,4 @@
-"""Exactly [start, end), or an error that names what is missing: against a real broker."""
+"""Exactly [start, end), or an error that names what is missing, against a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One real Spark job for each sink whose rows are files: what the tasks write is what the driver commits and the audit finds."""
+"""One real Spark job for each sink that stores rows in files: the driver commits and the audit finds what the tasks wrote."""
 
 from __future__ import annotations
 

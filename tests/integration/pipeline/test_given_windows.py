@@ -1,4 +1,4 @@
-"""What a Spark program of somebody else's reads: exactly the offsets it was handed, through a real broker and a real session."""
+"""A user's own Spark program reads exactly the offsets it was given, from a real broker in a real session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PIPELINE = Pipeline(name="p", topic=TOPIC, table="p", parse="raw")
 
 @pytest.fixture(scope="module")
 def filled(broker: AnyBroker) -> AnyBroker:
-    """Two partitions of fifty records."""
+    """Two partitions with fifty records each."""
     create_topic(broker.bootstrap, TOPIC, partitions=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(50):

@@ -1,4 +1,4 @@
-"""A pipeline that infers its columns, over a real broker and ledger: columns are added, and never changed."""
+"""A pipeline that infers its columns, with a real broker and ledger: columns are added and never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ship` numbers, through a real broker, real windows and the load: the audit finds nothing missing and nothing twice."""
+"""Records numbered by `ship`, through a real broker, real windows and the load: the audit finds none missing and none twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_number_that_ship_gave_arrives_once_however_the_hours_cut_them(
     broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess, tmp_path: Path
 ) -> None:
     config, log = {"bootstrap.servers": broker.bootstrap}, tmp_path / "access.log"
-    for number in (1, 2):  # each run of three hours
+    for number in (1, 2):  # each run ships three hours
         piece = tmp_path / f"{number}"
         write_sample(piece, lines=300, hours=3, seed=number, end=END - timedelta(hours=6 - 3 * number))
         with log.open("ab") as file:

@@ -1,7 +1,7 @@
 """The whole pipeline with real processes: our broker, PostgreSQL, spark-submit. One module, few submissions: each takes seconds.
 
-The story is told once, in order, by a module fixture: a load is killed in the middle, the retry loads the same windows, a
-reload loads them again. The tests read what each step left behind.
+A module fixture runs the story once, in order: a load is killed midway, the retry loads the same windows, a
+reload loads them again. The tests check what each step left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RECORDS_PER_HOUR = 400
 QUIET_HOUR = 3
 STEP_SECONDS_MAX = 180.0
 
-# A stamp of 2099 is refused by default; there are topics whose owners switched that off.
+# The broker rejects a timestamp of 2099 by default; some topics have that check switched off.
 TOPIC_SETTINGS = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 
 
@@ -53,7 +53,7 @@ def line(number: int, at: datetime) -> bytes:
 
 
 def fill(bootstrap: str) -> int:
-    """Six hours, one of them quiet, a few records that do not parse, one stamp of 2099. Returns how many records."""
+    """Six hours, one of them quiet, a few records that do not parse, one stamped 2099. Returns the number of records."""
     create_topic(bootstrap, TOPIC, partitions=PARTITIONS, config=TOPIC_SETTINGS)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     count, refused = 0, []
@@ -82,7 +82,7 @@ def fill(bootstrap: str) -> int:
 
 @dataclass(frozen=True)
 class Story:
-    """What each step left behind."""
+    """What each step left."""
 
     engine: Engine
     sent: int
@@ -116,9 +116,9 @@ def story(broker: AnyBroker, postgres_server: EmbeddedPostgres) -> Iterator[Stor
 def kill_in_the_middle(
     engine: Engine, ledger: Ledger, windows: list[FrozenWindow], url: str, client_config: dict[str, Any]
 ) -> None:
-    """SIGKILL for the driver and its JVM while the first commit is under way: everything staged, nothing public.
+    """SIGKILLs the driver and its JVM during the first commit: everything is staged, nothing is public.
 
-    A lock on the window's row, taken once the tasks have staged, holds the driver where we want it.
+    A lock on the window's row, taken once the tasks have staged, holds the driver at that point.
     """
     attempts = ledger.begin_attempts("access", [window.interval.start for window in windows], "killed", 1, now())
     environment = {**os.environ, **spark_submit.environment(url, client_config)}

@@ -1,7 +1,7 @@
-"""Two hosts ship what they log: one writes UTC; the other, in Berlin, local time without a zone. Real `ship`, broker, load and audit.
+"""Two hosts ship their logs: one writes UTC, the other, in Berlin, local time without a zone. Real ship, broker, load and audit.
 
-Each ships every twenty minutes, as cron would have it. What the host in Berlin writes at 10:05 says 11:05, and opens hour 11 for
-everybody.
+Each ships every twenty minutes, as from cron. What the host in Berlin writes at 10:05 is stamped 11:05, and opens hour 11 for
+both.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _numbers = itertools.count(1)
 
 
 class Hosts:
-    """What two hosts log, and what they ship of it."""
+    """What the two hosts log and ship."""
 
     def __init__(self, broker: AnyBroker, topic: str, directory: Path) -> None:
         self.broker, self.topic, self.directory = broker, topic, directory
 
     def live(self, *options: str) -> None:
-        """Three hours, twenty minutes at a time; `options` are those of the host in Berlin."""
+        """Ships three hours, twenty minutes at a time; `options` apply to the host in Berlin."""
         for number in range(HOURS * 3):
             since = START + number * STEP
             minutes = [since + timedelta(minutes=minute) for minute in range(20)]
@@ -63,7 +63,7 @@ def hosts(broker: AnyBroker, tmp_path: Path) -> Hosts:
 
 
 def load(hosts: Hosts, url: str, load_in_process: LoadInProcess) -> list[AuditReport]:
-    """Every hour loaded, then audited."""
+    """Loads, then audits, every hour."""
     config = {"bootstrap.servers": hosts.broker.bootstrap}
     ledger, log = Ledger(connect(url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic=hosts.topic, table="t", parse="lines"), log, NOW)

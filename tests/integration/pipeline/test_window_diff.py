@@ -1,4 +1,4 @@
-"""A loaded window compared with what a real broker holds of it now; and a window over its error budget, by the same load."""
+"""A loaded window compared with what a real broker still holds of it; and a window over its error budget, in the same load."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WINDOW = "2015-05-17T10:00:00Z"
 
 @pytest.fixture
 def topic(broker: AnyBroker) -> str:
-    """Five records of the hour from ten, with keys and headers, the second of which is no text; and one of the hour after."""
+    """Five records in the hour from ten, with keys and headers, the second of them not text; and one in the next hour."""
     create_topic(broker.bootstrap, "diffed", config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(6):

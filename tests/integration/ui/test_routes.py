@@ -1,4 +1,4 @@
-"""Each figure of the pages against the ledger and a real broker; and what they say where one of the two is down. It is 16:30."""
+"""Each figure on the pages against the ledger and a real broker; and what they show when one of the two is down. It is 16:30."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def engine(warehouse_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def places(client: UiClient, warehouse_url: str, broker: AnyBroker, monkeypatch: pytest.MonkeyPatch) -> UiClient:
-    """A client whose connections lead to the real ones."""
+    """A client with Airflow connections to the real ledger and broker."""
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DEFAULT", warehouse(warehouse_url))
     extra = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
@@ -82,7 +82,7 @@ def load(pipeline: RealPipeline, url: str, number: int, bad: frozenset[int] = fr
 
 @pytest.fixture
 def pipeline(places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str) -> RealPipeline:
-    """Hours 10 to 14 hold records: 10 is audited, 11 loaded, 12 frozen, 13 and 14 nobody froze."""
+    """Hours 10 to 14 hold records: 10 is audited, 11 loaded, 12 frozen, 13 and 14 are not frozen."""
     made = RealPipeline(broker.bootstrap, engine)
     for number in range(10, 15):
         made.send([(number + 0.1, b"first"), (number + 0.5, b"second")], partition=0)
@@ -143,7 +143,7 @@ def test_throughput_is_seen_at_the_second_look(places: UiClient, pipeline: RealP
 
 
 def test_a_look_just_behind_the_turn_of_the_hour_shows_one_hour_and_not_two(places: UiClient, pipeline: RealPipeline) -> None:
-    """What was read before it is shared for some seconds: span, clock and cells are those of that instant."""
+    """A reading from before the hour is shared for some seconds: span, clock and cells are all of that instant."""
     places.now = at(17) - timedelta(seconds=1)
     before = places.json("/api/overview", hours=8)
     places.now = at(17) + timedelta(seconds=1)
@@ -152,7 +152,7 @@ def test_a_look_just_behind_the_turn_of_the_hour_shows_one_hour_and_not_two(plac
     assert (shared["now"], shared["span"]["end"]) == (instant_text(at(17) - timedelta(seconds=1)), instant_text(at(17)))
     after = places.json("/api/overview", hours=8)
     assert (after["now"], after["span"]["end"]) == (instant_text(places.now), instant_text(at(18)))
-    for found, open_hours in ((shared, [16]), (after, [16, 17])):  # records of 16 may come for some minutes more
+    for found, open_hours in ((shared, [16]), (after, [16, 17])):  # records of 16 may arrive for some minutes more
         (one,) = [one for one in found["pipelines"] if one["name"] == pipeline.name]
         assert [number for number, state in states(one).items() if state == "open"] == open_hours
 

@@ -1,4 +1,4 @@
-"""What is made of the bystander's waits and of the broker's memory."""
+"""The rows computed from the bystander's waits and the broker's memory."""
 
 from __future__ import annotations
 

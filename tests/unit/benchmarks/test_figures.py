@@ -13,7 +13,7 @@ from benchmarks.figures import Target, cells, figure, paired_ratio
 
 
 def test_the_ratio_is_the_median_of_the_rounds_pair_by_pair():
-    assert paired_ratio([10.0, 40.0, 90.0], [10.0, 20.0, 30.0]) == 2.0  # of the medians it would be 2.0 too, but:
+    assert paired_ratio([10.0, 40.0, 90.0], [10.0, 20.0, 30.0]) == 2.0  # so is the ratio of the medians, but not below
     assert paired_ratio([1.0, 100.0, 30.0], [1.0, 10.0, 30.0]) == 1.0
 
 

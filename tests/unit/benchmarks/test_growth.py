@@ -1,4 +1,4 @@
-"""Before a start that is to be cold."""
+"""Dropping cached files before a cold start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long unattended run: what breaks costs its own rows only."""
+"""A long unattended run: a failure costs only its own rows."""
 
 from __future__ import annotations
 

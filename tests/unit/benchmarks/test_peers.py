@@ -1,4 +1,4 @@
-"""The pieces of the peers that need no peer: what their tools say, and why one is missing."""
+"""The parts of the peers' code that need no peer: parsing their tools' output, and why a peer is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process under measurement costs, with all below it."""
+"""What a measured process costs, with all its descendants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: its table, its plot, and the text around them that stays."""
+"""The page: its table, its plot, and the text around them, which is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring in turns: neighbours in each round, and a run that goes on when an entrant fails."""
+"""Measuring in turns: entrants run next to each other in each round, and a run continues when one fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def console() -> Console:
 
 
 def nothing() -> None:
-    """The machine is as it is."""
+    """No preparation of the machine."""
 
 
 def test_each_round_runs_every_entrant_once_and_every_second_the_other_way_round(console):

@@ -1,4 +1,4 @@
-"""The containers' health check says what is wrong. The answers are given; the request itself runs in tests/e2e/test_compose.py."""
+"""The containers' health check reports what is wrong. Responses are faked here; tests/e2e/test_compose.py sends real requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alert rules have the shape that Prometheus wants, and each leads to a section that says what to do."""
+"""The alert rules have the form Prometheus expects, and each links to a section that says what to do."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_promtool_takes_rules_and_configuration() -> None:
 
 
 def test_amtool_takes_where_alerts_go(tmp_path: Path) -> None:
-    """Debian's is of a version before `url_file`; the address itself takes its place."""
+    """Debian's amtool predates `url_file`, so the address itself is put in its place."""
     amtool, path = prometheus_tool_or_skip("amtool"), tmp_path / "alertmanager.yml"
     text, replaced = re.subn(r"url_file: \S+", "url: http://localhost:9/", ALERTMANAGER.read_text())
     assert replaced == 1

@@ -1,4 +1,4 @@
-"""Every command that a page shows is one that the command line takes: known, with options that it knows."""
+"""Every command shown on a page exists in the command line and takes the options shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.cli import COMMANDS as BROKER_COMMANDS
 from broker.cli import parser as broker_parser
 from tests.support.pages import PAGES, PROJECT, blocks
 
-# What stands for something: COMMAND, ..., <this>. Ends a command as a pipe does.
+# A placeholder: COMMAND, ..., <this>. In place of a subcommand it ends the check, as a pipe ends a command.
 PLACEHOLDER = re.compile(r"^(\.\.\.|<.*>|[A-Z][A-Z_]+)$")
 COMMENT_OR_TARGET = re.compile(r"\s+(?:#|>).*")
 BETWEEN = re.compile(r"\s(?:\|\|?|&&)\s|;\s")
@@ -24,7 +24,7 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.
 
 
 def shown_commands() -> Iterator[tuple[str, str]]:
-    """Page and command of all that pages show."""
+    """The page and text of every command shown on a page."""
     for page in PAGES:
         name = str(page.relative_to(PROJECT))
         in_blocks = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
@@ -53,7 +53,7 @@ def test_a_command_that_a_page_shows_is_taken_as_it_is_written(page: str, comman
 
 
 def check_broker(words: list[str]) -> None:
-    """A command that is only named, or that has something else in an argument's place, is known."""
+    """A command that is only named, or shown with placeholders, must exist; any other must parse."""
     if len(words) < 2 or any(PLACEHOLDER.match(word) for word in words):
         assert set(words[:1]) <= set(BROKER_COMMANDS)
     else:
@@ -61,7 +61,7 @@ def check_broker(words: list[str]) -> None:
 
 
 def check(command: click.Command, context: click.Context, words: list[str]) -> None:
-    """Raises what click raises where a word is no subcommand or no option of the command."""
+    """Raises click's error where a word is not a subcommand or an option of the command."""
     if isinstance(command, click.Group):
         if not words or PLACEHOLDER.match(words[0]) or words[0] in ("--help", "--version"):
             return

@@ -1,4 +1,4 @@
-"""docker-compose.airflow.yml, as far as it can be judged without containers."""
+"""docker-compose.airflow.yml, as far as it can be checked without containers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_script_writes_every_variable_that_the_file_needs_for_its_owner_only
 
 
 def test_the_script_leaves_what_is_there_and_adds_what_is_missing(tmp_path: Path) -> None:
-    """Or the database, which keeps the password it was made with, would be locked."""
+    """Otherwise the database, which keeps the password it was created with, would be locked out."""
     path = tmp_path / ".env"
     path.write_text("LOGBUS_POSTGRES_PASSWORD=mine\nOTHER=kept\n")
     first = write_secrets(path)
@@ -107,13 +107,13 @@ def test_the_image_takes_neither_secrets_nor_anything_else_that_git_ignores() ->
 
 
 def test_one_service_builds_the_image_and_none_looks_for_it_in_a_registry() -> None:
-    """Builds of one tag run at the same time, and all but one of them fail: the tag "already exists"."""
+    """Several services building one tag run at the same time, and all but one fail: the tag "already exists"."""
     assert [name for name, service in services(own=True).items() if "build" in service] == ["broker"]
     assert {service["pull_policy"] for service in services(own=True).values()} == {"never"}
 
 
 def test_the_database_counts_as_there_once_it_answers_by_tcp() -> None:
-    """While the image makes the databases a server answers on the socket alone, and nothing else could reach it."""
+    """While the image creates the databases, the server listens on its socket only, and no other container can reach it."""
     assert "--host=127.0.0.1" in SERVICES["postgres"]["healthcheck"]["test"]
 
 

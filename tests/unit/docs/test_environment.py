@@ -1,4 +1,4 @@
-"""Every environment variable that a page or a message names is one that something reads."""
+"""Every environment variable that a page or a message names is read somewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.pages import PAGES, PROJECT
 NAME = r"LOGBUS_[A-Z][A-Z_]*[A-Z]"
 PRODUCT = ("plugins", "spark_jobs", "broker", "dags", "scripts")
 CONTAINERS = ("docker", "docker-compose.airflow.yml", "docs/prometheus", "scripts")
-# What only looks like one of ours: a word of the Spark application's output, click's own for completion, a shell's, the tests'.
+# Names that only look like ours: a marker in the Spark application's output, click's for completion, a shell's, the tests'.
 OTHERS = {"LOGBUS_RESULT", "LOGBUS_COMPLETE", "LOGBUS_FOUND", "LOGBUS_TEST_BROKER"}
 
 

@@ -1,4 +1,4 @@
-"""The documentation names tests and files as evidence: they exist."""
+"""The tests and files that the documentation names as evidence exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pages are taken apart, and when what was printed is what a page promises."""
+"""How pages are split into blocks, and when printed output matches what a page promises."""
 
 from __future__ import annotations
 

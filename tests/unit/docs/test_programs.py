@@ -1,4 +1,4 @@
-"""Programs and DAGs that pages show are real: Airflow reads the DAGs, and what is imported is there."""
+"""Programs and DAGs shown on pages work: Airflow parses the DAGs, and what they import exists."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_tutorial_and_every_how_to_page_show_a_dag() -> None:
 
 
 def test_how_to_pages_define_a_pipeline_alike(tmp_path: Path) -> None:
-    """Whoever follows two of them must not end with DAGs that contradict each other."""
+    """A reader who follows two of them must not end up with DAGs that contradict each other."""
     from airflow.dag_processing.dagbag import DagBag
 
     for block in DAGS:

@@ -1,4 +1,4 @@
-"""The page on the user interface says what the heat map says."""
+"""The page on the user interface uses the heat map's own words."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from logbus.commands.interrupting import Stopped, Terminated
 from logbus.exit_codes import ExitCode
 
 HEAVY = ("airflow", "pyspark", "pyarrow", "sqlalchemy", "rich", "confluent_kafka", "kafka", "duckdb", "psycopg")
-# click and the standard library; a command that is imported for help's sake brings hundreds.
+# click and the standard library; importing one command for its help adds hundreds.
 MODULES_MAX = 250
 
 
@@ -70,7 +70,7 @@ def test_every_command_of_the_table_exists_and_has_help(name: str) -> None:
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(importlib.import_module(module), attribute)
     assert isinstance(command, click.Command)
-    if name != "broker":  # hands its arguments on, --help included
+    if name != "broker":  # passes its arguments on, including --help
         assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
 

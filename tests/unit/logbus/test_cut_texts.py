@@ -11,12 +11,12 @@ FULL = b"x" * SIZE
     ("value", "kept"),
     [
         (None, None),
-        (b"\xc3", b"\xc3"),  # short, so nobody cut it
+        (b"\xc3", b"\xc3"),  # too short to have been cut
         (FULL, FULL),
         (FULL[:-1] + b"\xc3", FULL[:-1]),
         (FULL[:-3] + "\U0001f980".encode()[:3], FULL[:-3]),
         (FULL + b"more", FULL),
-        (b"\xff" + FULL[1:], b"\xff" + FULL[1:]),  # no text at all
+        (b"\xff" + FULL[1:], b"\xff" + FULL[1:]),  # not text at all
     ],
 )
 def test_a_text_that_was_cut_ends_with_a_whole_character(value: bytes | None, kept: bytes | None) -> None:

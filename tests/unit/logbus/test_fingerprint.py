@@ -18,7 +18,7 @@ VECTOR = {
 
 
 def test_the_test_vector_of_every_reader() -> None:
-    """Written out by hand from the encoding's description: who implements it elsewhere checks against this number."""
+    """Written out by hand from the encoding's description: other implementations can check against this number."""
     encoded = b"".join(
         [
             struct.pack("<i", 3),

@@ -1,4 +1,4 @@
-"""The Java that a load needs: a sentence before anything is begun, not a shell's errors after it."""
+"""The Java a load needs: one sentence before anything starts, not shell errors afterwards."""
 
 from __future__ import annotations
 

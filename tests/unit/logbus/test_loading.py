@@ -1,4 +1,4 @@
-"""What an interrupted load leaves of Spark: nothing. A shell script stands for spark-submit, its child for the JVM."""
+"""An interrupted load leaves no Spark process. A shell script stands in for spark-submit, its child for the JVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS_MAX = 30
 
 
 def has_ended(descriptor: int) -> bool:
-    """A process that was killed has ended when the kernel says so, which may be a moment after the kill."""
+    """Waits for the kernel to report the exit, which may be a moment after the kill."""
     with open(descriptor, "rb", buffering=0):
         return bool(select.select([descriptor], [], [], SECONDS_MAX)[0])
 

@@ -1,4 +1,4 @@
-"""Settings of a pipeline: frozen, typed by name, refused where no load could use them."""
+"""A pipeline's settings: frozen, typed by name, refused where no load could use them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_hours_that_nobody_loaded_are_filled_and_audited_unless_said_otherwise()
 
 @pytest.mark.parametrize("returned", [None, {}, {"filled": []}, {"filled": ["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z"]}])
 def test_the_audit_takes_what_the_load_has_filled(returned: dict[str, list[str]] | None) -> None:
-    """Also of a load that an older version made."""
+    """Also after a load by an older version."""
     task_instance = SimpleNamespace(xcom_pull=lambda task_ids: returned)
     text = SandboxedEnvironment().from_string(FILLED).render(ti=task_instance)
     assert [instant_text(start) for start in window_starts(text)] == (returned or {}).get("filled", [])

@@ -1,4 +1,4 @@
-"""When runs are due, with Airflow's own serializer and Dags; a scheduler runs in tests/e2e."""
+"""When runs are due, with Airflow's own serializer and DAGs; tests/e2e runs a scheduler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hour(number: int) -> DataInterval:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
-    """The instant it is, to be set."""
+    """The current time, which a test can set."""
     now: list[datetime] = [at(8)]
     monkeypatch.setattr(module, "utc_now", lambda: now[0])
     yield now
@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Airflow with our plugins folder."""
+    """Airflow with our plugins folder loaded."""
     monkeypatch.setattr(settings, "PLUGINS_FOLDER", str(PLUGINS))
     caches = (plugins_manager._get_plugins, plugins_manager.get_timetables_plugins)
     for cache in caches:
@@ -77,13 +77,13 @@ def test_a_dag_that_is_switched_on_gets_the_hour_that_was_closed_last(clock: lis
 
 
 def test_without_catching_up_a_scheduler_that_was_away_begins_with_the_hour_that_was_closed_last(clock: list[datetime]) -> None:
-    """The hours between are holes of the schedule; the run fills them (`fill_gaps`)."""
+    """The hours in between are gaps in the schedule; the run fills them (`fill_gaps`)."""
     clock[0] = at(8.5)
     assert due(hour(2)) == (hour(7), at(8) + LATENESS)
 
 
 def test_a_lateness_of_more_than_an_hour_skips_no_hour(clock: list[datetime]) -> None:
-    """Airflow asks again whenever it reads the file: also while the next run is not due yet."""
+    """Airflow asks again whenever it parses the file, also while the next run is not yet due."""
     last, made = hour(4), []
     for minutes in range(0, 600, 5):
         clock[0] = at(6.6) + timedelta(minutes=minutes)
@@ -105,8 +105,8 @@ def test_with_catching_up_every_hour_comes_in_order(clock: list[datetime]) -> No
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [
-        (8.0, 7),  # an hour that is named by its end
-        (8.02, 6),  # a click at 08:01: seven to eight is open until 08:05
+        (8.0, 7),  # an hour named by its end
+        (8.02, 6),  # triggered at 08:01: seven to eight is open until 08:05
         (8.5, 7),
     ],
 )
@@ -138,6 +138,6 @@ def test_an_installed_package_brings_its_plugin() -> None:
 
 
 def test_both_plugins_register_it() -> None:
-    """The one in the folder, and the one that an installed package brings."""
+    """The plugin in the folder, and the one in the installed package."""
     assert list(LogbusTimetables.timetables) == [WindowTimetable]
     assert importlib.import_module("logbus_plugin").LogbusPlugin().timetables == [WindowTimetable]

@@ -1,4 +1,4 @@
-"""Links as the repository has them become links of the site."""
+"""Links as written in the repository become links of the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages as they are written to disk, for whichever builder makes the site of them."""
+"""The pages as written to disk, for any site builder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts.site.pages import PAGES, PROJECT, write_pages
 
 
 class Loader(yaml.SafeLoader):
-    """Takes the file of a builder that knows tags of its own."""
+    """Accepts a builder's file with custom YAML tags."""
 
 
 Loader.add_multi_constructor("tag:", lambda loader, suffix, node: None)
@@ -40,7 +40,7 @@ def test_every_page_and_picture_is_there_and_nothing_of_before(folder: Path) -> 
 
 
 def test_no_link_leads_out_of_the_site(folder: Path) -> None:
-    """Links of the repository would: ../dags/x.py, docs/x.md."""
+    """The repository's links would: ../dags/x.py, docs/x.md."""
     leading = [
         f"{page.relative_to(folder)}: {target}"
         for page in folder.rglob("*.md")
@@ -58,7 +58,7 @@ def test_writing_again_touches_nothing(folder: Path) -> None:
 
 
 def test_the_menu_names_every_page(folder: Path) -> None:
-    """Decisions are reached by their list, programs by the pages that show them."""
+    """Decisions are reached through their list, programs through the pages that show them."""
     pages = {str(page.relative_to(folder)) for page in folder.rglob("*.md")}
     named = set(re.findall(r"[\w/.-]+\.md", yaml.safe_dump(CONFIG["nav"])))
     assert {page for page in pages - named if not page.startswith(("decisions/", "source/"))} == set()

@@ -1,4 +1,4 @@
-"""The reference says what the code says, all of it."""
+"""The reference covers everything the code documents."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_cell_cannot_end_its_row() -> None:
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_nothing_stands_behind_the_parameters_of_a_docstring(room: str) -> None:
-    """The reference would show it as a part of the last one."""
+    """The reference would show it as part of the last parameter."""
     wrong = []
     for path in (PACKAGE / room).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -27,7 +27,7 @@ def window(number: int, *ranges: tuple[int, int, int]) -> FrozenWindow:
 
 @st.composite
 def chains(draw: st.DrawFn) -> list[FrozenWindow]:
-    """Windows whose ranges touch, as frozen ones do, some left out as in a reload of a few."""
+    """Windows with adjacent ranges, like frozen ones, some left out as in a reload of a few."""
     partitions = draw(st.integers(1, 4))
     lengths = draw(st.lists(st.lists(st.integers(0, 500), min_size=partitions, max_size=partitions), min_size=1, max_size=12))
     offsets = [0] * partitions

@@ -1,4 +1,4 @@
-"""What a bystander tells of its waits."""
+"""What a bystander reports of its waits."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ SENT = batches_of(log_lines(100, seed=1), now_ms=1)
 
 
 def stored() -> list[bytearray]:
-    """As a broker stores them."""
+    """The batches as a broker stores them."""
     found = [bytearray(one) for one in SENT]
     for number, one in enumerate(found):
         stamp(one, number * 50, 7)

@@ -1,4 +1,4 @@
-"""What is read from the broker's log about a pass, and what is made of it."""
+"""Figures of a compaction pass read from the broker's log, and the rows computed from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines that are sent: as long as the paper's, different, and as compressible as a log."""
+"""The lines sent: as long as the paper's, all different, and as compressible as a log."""
 
 from __future__ import annotations
 

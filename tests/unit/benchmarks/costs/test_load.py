@@ -1,4 +1,4 @@
-"""The arithmetic of latencies: percentiles, and from when a request counts."""
+"""The arithmetic of latencies: percentiles, and the instant from which a request is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the memory and the CPU of servers that idle."""
+"""The rows computed from memory and CPU of idle servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bare client says and understands, asked of the broker's own engine."""
+"""The requests and responses of the bare client, checked against the broker's own engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Harness:
 
 
 def ask(broker: Harness, api_key: ApiKey, version: int, frame: bytes) -> bytes:
-    """The answer as a connection gives it: the correlation id before the body."""
+    """The response as it arrives on a connection: the correlation id before the body."""
     assert int.from_bytes(frame[:4]) == len(frame) - 4
     return bytes(4) + broker.bytes_of(broker.dispatch(api_key, version, bytearray(frame[HEADER_BYTES:])))
 

@@ -1,4 +1,4 @@
-"""By which clock a file is read: every format by itself, in company, and refused where nobody can tell."""
+"""The timestamp format chosen for a file: each format alone, several together, and a refusal where none can be told."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clock(*lines: str, written: datetime = WRITTEN, **options: object) -> LineCl
     return choose([line.encode() for line in lines], TimeContext(times.zone, written), times)
 
 
-# One line of each format, as its program writes it, with the name of the format, its zone or none, and the host that it names.
+# One line of each format as its program writes it, with the format's name, whether it has a zone, and the host it names.
 FORMATS = [
     ("access log", '10.0.0.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1', True, b"10.0.0.7"),
     ("syslog (RFC 3164)", "May 17 10:05:03 combo sshd(pam_unix)[19939]: authentication failure", False, b"combo"),
@@ -96,7 +96,7 @@ def test_lines_that_go_on_need_no_time_of_their_own() -> None:
 
 
 def test_a_few_lines_of_another_kind_do_not_hide_what_the_others_say() -> None:
-    """All have an ISO time near their beginning, but of the JSON objects that of another field comes first."""
+    """All lines have an ISO time near the start, but in the JSON objects that of another field comes first."""
     objects = ['{"started": "1999-01-01T00:00:00Z", "time": "2015-05-17T10:05:03Z", "host": "web1"}'] * 30
     found = clock(*objects, "2015-05-17T10:05:03Z banner")
     assert found.names == ("JSON", "ISO 8601")
@@ -119,13 +119,13 @@ def test_two_formats_of_one_file_are_both_read() -> None:
     [
         ("Dec 31 23:59:59 web1 app: x", datetime(2016, 1, 1, 0, 1, tzinfo=UTC), datetime(2015, 12, 31, 23, 59, 59, tzinfo=UTC)),
         ("May 17 10:05:03 web1 app: x", WRITTEN, TIME),
-        ("May 18 09:00:00 web1 app: x", WRITTEN, datetime(2015, 5, 18, 9, tzinfo=UTC)),  # its clock is a zone ahead
+        ("May 18 09:00:00 web1 app: x", WRITTEN, datetime(2015, 5, 18, 9, tzinfo=UTC)),  # a zone's offset ahead
         ("Jun 14 15:16:01 web1 app: x", WRITTEN, datetime(2014, 6, 14, 15, 16, 1, tzinfo=UTC)),
         ("Feb 29 10:00:00 web1 app: x", datetime(2017, 1, 3, tzinfo=UTC), datetime(2016, 2, 29, 10, tzinfo=UTC)),
         ("Feb 29 10:00:00 web1 app: x", datetime(2016, 2, 29, 11, tzinfo=UTC), datetime(2016, 2, 29, 10, tzinfo=UTC)),
         ("I0229 10:00:00.000000 7 a.go:1] x", datetime(2016, 3, 1, tzinfo=UTC), datetime(2016, 2, 29, 10, tzinfo=UTC)),
         ("E1231 23:59:59.000000 7 a.go:1] x", datetime(2016, 1, 1, tzinfo=UTC), datetime(2015, 12, 31, 23, 59, 59, tzinfo=UTC)),
-        # The new year has begun on a host whose clock is ahead, by a second or by its zone.
+        # The new year has already begun on a host whose clock is ahead, by a second or by its zone.
         ("Jan  1 00:00:00 web1 app: x", datetime(2015, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(2016, 1, 1, tzinfo=UTC)),
         ("I0101 08:00:00.000000 7 a.go:1] x", datetime(2015, 12, 31, 23, tzinfo=UTC), datetime(2016, 1, 1, 8, tzinfo=UTC)),
     ],
@@ -193,7 +193,7 @@ def test_a_format_that_was_named_is_read(format_of: str, line: str, expected: da
 
 
 def test_a_zone_by_its_name_alone_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """strptime takes the names of the machine's own zone, and does not apply what they stand for: an hour off, in silence."""
+    """strptime accepts the names of the machine's own zone but does not apply their offset: silently an hour off."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:

@@ -1,4 +1,4 @@
-"""Lines on their way to a broker that is away, by the real client."""
+"""Lines sent to an unreachable broker, by the real client."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from logbus.collector.numbering import KEYS_REMEMBERED, Numbering, murmur2, part
     ],
 )
 def test_the_hash_is_that_of_the_java_client(data: bytes, hashed: int) -> None:
-    """The examples of Apache Kafka's own test of it, as signed integers."""
+    """The examples from Apache Kafka's own test, as signed integers."""
     assert murmur2(data) == hashed % 2**32
 
 

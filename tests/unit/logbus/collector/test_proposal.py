@@ -1,4 +1,4 @@
-"""A log of every format: what is proposed for it is what reads it, and what is to be pasted works as it stands."""
+"""A log of every format: the proposed settings read it, and the commands to paste work verbatim."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tried(folder: Path, name: str, lines: list[str], *words: str) -> Result:
 
 @pytest.mark.parametrize("log_format", FORMATS, ids=lambda one: one.name)
 def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_path: Path) -> None:
-    """What the commands do is tried with a broker and Spark (integration/pipeline/test_any_log.py)."""
+    """What the commands do is tested with a broker and Spark in integration/pipeline/test_any_log.py."""
     found = json.loads(tried(tmp_path, log_format.name, log_format.lines, *log_format.options, "--json").stdout)
     assert (found["trouble"], found["clock"], found["parse"]) == (None, [log_format.clock], log_format.parse)
     asked: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def test_people_see_times_columns_and_what_to_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", [(), ("--join-lines",)], ids=["without the option", "with it"])
 def test_a_log_of_stack_traces_is_joined_before_a_parser_is_chosen(option: tuple[str, ...], tmp_path: Path) -> None:
-    """Two thirds of the lines are of no parser but `lines`: what is typed with --join-lines must be proposed for the whole."""
+    """Two thirds of the lines fit no parser but `lines`: the parser must be chosen for the joined records."""
     trace = ["2015-05-17 10:05:03 ERROR failed", "\tat Main.run(Main.java:7)", "\tat Main.main(Main.java:1)"]
     found = json.loads(tried(tmp_path, "app.log", trace * 3, "--json", *option).stdout)
     assert (found["records"], found["join_lines"], "--join-lines" in found["commands"][0]) == (3, True, True)

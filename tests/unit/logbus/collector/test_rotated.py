@@ -1,4 +1,4 @@
-"""Rotation between two runs: which files beside the named one hold lines that were not sent."""
+"""Rotation between two runs: which files next to the named one hold unsent lines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from logbus.collector.sources import Fingerprint, Source, identify
 
 
 def write(path: Path, number: int, lines: int = 60, *, written: int) -> Path:
-    """A file of its own content, some 2 KB of it."""
+    """Writes about 2 KB, different for each `number`."""
     path.write_text("".join(f"2015-05-17T10:00:00Z {number} line {line:03d} ..........\n" for line in range(lines)))
     os.utime(path, (written, written))
     return path
 
 
 def sent(path: Path, lines: int | None = None) -> Source:
-    """The file as a run left it that has sent so many of its lines, or all."""
+    """The file's state after a run that sent `lines` of its lines, or all of them."""
     (source,) = identify([path], [], new_id=lambda: path.name)
     text = path.read_bytes()
     each = len(text.splitlines(keepends=True)[0])
@@ -54,7 +54,7 @@ def test_at_the_first_run_older_files_are_mentioned_and_left_alone(tmp_path: Pat
     log = write(tmp_path / "a.log", 2, written=2_000)
     write(tmp_path / "a.log.1", 1, written=1_000)
     assert (names(unsent([log], [])), names(never_sent([log], []))) == ([], ["a.log.1"])
-    assert never_sent([log, tmp_path / "a.log.1"], []) == []  # it is named
+    assert never_sent([log, tmp_path / "a.log.1"], []) == []  # named on the command line
 
 
 def test_the_rest_of_a_renamed_file_is_found(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_file_that_was_compressed_meanwhile_is_the_same_one(tmp_path: Path) ->
 
 
 def test_a_log_that_was_not_rotated_has_nothing_beside_it_to_send(tmp_path: Path) -> None:
-    write(tmp_path / "a.log.1", 0, written=5_000)  # written again by somebody's hand
+    write(tmp_path / "a.log.1", 0, written=5_000)  # modified later by hand
     log = write(tmp_path / "a.log", 1, written=1_000)
     assert unsent([log], [sent(log, lines=10)]) == []
 
@@ -101,7 +101,7 @@ def test_what_was_sent_wholly_is_not_sent_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_being_compressed_is_read_where_it_is_whole(tmp_path: Path) -> None:
-    """gzip writes a.log.1.gz beside a.log.1, and removes that when it is done."""
+    """gzip writes a.log.1.gz next to a.log.1, and removes the latter when it is done."""
     log = write(tmp_path / "a.log", 1, written=1_000)
     known = [sent(log, lines=40)]
     log.rename(tmp_path / "a.log.1")

@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def sent(path: Path, new_id: Callable[[], str], *, lines: int = len(LINES)) -> Source:
-    """The source of a file of which `lines` lines were sent."""
+    """The source of a file after `lines` of its lines were sent."""
     (source,) = identify([path], [], new_id=new_id)
     end = sum(map(len, LINES[:lines]))
     position = end - len(LINES[lines - 1])
@@ -135,7 +135,7 @@ def test_a_pipe_is_refused_with_what_takes_its_lines(tmp_path: Path) -> None:
 
 def test_a_file_in_a_directory_that_may_not_be_read_is_an_error_and_no_traceback(tmp_path: Path) -> None:
     class Closed(type(tmp_path)):  # type: ignore[misc]
-        def stat(self, **how: object) -> None:  # root may read everything
+        def stat(self, **how: object) -> None:  # chmod would not do: root may read everything
             raise PermissionError(13, "Permission denied")
 
     with pytest.raises(UnreadableLog, match=r"cannot read .*a\.log: Permission denied. Run as a user who may"):
@@ -165,7 +165,7 @@ def test_a_file_that_is_renamed_while_it_is_identified_is_said(log: Path) -> Non
 def test_a_rotated_file_is_known_however_little_was_sent_of_it(
     name: str, is_known: bool, log: Path, new_id: Callable[[], str]
 ) -> None:
-    """copytruncate copies it, and compress writes another one: of a log of a few lines, those would be sent again."""
+    """copytruncate copies it and compress writes a new file: the lines of a short log would otherwise be sent again."""
     known = sent(log, new_id, lines=2)
     copy = log.with_name(name)
     copy.write_bytes(gzip.compress(TEXT) if name.endswith(".gz") else TEXT)

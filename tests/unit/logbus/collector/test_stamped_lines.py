@@ -17,7 +17,7 @@ from logbus.collector.stamped_lines import AHEAD_MS_MAX, EARLIEST_MS, LineReadin
 from logbus.collector.timestamps import iso_8601, json_object
 
 NOW_MS = 1_800_000_000_000
-BEGIN = 1_431_857_000  # of the seconds that these tests count
+BEGIN = 1_431_857_000  # the instant from which these tests count seconds
 READING = LineReading(now_ms=NOW_MS, line_bytes_max=1000, include_partial_line=False)
 
 
@@ -80,7 +80,7 @@ def test_a_time_without_a_zone_is_taken_in_the_zone_that_was_named_and_marked(tm
 
 
 def test_the_hour_that_comes_twice_in_autumn_goes_on(tmp_path: Path) -> None:
-    """02:00 to 03:00 comes twice on the night on which Berlin's clocks are put back; lines slightly out of order stay so."""
+    """02:00 to 03:00 occurs twice on the night Berlin's clocks go back; lines slightly out of order stay that way."""
     source = write(tmp_path / "a", *local("01:59:59", "02:30:00", "02:59:59", "02:59:58", "02:00:01", "02:50:00", "03:00:00"))
     times = [line.timestamp_ms for line in merged([source], BERLIN)]
     day = (2026, 10, 24, 23, 59, 59), (2026, 10, 25, 0, 30), (2026, 10, 25, 0, 59, 59), (2026, 10, 25, 0, 59, 58)
@@ -165,7 +165,7 @@ def test_a_damaged_file_ends_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("successor", [True, False], ids=["another file has its name", "none has"])
 def test_a_file_that_was_renamed_since_it_was_identified_waits_for_the_next_run(successor: bool, tmp_path: Path) -> None:
-    """What has its name now would be read from the middle, and noted as the rest of the file that was renamed."""
+    """The file that now has its name would be read from the middle, and noted as the rest of the renamed one."""
     log = tmp_path / "a.log"
     write(log, json_line(1), json_line(2))
     (source,) = identify([log], [], new_id=lambda: "a")

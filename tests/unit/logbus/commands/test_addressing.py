@@ -1,4 +1,4 @@
-"""A broker that does not answer: the address, who named it and what to type, and the status that says so."""
+"""A broker that does not answer: the address, where it was set, what to type instead, and the exit status."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def groups() -> FakeGroups:
 
 @pytest.fixture
 def seek(monkeypatch: pytest.MonkeyPatch, groups: FakeGroups) -> Seek:
-    """`logbus group seek --group g` over a topic `t` of one partition with ten records."""
+    """`logbus group seek --group g` on a topic `t` with one partition and ten records."""
     log = FakeLog()
     log.create("t")
     log.append("t", *range(1, 11))

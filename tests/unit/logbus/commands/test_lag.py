@@ -1,4 +1,4 @@
-"""What the command prints; what lag is is tested beside it."""
+"""What the command prints; how lag is computed is tested in tests/unit/logbus/status."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_all_pipelines_are_shown_and_problems_said(capsys: pytest.CaptureFixture
         ([BEHIND], None, 0),
         ([BEHIND], 3, 0),
         ([BEHIND], 2, 5),
-        ([UNKNOWN], 1000, 5),  # nobody knows how far it is behind
+        ([UNKNOWN], 1000, 5),  # how far it is behind is unknown
         ([BEHIND, UNKNOWN], None, 0),
-        ([UNKNOWN], None, 3),  # nothing could be said at all
+        ([UNKNOWN], None, 3),  # no lag is known at all
         ([], None, 0),
     ],
 )

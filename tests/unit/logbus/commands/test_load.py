@@ -1,4 +1,4 @@
-"""Before very many windows are begun somebody has to say so."""
+"""Starting very many windows needs confirmation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(hours: int) -> LoadPlan:
 
 
 def at_terminal(monkeypatch: pytest.MonkeyPatch, *, is_one: bool) -> list[str]:
-    """What is asked there."""
+    """The questions asked at the terminal."""
     asked: list[str] = []
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(closed=False, isatty=lambda: is_one))
     monkeypatch.setattr(click, "confirm", lambda text, **options: asked.append(text))
@@ -51,7 +51,7 @@ def test_a_script_has_to_say_so_beforehand(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_who_has_no_standard_input_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     at_terminal(monkeypatch, is_one=True)
-    monkeypatch.setattr(sys, "stdin", None)  # as a service manager may start it
+    monkeypatch.setattr(sys, "stdin", None)  # as some service managers start it
     with pytest.raises(TooManyWindows):
         command.ask(plan(1_001))
 

@@ -1,4 +1,4 @@
-"""Programs read what commands print: every command that prints a result takes `-o json`; those that do not say here why."""
+"""Programs read commands' output: every command that prints a result takes `-o json`; the exceptions are explained here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WITHOUT_JSON = {
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command that can be run, by its words."""
+    """Every command that can be run, by its full name."""
     context = click.Context(main)
     for name in COMMANDS:
         found = main.get_command(context, name)
@@ -53,7 +53,7 @@ def below(name: str, command: click.Command) -> Iterator[tuple[str, click.Comman
 
 
 def takes_json(command: click.Command) -> bool:
-    """Both spellings of the choice between a table and JSON."""
+    """Whether it takes both spellings of the choice between table and JSON."""
     forms = [one for one in command.params if isinstance(one.type, click.Choice) and JSON in one.type.choices]
     return any({"-o", "--output"} <= set(one.opts) for one in forms) and any("--json" in one.opts for one in command.params)
 

@@ -1,4 +1,4 @@
-"""Sending to a broker that is away, by the real client: what a signal makes of it."""
+"""Sending to an unreachable broker with the real client: what a signal does."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ LOST, SOUND, BUSY = (
 
 @pytest.fixture
 def windows() -> list[ReplayWindow]:
-    """What is planned."""
+    """The windows of the plan."""
     return [LOST, SOUND, BUSY]
 
 
 @pytest.fixture
 def reloaded(monkeypatch: pytest.MonkeyPatch, windows: list[ReplayWindow]) -> list[Any]:
-    """What the loader was asked for."""
+    """What the loader was asked to load."""
     asked: list[Any] = []
 
     def plan(*words: Any, **how: Any) -> ReplayPlan:

@@ -1,4 +1,4 @@
-"""What the commands print; what managed retention decides and does is tested beside it."""
+"""What the commands print; what managed retention decides and does is tested in logbus/retention and integration/ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_NAME = "orders-of-all-shops-in-all-countries-that-anybody-has-ever-thought-
 
 
 class FakeRetention:
-    """Window 6 of 20 is not loaded; what is older than 24 hours may go."""
+    """Window 6 of 20 is not loaded; what is older than 24 hours may be deleted."""
 
     ran = False
     is_managing = True

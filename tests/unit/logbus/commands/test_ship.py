@@ -1,4 +1,4 @@
-"""A shipper that follows: what it says once, and what it takes for a moment of rotation."""
+"""A shipper that follows: what it reports once, and what it treats as a rotation in progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = ShipReport(
 
 
 class Runs:
-    """What the runs are named, and what comes of them: reports, or errors."""
+    """Fakes runs: keeps the file names each was given, and returns reports or raises errors."""
 
     def __init__(self, *outcomes: ShipReport | Exception) -> None:
         self.left = list(outcomes)

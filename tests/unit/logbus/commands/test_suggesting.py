@@ -1,4 +1,4 @@
-"""What is suggested to fingers that know other tools."""
+"""Suggestions for users with the habits of other tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that tells other terminals where broker and warehouse are."""
+"""The file from which other terminals get the addresses of broker and warehouse."""
 
 from __future__ import annotations
 

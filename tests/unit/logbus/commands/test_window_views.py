@@ -1,4 +1,4 @@
-"""How windows are listed where they are very many."""
+"""How very many windows are listed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from logbus.console import formatting
 
 
 class Record:
-    """What formatting asks of a confluent_kafka.Message; the real one is formatted in tests/integration/commands."""
+    """The parts of confluent_kafka.Message that formatting uses; real messages are formatted in tests/integration/commands."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields = {"key": b"k", "value": b"text", "headers": None, "timestamp": (1, 1431856800000), **fields}

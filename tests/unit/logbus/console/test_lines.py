@@ -8,7 +8,7 @@ from logbus.errors import UserError
 
 
 class Trickle(io.RawIOBase):
-    """Gives a byte at a time, as a slow pipe does."""
+    """Returns one byte at a time, like a slow pipe."""
 
     def __init__(self, data: bytes) -> None:
         self.rest = data

@@ -1,4 +1,4 @@
-"""What ends a reading; the reading itself is tested at brokers."""
+"""What ends a reading; the reading itself is tested against brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logbus.errors import AccessDenied, LogbusError, TopicMissing
 
 
 class Consumer:
-    """Gives one message, and is a member of a group as far as a reading sees."""
+    """Returns one message, and looks to the reading like a group member."""
 
     def __init__(self, message: Message) -> None:
         self.messages = [message]

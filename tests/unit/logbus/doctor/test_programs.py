@@ -1,4 +1,4 @@
-"""Java, Spark and Airflow on machines of every kind: what is said, and that it says how to mend it."""
+"""Java, Spark and Airflow on all kinds of machines: what is reported, always with advice on how to fix it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def around(
     java: str | None = None,
     **environment: str,
 ) -> Surroundings:
-    """A machine with these variables, where a program whose path ends like that says this."""
+    """A machine with these variables, where a program whose path ends with a key of `outputs` prints its value."""
 
     def run(command: Sequence[str], more: Mapping[str, str] = {}) -> ProgramOutput:
         for ending, said in (outputs or {}).items():
@@ -40,7 +40,7 @@ def around(
 
 
 def told(check: Check, surroundings: Surroundings) -> list[tuple[str, str]]:
-    """Severities and messages; whatever is not well must come with advice."""
+    """Severity and message of each finding; every finding that is not OK must have advice."""
     found = list(check(surroundings))
     assert all(one.advice for one in found if one.severity is not Severity.OK)
     return [(str(one.severity), one.message) for one in found]

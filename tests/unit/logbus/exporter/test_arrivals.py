@@ -1,4 +1,4 @@
-"""Ages only from what was seen: never more than the truth, nothing where nobody looked."""
+"""Ages come only from what was observed: never above the true age, and none where nothing was observed."""
 
 from __future__ import annotations
 

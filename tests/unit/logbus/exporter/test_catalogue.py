@@ -1,4 +1,4 @@
-"""The docs list exactly what there is."""
+"""The docs list exactly the metrics that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of groups and partitions, and what is left out."""
+"""Figures of groups and partitions, and which are left out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kafka(*groups: GroupReading, waiting: dict[tuple[str, tuple[str, int]], floa
 
 
 def kept(found: Iterable[tuple[ExportedMetric, tuple[str, ...], float | None]]) -> dict[object, float]:
-    """What reaches the page, by metric and labels."""
+    """The exported values, by metric and labels."""
     listed = list(found)
     assert all(len(labels) == len(metric.labels) for metric, labels, _ in listed)
     return {(metric, *labels): value for metric, labels, value in listed if value is not None}
@@ -116,7 +116,7 @@ def test_nobody_knows_when_a_limit_by_size_bites() -> None:
 
 
 def test_a_pipeline_that_has_just_been_registered_has_counters_at_zero_and_no_instants() -> None:
-    """Counters that begin at zero, or the first increase would be missed."""
+    """Counters start at zero, or the first increase would be missed."""
     found = kept(samples.ledger_samples(LedgerReading(pipelines={"p": PipelineFacts(name="p", topic="t")})))
     assert {found[names.RECORDS, "p", "t", outcome] for outcome in ("loaded", "dead_lettered", "filtered")} == {0}
     assert {found[names.ATTEMPTS, "p", "t", state] for state in ("committed", "failed", "superseded")} == {0}

@@ -1,4 +1,4 @@
-"""One reading for all, a deadline for each, a reason for each failure. Events in place of clocks and sleeps."""
+"""One reading shared by all, a deadline for each, a reason for each failure. Events instead of clocks and sleeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from logbus.errors import BrokerUnavailable, LedgerMissing, TopicMissing, UserError, WarehouseUnavailable
 from logbus.exporter.target_reading import Outcome, TargetReading, reason_of, wait
 
-LONG = 30.0  # nobody waits that long
+LONG = 30.0  # never reached
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""How long is waited for what a broker will know soon, and what becomes of errors that no waiting mends."""
+"""How long the client waits for what a broker will soon know, and how errors that waiting cannot fix are raised."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def raising(error: Exception) -> Callable[[], None]:
 
 
 class Failed:
-    """A future that ended with the client's error."""
+    """A future that failed with one of the client's errors."""
 
     def __init__(self, code: int) -> None:
         self.code = code

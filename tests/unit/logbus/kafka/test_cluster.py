@@ -1,4 +1,4 @@
-"""What is not as it should be in a cluster, from what its brokers answer."""
+"""Problems of a cluster, found in its brokers' responses."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_each_broker_is_counted_by_what_it_has_leads_and_lacks() -> None:
 
 
 class Pages:
-    """A broker that describes one topic an answer."""
+    """A broker that describes one topic per response."""
 
     def describe_topic_partitions(self, names: list[str], cursor: dict[str, Any] | None = None) -> dict[str, Any]:
         name = cursor["topic_name"] if cursor else names[0]
@@ -100,7 +100,7 @@ def test_eligible_replicas_of_a_large_cluster_come_in_pages() -> None:
 
 
 class Brokers:
-    """Admin clients, of which the first draw a broker that is dead."""
+    """Admin clients, the first of which pick a dead broker."""
 
     def __init__(self, refused: int) -> None:
         self.refused = refused

@@ -1,4 +1,4 @@
-"""What is said of a broker's refusal: whose fault it is, and what to do about it."""
+"""How a broker's error is reported: who has to act, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the lists a client gives; the reading itself is tested against a broker."""
+"""How the lists a client returns are processed; the reading itself is tested against a broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_error_among_messages_ends_what_came_before_it_and_what_comes_behind_
 
 
 def test_messages_behind_the_end_of_the_range_are_left() -> None:
-    """A hole at the end of a range lets the client go on behind it."""
+    """With a hole at the end of the range, the client reads on past the end."""
     assert ascending([message(4), message(7), message(9)], 4, 8) == [4, 7]
     assert ascending([message(9)], 4, 8) == []
 
@@ -51,5 +51,5 @@ def test_large_records_are_asked_for_in_small_numbers() -> None:
 def test_why_a_range_is_not_read_to_its_end(code: int, kind: type[LogbusError], words: str) -> None:
     with pytest.raises(kind, match=words):
         raise_for(KafkaError(code), "t", 0, 5, 9)
-    raise_for(KafkaError(code), "t", 0, 9, 9)  # it is read
-    raise_for(KafkaError(KafkaError._TRANSPORT), "t", 0, 5, 9)  # the client tries again
+    raise_for(KafkaError(code), "t", 0, 9, 9)  # already read to its end
+    raise_for(KafkaError(KafkaError._TRANSPORT), "t", 0, 5, 9)  # the client retries

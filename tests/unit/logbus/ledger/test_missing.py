@@ -1,4 +1,4 @@
-"""What is missing, of chains made up here over a log in memory. It is half past twenty, hours close five minutes late."""
+"""What is missing, in chains built here over an in-memory log. It is 20:30, and hours close five minutes late."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gaps_of(
 
 
 def said(gaps: Sequence[Gap]) -> list[tuple[int, int, str]]:
-    """From which hour to which, and what."""
+    """For each gap, its first hour, its end hour and its kind."""
     first = at(0)
     hours = [((gap.interval.start - first) // PIPELINE.interval, (gap.interval.end - first) // PIPELINE.interval) for gap in gaps]
     kinds = ["empty" if gap.is_empty else str(gap.missing) for gap in gaps]
@@ -84,16 +84,16 @@ def test_a_frozen_window_that_is_not_loaded_waits_if_it_holds_a_record(log: Fake
     windows = [window(9, 0, 1), window(10, 1, 1, loaded=False), window(11, 1, 2, loaded=False)]
     found = gaps_of(log, chain(windows))
     assert [(gap.missing, gap.is_empty) for gap in found] == [(Missing.NOT_LOADED, True), (Missing.NOT_LOADED, False)]
-    lossy = replace(windows[1], head_unknown=True)  # nobody knows what it held
+    lossy = replace(windows[1], head_unknown=True)  # what it held is unknown
     assert [gap.is_empty for gap in gaps_of(log, chain([windows[0], lossy, windows[2]]))] == [False, False]
 
 
 def test_records_stamped_before_the_last_window_wait_in_the_next_hour(log: FakeLog) -> None:
-    """An older log is shipped after newer hours are loaded: the hour behind the last window takes it, whatever its stamps."""
+    """An older log is shipped after newer hours are loaded: the hour after the last window takes it, whatever its timestamps."""
     log.append("t", *stamps(9.5, 10.5), *stamps(2.1, 3.1, 4.1))
     found = gaps_of(log, chain([window(9, 0, 1), window(10, 1, 2)]))
     assert said(found) == [(11, 12, "not frozen")]
-    assert said(gaps_of(log, chain([window(9, 0, 1), window(10, 1, 2)]), now=at(11.5))) == []  # that hour is open
+    assert said(gaps_of(log, chain([window(9, 0, 1), window(10, 1, 2)]), now=at(11.5))) == []  # that hour is still open
     log.append("t", *stamps(15.5))
     found = gaps_of(log, chain([window(9, 0, 1), window(10, 1, 2)]))
     assert said(found) == [(11, 12, "not frozen"), (12, 15, "empty"), (15, 16, "not frozen")]
@@ -159,7 +159,7 @@ def test_after_a_rebase_nothing_before_the_first_record_of_the_new_topic_is_empt
 
 
 def test_an_empty_window_behind_the_last_record_makes_the_years_before_it_no_gap(log: FakeLog) -> None:
-    """A Dag that is switched on over a log of the past loads the hour that is just over."""
+    """A DAG that is switched on for an old log loads the hour that has just ended."""
     log.append("t", *stamps(9.5))
     late = at(YEARS)
     windows = [window(9, 0, 1), replace(window(0, 1, 1), interval=Interval(late, at(YEARS + 1)))]

@@ -92,7 +92,7 @@ def pipeline(lateness: int = 5, ahead: int | None = None, interval: timedelta = 
 @pytest.mark.parametrize(
     ("found", "lateness", "hours"),
     [
-        (pipeline(), None, 2),  # five minutes for late records and an hour for fast clocks: into the hour after the next
+        (pipeline(), None, 2),  # five minutes for late records and an hour for fast clocks reach into the second hour after
         (pipeline(lateness=0), None, 1),
         (pipeline(lateness=0, ahead=0), None, 0),
         (pipeline(ahead=10), None, 1),
@@ -114,7 +114,7 @@ def test_whoever_waits_for_stamps_waits_for_late_records_and_fast_clocks(
 def test_no_record_that_came_in_time_lies_outside_of_the_windows_that_are_waited_for(
     arrivals: list[tuple[int, int]], lateness: int, ahead: int
 ) -> None:
-    """Records as they came, minute by minute, each with how far its stamp is ahead of that; the boundaries' definition, literally."""
+    """Records by arrival minute and how far ahead each is stamped; boundaries are computed literally by their definition."""
     log = [(came, came + min(skew, ahead)) for came, skew in sorted(arrivals)]
     waited = holding_span(pipeline(ahead=ahead), SPAN, timedelta(minutes=lateness))
 

@@ -15,7 +15,7 @@ Answers = dict[tuple[str, str], Callable[[httpx.Request], httpx.Response] | Any]
 
 
 def api(answers: Answers, requests: list[httpx.Request] | None = None) -> AirflowApi:
-    """A client whose server answers from a table of (method, path); a list is answered one after another."""
+    """A client whose server answers from a table of (method, path); a list holds successive responses."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         if requests is not None:

@@ -1,4 +1,4 @@
-"""How the brokers of a local stack are run; that they run is shown wherever one is used."""
+"""How the brokers of a local stack are started; that they run is tested wherever one is used."""
 
 from __future__ import annotations
 

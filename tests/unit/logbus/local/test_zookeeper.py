@@ -1,4 +1,4 @@
-"""How a local ZooKeeper is run; that it runs is shown wherever one is used."""
+"""How a local ZooKeeper is started; that it runs is tested wherever one is used."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_it_registers_the_pipeline_and_freezes_the_runs_interval(pipeline: Pipel
 
 
 def test_a_run_that_comes_before_its_hour_is_closed_waits_in_the_triggerer(pipeline: Pipeline, ledger: FakeLedger) -> None:
-    """One that is asked for by hand, or by a backfill up to now: the timetable's own never does."""
+    """A manual run or a backfill up to now; runs of the timetable never start early."""
     operator = offline(FreezeWindowOperator(task_id="freeze", pipeline=pipeline, now=lambda: HOUR_END), ledger)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(run_context())

@@ -26,7 +26,7 @@ SECRETS = ("warehouse-password", "broker-password")
 
 @pytest.fixture
 def failing(submitted: Submitted, ledger: FakeLedger) -> None:
-    """The application fails, and loads nothing."""
+    """The application fails and loads nothing."""
     submitted.exit_code, ledger.loads = 1, False
 
 
@@ -45,14 +45,14 @@ def test_the_attempt_is_taken_before_submit_and_handed_over(pipeline: Pipeline, 
 def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
     pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
-    """As the freeze does: a load that is cleared alone after its DAG was edited runs the new parser."""
+    """As the freeze does: if only the load is cleared after its DAG was edited, it runs the new parser."""
     operator(pipeline, ledger).execute(run_context())
     assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
 
 
 @pytest.fixture
 def dag() -> DAG:
-    """Made before submitting is faked: the first DAG of a process runs the program `file`, to learn what its interpreter is."""
+    """Created before submitting is faked: the first DAG in a process runs `file` to find out about its interpreter."""
     return DAG("access_log")
 
 
@@ -81,7 +81,7 @@ NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
 def test_very_many_windows_go_into_one_application_after_another(
     pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
-    """A command line has an end."""
+    """The length of a command line is limited."""
     most = WINDOWS_PER_COMMAND_MAX
     hours = [HOUR_START + timedelta(hours=number) for number in range(2 * most + 1)]
     operator(pipeline, ledger, windows=[hour.isoformat() for hour in hours]).execute(run_context())
@@ -138,7 +138,7 @@ def test_one_application_takes_only_as_many_hours_as_it_may(pipeline: Pipeline, 
 
 
 def test_somebody_elses_bad_hour_does_not_fail_ours(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
-    submitted.exit_code = 1  # as the application ends where one of its windows failed
+    submitted.exit_code = 1  # the application's status when one of its windows failed
     assert operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))["adopted"] is False
     assert ledger.failed
 

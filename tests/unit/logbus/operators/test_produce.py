@@ -13,7 +13,7 @@ from tests.support.fake_log import FakeLog
 
 @pytest.fixture
 def broker() -> FakeBroker:
-    """Keeps what was handed to the producer, which is tested with real brokers."""
+    """Keeps what is passed to the producer; the producer itself is tested with real brokers."""
     log = FakeLog()
     log.create("t")
     return FakeBroker(log)

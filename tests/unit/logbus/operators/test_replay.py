@@ -22,7 +22,7 @@ Replayed = Callable[..., dict[str, Any]]
 
 
 class FakePlan:
-    """Keeps the span that was asked for; the window of the second hour may be lost."""
+    """Keeps the span it was called with; the window of the second hour may be lost."""
 
     def __init__(self, lost: tuple[str, ...] = ()) -> None:
         self.lost = lost
@@ -36,7 +36,7 @@ class FakePlan:
 
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> Replayed:
-    """Runs the operator over a plan; the application that it starts loads what the ledger has begun."""
+    """Runs the operator with a plan; the application it starts loads the attempts begun in the ledger."""
 
     def run(plan: FakePlan, **arguments: Any) -> dict[str, Any]:
         monkeypatch.setattr(operators.replay, "plan", plan)

@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 
 
 class FakeRetention:
-    """Remembers what it was asked; what the real one does is tested with a real ledger."""
+    """Records its calls; the real one is tested with a real ledger."""
 
     def __init__(self, alarms: Sequence[str] = ()) -> None:
         self.asked: list[Any] = []

@@ -18,7 +18,7 @@ from tests.support.fake_log import FakeLog
 
 @pytest.fixture
 def groups() -> FakeGroups:
-    """A group at offset 12."""
+    """A group committed at offset 12."""
     made = FakeGroups()
     made.commit("logbus-access_log", {("access_log", 0): 12})
     return made
@@ -26,7 +26,7 @@ def groups() -> FakeGroups:
 
 @pytest.fixture
 def moved(pipeline: Pipeline, ledger: FakeLedger, log: FakeLog, groups: FakeGroups) -> Callable[..., Any]:
-    """Runs the operator; from where to where it moves each partition."""
+    """Runs the operator; returns each partition's old and new offset."""
     return lambda **arguments: offline(
         RewindOffsetsOperator(task_id="rewind", pipeline=pipeline, **arguments), ledger, log, groups
     ).execute(run_context())["moves"]

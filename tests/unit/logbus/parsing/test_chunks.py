@@ -1,4 +1,4 @@
-"""Quick or one by one, halved or not: the same rows, the same refusals, each value once."""
+"""Parsed in bulk or one by one, halved or not: the same rows, the same refusals, each value once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ looked_at: list[bytes] = []
 
 
 def parse(value: bytes) -> Sequence[str]:
-    """`bad` does not parse, `drop` is left out, everything else is a row."""
+    """`bad` does not parse, `drop` is filtered, everything else is a row."""
     looked_at.append(value)
     if value == b"bad":
         raise Unparsable("Bad", "it is bad")

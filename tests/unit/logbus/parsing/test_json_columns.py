@@ -1,4 +1,4 @@
-"""Many objects at once give what each gives alone; whatever one of them would be refused for makes the many look one by one."""
+"""Objects parsed in bulk give what each gives alone; one that would be refused makes the bulk parser give way to one by one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WRONG = st.dictionaries(st.sampled_from(list(COLUMNS)), ANYTHING)
 
 
 def alone(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None:
-    """The rows one by one, as Arrow holds them; None where one is refused."""
+    """The rows parsed one by one, as Arrow stores them; None if one is refused."""
     try:
         rows = [parser.parse(value) for value in values]
     except Unparsable:
@@ -74,7 +74,7 @@ def quickly(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None
     if arrays is None:
         return None
     fields = [column_field(name, kind) for name, kind in parser.columns.items()]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))  # refuses an array of another type
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))  # rejects an array of another type
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 

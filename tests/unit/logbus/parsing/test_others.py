@@ -1,4 +1,4 @@
-"""The raw parser, parsers of the user's own, and the filter over any of them."""
+"""The raw parser, users' own parsers, and the filter on any of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logbus.parsing.schemas import column_field
 
 
 def length_parser(settings: Mapping[str, Any]) -> Parser:
-    """A user's own."""
+    """A user's own parser."""
     return Parser(columns={"length": settings.get("kind", "integer")}, parse=parse_length)
 
 
@@ -77,7 +77,7 @@ def test_the_filter_leaves_out_rows_of_other_values_and_keeps_dead_letters_dead(
 
 
 def careless_parser(settings: Mapping[str, Any]) -> Parser:
-    """Gives what it likes, and fails over many values at once."""
+    """Returns values of any type, and fails on many values at once."""
     return Parser(
         columns={"size": "integer"}, parse=lambda value: (value.decode() if value == b"text" else len(value),), quick=fail
     )

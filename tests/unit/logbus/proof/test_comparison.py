@@ -18,7 +18,7 @@ START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Record:
-    """A message as a consumer gives it."""
+    """A message as a consumer returns it."""
 
     at: int
 
@@ -52,7 +52,7 @@ def read_all(part: OffsetRange) -> Iterable[Record]:
 
 
 def read(log: FakeLog, missing: frozenset[int] = frozenset()) -> WindowReading:
-    """Offsets 5 to 15 of the fake broker's partition 0, without those that are missing."""
+    """Offsets 5 to 15 of the fake broker's partition 0, without the missing ones."""
     return broker_reading(window(START), log, lambda part: (record for record in read_all(part) if record.at not in missing))
 
 

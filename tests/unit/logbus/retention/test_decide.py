@@ -12,7 +12,7 @@ from logbus.retention.model import Hold, RetentionPolicy, TopicPlan, TopicState,
 
 from tests.support.retention import at, chain, hourly, policy, state
 
-# With 24 hours kept, the windows of the hours 0 to 9 may go.
+# With 24 hours kept, the windows of hours 0 to 9 may be deleted.
 NOW = at(34)
 LOADED = [hourly(number) for number in range(20)]
 
@@ -24,7 +24,7 @@ def planned(
 
 
 def ends(plan: TopicPlan) -> dict[int, int]:
-    """Up to where each partition is deleted."""
+    """The offset up to which each partition is deleted."""
     return {one.partition: one.end_offset for one in plan.deletions}
 
 

@@ -18,7 +18,7 @@ FIRST_MS = int(START.timestamp() * 1000)
 
 @pytest.fixture
 def log() -> FakeLog:
-    """Ten records a second apart in each of two partitions; the first two of partition 1 are deleted."""
+    """Two partitions with ten records each, a second apart; the first two of partition 1 are deleted."""
     log = FakeLog()
     log.create("t", 2)
     for partition in (0, 1):

@@ -1,4 +1,4 @@
-"""Hours behind, of chains made up here over a log in memory: ten records an hour, six minutes apart. An hour closes five minutes late."""
+"""Hours behind, in chains built here over an in-memory log with ten records an hour. Hours close five minutes late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stamps(*hours: float) -> list[int]:
 
 @pytest.fixture
 def log() -> FakeLog:
-    """The hours 0 to 5."""
+    """Hours 0 to 5, with a record every six minutes."""
     log = FakeLog()
     log.create("t")
     log.append("t", *stamps(*(number / 10 for number in range(60))))

@@ -11,7 +11,7 @@ CLOSES_AT = datetime(2015, 5, 17, 11, 5, tzinfo=UTC)
 
 
 class Clock:
-    """Jumps by what is slept, or by more."""
+    """Advances by the time slept, or by more."""
 
     def __init__(self, now: datetime, jump: timedelta = timedelta()) -> None:
         self.now = now

@@ -1,4 +1,4 @@
-"""What holds for every route. What they answer is tried with a real ledger and broker (tests/integration/ui)."""
+"""What holds for every route. Their responses are tested with a real ledger and broker (tests/integration/ui)."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_an_hour_alone_is_what_it_is_on_the_map(records_lost: int) -> None:
 
 @pytest.mark.parametrize(("hours_kept", "expiring"), [(7, {10, 11}), (24, set()), (None, set())])
 def test_an_hour_that_a_limit_by_time_takes_soon_is_expiring(hours_kept: int | None, expiring: set[int]) -> None:
-    """With seven hours kept, soon is within an hour and three quarters: 10 and 11 began more than five and a quarter ago."""
+    """With seven hours kept, soon means within 1 h 45 min: hours 10 and 11 began more than 5 h 15 min ago."""
     settings = {"retention.ms": "-1" if hours_kept is None else str(hours_kept * 3_600_000)}
     found = cells(reading(settings=settings), facts(10), facts(11, records=10), facts(12), facts(13, records=0))
     assert {number for number, cell in found.items() if cell.state is CellState.EXPIRING} == expiring
@@ -179,7 +179,7 @@ COUNTS = st.integers(0, 20)
 
 @st.composite
 def some_cells(draw: st.DrawFn) -> list[Cell]:
-    """In order of time, most of them an hour long and touching the one before."""
+    """Cells in time order, most of them an hour long and adjacent to the one before."""
     found, start = list[Cell](), micros(at(0))
     for _ in range(draw(st.integers(0, 12))):
         start += draw(st.sampled_from((0, 0, 0, 1, 5))) * (HOUR // MICROSECOND)

@@ -15,7 +15,7 @@ class Clock:
 
 
 class Reader:
-    """Counts; waits for the gate where a test closes it."""
+    """Counts its reads; blocks at the gate if a test closes it."""
 
     def __init__(self) -> None:
         self.reads = 0

@@ -1,4 +1,4 @@
-"""Counting batches of rows: the same answers as SQL gives, whatever the batches' order and however they mix partitions."""
+"""Counting batches of rows: the same results as SQL, whatever the batches' order and however they mix partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing a sink by a pipeline's settings."""
+"""Choosing a sink from a pipeline's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logbus.warehouse.sinks import SINKS, each_sink_once, iceberg_table, parquet
 from logbus.warehouse.target import COLUMN_TYPES
 from sqlalchemy import create_engine
 
-ENGINE = create_engine("postgresql+psycopg://user:secret@nowhere/logbus")  # connects to nothing until it is used
+ENGINE = create_engine("postgresql+psycopg://user:secret@nowhere/logbus")  # does not connect until it is used
 
 
 def pipeline(**settings: object) -> Pipeline:
