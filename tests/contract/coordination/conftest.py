@@ -1,4 +1,4 @@
-"""Stores on both: the simulated ZooKeeper and a real one."""
+"""Stores on both the simulated ZooKeeper and a real one."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
 
 
 def real_stores(running: RunningZooKeeper) -> RealStores:
-    """Below a chroot that is nobody else's."""
+    """Below a unique chroot."""
     return RealStores(running.port, f"/contract/{next(_numbers)}")
