@@ -52,7 +52,7 @@ def real_subject(bootstrap: str) -> Subject:
         assert producer.flush(30) == 0
         log.end_offsets(
             name, [partition], "read_uncommitted"
-        )  # answered once everything is readable, not just acknowledged
+        )  # answered once all of it can be read, and is not merely acknowledged
 
     return Subject(
         log=log,

@@ -1,4 +1,4 @@
-"""A ZooKeeper for the clusters of these tests, which kill and stop it too."""
+"""A ZooKeeper for these tests' clusters, which kill and stop it too."""
 
 from __future__ import annotations
 

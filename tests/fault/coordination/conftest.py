@@ -1,4 +1,4 @@
-"""A ZooKeeper that tests kill and start again."""
+"""A ZooKeeper that tests kill and restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def server(zookeeper: RunningZooKeeper) -> Iterator[RunningServer]:  # noqa: F811
-    """The only server, which serves again when the test is over."""
+    """The only server, serving again when the test is over."""
     (server,) = zookeeper.servers
     yield server
     server.ensure_serving()

@@ -23,7 +23,7 @@ INSYNC_MIN = 2
 
 
 class Replica:
-    """A follower that keeps the rules: at most two requests in flight, each naming the partition and reporting only what it has."""
+    """A follower that keeps the rules: at most two fetches in flight, each naming the partition and reporting what it has."""
 
     def __init__(self, scene: Scene, broker_id: int) -> None:
         self.scene = scene
