@@ -1,7 +1,7 @@
-"""For the whole suite: homes that are nobody's own, and who works beside whom when two workers run it.
+"""For the whole suite: private home directories, and which tests share a worker when two run it.
 
-Workers take tests in groups that stay together: what needs the one Airflow, the one Spark session or the one Apache Kafka is a
-group each, since starting those costs more than most tests; of everything else a file is a group, for the sake of its fixtures.
+Tests are assigned to workers in groups that stay together: the tests that need the one Airflow, the one Spark session or the one
+Apache Kafka form a group each, since starting those costs more than most tests; any other file is a group, to share its fixtures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.examples import ALWAYS_THE_SAME, examples
 
 TESTS = Path(__file__).parent
 
-# Folders, and files, whose tests are one group.
+# Folders and files whose tests form one group.
 GROUPS = {
     "e2e": "airflow",
     "e2e/browser": "pages",
@@ -39,17 +39,17 @@ GROUPS = {
     "integration/cluster": "cluster",
 }
 
-# Airflow reads its home when it is first imported, and some tests import it: never the developer's own, never another worker's.
+# Airflow reads its home on first import, and some tests import it: never the developer's home, never another worker's.
 AIRFLOW_HOME = tempfile.mkdtemp(prefix="logbus-airflow-")
 os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 os.environ.setdefault("AIRFLOW__CORE__UNIT_TEST_MODE", "False")
 
-# Whoever runs the suite in the background hands down that Ctrl-C is ignored; programs under test are started as from a terminal.
+# A suite run in the background inherits an ignored Ctrl-C; programs under test are started as from a terminal.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Nothing here is timed, and a machine that is busy with something else must not fail a property.
+# Nothing here is timed, and a property must not fail on a busy machine.
 settings.register_profile("logbus", deadline=None, derandomize=ALWAYS_THE_SAME, max_examples=examples(100))
 settings.load_profile("logbus")
 
@@ -60,7 +60,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Who deals out the groups to the workers, in the order of the command line."""
+    """The scheduler that hands the groups to the workers, in the order of the command line."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):  # type: ignore[misc]
@@ -71,6 +71,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def group_of(path: Path) -> str:
-    """The group of a file of tests: its own, or that of the innermost folder which has one."""
+    """The group of a test file: its own, or that of the innermost folder that has one."""
     places = [place.relative_to(TESTS).as_posix() for place in (path, *path.parents) if place.is_relative_to(TESTS)]
     return next((GROUPS[place] for place in places if place in GROUPS), places[0])

@@ -1,7 +1,7 @@
 """One Airflow for all end-to-end tests: starting it costs more than most of them.
 
-The demo runs as a user runs it (`logbus demo`) and ends; then the same place is started from inside and stays up, so that what was
-stored can be looked at, and the example DAGs run in its Airflow.
+The demo runs as a user runs it (`logbus demo`) and ends; then the same place is started from inside and stays up, so that what
+was stored can be inspected, and the example DAGs run in its Airflow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def first(server_directory: Path) -> FirstDemo:  # noqa: F811
 
 @pytest.fixture(scope="session")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's DAGs, and the one that the tutorial has its reader write."""
+    """The project's DAGs, and the one that the tutorial's reader writes."""
     folder = tmp_path_factory.mktemp("airflow") / "dags"
     shutil.copytree(project_directory() / "dags", folder, ignore=shutil.ignore_patterns("__pycache__"))
     for block in blocks(project_directory() / "docs" / "tutorial.md"):
@@ -53,8 +53,8 @@ def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
         stack.start_storage()
         stack.start_airflow()
         wait_for_files(stack.airflow.api, {path.relative_to(dags).as_posix() for path in dags.rglob("*.py")})
-        stack.airflow.api.give_up_active_runs(PIPELINE)  # the demo may have ended while the hour that was due was under way
-        stack.airflow.api.unpause(PIPELINE)  # as the demo has it while it runs
+        stack.airflow.api.give_up_active_runs(PIPELINE)  # the demo may have ended during the run of the hour that was due
+        stack.airflow.api.unpause(PIPELINE)  # as it is while the demo runs
         engine = connect(stack.warehouse_url)
         windows = tuple(Ledger(engine).windows(PIPELINE))[:HOURS]
         engine.dispose()
@@ -64,7 +64,7 @@ def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
 
 @pytest.fixture
 def page(browser: Browser, second: SecondDemo) -> Iterator[Page]:  # noqa: F811
-    """An empty one, as wide as a desk's, for the addresses of the second demo's Airflow."""
+    """An empty page, as wide as a desktop's, for the addresses of the second demo's Airflow."""
     context = browser.new_context(base_url=second.stack.airflow.settings.url, viewport={"width": WIDE[0], "height": WIDE[1]})
     context.set_default_timeout(PATIENCE_MS)
     yield context.new_page()

@@ -1,5 +1,5 @@
-"""One seeded platform, one api-server over it and one browser for all tests of the pages: the folder is a package for their sake, and
-they are gone with its last test, because as long as a browser runs its loop runs in this thread, where no other could start one."""
+"""One seeded platform, one api-server over it and one browser for all tests of the pages. The folder is a package for their sake,
+so they end with its last test: while a browser runs, its loop runs in this thread, where no other could be started."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def platform(places: tuple[SeededPlatform, ApiServer]) -> SeededPlatform:
 
 @pytest.fixture(scope="package")
 def facts(platform: SeededPlatform, broker: LogbusBroker) -> Facts:
-    """What there is, read past the pages. Nothing here changes it."""
+    """The actual data, read without the pages. No test here changes it."""
     return read_facts(platform.engine, platform.bootstrap, broker.data)
 
 
@@ -93,7 +93,7 @@ def airflow(places: tuple[SeededPlatform, ApiServer]) -> ApiServer:
 
 @pytest.fixture(scope="package")
 def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """By user what his browser keeps after he has logged in, by Airflow's own form."""
+    """By user, the browser storage after logging in through Airflow's own form."""
     folder = tmp_path_factory.mktemp("sessions")
 
     def session(user: str) -> Path:
@@ -114,7 +114,7 @@ def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.Temp
 
 @pytest.fixture
 def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
-    """Opens an address below Airflow's as somebody, at a size and in a theme."""
+    """Opens an address below Airflow's root as a given user, at a size and in a theme."""
     opened: list[Page] = []
 
     def open_as(user: str | None, path: str, size: tuple[int, int] = WIDE, theme: str = "light") -> Page:
