@@ -30,7 +30,7 @@ from tests.sim.zookeeper import SimZooKeeper
 TOPIC = "t"
 BROKERS = 3
 SESSION_MS = 2_000
-BUSY = 12 * SECOND  # for this long there are faults
+BUSY = 12 * SECOND  # faults occur for this long
 HEALING = 60 * SECOND
 FINISHING = 120 * SECOND
 

@@ -206,8 +206,8 @@ class ClusterFaults(Faults):
         self._world.after((0, 0, 300, 3 * MS)[fault.amount >> 6 & 3], action, node, fault)
 
     def _cut_then(self, fault: Fault, leader: int, member: int) -> None:
-        """The leader is cut off from ZooKeeper for a while, and so is its link to the member that it adds. If
-        its proposal has not arrived by then, that member's process is replaced in the meantime, with what its disk has kept."""
+        """The leader loses ZooKeeper for a while, and its link to the member that it adds is cut. If the proposal has not
+        arrived by then, that member's process is replaced in the meantime, with what its disk has kept."""
         machine, other = self._machines[leader], self._machines[member]
         self._world.note(machine.name, "fires", fault.kind)
         machine.cut_zookeeper_off()

@@ -54,7 +54,7 @@ class Machine(Protocol):
 
 @dataclass(slots=True)
 class _Replica:
-    """What is known of one replica: of its process since the end of its last turn, of its disk since the beginning."""
+    """What is known of one replica: of its process as of the end of its last turn, of its disk since the beginning."""
 
     process: int = -1
     end: int = 0

@@ -20,7 +20,7 @@ from tests.sim.nodes import SimNode
 from tests.sim.world import MS, SECOND, World
 
 TOPIC = "t"
-BUSY = 6 * SECOND  # for this long there are faults
+BUSY = 6 * SECOND  # faults occur for this long
 HEALING = 120 * SECOND
 TRIES_MAX = 60  # attempts at shortening a failing story; each costs as much as the story itself
 

@@ -9,8 +9,8 @@ are the unknown outcomes. The session of a silent process expires after between 
 ping had been sent at some moment before.
 
 Faults are methods: of the ensemble (`stop`, `elect`, `freeze`, `expire`, `answer_loss`) and of a store (`drop`, `cut`, `pause`,
-`kill`, `lose_answer`). One random generator decides everything that is left open; no iteration order
-differs from run to run.
+`kill`, `lose_answer`). One random generator decides everything that is left open; no iteration
+order differs from run to run.
 """
 
 from __future__ import annotations

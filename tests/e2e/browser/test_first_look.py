@@ -60,7 +60,7 @@ def test_what_waits_is_one_click_from_what_loads_it(open_page: Open) -> None:
     listed = page.locator(".todo li", has_text="payments")
     expect(listed.locator("code")).to_have_text("logbus load --pipeline payments --only-missing")
     expect(listed.get_by_role("link", name="payments")).to_have_attribute("href", re.compile(r"/dags/payments$"))
-    expect(page.locator(".todo li", has_text=orders.NAME)).to_have_count(0)  # how far behind that one is is unknown
+    expect(page.locator(".todo li", has_text=orders.NAME)).to_have_count(0)  # its lag is unknown
     listed.get_by_role("button", name=re.compile("^Copy")).click()
     expect(listed.get_by_role("button")).to_have_text(re.compile("Copied|Selected"))
 
