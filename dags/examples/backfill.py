@@ -1,9 +1,9 @@
-"""A pipeline with a past, as an Airflow DAG: its hours can be filled in from the user interface.
+"""An Airflow DAG for a pipeline with history: past hours can be backfilled from the user interface.
 
 DAG page, Trigger -> Backfill, or `POST /api/v2/backfills`, or `airflow backfill create --dag-id page_views --from-date ...`. Each
-hour is a run of its own with its own audit, in any order, beside the live schedule; the hours that wait are loaded by one Spark
-application. Hours that are loaded already are left alone, unless the backfill says to reprocess them: then the same offsets are
-loaded again.
+hour is a separate DAG run with its own audit, in any order and in parallel with the live schedule; one Spark application loads
+all hours that are waiting. Hours that are already loaded are skipped, unless the backfill is set to reprocess them: then the
+same offsets are loaded again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Downstream of a pipeline, driven by events, as Airflow DAGs: one starts when an hour is audited, one waits for its whole day.
+"""Event-driven Airflow DAGs downstream of a pipeline: one starts when an hour is audited, one waits for its whole day.
 
-`page_views_by_hour` starts once for each audited hour of page_views, wherever that was loaded: by its DAG, a backfill, a catch-up
-or the command line. `page_views_by_day` runs by the clock and waits for the 24 windows of its day.
+`page_views_by_hour` starts once for each audited hour of page_views, whether its DAG, a backfill, a catch-up or the command line
+loaded it. `page_views_by_day` runs on a cron schedule and waits for the 24 windows of its day.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ with DAG("page_views_by_hour", schedule=[AUDITED_HOUR], **SETTINGS):
 
 @task
 def count_day(span: dict[str, str]) -> int:
-    """Page views of the day that the sensor has waited for."""
+    """Page views of the day that the sensor waited for."""
     from logbus.model import parse_instant
     from sqlalchemy import text
 

@@ -1,6 +1,6 @@
-"""Many topics at once, as Airflow DAGs: one sentence, one DAG, one table each.
+"""Airflow DAGs for many topics at once: a single call makes one DAG and one table per topic.
 
-All of them parse alike here. A topic that needs something of its own is given as a `Pipeline`, or gets a sentence of its own.
+All of them are parsed the same way here. A topic that needs different settings is passed as a `Pipeline`, or gets its own call.
 """
 
 from __future__ import annotations

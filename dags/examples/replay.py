@@ -1,7 +1,7 @@
-"""Hours of the past loaded again on demand: trigger it with `since` and `until`, and look at `logbus replay plan` before.
+"""Reload past hours on demand: trigger it with `since` and `until`, and check `logbus replay plan` first.
 
-The table keeps its old rows until the new ones are committed; the audit counts them again, and the group that dashboards
-look at stays where it is, because it only moves ahead.
+The table keeps its old rows until the new ones are committed. The audit then counts them again. The group that dashboards
+read stays where it is, because its offsets only move forward.
 """
 
 from __future__ import annotations

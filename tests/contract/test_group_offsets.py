@@ -1,4 +1,4 @@
-"""One suite over the fake groups, our broker and Apache Kafka: what is believed of consumer groups is true of both brokers."""
+"""One suite over the fake groups, our broker and Apache Kafka: what is assumed about consumer groups holds for both brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDS = 10
 
 @dataclass
 class Subject:
-    """Groups under test, the log they read, and a way to be in one for a while."""
+    """Groups under test, the log they read, and a way to be a member of one for a while."""
 
     groups: GroupOffsets
     log: OffsetLog

@@ -1,4 +1,4 @@
-"""The same flags to kafka-consumer-groups and to `logbus group seek`: the same new offsets."""
+"""The same flags for kafka-consumer-groups and `logbus group seek`: the same new offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tools() -> JvmTools:
 
 @pytest.fixture
 def filled(broker: AnyBroker) -> str:
-    """Ten records half an hour apart in each of two partitions, from five hours ago on; the first two of one are deleted."""
+    """Ten records half an hour apart in each of two partitions, starting five hours ago; in one, the first two are deleted."""
     create_topic(broker.bootstrap, TOPIC, partitions=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(20):

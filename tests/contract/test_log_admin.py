@@ -1,4 +1,4 @@
-"""One suite over the fake log, our broker and Apache Kafka: what managed retention orders is done by both brokers alike."""
+"""One suite over the fake log, our broker and Apache Kafka: both brokers carry out managed retention's orders alike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = 10
 
 @dataclass
 class Subject:
-    """A log under test, and how a topic of two partitions gets into it."""
+    """A log under test, and a way to create and fill a topic of two partitions."""
 
     log: LogAdmin
     fill: Callable[[str], None]
@@ -90,7 +90,7 @@ def test_settings_are_read_as_they_are_in_force_and_changed_one_by_one(subject: 
     assert subject.log.settings(topic, names) == before
     subject.log.change_settings(topic, {"retention.ms": "-1"})
     changed = {**before, "retention.ms": "-1"}
-    # Apache Kafka's controller answers when a change is stored; its brokers learn of it a moment later.
+    # Apache Kafka's controller answers once a change is stored; its brokers learn of it a moment later.
     assert wait_until(lambda: subject.log.settings(topic, names) == changed, deadline_seconds=30)
 
 

@@ -1,4 +1,4 @@
-"""One suite over the fake, our broker and Apache Kafka: questions about many topics, asked at once, are answered like single ones."""
+"""One suite over the fake, our broker and Apache Kafka: batched queries about many topics get the same answers as single ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS = (0, 1)
 
 @dataclass
 class Subject:
-    """Batches under test, single questions about the same log, and how a topic of two partitions gets into it."""
+    """Batched queries under test, single ones on the same log, and a way to create and fill a topic of two partitions."""
 
     batches: LogBatches
     single: SettingsLog

@@ -1,4 +1,4 @@
-"""One suite over the fake log and the client of a real broker: what the ledger's tests believe of a log is true of one."""
+"""One suite over the fake log and a real broker's client: what the ledger's tests assume about a log holds for a real one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_MS = 1_431_856_800_000
 
 @dataclass
 class Subject:
-    """A log under test: the questions, and the ways to change what is asked about."""
+    """A log under test: its queries, and the ways to change what they return."""
 
     log: OffsetLog
     create: Callable[[str, int], None]
@@ -52,7 +52,7 @@ def real_subject(bootstrap: str) -> Subject:
         assert producer.flush(30) == 0
         log.end_offsets(
             name, [partition], "read_uncommitted"
-        )  # answered once all of it can be read, and not only is acknowledged
+        )  # answered once all of it can be read, and is not merely acknowledged
 
     return Subject(
         log=log,
@@ -111,7 +111,7 @@ def test_a_topic_that_does_not_exist_is_missing(subject: Subject) -> None:
 
 
 def test_of_the_offsets_of_a_topic_that_does_not_exist_a_client_says_that_nobody_answers(subject: Subject) -> None:
-    """So whoever asks for offsets asks for the topic first."""
+    """So a caller asks for the topic before its offsets."""
     with pytest.raises(BrokerUnavailable):
         subject.log.start_offsets("nowhere", [0])
 

@@ -1,7 +1,7 @@
-"""The commands of operations, typed against a real ledger and a real broker: ours, and Apache Kafka, with the same outcome.
+"""The operations commands, run against a real ledger and a real broker, ours and Apache Kafka, with the same outcome.
 
-It is midnight after a day on which the hours 10 to 13 hold two records in each of two partitions; 10 to 12 count as loaded and
-audited (how that comes about is tested elsewhere).
+The time is midnight after a day on which hours 10 to 13 hold two records in each of two partitions; 10 to 12 count as loaded and
+audited (other tests cover how that happens).
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_old_hours_are_deleted_when_they_are_loaded_and_are_lost_to_a_replay_the
     )
     site.at_broker("retention", "give-back", site.topic)
     given_back = {"retention.ms": TWELVE_HOURS_MS}
-    # Apache Kafka answers before the change is read by all of it.
+    # Apache Kafka answers before all of it has read the change.
     assert wait_until(lambda: site.admin.settings(site.topic, ["retention.ms"]) == given_back, deadline_seconds=30)
 
 

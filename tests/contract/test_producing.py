@@ -1,4 +1,4 @@
-"""Records sent to our broker and to Apache Kafka: stored once, in order, with the offsets that are returned."""
+"""Records sent to our broker and to Apache Kafka: stored once, in order, at the offsets that are returned."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ from tests.support.topics import create_topic
 
 pytestmark = pytest.mark.timeout(900)
 
-DONE_WITHIN_MS = 300_000  # a run of a Dag, with Spark in it
+DONE_WITHIN_MS = 300_000  # a run of a Dag, including Spark
 GREEN = "audited"
 MENDED = "mended"
 STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>\S+)"
-EMPTY_HOUR_AFTER = timedelta(hours=3)  # behind the demo's log: a window without records is a window
+EMPTY_HOUR_AFTER = timedelta(hours=3)  # after the demo's log: a window without records is a window
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def confirm(frame: FrameLocator, label: str) -> None:
 def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, page: Page) -> None:
     ledger, last = Ledger(engine), second.windows[-1].interval
     hour = Interval(last.end + EMPTY_HOUR_AFTER, last.end + EMPTY_HOUR_AFTER + HOUR)
-    # The Dag has one run at a time: that of the hour that is due may wait minutes for its close, or load all that is frozen.
+    # The Dag has one run at a time: the run of the hour now due may wait minutes for its close, or load everything frozen.
     second.stack.airflow.api.give_up_active_runs(PIPELINE)
     ledger.freeze_or_get(PIPELINE, hour, Topics(Client(second.stack.client_config)), hour.end + timedelta(days=1))
     frame = open_window(page, PIPELINE, instant_text(hour.start))
@@ -112,7 +112,7 @@ def register(second: SecondDemo, engine: Engine, pattern: str) -> None:
 
 
 def load_with_a_dead_letter(second: SecondDemo, engine: Engine) -> str:
-    """An audited hour of three records, one of which the parser did not take; the hour's start."""
+    """An audited hour of three records, one of which the parser rejected; returns the hour's start."""
     config, ledger, hour = second.stack.client_config, Ledger(engine), Interval.hour(at(10))
     create_topic(second.stack.bootstrap_servers, MENDED, config={"retention.ms": "-1"})
     producer = Producer(config)

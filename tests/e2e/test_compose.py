@@ -1,7 +1,7 @@
 """docker-compose.airflow.yml without containers: its commands and health checks run as plain processes, and work together.
 
-What is of other images (PostgreSQL's entrypoint, Prometheus, Grafana) is not run as the file says: Prometheus from Debian's package
-where it is there, with the file's configuration. docs/compose.md says what that leaves untried.
+Services of other images (PostgreSQL's entrypoint, Prometheus, Grafana) are not run as the file says: Prometheus comes from
+Debian's package if installed, with the file's configuration. docs/compose.md lists what that leaves untested.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LONG = ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 
 @pytest.fixture(scope="module")
 def running(server_directory: Path) -> Iterator[PlainServices]:  # noqa: F811
-    """All but Airflow's components behind the api-server. What does not need the other starts beside it."""
+    """All but Airflow's components that depend on the api-server. Independent services start in parallel."""
     with PlainServices(server_directory / "compose") as made:
         made.start_postgres()
         begun = {name: made.start(name) for name in ("broker", "spark-master", "spark-worker")}
@@ -74,7 +74,7 @@ def test_init_leaves_the_passwords_to_their_owner_and_out_of_every_log(running: 
 
 
 def test_programs_on_the_host_have_a_listener_of_their_own(running: PlainServices) -> None:
-    """A client goes on where the broker says that it is, so an address of the containers would lead it nowhere."""
+    """Clients connect to the address that the broker advertises, so a container's address would be unreachable for them."""
     for port in ("29092", "9092"):
         told = AdminClient({"bootstrap.servers": f"127.0.0.1:{running.ports[port]}"}).list_topics(timeout=30).brokers
         assert [one.port for one in told.values()] == [int(running.ports[port])]
@@ -130,7 +130,7 @@ def test_the_exporter_reads_broker_and_ledger(running: PlainServices) -> None:
 
 
 def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: PlainServices, tmp_path: Path) -> None:
-    """Debian's Prometheus, the file's jobs, their hosts and ports replaced. Alertmanager is not run here."""
+    """Debian's Prometheus, the file's jobs, with hosts and ports replaced. Alertmanager is not run here."""
     jobs = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     targets = {job["job_name"]: running.replaced(job["static_configs"][0]["targets"][0]) for job in jobs}
     assert targets.keys() == {"logbus-exporter", "logbus-broker"}
@@ -164,7 +164,7 @@ def test_an_hour_is_loaded_by_an_application_on_the_cluster(running: PlainServic
 
 
 def finished(running: PlainServices) -> list[str]:
-    """How applications on the cluster ended; the master hears of it a moment later."""
+    """How applications on the cluster ended; the master learns of it a moment later."""
     return [app["state"] for app in json.loads(fetch(running.url("8081", "/json/")))["completedapps"]]
 
 

@@ -1,5 +1,5 @@
-"""The whole platform: a real broker, PostgreSQL, Airflow and spark-submit, run as a user runs it (`logbus demo`) to its end, then
-started again from inside in the same place, so that what it stored can be looked at while it runs.
+"""The whole platform: a real broker, PostgreSQL, Airflow and spark-submit, run to its end as a user runs it (`logbus demo`), then
+started again from inside in the same place, so that what it stored can be inspected while it runs.
 """
 
 from __future__ import annotations

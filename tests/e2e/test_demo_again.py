@@ -1,4 +1,4 @@
-"""The demo, run twice in the same place as a user may do: the second loads again what the first has loaded."""
+"""The demo, run twice in the same place as a user may do: the second run reloads what the first has loaded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_second_demo_in_the_same_place_gives_the_same_numbers_and_no_row_twice
     with LocalStack(home_of_log(home, log), project=project_directory(), environment=os.environ) as stack:
         stack.start_storage()
         engine = connect(stack.warehouse_url)
-        windows = Ledger(engine).windows(PIPELINE)[:HOURS]  # an hour of today may be due meanwhile
+        windows = Ledger(engine).windows(PIPELINE)[:HOURS]  # an hour of today may have become due
         with engine.connect() as connection:
             query = f"select count(*), count(distinct (_topic, _partition, _offset)) from {PIPELINE}"
             [(count, distinct)] = connection.execute(text(query))

@@ -1,4 +1,4 @@
-"""`logbus doctor` where a demo runs: what it looks at on the machine is there and well."""
+"""`logbus doctor` while a demo runs: what it checks on the machine is present and healthy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.demos import SecondDemo
 
-# Not the disk, which may be full here, nor the pipelines, which other tests play with.
+# Not the disk, which may be full here, nor the pipelines, which other tests modify.
 AREAS = ("versions", "java", "spark", "spark-submit", "airflow", "broker", "clocks")
 
 
@@ -35,7 +35,7 @@ def test_a_pipeline_that_airflow_does_not_see_is_named(second: SecondDemo, tmp_p
     )
     environment = second.stack.airflow.environment | {
         "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path),
-        "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "True",  # as everywhere where nobody has switched it off
+        "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "True",  # Airflow's default
     }
     command = [sys.executable, "-m", "logbus", "doctor", "-o", "json", "--only", "airflow"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

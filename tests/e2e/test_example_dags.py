@@ -1,7 +1,7 @@
 """The DAGs of dags/, each with a little data, in the Airflow that the demo left running.
 
 Twelve hours of page views are backfilled while two DAGs downstream wait for them: one for the events of its hours, one for its
-whole span. Then everything else is asked for at once, and each test waits for its own part.
+whole span. Then everything else is requested at once, and each test waits for its own part.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def rows(engine: Engine, query: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def day_report(stack: LocalStack, api: AirflowApi) -> ApiDagRun:
-    """A run that waits for the twelve hours before anybody has loaded one."""
+    """A run that waits for the twelve hours before any of them is loaded."""
     run = ask_for_run(api, BY_DAY, Interval(at(0), at(HOURS)))
     until(lambda: any(task["state"] == "deferred" for task in api.task_instances(run)), "the deferral of the day's report")
     return run
@@ -79,7 +79,7 @@ def day_report(stack: LocalStack, api: AirflowApi) -> ApiDagRun:
 
 @pytest.fixture(scope="module")
 def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: ApiDagRun) -> list[ApiDagRun]:
-    """The runs of a backfill of twelve hours; the watcher of audited hours looked before it began."""
+    """The runs of a backfill of twelve hours; the watcher of audited hours polled before it began."""
     views = range(VIEWS_PER_HOUR * HOURS)
     produce_json(stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views])
     unpause_and_read_again(api, BY_HOUR)
@@ -94,7 +94,7 @@ def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: A
 
 @pytest.fixture(scope="module")
 def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> dict[str, ApiDagRun]:
-    """Runs by their DAGs: an hour of one of the many topics, an ad hoc program, what keeps house, and one hour cleared."""
+    """Runs by their DAGs: an hour of one of the many topics, an ad hoc program, the housekeeping DAGs, and one hour cleared."""
     produce_json(stack, ORDERS, [(at(hour), {"id": number, "amount": 1.5}) for number, hour in enumerate((0.1, 0.2, 1.1))])
     runs = {name: ask_for_run(api, name, Interval(at(0), at(1))) for name in (ORDERS, SIZES)}
     for name, conf in ((RETENTION, {"dry_run": True}), (MAINTENANCE, {})):
@@ -107,7 +107,7 @@ def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> di
 
 
 def finished(api: AirflowApi, run: ApiDagRun) -> ApiDagRun:
-    """The run when it has ended well; its DAG is switched off."""
+    """The run once it has succeeded; its DAG is paused."""
     ended = api.wait(run, RUN_SECONDS_MAX)
     api.pause(run.dag_id)
     return ended
@@ -116,13 +116,13 @@ def finished(api: AirflowApi, run: ApiDagRun) -> ApiDagRun:
 def test_a_backfill_of_twelve_hours_loads_and_audits_every_hour(backfilled: list[ApiDagRun], engine: Engine) -> None:
     windows = Ledger(engine).windows(PAGE_VIEWS, since=at(0), until=at(HOURS - 1))
     assert [window.interval.start for window in windows] == [at(hour) for hour in range(HOURS)]
-    assert all(window.audited_at is not None for window in windows[:-1])  # the last is being loaded again
+    assert all(window.audited_at is not None for window in windows[:-1])  # the last is being reloaded
     views = VIEWS_PER_HOUR * HOURS
     assert rows(engine, f"select count(*), count(distinct visitor) from {PAGE_VIEWS}") == [(views, views)]
 
 
 def test_a_backfill_of_twelve_hours_starts_few_spark_applications(backfilled: list[ApiDagRun], engine: Engine) -> None:
-    """An application's windows have attempts that began at one instant."""
+    """Windows of one application have attempts that began at the same instant."""
     started = rows(
         engine,
         "select distinct attempt.began_at, attempt.run_id from logbus.attempt join logbus.window on window_id = id "
@@ -148,7 +148,7 @@ def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[
 def test_every_audited_hour_starts_work_downstream_exactly_once(
     backfilled: list[ApiDagRun], api: AirflowApi, engine: Engine
 ) -> None:
-    end = instant_text(at(HOURS))  # the hour that was due meanwhile may be there too
+    end = instant_text(at(HOURS))  # the hour that became due may be there too
     taken = f"select starts_at from logbus.taken_window where starts_at < '{end}' order by starts_at"
     until(lambda: len(rows(engine, taken)) >= HOURS, "the events of all hours")
     wait_for_no_run(api, BY_HOUR)

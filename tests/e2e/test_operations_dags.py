@@ -62,7 +62,7 @@ def test_hours_are_replayed_on_demand_and_what_is_loaded_shows_in_a_group(
 
 
 def test_the_retention_dag_deletes_what_is_old_and_loaded(second: SecondDemo, engine: Engine, hours: list[FrozenWindow]) -> None:
-    """Its schedule may run it beside us: whoever comes first does the same."""
+    """Its schedule may run it in parallel with this test: either run does the same."""
     admin, store, kept = Topics(Client(second.stack.client_config)), RetentionStore(engine), hours[1]
     age = datetime.now(UTC) - kept.interval.start
     store.set_policy(RetentionPolicy(topic=NAME, retain=age - timedelta(minutes=30)), datetime.now(UTC))

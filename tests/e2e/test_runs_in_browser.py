@@ -1,4 +1,4 @@
-"""Runs of Dags in a whole Airflow, in the browser: Airflow's own list of them, and our tab of one of them."""
+"""Runs of Dags in a whole Airflow, in the browser: Airflow's own list of them, and our tab on one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_RUN = "elements => elements.map(one => [one.pipeline.name, one.cell.start])"
 
 @pytest.fixture
 def resting(second: SecondDemo) -> Iterator[None]:
-    """No run comes or changes: else one is made when an hour turns, and loads it some minutes later."""
+    """No run starts or changes: otherwise one is created when the hour turns, and loads it some minutes later."""
     api = second.stack.airflow.api
     api.pause(PIPELINE)
     api.give_up_active_runs(PIPELINE)

@@ -1,4 +1,4 @@
-"""The tutorial's last step: the DAG that it has its reader write, in the Airflow that the demo left running."""
+"""The tutorial's last step: the DAG that its reader writes, in the Airflow that the demo left running."""
 
 from __future__ import annotations
 

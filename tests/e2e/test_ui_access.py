@@ -1,4 +1,4 @@
-"""Who sees and may do what, in a real api-server with real users: an administrator, a viewer, somebody with one Dag, nobody."""
+"""Who sees and may do what, in a real api-server: an administrator, a viewer, a user with one Dag, a browser without a login."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Site:
     clients: dict[str, httpx.Client]
 
     def by(self, user: str | None) -> httpx.Client:
-        """A browser in which the user has logged in, by its cookie; None is a browser in which nobody has."""
+        """A browser in which the user has logged in, by its cookie; None is a browser without a login."""
         name = user or ""
         if name not in self.clients:
             cookies = {"_token": self.server.token(user)} if user else {}
@@ -62,7 +62,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:  # noqa: F811
-    """Two pipelines of a Dag each; of the open one the hour 10 is loaded with a dead letter, 11 is frozen."""
+    """Two pipelines with a Dag each; for the open one, hour 10 is loaded with a dead letter and hour 11 is frozen."""
     home = tmp_path_factory.mktemp("access")
     engine = connect(postgres_server.create_database("ui_access"))
     create_ledger(engine)
@@ -185,7 +185,7 @@ def test_an_hour_that_nobody_has_frozen_is_asked_for_likewise(site: Site) -> Non
     fields = {"logical_date": TEN, "data_interval_start": TEN, "data_interval_end": ELEVEN, "run_after": ELEVEN}
     site.by("admin").post(
         f"/api/v2/dags/{OPEN}/dagRuns", json={"dag_run_id": RUN, **fields}
-    )  # there already after the test above
+    )  # already there from the previous test
     site.api("PATCH", f"dags/{OPEN}", json={"is_paused": False})
     rerun = window_path(OPEN, TWELVE, "rerun")
     assert site.by("admin").get(window_path(OPEN, TWELVE)).status_code == 404

@@ -1,4 +1,4 @@
-"""`python -m tests.proof --seeds 3000`: what the proof machine says, as a table; `--seed 17` plays one story and tells it."""
+"""`python -m tests.proof --seeds 3000`: prints the proof machine's results as a table; `--seed 17` plays and prints one story."""
 
 from __future__ import annotations
 

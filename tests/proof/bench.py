@@ -1,4 +1,4 @@
-"""Where stories are played: one database for all of them, two engines (the driver's has points at which others act), a directory."""
+"""Where stories are played: one database for all, two engines (other steps run before the driver's transactions), a directory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from logbus.ledger.migrations import create_ledger
 from logbus.warehouse.engine import warehouse_url
 from sqlalchemy import create_engine, event, text
 
-# Nobody waits for another here but by a mistake of the machine.
+# No statement here waits for another, unless the machine has a defect.
 LOCK_TIMEOUT = "-c lock_timeout=20s -c statement_timeout=60s"
 
-# The ledger's tables are emptied after so many stories: those of the ones before only cost time.
+# The ledger's tables are emptied after this many stories: rows of earlier ones only cost time.
 STORIES_KEPT = 100
 
 
 class Bench:
-    """`new_name` begins a story and clears up after those before."""
+    """`new_name` begins a story and cleans up after earlier ones."""
 
     def __init__(self, url: str, directory: Path) -> None:
         options = {"connect_args": {"options": LOCK_TIMEOUT}}
@@ -48,7 +48,7 @@ class Bench:
 
     @contextmanager
     def before_transaction(self, number: int | None, do: Callable[[], None]) -> Iterator[None]:
-        """Before the driver's n-th transaction from here on, `do` is done."""
+        """Runs `do` before the driver's n-th transaction from here on."""
         outer = self._left, self._do
         self._left, self._do = number, do
         try:
@@ -66,7 +66,7 @@ class Bench:
 
 
 def empty(connection: Any) -> None:
-    """What stories left: their rows in the ledger, tables of attempts that were killed."""
+    """Remove what stories left: their rows in the ledger, tables of attempts that were killed."""
     kept = "('alembic_version', 'schema_version')"
     names = connection.execute(text(f"select tablename from pg_tables where schemaname = 'logbus' and tablename not in {kept}"))
     connection.execute(text(f"truncate {', '.join(f'logbus.{name}' for name in names.scalars())} cascade"))

@@ -1,4 +1,4 @@
-"""What somebody does to the table, its files or the ledger behind the product's back: by plain SQL and on the disk."""
+"""Changes to the table, its files or the ledger made without the product's knowledge: by plain SQL and on the disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Connection, Engine, text
 
-# The ledger's tables that have rows of a pipeline, those that others refer to first.
+# The ledger's tables that hold a pipeline's rows, referenced ones first.
 BY_NAME = ("anchor", "boundary", "inferred_column", "pipeline_dag", "window")
 BY_WINDOW = ("window_range", "window_hour", "attempt", "dead_letter", "redrive", "producer_count")
 
@@ -22,14 +22,14 @@ Dump = dict[str, str]
 
 
 def places(name: str) -> dict[str, str]:
-    """By table which rows are the pipeline's."""
+    """For each table, which rows are the pipeline's."""
     mine = f"window_id in (select id from logbus.window where pipeline = '{name}')"
     return {"pipeline": f"name = '{name}'", **dict.fromkeys(BY_NAME, f"pipeline = '{name}'"), **dict.fromkeys(BY_WINDOW, mine)}
 
 
 @dataclass
 class ByHand:
-    """The table of one pipeline. `directory`: where its files lie, if it has files."""
+    """The table of one pipeline. `directory`: where its files are, if it has files."""
 
     engine: Engine
     name: str
@@ -57,7 +57,7 @@ class ByHand:
         return None
 
     def swap_rows(self, place: float, other: float) -> None:
-        """Two records change their values."""
+        """Two records swap their values."""
         with self.engine.begin() as connection:
             one, two = self.row_at(connection, place), self.row_at(connection, other)
             column = self.value_column()
@@ -70,7 +70,7 @@ class ByHand:
                 connection.execute(update, {**row, "value": value})
 
     def move_row(self, place: float, other: float) -> None:
-        """A row is put into another hour that is loaded."""
+        """A row is moved to another loaded hour."""
         with self.engine.begin() as connection:
             one, two = self.row_at(connection, place), self.row_at(connection, other)
             if one is None or two is None:
@@ -124,7 +124,7 @@ class ByHand:
         return [self.root / name for manifest in manifests if manifest["entry"] for name in manifest["files"]]
 
     def public_rows(self, start: datetime) -> Iterator[Mapping[str, Any]]:
-        """What the window's manifest says is public, read as anybody would."""
+        """What the window's manifest lists as public, read as any reader would."""
         manifest = self.root / "_manifests" / f"{start.astimezone(UTC):%Y%m%dT%H%M%SZ}.json"
         for name in json.loads(manifest.read_text())["files"] if manifest.exists() else []:
             if (self.root / name).exists():
@@ -143,7 +143,7 @@ class ByHand:
             path.unlink()
 
     def copy_file(self, place: float, other: float) -> None:
-        """One window's file lies where another's was."""
+        """One window's file replaces another's."""
         one, two = self.file_at(place), self.file_at(other)
         if one and two and one != two:
             shutil.copy(one, two)
@@ -160,7 +160,7 @@ class ByHand:
             }
 
     def restore(self, dump: Dump) -> None:
-        """Puts it back: what came later is forgotten."""
+        """Puts it back: anything newer is forgotten."""
         with self.engine.begin() as connection:
             for table, where in reversed(places(self.name).items()):
                 connection.execute(text(f"delete from logbus.{table} where {where}"))
@@ -170,7 +170,7 @@ class ByHand:
 
 
 def with_column(table: pa.Table, value: str) -> pa.Table:
-    """The first row's parsed column holds something else."""
+    """Changes the first row's parsed column."""
     name = next(one for one in ("line", "name") if one in table.column_names)
     index, column = table.column_names.index(name), table.column(name).to_pylist()
     return table.set_column(index, name, pa.array([value, *column[1:]], pa.string()))

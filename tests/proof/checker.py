@@ -1,11 +1,11 @@
-"""Compares what the product says with what is so. Values are parsed by a few lines of its own, table and ledger are read by plain SQL
-(files as they lie on the disk): nothing here is the product's. A claim that does not hold raises `Violation`:
+"""Compares the product's claims with the truth. Values are parsed by a few lines of its own, table and ledger are read by plain
+SQL (files directly from the disk): none of this is the product's code. A claim that does not hold raises `Violation`:
 
-    published   a load made something public that is not exactly what its window held when it was frozen
-    exact       an audit says exact, and a record of the window is lost, doubled, foreign or changed
-    hole        an acknowledged record lies in no window, or in another than its own, though its hour is loaded, and nobody said so
-    alarm       a history without a fault was refused, or an audit complains about what is as it must be
-    misnamed    what is wrong is said of another hour or partition
+    published   a load published something other than exactly what its window held when it was frozen
+    exact       an audit reports exact, and a record of the window is lost, duplicated, foreign or changed
+    hole        an acknowledged record is in no window, or in the wrong one, though its hour is loaded, and nothing reports it
+    alarm       a history without a fault was refused, or an audit complains about correct data
+    misnamed    the right problem is reported for the wrong hour or partition
     fence       an attempt committed although a newer one had begun
 """
 
@@ -26,7 +26,7 @@ PARSES = ("lines", "json")
 
 
 class Violation(Exception):
-    """The product has said something that is not so."""
+    """The product has claimed something that is not so."""
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(f"{kind}: {what}")
@@ -34,7 +34,7 @@ class Violation(Exception):
 
 
 class Checker(Truth):
-    """One pipeline's truth against its claims. `files` reads an hour of a table of files; None: the table is PostgreSQL's."""
+    """One pipeline's truth against the product's claims. `files` reads an hour of a table of files; None: a PostgreSQL table."""
 
     def __init__(
         self, name: str, *, healthy: bool, files: Callable[[datetime], Iterable[Mapping[str, Any]]] | None = None
@@ -46,7 +46,7 @@ class Checker(Truth):
     # Hours and loads
 
     def froze(self, start: datetime, ranges: Mapping[int, tuple[int, int]], now: datetime) -> None:
-        """An hour is frozen, or was: the ranges are those of the rule, and what they hold now is what the hour holds forever."""
+        """An hour is or was frozen: its ranges follow the rule, and what they hold now is what the hour holds forever."""
         if start not in self.known.windows:
             self.known.windows[start] = window = self.new_window(start, ranges, now)
             if self.ends_in_the_open(window):
@@ -59,7 +59,7 @@ class Checker(Truth):
         window.newest, window.parses = attempt[0], {**window.parses, attempt: parse}
 
     def catch_up(self, connection: Connection) -> None:
-        """Whoever was killed behind his commit has told nobody: the ledger knows."""
+        """A driver killed after its commit reported nothing: its commit is read from the ledger."""
         query = text(
             "select w.starts_at, a.number, a.key from logbus.window w join logbus.attempt a "
             "on a.window_id = w.id and a.number = w.loaded_attempt where w.pipeline = :name"
@@ -69,8 +69,8 @@ class Checker(Truth):
                 self.committed(connection, start, (number, key))
 
     def committed(self, connection: Connection, start: datetime, attempt: Try) -> None:
-        """A load has published: exactly the window's records, by the definition its attempt began with. An attempt that the ledger
-        has forgotten was begun with whatever the definition was then, and a later one may have its number."""
+        """A load has published: exactly the window's records, by the definition its attempt began with. An attempt which the
+        ledger has forgotten used whatever definition was current then, and a later attempt may have its number."""
         window, number, is_known = self.known.windows[start], attempt[0], attempt in self.known.windows[start].parses
         if attempt in window.loaded:
             return
@@ -99,7 +99,7 @@ class Checker(Truth):
     # What a reader sees
 
     def differences(self, connection: Connection, start: datetime) -> dict[int, list[str]]:
-        """By partition what the table holds otherwise than it must of a loaded window."""
+        """By partition, how the table differs from what it must hold of a loaded window."""
         rows = self.known.windows[start].rows or {}
         expected = Counter(rows.items())
         actual = Counter((place, published(row, rows.get(place))) for place, row in self.public(connection, start))
@@ -128,7 +128,7 @@ class Checker(Truth):
     # Claims
 
     def audited(self, connection: Connection, start: datetime, problems: Sequence[str]) -> None:
-        """Exact, or not: and if not, said of the partitions where it is so."""
+        """Exact, or not: and if not, reported for the partitions where it is so."""
         window, said = self.known.windows[start], "; ".join(problems)
         wrong = {} if window.rows is None else self.differences(connection, start)
         doubtful = self.may_have_lost(window) or start in self.forgotten
@@ -145,7 +145,7 @@ class Checker(Truth):
             self.counts["named" if problems else "exact"] += 1
 
     def shaken(self, window: Window) -> set[int]:
-        """The partitions in which the log is not what it was when the window was frozen: an audit may say so."""
+        """The partitions whose log differs from when the window was frozen: an audit may report that."""
         if window.chain != self.log:
             return set(window.ranges)
         now = self.records_of(window.ranges)
@@ -156,7 +156,7 @@ class Checker(Truth):
         return any(lost.when < window.frozen for lost in self.lost)
 
     def refused(self, what: str, start: datetime | None, error: str) -> None:
-        """Somebody would not go on. In a healthy history that is right only where retention has taken what was loaded before."""
+        """An operation was refused. In a healthy history that is right only if retention has deleted what was loaded before."""
         self.counts["refused"] += 1
         window = self.known.windows.get(start) if start else None
         if self.healthy and not (window and self.is_deleted(window)):
@@ -166,12 +166,12 @@ class Checker(Truth):
         return any(self.parts[part].start > start for part, (start, end) in window.ranges.items() if start < end)
 
     def found(self, findings: Sequence[tuple[str, str]]) -> None:
-        """Everything is loaded and audited: whoever looks after a healthy pipeline finds nothing that wants him."""
+        """Everything is loaded and audited: the doctor finds nothing in a healthy pipeline that needs attention."""
         if self.healthy and (wrong := [message for severity, message in findings if severity in ("error", "warning")]):
             raise Violation("alarm", f"the doctor says: {wrong[0]}")
 
     def finish(self, connection: Connection) -> None:
-        """No acknowledged record is nowhere, in an hour that is said to be audited; none is in two; windows touch."""
+        """No acknowledged record of an audited hour is missing; none is in two windows; windows are adjacent."""
         query = text("select starts_at from logbus.window where pipeline = :name and audited_at is not null")
         audited = set(connection.execute(query, {"name": self.name}).scalars())
         for start in audited & set(self.known.windows):
@@ -195,7 +195,7 @@ class Checker(Truth):
                 raise Violation("hole", f"{window.start:%H} is audited; {lost.record.value!r} of that hour is lost: {lost.why}")
 
     def check_passed_over(self, audited: Sequence[Window], windows: Sequence[Window]) -> None:
-        """Records that are in the log, before where an hour and those that follow on it end, and in no window."""
+        """Records in the log that are in no window, before the end of an hour and of those that directly follow it."""
         held = {record for window in windows for record in window.held.values()}
         for window in audited:
             reach = self.reach(window)
@@ -206,7 +206,7 @@ class Checker(Truth):
                         raise Violation("hole", f"{window.start:%H} is audited; {number}/{at} {record.value!r} is in no window")
 
     def reach(self, window: Window) -> dict[int, int]:
-        """Where the last of the hours ends that follow on this one without a gap, by partition."""
+        """By partition, where the last of the hours ends that follow this one without a gap."""
         while following := self.known.windows.get(window.start + HOUR):
             window = following
         return {number: end for number, (_, end) in window.ranges.items()}
@@ -217,7 +217,7 @@ def is_of(record: Record, window: Window) -> bool:
 
 
 def published(row: Row, expected: Row | None) -> Row:
-    """The row without the columns that its load has not filled: an earlier parser's, of which this load claims nothing."""
+    """The row without the columns that its load did not fill: an earlier parser's, about which this load claims nothing."""
     if expected is None or row[0] != "row" or expected[0] != "row":
         return row
     filled = (None if wanted is None else value for value, wanted in zip(row[2:], expected[2:], strict=True))
@@ -230,7 +230,7 @@ def miscounted(wrong: Mapping[int, Sequence[str]]) -> set[int]:
 
 
 def named(said: str) -> set[int]:
-    """The partitions a message speaks of: `topic-1 [0, 5)`, `partition 1`."""
+    """The partitions that a message names: `topic-1 [0, 5)`, `partition 1`."""
     return {int(one or other) for one, other in re.findall(r"-(\d+) \[|partition (\d+)", said)}
 
 

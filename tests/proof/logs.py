@@ -1,5 +1,5 @@
-"""The log under a story: in memory for most, and a real broker. What is asked of it by the product is one thing, what is done to it here
-another."""
+"""The log under a story: in memory for most, or on a real broker. What the product reads from it is kept apart from what the
+story does to it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.support.fake_log import FakeLog
 from tests.support.in_process import TASKS, Tasks
 from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic
 
-logger = logging.getLogger("tests.proof.producer")  # a broker that is restarted is no news
+logger = logging.getLogger("tests.proof.producer")  # restarts of the broker are expected here
 
 
 class Log(Protocol):
-    """What happens to the topics of stories. `asked` is what the product asks."""
+    """What happens to the topics of stories. `asked` is what the product reads."""
 
     asked: OffsetLog
 
     def client_config(self, tasks: Tasks) -> dict[str, Any]:
-        """How a driver is told to read."""
+        """The settings with which a driver reads."""
 
     def create(self, topic: str, partitions: int) -> None:
-        """Makes the topic, or makes it again."""
+        """Creates the topic, or recreates it."""
 
     def widen(self, topic: str, partitions: int) -> None: ...
 
@@ -42,16 +42,16 @@ class Log(Protocol):
         """Retention, up to the offset."""
 
     def back_up(self, ends: Mapping[int, int]) -> None:
-        """A copy is made of the log, whose partitions end there."""
+        """Makes a copy of the log, whose partitions end there."""
 
     def restored(self, topic: str, ends: Mapping[int, int], share: float) -> Mapping[int, int]:
-        """An older copy takes the log's place; where each partition ends then."""
+        """An older copy replaces the log; returns where each partition then ends."""
 
     def close(self) -> None: ...
 
 
 class MemoryLog:
-    """A log that can be cut anywhere, compacted, and held up by a transaction."""
+    """A log that can be truncated anywhere, compacted, and held up by an open transaction."""
 
     def __init__(self) -> None:
         self.asked: Any = FakeLog()
@@ -98,7 +98,7 @@ class MemoryLog:
 
 
 class BrokerLog:
-    """One broker for many stories, which keep apart by topic names; its directory can be copied and put back."""
+    """One broker for many stories, kept apart by topic names; its directory can be copied and restored."""
 
     def __init__(self, directory: Path) -> None:
         self.server, self.copy = LogbusBroker(directory / "broker"), directory / "copy"
@@ -123,7 +123,7 @@ class BrokerLog:
     def widen(self, topic: str, partitions: int) -> None:
         wanted, client = NewPartitions(topic, partitions), admin(self.server.bootstrap)
         client.create_partitions([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
-        self.producer = self.new_producer()  # the one before does not know of them yet
+        self.producer = self.new_producer()  # the previous one does not know the new partitions yet
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         for record in records:
@@ -142,7 +142,7 @@ class BrokerLog:
         self.ends = dict(ends)
 
     def restored(self, topic: str, ends: Mapping[int, int], share: float) -> Mapping[int, int]:
-        """The copy, if one was made since the topic was."""
+        """The copy, if one has been made since the topic was."""
         if not self.ends:
             return ends
         self.server.kill9()

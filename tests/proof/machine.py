@@ -1,4 +1,4 @@
-"""The proof machine: plays the stories of seeds, says of each what came of it, and shortens those in which something false was said."""
+"""The proof machine: plays the stories of seeds, records each outcome, and shortens those in which a claim was false."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIES_MAX = 150
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What came of a story: exact throughout, or something was refused, or named; or a violation."""
+    """The outcome of a story: exact throughout, or something was refused, or named; or a violation."""
 
     story: Story
     counts: Counter[str]
@@ -40,14 +40,14 @@ def play(bench: Bench, story: Story, log: Log | None = None) -> Played:
         player.settle()
     except Violation as violation:
         return Played(story=story, counts=player.truth.counts, violation=str(violation), kind=violation.kind)
-    except Exception as error:  # whatever the product does not raise on purpose
+    except Exception as error:  # anything the product does not raise on purpose
         last = "".join(traceback.format_exception(error)[-8:])
         return Played(story=story, counts=player.truth.counts, violation=f"crash: {last}", kind=f"crash {type(error).__name__}")
     return Played(story=story, counts=player.truth.counts)
 
 
 def shorten(bench: Bench, played: Played, log: Log | None = None) -> Played:
-    """The story without what it does not need: whatever step may be left out while the same kind of thing goes wrong is."""
+    """The story without steps it does not need: any step is dropped if the same kind of violation still occurs."""
     tries, index = 0, len(played.story.steps) - 1
     while index >= 0 and tries < TRIES_MAX:
         for shorter in without(played.story.steps, index):
@@ -61,7 +61,7 @@ def shorten(bench: Bench, played: Played, log: Log | None = None) -> Played:
 
 
 def without(steps: tuple[Step, ...], index: int) -> Iterable[tuple[Step, ...]]:
-    """The steps without this one; or with what happens in its midst before it; or with less of it."""
+    """The steps without this one; or with its inner steps in its place; or with less of it."""
     before, step, after = steps[:index], steps[index], steps[index + 1 :]
     yield (*before, *after)
     inner = step.arguments.get("steps")
@@ -76,7 +76,7 @@ def without(steps: tuple[Step, ...], index: int) -> Iterable[tuple[Step, ...]]:
 
 @dataclass
 class Summary:
-    """What came of many stories."""
+    """The outcomes of many stories."""
 
     stories: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -113,7 +113,7 @@ def run(
     failures_max: int = 1,
     tell: Callable[[str], None] = print,
 ) -> Summary:
-    """Plays the seeds' stories, and tells of those that fail, shortened, until there are enough of them."""
+    """Plays the seeds' stories, and prints those that fail, shortened, until there are `failures_max` of them."""
     summary = Summary()
     for seed in seeds:
         played = play(bench, draw(seed, fault, on_a_broker=log is not None), log)

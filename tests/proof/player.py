@@ -1,6 +1,6 @@
 """Plays a story on the product's own code: ledger, driver, tasks and audit on a real PostgreSQL, without Spark.
 
-Whatever the product does is told to the checker, and so is whatever was done to the log; the player itself judges nothing.
+The player reports to the checker whatever the product does and whatever is done to the log; it judges nothing itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support.in_process import Tasks
 from tests.support.stepping import Killed
 
 DAY = datetime(2015, 5, 17, tzinfo=UTC)
-FIRST = DAY + 9 * HOUR  # no record is stamped earlier
+FIRST = DAY + 9 * HOUR  # no record has an earlier timestamp
 BEGIN = DAY + timedelta(hours=10, minutes=20)
 LATENESS = timedelta(minutes=5)
 IN_2099 = datetime(2099, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ COLUMNS = {"columns": {"name": "text"}}
 
 
 class Reading(Tasks):
-    """Tasks whose reader does what it must not: it leaves a record out, or gives one twice."""
+    """Tasks with a faulty reader: it leaves a record out, or returns one twice."""
 
     reader: str | None = None
 
@@ -69,7 +69,7 @@ class Reading(Tasks):
 
 
 class Player:
-    """One story, step by step. The steps' kinds are this class' methods."""
+    """One story, step by step. The steps' kinds are methods of this class."""
 
     def __init__(self, bench: Bench, story: Story, log: Log) -> None:
         self.bench, self.story, self.log = bench, story, log
@@ -110,7 +110,7 @@ class Player:
 
     @contextmanager
     def refusable(self, what: str, start: datetime | None = None) -> Iterator[None]:
-        """The product may refuse this; whether it was right to is the checker's to say."""
+        """The product may refuse this; the checker decides whether it was right to."""
         try:
             yield
         except LogbusError as error:
@@ -160,7 +160,7 @@ class Player:
             self.froze(self.ledger.freeze_or_get(self.name, Interval(start, start + HOUR), self.log.asked, self.now))
 
     def freeze_backlog(self) -> None:
-        """As a catch-up does: touching hours together, and one by one where that cannot be."""
+        """As a catch-up does: adjacent hours together, or one by one if that is impossible."""
         known = self.truth.known.windows
         for touching in runs(Interval(start, start + HOUR) for start in self.closed() if start not in known):
             together: list[FrozenWindow] | None = None
@@ -180,11 +180,11 @@ class Player:
         self.run(self.begin_some(places), **disturbance)
 
     def begin(self, places: Sequence[float]) -> None:
-        """An attempt is taken; its driver comes later, or much later."""
+        """An attempt is taken; its driver starts later, or much later."""
         self.begun.append(self.begin_some(places))
 
     def drive(self) -> None:
-        """The driver of the oldest attempt that waits for one."""
+        """The driver of the oldest waiting attempt."""
         if self.begun:
             self.run(self.begun.pop(0))
 
@@ -211,7 +211,7 @@ class Player:
         repeats: bool = False,
         reader: str | None = None,
     ) -> None:
-        """A driver. Before its n-th transaction something else happens, or it is killed; then a retry comes, as Airflow's does."""
+        """A driver. Before its n-th transaction other steps run, or it is killed; a retry follows, as from Airflow."""
         if not attempts:
             return
         tasks = Reading(log=self.log.asked, repeats=itertools.cycle([repeats]))
@@ -258,7 +258,7 @@ class Player:
                 self.truth.audited(connection, start, report.problems)
 
     def reparse(self) -> None:
-        """Somebody mends the parser: the definition changes, what is loaded stays."""
+        """The parser is fixed: the definition changes, loaded data stays."""
         parse = "json" if self.parse == "lines" else "lines"
         with self.refusable("register"):
             self.ledger.register(self.pipeline(parse=parse), self.log.asked, self.now)
@@ -288,7 +288,7 @@ class Player:
             self.truth.widened()
 
     def retention(self, partition: float, share: float) -> None:
-        """Records that are loaded, from the first hour on without a gap."""
+        """Records are deleted that are loaded, from the first hour on without a gap."""
         number, done = chosen(range(len(self.partitions)), partition), 0
         for start in self.closed():
             window = self.truth.known.windows.get(start)
@@ -304,7 +304,7 @@ class Player:
             self.truth.deleted(number, offset)
 
     def upkeep(self) -> None:
-        """The nightly maintenance, long after: hours become days, files that nobody needs go."""
+        """The nightly maintenance, much later: hours become days, unneeded files are deleted."""
         later = datetime.now(UTC) + timedelta(days=400)
         sink = sink_for(self.ledger.pipeline(self.name), self.bench.engine)
         sink.maintain(Upkeep(now=later, sleep=lambda seconds: None))
@@ -347,7 +347,7 @@ class Player:
             self.truth.rebased()
 
     def compacted(self, partition: float, share: float) -> None:
-        """All but the newest records lose some of their number."""
+        """Some or all records except the newest are compacted away."""
         number = chosen(range(len(self.partitions)), partition)
         gone = [at for at, _ in self.partitions[number].readable()][: -1 : 2 if share < 0.5 else 1]
         self.memory.compact(self.name, number, gone)
@@ -419,7 +419,7 @@ class Player:
         self.directory = before
 
     def alias(self, own_topic: bool, swaps: bool) -> None:
-        """Another pipeline whose table is this one's under another name."""
+        """Another pipeline writes to this one's table, under a different name."""
         other = f"{self.name}q"
         topic = other if own_topic else self.name
         if own_topic:
@@ -440,7 +440,7 @@ class Player:
     # The end
 
     def settle(self) -> None:
-        """The next hour closes: everything is frozen, loaded and audited that anybody will."""
+        """The next hour closes: everything that still can be is frozen, loaded and audited."""
         self.end_transactions()
         while self.begun:
             self.drive()

@@ -1,7 +1,7 @@
 """Stories: what producers, brokers, clocks, operators and bad luck do to one pipeline, drawn from a seed.
 
-A story is data, so it can be told, played again and shortened. Its steps name things by shares (0.7 of the windows there are then), so
-that a story from which steps were taken still makes sense. Kinds in `FAULTS` are those after which something may be wrong.
+A story is data, so it can be printed, replayed and shortened. Its steps name things by shares (0.7 of the windows that then
+exist), so that a story with steps removed still makes sense. Kinds in `FAULTS` are those after which something may be wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LATE_OR_EARLY = [35, 55, 70, 75, -10, -45, "2099", None]
 
 
 def produce(rng: random.Random, count_max: int = 4) -> Step:
-    """Minutes ago, in order, and now and then a stamp that is not as it should be; what a value is like: JSON, text, no text."""
+    """Minutes ago, in order, and occasionally an odd timestamp; the kind of each value: JSON, text, not text."""
     minutes: list[Any] = sorted((rng.randint(0, 40) for _ in range(rng.randint(1, count_max))), reverse=True)
     if rng.random() < 0.3:
         minutes.insert(rng.randint(0, len(minutes)), rng.choice(LATE_OR_EARLY))
@@ -61,7 +61,7 @@ def produce(rng: random.Random, count_max: int = 4) -> Step:
 
 
 def some(rng: random.Random) -> list[float]:
-    """One to three of the windows that there are, rather the younger ones."""
+    """One to three of the existing windows, with a preference for the newer ones."""
     return [1 - rng.random() ** 1.5 for _ in range(rng.choice([1, 1, 2, 3]))]
 
 
@@ -70,11 +70,11 @@ def load(rng: random.Random, **disturbance: Any) -> Step:
 
 
 def meanwhile(rng: random.Random, *steps: Step) -> dict[str, Any]:
-    """Something happens before the n-th transaction of a load."""
+    """Steps that run before the n-th transaction of a load."""
     return {"at": rng.randint(0, 14), "steps": list(steps)}
 
 
-# What belongs to an ordinary day: none of it may raise an alarm.
+# What an ordinary day includes: none of it may raise an alarm.
 ORDINARY: dict[str, tuple[int, Draw]] = {
     "freeze": (3, lambda rng: [Step("freeze", {"places": some(rng)})]),
     "backlog": (1, lambda rng: [Step("freeze_backlog"), load(rng)]),
@@ -104,14 +104,14 @@ ORDINARY: dict[str, tuple[int, Draw]] = {
     "upkeep": (1, lambda rng: [Step("upkeep")]),
 }
 
-UNUSABLE_HEAD = "unusable_head"  # a log that begins with records whose stamps say nothing
+UNUSABLE_HEAD = "unusable_head"  # a log that begins with records whose timestamps are unusable
 
 
 def table_fault(kind: str) -> Draw:
     return lambda rng: [Step(kind, {"place": rng.random(), "other": rng.random()})]
 
 
-# What must be named or refused. Each comes with what makes it bite.
+# What must be named or refused. Each comes with the steps that make it take effect.
 FAULTS: dict[str, Draw] = {
     "restored": lambda rng: [Step("restored", {"share": rng.random(), "regrow": rng.randint(0, 12)})],
     "election": lambda rng: [
@@ -184,13 +184,13 @@ TABLE_ONLY = ("row_moved", "row_swapped", "alias", "redrive")
 # What a broker does not do on command.
 MEMORY_ONLY = ("election", "shortened", "compacted", "hanging", "made_again_without_an_id", "reader_skips", "reader_doubles")
 
-# Each would be seen if the topic had no holes; with holes nobody can tell. The others want them.
+# The first is detected only in a topic without gaps, because gaps would hide it. The others need gaps.
 NOT_WITH_GAPS = ("reader_skips",)
 ONLY_WITH_GAPS = ("compacted", "hanging", "shortened")
 
 
 def draw(seed: int, wanted: str | None = None, *, on_a_broker: bool = False) -> Story:
-    """The story of a seed. `wanted`: the fault, or the piece of an ordinary day, that it is to have."""
+    """The story of a seed. `wanted`: a fault, or an element of an ordinary day, that it must contain."""
     rng = random.Random(seed)
     fault = None if wanted in ORDINARY or wanted == UNUSABLE_HEAD else wanted
     sink = "parquet" if (fault in FILE_FAULTS or rng.random() < 0.15) and fault not in TABLE_ONLY else "postgres"
@@ -214,11 +214,11 @@ def draw_faults(rng: random.Random, fit: Sequence[str]) -> list[str]:
     if rng.random() < 0.35:
         return []
     chosen = rng.sample(fit, 2 if rng.random() < 0.2 else 1)
-    return [one for one in chosen if one != "compacted" or len(chosen) == 1]  # a witness may be what compaction took
+    return [one for one in chosen if one != "compacted" or len(chosen) == 1]  # compaction may have removed the evidence
 
 
 def without_2099(step: Step) -> Step:
-    """A broker takes no such stamp, and nothing without one from the client that is used here."""
+    """A broker rejects such a timestamp, and the client used here cannot send a record without one."""
     changed = dict(step.arguments)
     if "minutes" in changed:
         changed["minutes"] = [minutes if isinstance(minutes, int) else 0 for minutes in changed["minutes"]]
@@ -228,7 +228,7 @@ def without_2099(step: Step) -> Step:
 
 
 def draw_steps(rng: random.Random, sink: str, faults: Sequence[str], wanted: str | None) -> list[Step]:
-    """Hours in which records come; then loads and the rest of the day; the faults between them, once something is loaded."""
+    """Hours in which records arrive; then loads and the rest of the day; the faults in between, once something is loaded."""
     steps: list[Step] = []
     if wanted == UNUSABLE_HEAD or rng.random() < 0.1:
         steps.append(Step("produce", {"partition": 0.0, "minutes": ["2099", None], "kinds": ["json", "text"]}))

@@ -1,6 +1,6 @@
 """The product's checks, one by one, and how to switch each off: the machine must notice when one is missing.
 
-A check that stands twice, here and behind it, cannot be seen to be missing as long as the other one stands; those are one switch.
+A check made twice, here and further on, cannot be seen to be missing while the other one remains; those are one switch.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def no(*arguments: Any, **named: Any) -> bool:
 
 
 def as_it_is(offset: int, *arguments: Any) -> int:
-    """A boundary as it was found."""
+    """A boundary exactly as it was found."""
     return offset
 
 
 def as_registered(registered: Any, attempts: Any) -> list[tuple[Any, list[Any]]]:
-    """Every attempt is loaded by the definition of now."""
+    """Every attempt is loaded by the current definition."""
     return [(registered, list(attempts))]
 
 
@@ -46,13 +46,13 @@ def values_are_well(*arguments: Any) -> ValuesReport:
 
 
 def one_key(size: int) -> str:
-    """Attempts that cannot be told apart but by their numbers."""
+    """Attempts that differ only in their numbers."""
     return "0" * size
 
 
 @dataclass(frozen=True)
 class Switch:
-    """`by` stands in the place of each of `names`. `wanted`: the fault or the piece of a day that needs the check."""
+    """`by` replaces each of `names`. `wanted`: the fault, or the element of a day, that needs the check."""
 
     wanted: str
     by: Callable[..., Any] | str
@@ -97,7 +97,7 @@ SWITCHES: dict[str, Switch] = {
             "spark_jobs.load_task.refuse_other_records",
         ),
     ),
-    # Who may publish what
+    # Which attempt may publish what
     "fence": Switch(
         "overtaken",
         nothing,

@@ -1,4 +1,4 @@
-"""Seeded histories of broker, ledger, loads and faults: whatever happens, nothing false is called exact (`make proof` runs more of them)."""
+"""Seeded histories of broker, ledger, loads and faults: nothing false is ever called exact (`make proof` runs more of them)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.examples import ALWAYS_THE_SAME, examples
 SEEDS = 24 if ALWAYS_THE_SAME else examples(150)  # three thousand in `make soak`
 FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
 
-# Within so many histories that have the fault, a check that is missing is noticed.
+# A missing check is noticed within this many histories that have the fault.
 NOTICED_WITHIN = 60
 
 
-@pytest.mark.timeout(7_200)  # of a long run
+@pytest.mark.timeout(7_200)  # for a long run
 def test_nothing_false_is_called_exact(bench: Bench) -> None:
     told: list[str] = []
     summary = run(bench, range(FIRST, FIRST + SEEDS), tell=told.append)
@@ -47,7 +47,7 @@ def test_nothing_false_is_called_exact_over_a_real_broker(bench: Bench, broker_l
 
 @pytest.mark.parametrize("fault", sorted({*FAULTS, *FILE_FAULTS}))
 def test_each_fault_is_named_or_refused(bench: Bench, fault: str) -> None:
-    """Not in every history has it an effect; where it has, somebody says so."""
+    """A fault does not take effect in every history; when it does, it is reported."""
     verdicts: Counter[str] = Counter()
     for seed in range(NOTICED_WITHIN):
         played = play(bench, draw(seed, fault))

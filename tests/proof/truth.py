@@ -1,7 +1,7 @@
-"""What was produced, where an hour begins, and what each frozen hour holds: worked out a second time, record by record.
+"""What was produced, where an hour begins, and what each frozen hour holds: computed a second time, record by record.
 
-Nothing here is the product's. Records are kept as they were sent, by partition and offset; what happens to the log happens to them;
-the boundary of an hour is found by looking at every one of them.
+None of this is the product's code. Records are kept as they were sent, by partition and offset; what happens to the log happens
+to them; the boundary of an hour is found by looking at every one of them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 HOUR = timedelta(hours=1)
-AHEAD = timedelta(hours=1)  # how far ahead of the clock a stamp is believed
+AHEAD = timedelta(hours=1)  # how far ahead of the clock a timestamp is accepted
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Place = tuple[int, int]  # partition, offset
-Ranges = dict[int, tuple[int, int]]  # by partition the first offset and the one behind the last
-Row = tuple[Any, ...]  # what a reader sees of one record: where it is kept, its stamp, its values
+Ranges = dict[int, tuple[int, int]]  # by partition, the first offset and the one after the last
+Row = tuple[Any, ...]  # what a reader sees of one record: where it is kept, its timestamp, its values
 
 CUT = "cut"
-OUT_OF_SIGHT = "cut where nothing tells"  # behind every boundary, or retention has taken the record before the last one since
+OUT_OF_SIGHT = "cut where nothing tells"  # after every boundary, or retention has since taken the record before the last
 
 
 class Record(NamedTuple):
@@ -40,7 +40,7 @@ def ms(instant: datetime) -> int:
 
 
 def parsed(record: Record, parse: str) -> Row:
-    """What the table, or the dead letters, must hold of a record."""
+    """What the table, or the dead letters, must hold for a record."""
     stamp = None if record.stamp_ms < 0 else record.stamp_ms
     try:
         line = record.value.decode()
@@ -51,18 +51,18 @@ def parsed(record: Record, parse: str) -> Row:
 
 @dataclass
 class Partition:
-    """A partition's records by offset, as they are in the log now; None is an offset without one. `gone` are those compacted away."""
+    """A partition's records by offset, as now in the log; None is an offset without a record. `gone` are those compacted away."""
 
     records: list[Record | None] = field(default_factory=list)
     start: int = 0
-    open_from: int | None = None  # the first offset of a transaction that is open
+    open_from: int | None = None  # the first offset of an open transaction
     gone: set[int] = field(default_factory=set)
 
     def readable(self) -> Iterator[tuple[int, Record]]:
         return ((at, found) for at, found in enumerate(self.records) if found is not None and at >= self.start)
 
 
-Try = tuple[int, str | None]  # an attempt's number and its random key: a ledger that was put back gives numbers again
+Try = tuple[int, str | None]  # an attempt's number and its random key: a restored ledger reuses numbers
 
 
 @dataclass
@@ -81,8 +81,8 @@ class Window:
 
 
 class Lost(NamedTuple):
-    """An acknowledged record that was gone before any window held it: when in events, and why. By boundaries that were decided by
-    then it was of no hour that ends at `behind` or earlier, whatever its stamp says."""
+    """An acknowledged record that was gone before any window held it: when in events, and why. By the boundaries frozen until
+    then it belonged to no hour that ends at `behind` or earlier, whatever its timestamp."""
 
     record: Record
     when: int
@@ -91,14 +91,14 @@ class Lost(NamedTuple):
     partition: int
 
     def may_be_of(self, window: Window) -> bool:
-        """Whether its window would have been this one, had it been there when that was frozen."""
+        """Whether the record would have been in this window, had it existed when that was frozen."""
         is_of = window.start <= self.record.at < window.start + HOUR
         return self.when < window.frozen and is_of and (self.behind is None or window.start >= self.behind)
 
 
 @dataclass
 class Chain:
-    """Where windows begin in each partition, and the boundaries that are decided."""
+    """Where windows begin in each partition, and the boundaries already fixed."""
 
     anchors: dict[int, tuple[datetime | None, int]] = field(default_factory=dict)
     bounds: dict[int, dict[datetime, int]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Chain:
 
 @dataclass
 class Known:
-    """What goes with the ledger when an older copy of it is put back."""
+    """What is rolled back with the ledger when an older copy of it is restored."""
 
     windows: dict[datetime, Window] = field(default_factory=dict)
     chains: dict[int, Chain] = field(default_factory=dict)
@@ -119,11 +119,11 @@ class Truth:
     def __init__(self) -> None:
         self.parts: list[Partition] = []
         self.known = Known()
-        self.log = 0  # how often the topic was made under an id of its own
+        self.log = 0  # how often the topic was recreated with a new id
         self.lost: list[Lost] = []
         self.sent: dict[bytes, int] = {}  # when, by value
         self.events = itertools.count()
-        self.forgotten: set[datetime] = set()  # hours that were loaded after the copy of the ledger that was put back
+        self.forgotten: set[datetime] = set()  # hours loaded after the ledger's restored copy was made
 
     # What happens to the log
 
@@ -139,7 +139,7 @@ class Truth:
         self.parts.append(Partition())
 
     def cut(self, partition: int, offset: int) -> None:
-        """Records from `offset` on are gone. The ledger can know of it only where it has frozen a boundary behind that offset."""
+        """Records from `offset` on are gone. The ledger can detect it only if it has frozen a boundary after that offset."""
         part = self.parts[partition]
         self.lose(partition, range(offset, len(part.records)), CUT if offset < self.reached(partition) else OUT_OF_SIGHT)
         del part.records[offset:]
@@ -147,11 +147,11 @@ class Truth:
         part.gone = {at for at in part.gone if at < offset}
 
     def reached(self, partition: int) -> int:
-        """The last boundary that the ledger has of the log as it is."""
+        """The last boundary that the ledger has in the current log."""
         return max(self.known.chains.get(self.log, Chain()).bounds.get(partition, {}).values(), default=0)
 
     def deleted(self, partition: int, offset: int) -> None:
-        """Where retention takes the record before the last boundary, nothing is left that tells of an earlier cut."""
+        """If retention deletes the record before the last boundary, nothing reveals an earlier cut any longer."""
         part = self.parts[partition]
         self.lose(partition, range(part.start, offset), "retention")
         part.start = max(part.start, offset)
@@ -189,7 +189,7 @@ class Truth:
         return copy.deepcopy(self.known)
 
     def restore(self, known: Known) -> None:
-        """An older copy of the ledger is put back. The table stays what it is."""
+        """An older copy of the ledger is restored. The table stays as it is."""
         self.forgotten |= {start for start, window in known.windows.items() if window.loaded != self.known.windows[start].loaded}
         self.known = known
 
@@ -203,7 +203,7 @@ class Truth:
         return max((start + HOUR for start in self.known.windows), default=None)
 
     def new_window(self, start: datetime, ranges: Mapping[int, tuple[int, int]], now: datetime) -> Window:
-        """The hour as it must be frozen now. It holds what lies in the ranges that the product has chosen."""
+        """The hour as it must be frozen now. It holds what is in the ranges that the product has chosen."""
         for partition in range(len(self.parts)):
             self.chain.anchors.setdefault(partition, (self.last_end(), 0))
             self.chain.bounds.setdefault(partition, {})
@@ -215,7 +215,7 @@ class Truth:
         return self.boundary(partition, start, now), self.boundary(partition, start + HOUR, now)
 
     def boundary(self, partition: int, at: datetime, now: datetime) -> int:
-        """The first record from `at` on whose stamp is believed, between the boundaries that are decided already."""
+        """The first record from `at` on with an acceptable timestamp, between the boundaries already fixed."""
         bounds, (anchored_at, anchor) = self.chain.bounds[partition], self.chain.anchors[partition]
         if anchored_at is not None and anchored_at >= at:
             return anchor
@@ -227,12 +227,12 @@ class Truth:
             believed = [place for place, found in part.readable() if ms(at) <= found.stamp_ms <= horizon]
             offset = min([*believed, end])
             if not below and not any(0 <= found.stamp_ms <= horizon for place, found in part.readable() if place < offset):
-                offset = anchor  # what leads the log without a usable stamp goes with what comes behind it
+                offset = anchor  # leading records without a usable timestamp belong with those after them
             bounds[at] = min([max([offset, *below, anchor]), *above])
         return bounds[at]
 
     def ends_in_the_open(self, window: Window) -> bool:
-        """Whether an hour was ended by a transaction that is still open, and not by a record of a later hour."""
+        """Whether an hour was ended by an open transaction, and not by a record of a later hour."""
         for number, (_, end) in window.ranges.items():
             part = self.parts[number]
             if part.open_from == end < len(part.records):
@@ -242,7 +242,7 @@ class Truth:
         return False
 
     def records_of(self, ranges: Mapping[int, tuple[int, int]]) -> dict[Place, Record | None]:
-        """What the log holds in these ranges; None where the log does not reach, or nothing is left."""
+        """What the log holds in these ranges; None if the log does not reach that far, or the record is gone."""
         found: dict[Place, Record | None] = {}
         for partition, (start, end) in ranges.items():
             records = self.parts[partition].records if partition < len(self.parts) else []

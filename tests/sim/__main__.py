@@ -1,4 +1,4 @@
-"""`python -m tests.sim --seeds 3000`: plays histories of a cluster, or of one broker; `--seed 17` plays one and tells it."""
+"""`python -m tests.sim --seeds 3000`: plays histories of a cluster, or of one broker; `--seed 17` plays one and prints it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> int:
     gc.freeze()  # what is loaded by now stays; a history leaves little that only the collector finds
     gc.set_threshold(20_000, 20, 20)
     logging.disable(logging.CRITICAL if options.brokers == 1 and options.seed is None else logging.NOTSET)
-    # One broker is a world of its own: its histories are shorter, and power cuts are all that may lose anything.
+    # One broker has a simulation of its own: its histories are shorter, and only power cuts may lose anything.
     played_by: Any = single if options.brokers == 1 else cluster
     switches: Any = SWITCHES if options.brokers == 1 else CLUSTER_SWITCHES
     known = sorted(KINDS if options.brokers == 1 else CLUSTER_KINDS)
@@ -55,7 +55,7 @@ def _options() -> argparse.Namespace:
 
 
 def _story(options: argparse.Namespace, played_by: Any, switches: Any) -> Callable[[int], Any]:
-    """How a seed becomes a story: of these faults, or of those that need the rule that is switched off, or of one name."""
+    """How a seed becomes a story: of the given faults, or those that the switched-off rule guards against, or a named one."""
     if options.story:
         return STORIES[options.story]
     switch = switches.get(options.without)

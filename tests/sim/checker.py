@@ -1,18 +1,18 @@
-"""Reads a history of clients and names what must not have happened, by Jepsen's names. It shares no code with the broker.
+"""Reads a history of clients and reports what must not have happened, by Jepsen's names. It shares no code with the broker.
 
-    lost-write            acknowledged, or seen by a consumer, and not there
-    duplicate             sent by a producer that counts, and stored twice
+    lost-write            acknowledged, or seen by a consumer, and missing
+    duplicate             sent by an idempotent producer, and stored twice
     inconsistent-offsets  two different values at one offset
     nonmonotonic-poll     a consumer's offsets went back without a seek
     poll-skip             a consumer passed over an offset that holds a record
     nonmonotonic-send     batches of one producer stored in another order than they were sent
-    aborted-read          a record that was refused is there
-    unseen                acknowledged, and nobody has read that far: the history ends too early to say more
-    corrupt-read          a consumer got what was no whole batch
+    aborted-read          a record that was refused can be read
+    unseen                acknowledged, but no consumer read that far: the history ends too early to say more
+    corrupt-read          a consumer received something other than whole batches
     falling-end           the log's end went back from one answer to the next
 
-Which losses a promise allows is a table: a loss after such a fault is counted, and is no anomaly. A fault excuses only what was sent
-before it: when a broker had acknowledged something, its client cannot know better, since the answer was on its way.
+Which losses a promise allows is a table: a loss after such a fault is counted, and is not an anomaly. A fault excuses only what
+was sent before it. The time of sending counts, not that of the answer, which may have been on its way when the fault struck.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 Event = Mapping[str, Any]
 Place = tuple[str, int]  # topic and partition
 
-# Promise of an acknowledgement -> faults that may take the record all the same.
+# Promise of an acknowledgement -> faults that may still take the record.
 LOST_BY: Mapping[str, frozenset[str]] = {
     "none": frozenset({"kill", "power cut", "election", "unclean election", "connection lost"}),
     "written": frozenset({"power cut", "election", "unclean election"}),  # the leader has it: acks=1
@@ -55,7 +55,7 @@ class Verdict:
 
     @property
     def names(self) -> list[str]:
-        """Of the anomalies, each once."""
+        """The names of the anomalies, each once."""
         return sorted({anomaly.name for anomaly in self.anomalies})
 
 
@@ -79,11 +79,11 @@ class _Send:
 class _Log:
     """What all clients together know of one partition."""
 
-    values: dict[int, str] = field(default_factory=dict)  # by offset, as first seen by whom reads
+    values: dict[int, str] = field(default_factory=dict)  # by offset, as a consumer first saw it
     offsets: dict[str, list[int]] = field(default_factory=dict)  # by value
     first_seen_at: dict[int, int] = field(default_factory=dict)
-    covered: list[tuple[int, int]] = field(default_factory=list)  # ranges of offsets that somebody has read through
-    drained: tuple[int, int] | None = None  # read from start to end when all was over
+    covered: list[tuple[int, int]] = field(default_factory=list)  # ranges of offsets that some consumer has read through
+    drained: tuple[int, int] | None = None  # read from start to end once everything was over
     final: dict[int, str] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ class _Checker:
         self._lost_by = lost_by
         self._sends: dict[tuple[str, int], _Send] = {}
         self._logs: dict[Place, _Log] = {}
-        self._positions: dict[tuple[str, Place], tuple[int, int]] = {}  # of a consumer: next position, last offset got
+        self._positions: dict[tuple[str, Place], tuple[int, int]] = {}  # of a consumer: next position, last offset received
         self._ends: dict[tuple[str, Place], int] = {}
         self._last_fault: dict[str, int] = {}
         self._draining: dict[tuple[str, Place], dict[int, str]] = {}
@@ -240,7 +240,7 @@ class _Checker:
             self._found("lost-write", send.place, f"{value} of {send.client}, acknowledged at {offset} ({send.promise})")
 
     def _judge_placeless(self, send: _Send, log: _Log, value: str) -> None:
-        """Acknowledged, nobody said where: what was there from the first record to the last has to have it."""
+        """Acknowledged without an offset: if the log was read from its first record to the last, the value must be in it."""
         self._verdict.counts["acknowledged without offset"] += 1
         is_there = any(log.final.get(offset) == value for offset in log.offsets.get(value, []))
         if is_there or log.drained is None or log.drained[0] > 0:
@@ -251,7 +251,7 @@ class _Checker:
             self._found("lost-write", send.place, f"{value} of {send.client}, acknowledged without an offset ({send.promise})")
 
     def _judge_order(self) -> None:
-        """Within one session values lie in the order of their numbers, by where each was first stored."""
+        """Within one session values are in the order of their numbers, by where each was first stored."""
         runs: dict[tuple[str, str, Place], list[_Send]] = {}
         for send in self._sends.values():
             if send.session is not None and send.outcome != "fail":
@@ -270,7 +270,7 @@ class _Checker:
                     last, last_value = min(offsets), value
 
     def _judge_log(self, place: Place, log: _Log) -> None:
-        """What a consumer has seen stays, whatever happens; and of two offsets of a value one was taken back."""
+        """What a consumer has seen stays, whatever happens."""
         if log.drained is None:
             return
         start, end = log.drained
@@ -283,7 +283,7 @@ class _Checker:
                     self._found("lost-write", place, f"{value}, seen at {offset}; the log is {start} to {end}")
 
     def _judge_skipped(self, skipped: list[tuple[Place, int, int, str]]) -> None:
-        """A gap is a skip where a record is known to lie in it."""
+        """A gap is a skip only if a record is known to be in it."""
         acknowledged: dict[Place, dict[int, str]] = {}
         for send in self._sends.values():
             if send.outcome == "ok" and send.offset >= 0:

@@ -1,8 +1,8 @@
-"""Clients of a simulation: producers, consumers, admins. They do no I/O of their own, speak the wire protocol's bytes, and write
-down what they asked for and were told (histories.py).
+"""Clients of a simulation: producers, consumers, admins. They do no I/O of their own, speak the wire protocol's bytes, and record
+what they requested and what was answered (histories.py).
 
-They behave as Kafka's own: they find leaders by Metadata, retry what may be retried, keep up to five batches in flight, number
-them where they are idempotent, and know which outcome is unknown. What they will do is drawn from their own stream of chance.
+They behave like Kafka's own: they find leaders by Metadata, retry what may be retried, keep up to five batches in flight, number
+them if they are idempotent, and record which outcomes are unknown. What they will do is drawn from their own random stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BACK_OFF = 50 * MS
 REQUEST_TIMEOUT = 2 * SECOND
 IN_FLIGHT_MAX = 5
 
-Then = Callable[[bytes | None], None]  # an answer's body; None: the connection was lost, or nobody answered in time
+Then = Callable[[bytes | None], None]  # an answer's body; None: the connection was lost, or no answer came in time
 
 
 class Wire:
@@ -36,7 +36,7 @@ class Wire:
         self._host = host
         self.target = target
         self._sock: SimSocket | None = None
-        self._connecting = 0  # the attempt under way; 0: none
+        self._connecting = 0  # number of the attempt in progress; 0: none
         self._attempts = 0
         self._unsent: list[bytes] = []
         self._waiting: deque[tuple[int, int, Then]] = deque()  # correlation id, api key
@@ -51,7 +51,7 @@ class Wire:
         self._world.after(timeout, self._overdue, number)
 
     def tell(self, api_key: int, body: bytes) -> None:
-        """What has no answer: acks=0."""
+        """Send a request that has no answer: acks=0."""
         self._sent += 1
         self._transmit(wire.frame(api_key, self._sent, body))
 
@@ -111,7 +111,7 @@ class Wire:
             self._lost()
 
     def _lost(self) -> None:
-        """Whoever waits is told; the next request opens another connection."""
+        """Every waiting callback gets None; the next request opens another connection."""
         sock, self._sock = self._sock, None
         self._connecting = 0
         self._inbox.clear()
@@ -124,7 +124,7 @@ class Wire:
 
 
 class Client:
-    """What all kinds have: connections, and what they know of the cluster."""
+    """Common to all kinds: connections, and what they know about the cluster."""
 
     def __init__(self, world: World, network: Network, history: History, name: str, brokers: list[str]) -> None:
         self.world = world
@@ -150,7 +150,7 @@ class Client:
         return None if host is None else self.wire(host)
 
     def refresh(self, topic: str, then: Callable[[], None]) -> None:
-        """Ask who leads; `then` in any case, after a moment where nobody could be asked."""
+        """Ask for the leaders; `then` runs in any case, after a pause if no broker could be asked."""
         self._topics[topic] = None
         self._asking.append(then)
         if len(self._asking) == 1:
@@ -165,7 +165,7 @@ class Client:
             found = wire.read_metadata(body)
             for place, (error, leader, epoch) in found.partitions.items():
                 if error or leader not in found.hosts or epoch < self._epochs.get(place, -1):
-                    self._leaders.pop(place, None)  # what is older than what was known is not used (KIP-320)
+                    self._leaders.pop(place, None)  # metadata older than what is known is not used (KIP-320)
                 else:
                     self._epochs[place] = epoch
                     self._leaders[place] = found.hosts[leader]
@@ -182,7 +182,7 @@ class Client:
 
 @dataclass(slots=True)
 class Batch:
-    """One operation of a producer, and what it has gone through."""
+    """One operation of a producer, and its progress."""
 
     number: int
     values: list[str]
@@ -190,13 +190,13 @@ class Batch:
     sequence: int = -1
     sessions: dict[str, None] = field(default_factory=dict)
     attempts: int = 0
-    is_uncertain: bool = False  # an attempt may have been stored, and its answer did not come
+    is_uncertain: bool = False  # an attempt may have been stored although its answer never came
     is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerPlan:
-    """What a producer does. `gap`: microseconds between two batches at most."""
+    """What a producer does. `gap`: maximum microseconds between two batches."""
 
     topic: str
     partition: int
@@ -207,7 +207,7 @@ class ProducerPlan:
     gap: int = 100 * MS
     records_max: int = 4
     value_bytes: int = 20
-    patience: int = 60 * SECOND  # after which it gives a batch up
+    patience: int = 60 * SECOND  # after which it gives up on a batch
     promise: str = "replicated"
 
 
@@ -266,7 +266,7 @@ class Producer(Client):
                 self.refresh(plan.topic, self._go_on)
             elif plan.idempotent and self._identity is None:
                 if self.flying:
-                    return  # their numbers belong to the old one: first it has to be known what became of them
+                    return  # their numbers belong to the old id: their outcome must be known first
                 self._is_waiting = True
                 leader.ask(wire.INIT_PRODUCER_ID, wire.init_producer_id(), self._take_identity)
             else:
@@ -331,7 +331,7 @@ class Producer(Client):
         if session == self._session and (
             error == wire.INVALID_PRODUCER_EPOCH or (error == wire.OUT_OF_ORDER_SEQUENCE and is_first)
         ):
-            self._identity = None  # the broker does not know what it had acknowledged, or another took our place: begin anew
+            self._identity = None  # the broker lost what it had acknowledged, or another producer has the id: start afresh
         if error is None or error != wire.OUT_OF_ORDER_SEQUENCE:
             self.forget_leader(self.plan.topic, self.plan.partition)
         if not self._is_waiting:
@@ -339,12 +339,12 @@ class Producer(Client):
             self.world.after(BACK_OFF, self._go_on)
 
     def _put_back(self, batch: Batch) -> None:
-        """Behind those that were made before it."""
+        """After the batches that were made before it."""
         place = sum(other.number < batch.number for other in self.queue)
         self.queue.insert(place, batch)
 
     def _give_up(self, batch: Batch) -> None:
-        """Its time is over. Those behind it have numbers that follow it, so they need new ones."""
+        """Its time is over. The batches after it have the numbers that follow, so they need new ones."""
         self._end(batch, "unknown" if batch.is_uncertain else "fail", error="gave up")
         if batch.sequence >= 0:
             self._identity = None
@@ -362,14 +362,14 @@ class Producer(Client):
         self.world.note(self.name, event, batch.number, *details.values())
 
     def close(self) -> None:
-        """The history ends: nobody knows what became of the rest."""
+        """The history ends: the outcome of the rest is unknown."""
         for batch in [*self.flying.values(), *self.queue]:
             if not batch.is_done:
                 self._end(batch, "unknown", error="the history ended")
 
 
 class Consumer(Client):
-    """Reads one partition from a position on, forever; where its place is out of range, from the log's start."""
+    """Reads one partition from a position on, forever; if the position is out of range, from the log's start."""
 
     def __init__(
         self,
@@ -432,7 +432,7 @@ class Consumer(Client):
             header = read_header(memoryview(data)[place:])
             batch = data[place : place + header.size]
             if len(batch) < header.size:
-                break  # the limit cut it; it comes again
+                break  # the fetch limit cut this batch off; it will be fetched again
             if crc32c(memoryview(batch)[CRC_START:]) != header.crc:
                 self.history.add("corrupt", client=self.name, topic=self.topic, partition=self.partition, position=position)
                 return
@@ -474,7 +474,7 @@ class Consumer(Client):
 
 
 class Watcher(Client):
-    """Asks again and again where a partition ends, as who freezes a window does."""
+    """Asks repeatedly where a partition ends, as a client that freezes a window does."""
 
     def __init__(
         self, world: World, network: Network, history: History, name: str, brokers: list[str], topic: str, partition: int
@@ -509,18 +509,18 @@ class Watcher(Client):
 
 
 class Admin(Client):
-    """Makes topics, and deletes them."""
+    """Creates topics, and deletes them."""
 
     def create(
         self, topic: str, partitions: int, replicas: int, configs: dict[str, str], then: Callable[[], None] = lambda: None
     ) -> None:
-        """Until it is there; TOPIC_ALREADY_EXISTS is well."""
+        """Until it exists; TOPIC_ALREADY_EXISTS counts as success."""
         body = wire.create_topic(topic, partitions, replicas, configs)
         again = lambda: self.create(topic, partitions, replicas, configs, then)  # noqa: E731
         self._ask(wire.CREATE_TOPICS, body, {0, 36}, then, again)
 
     def delete(self, topic: str, then: Callable[[], None] = lambda: None) -> None:
-        """Until it is gone; UNKNOWN_TOPIC_OR_PARTITION is well."""
+        """Until it is gone; UNKNOWN_TOPIC_OR_PARTITION counts as success."""
         again = lambda: self.delete(topic, then)  # noqa: E731
         self._ask(wire.DELETE_TOPICS, wire.delete_topic(topic), {0, 3}, then, again)
 

@@ -1,8 +1,8 @@
-"""Histories of a cluster: three brokers over a simulated ZooKeeper, clients of all kinds, and whatever may happen to any of it.
+"""Histories of a cluster: three brokers over a simulated ZooKeeper, clients of all kinds, and any fault that may hit them.
 
-Each ends healed: all faults are over, dead brokers are started, and within a minute everything must be as it should be: every
-partition led, every replica in sync and equal to its leader. Then producers finish, a last consumer reads everything, and the
-checker judges what the clients wrote down.
+Each history ends with healing: all faults are over, dead brokers are started, and within a minute every partition must have a
+leader, and every replica must be in sync and equal to it. Then producers finish, a last consumer reads everything, and the
+checker judges what the clients recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.sim.zookeeper import SimZooKeeper
 TOPIC = "t"
 BROKERS = 3
 SESSION_MS = 2_000
-BUSY = 12 * SECOND  # as long there are faults
+BUSY = 12 * SECOND  # faults occur for this long
 HEALING = 60 * SECOND
 FINISHING = 120 * SECOND
 
@@ -84,7 +84,7 @@ def plan_of(chance: random.Random, partition: int, *, waits: bool) -> ProducerPl
 
 
 def draw_story(seed: int, kinds: tuple[str, ...] = ()) -> ClusterStory:
-    """`kinds`: only such faults."""
+    """`kinds`: only faults of these kinds."""
     chance = random.Random(f"{seed}/cluster")
     waits = chance.random() < 0.5
     partitions = chance.choice([1, 1, 2])
@@ -115,7 +115,7 @@ def draw_story(seed: int, kinds: tuple[str, ...] = ()) -> ClusterStory:
 
 
 class _Defects(logging.Handler):
-    """What the broker itself calls its defects."""
+    """What the broker itself reports as its defects."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -128,7 +128,7 @@ class _Defects(logging.Handler):
 
 @contextmanager
 def noticed_defects() -> Iterator[list[str]]:
-    """Of all brokers meanwhile. What else they say goes nowhere."""
+    """Of all brokers while the block runs. Their other log records are dropped."""
     logger, handler = logging.getLogger("broker"), _Defects()
     propagated, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
@@ -181,7 +181,7 @@ class ClusterStage:
         return [node.name for node in self.nodes]
 
     def play(self) -> Played:
-        """Begin, suffer, heal, read everything."""
+        """Begin, take the faults, heal, read everything."""
         with noticed_defects() as defects:
             problem = self._play()
         for client in (*self.producers, *self.consumers, *self.watchers):
@@ -196,7 +196,7 @@ class ClusterStage:
         )
 
     def begin(self) -> None:
-        """Three brokers are started, and somebody makes a topic."""
+        """Three brokers are started, and a topic is created."""
         for number, node in enumerate(self.nodes):
             self.world.after(number * 100 * MS, node.start)
         self.world.after(SECOND, self._make_topic)
@@ -222,11 +222,11 @@ class ClusterStage:
         return self._healed() or self._finished() or self._drained()
 
     def run(self, until: int) -> None:
-        """All that happens up to a time, as long as every invariant holds."""
+        """Run everything up to a time, while every invariant holds."""
         self.world.run(until, lambda: bool(self.invariants.broken))
 
     def until(self, is_so: Callable[[], bool], duration: int) -> bool:
-        """Whether it becomes so within that time."""
+        """Whether it becomes true within that time."""
         self.world.run(self.world.now + duration, lambda: bool(self.invariants.broken) or is_so())
         return is_so()
 
@@ -264,7 +264,7 @@ class ClusterStage:
         return f"not healed: {'; '.join(self.ailments())}"
 
     def ailments(self) -> list[str]:
-        """What is not as it should be where nothing is wrong."""
+        """What is not as it should be with no fault active."""
         found = [f"{node.name} is down" for node in self.nodes if not node.is_serving]
         if not self.producers:
             return [*found, "the topic is not there"]
@@ -284,9 +284,9 @@ class ClusterStage:
         return "stuck: a producer could not finish within two minutes"
 
     def _drained(self) -> str:
-        """A consumer that comes when all is over reads each partition from start to end; replicas are equal."""
+        """At the very end a new consumer reads each partition from start to end; replicas are equal."""
         self.run(self.world.now + SECOND)
-        # What is written is flushed before anybody is asked for the end, so that it is the log's.
+        # What is written is flushed before any client asks for the end, so that end is the log's.
         self.until(self._all_is_visible, 5 * SECOND)
         for client in (*self.consumers, *self.watchers):
             client.close()
@@ -308,7 +308,7 @@ class ClusterStage:
         return ""
 
     def _differences(self, index: int) -> str:
-        self.until(lambda: self._is_equal(index), 35 * SECOND)  # what is visible is told with an answer that may wait for it
+        self.until(lambda: self._is_equal(index), 35 * SECOND)  # the answer that says what is visible may be held back
         if not self._is_equal(index):
             return f"not equal: replicas of partition {index} end and are visible to {self._ends(index)}"
         return ""
@@ -321,18 +321,18 @@ class ClusterStage:
         return all(end is not None and end[0] == end[1] for end in ends)
 
     def _ends(self, index: int) -> list[tuple[int, int] | None]:
-        """Where each replica ends, and up to where it is visible."""
+        """Where each replica ends, and how far it is visible."""
         held = [node.held(TOPIC, index) for node in self.nodes]
         return [None if one is None else (one.end_offset, one.visible_offset) for one in held]
 
 
 def play(story: ClusterStory) -> Played:
-    """One history."""
+    """Play one history."""
     return ClusterStage(story).play()
 
 
 def shorten(played: Played, tries_max: int = 40) -> Played:
-    """Without the faults that what went wrong does not need."""
+    """Without the faults that the failure does not need."""
     story: ClusterStory = played.story  # type: ignore[assignment]
     tries = 0
     for number in reversed(range(len(story.faults))):

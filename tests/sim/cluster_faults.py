@@ -1,6 +1,6 @@
-"""What happens to a cluster: what may happen to each machine, to the links between them, and to ZooKeeper.
+"""Faults of a cluster: whatever may happen to each machine, to the links between them, and to ZooKeeper.
 
-Faults that matter are aimed: at whoever leads, at the controller, at the moment after a join, an election or an acknowledgement.
+Faults that matter are aimed: at the leader, at the controller, at the moment after a join, an election or an acknowledgement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.sim.nodes import SimNode
 from tests.sim.world import MS, SECOND, World
 from tests.sim.zookeeper import SimZooKeeper
 
-LEADER, CONTROLLER, FOLLOWER = -1, -2, -3  # in the place of a machine's number: whoever it is then
+LEADER, CONTROLLER, FOLLOWER = -1, -2, -3  # in place of a machine's number: whichever has the role at that time
 
 CLUSTER_KINDS: dict[str, int] = {
     **KINDS,
@@ -52,7 +52,7 @@ PEERS, ZOOKEEPER, CLIENTS, ONE_WAY_IN, ONE_WAY_OUT = 1, 2, 4, 8, 16  # bits of a
 
 
 class ClusterFaults(Faults):
-    """Does what a list says, to several machines."""
+    """Carries out what a list says, on several machines."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ClusterFaults(Faults):
         invariants.on_election = self._elected
         invariants.on_deposed = lambda: history.add("fault", kind="election")
 
-    # Whom
+    # Which machine
 
     def _node(self, fault: Fault) -> SimNode:
         if fault.node >= 0:
@@ -123,20 +123,20 @@ class ClusterFaults(Faults):
     # Processes and machines
 
     def _loses_unflushed(self, node: SimNode) -> None:
-        """Two machines must lose what they had for a record on two to be lost; we do not look whether both had it."""
+        """Two machines must lose data for a record on two to be lost; whether both had it is not checked."""
         self._powerless[node.name] = None
         if len(self._powerless) > 1 or not self._survives_one:
             self._history.add("fault", kind="power cut")
         self._history.add("fault", kind="election")
 
     def _kill(self, node: SimNode, fault: Fault) -> None:
-        """A leader that does not know yet that it is none may be killed, with what only it has acknowledged."""
+        """A deposed leader that has not learned of it may be killed, along with what only it has acknowledged."""
         self._history.add("fault", kind="election")
         super()._kill(node, fault)
 
     def _power_cut(self, node: SimNode, fault: Fault) -> None:
-        """Where a disk was replaced, only the process of the last member that has all of it ends: nobody could lead otherwise until
-        somebody asks for it."""
+        """Once a disk was replaced, the last member with all the data loses only its process: otherwise no broker could lead
+        until an operator asks for it."""
         if "disk" in self._powerless and not self._invariants.can_do_without(self._nodes.index(node)):
             self._kill(node, fault)
             return
@@ -154,7 +154,7 @@ class ClusterFaults(Faults):
             self._power_cut(one, fault)
 
     def _replace_disk(self, node: SimNode, fault: Fault) -> None:
-        """Once in a history, and only where two have what was acknowledged."""
+        """Once in a history, and only if two brokers have what was acknowledged."""
         if "disk" in self._powerless or not self._survives_one or not self._invariants.can_do_without(self._nodes.index(node)):
             return
         self._powerless["disk"] = None
@@ -166,7 +166,7 @@ class ClusterFaults(Faults):
         self._later(fault, node.start)
 
     def _slow_restart(self, node: SimNode, fault: Fault) -> None:
-        """It comes back with everything, and its flushes take long from then on."""
+        """It comes back with everything, and its flushes are slow from then on."""
         self._kill(node, replace(fault, lasts=(100 * MS, 700 * MS, 700 * MS, 2 * SECOND)[fault.amount & 3]))
         node.sync_delay = (200 * MS, 3 * SECOND)[fault.amount >> 2 & 1]
 
@@ -185,7 +185,7 @@ class ClusterFaults(Faults):
             node.kill()
             self._world.after(10 * MS, node.start)
 
-    # At moments that matter
+    # At critical moments
 
     def _arm(self, node: SimNode, fault: Fault) -> None:
         self._armed[fault.kind.partition(" at ")[2]].append(fault)
@@ -206,8 +206,8 @@ class ClusterFaults(Faults):
         self._world.after((0, 0, 300, 3 * MS)[fault.amount >> 6 & 3], action, node, fault)
 
     def _cut_then(self, fault: Fault, leader: int, member: int) -> None:
-        """The leader hears nothing from ZooKeeper for a while, and ZooKeeper nothing from it, nor the member that it adds. Where
-        its proposal has not arrived by then, that member becomes another process meanwhile, with what its disk has kept."""
+        """The leader loses ZooKeeper for a while, and its link to the member that it adds is cut. If the proposal has not
+        arrived by then, that member's process is replaced in the meantime, with what its disk has kept."""
         machine, other = self._machines[leader], self._machines[member]
         self._world.note(machine.name, "fires", fault.kind)
         machine.cut_zookeeper_off()
@@ -238,7 +238,7 @@ class ClusterFaults(Faults):
             self._world.after(0, self._fire, "election", state.leader)
 
     def acknowledged(self, topic: str, index: int) -> None:
-        """A producer was told that its records are safe."""
+        """A producer got an acknowledgement: its records are safe."""
         state = self._invariants.state(topic, index)
         if state is not None:
             self._fire("answer", state.leader, *state.isr)

@@ -1,4 +1,4 @@
-"""A broker of a cluster: besides what every simulated machine has, a process that is connected to ZooKeeper and to the others."""
+"""A broker of a cluster: a simulated machine whose process is also connected to ZooKeeper and to the other brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SESSION_IDS = 1_000  # of followers' sessions, for each process of a broker
 
 
 class ClusterServer(SimServer):
-    """The kernel takes connections while the broker enters its cluster; they are answered when it is one of it."""
+    """The kernel accepts connections while the broker joins its cluster; they are answered once it is a member."""
 
     def __init__(self, node: SimNode, engine: Engine) -> None:
         super().__init__(node, engine, on_closed=engine.disconnected)
@@ -94,7 +94,7 @@ class ClusterNode(SimNode):
         self.wake()
 
     def _fenced(self, error: BrokerError) -> None:
-        """The process ends by itself; somebody starts it again."""
+        """The process exits; a supervisor restarts it."""
         self.world.note(self.name, "ends by itself", str(error))
         process = self.starts
         self.world.after(0, self._end_fenced, process)
@@ -107,7 +107,7 @@ class ClusterNode(SimNode):
     def _turn(self) -> None:
         super()._turn()
         if self.engine is not None:
-            # Who only looks is not the process, which therefore does not end within what it reads.
+            # The harness reads here, not the process, so the process does not end inside these disk calls.
             left, self.disk.calls_left = self.disk.calls_left, -1
             self._invariants.turn_ended(self)
             self.disk.calls_left = left
@@ -131,7 +131,7 @@ class ClusterNode(SimNode):
     # What happens to it
 
     def set_zookeeper(self, zookeeper: SimZooKeeper) -> None:
-        """Somebody writes another zookeeper.connect into its file; the next process reads it."""
+        """Put another zookeeper.connect into its configuration; the next process reads it."""
         self._zookeeper = zookeeper
 
     def _forget(self) -> None:
@@ -153,14 +153,14 @@ class ClusterNode(SimNode):
             self.store.resume()
 
     def _stop(self) -> None:
-        """SIGTERM: it leaves the cluster first, which takes its time."""
+        """SIGTERM: the broker first leaves the cluster, which takes a while."""
         assert self.engine is not None, "is running"
         process = self.starts
         self.engine.leave(lambda: self.world.after(0, self._left, process))
         self.wake()
 
     def restart_if_offline(self) -> None:
-        """Stopping takes its time, so the start comes later."""
+        """Stopping takes a while, so the start comes later."""
         self._is_to_start_again = self.is_up
         super().restart_if_offline()
 
@@ -175,7 +175,7 @@ class ClusterNode(SimNode):
         store = self.store
         super()._stop()
         if store is not None:
-            self._zookeeper.expire(store.client_session_id)  # what closing it does, after the disk has everything
+            self._zookeeper.expire(store.client_session_id)  # what closing the store does, once everything is on the disk
 
     def cut_power(self) -> None:
         super().cut_power()
@@ -197,7 +197,7 @@ class ClusterNode(SimNode):
 
 
 class _Store(SimStore):
-    """Its deadlines are read from the machine's clock, which may go at another rate than ZooKeeper's."""
+    """Its deadlines are read from the machine's clock, which may run at a different rate than ZooKeeper's."""
 
     def __init__(self, zookeeper: SimZooKeeper, name: str, node: ClusterNode) -> None:
         super().__init__(zookeeper, name, node.wake, node.config.zookeeper_session_ms / 1000)

@@ -1,4 +1,4 @@
-"""The rules of replication, one by one, and how to switch each off in the real broker: the simulation must notice."""
+"""The replication rules, one by one, and how to switch each off in the real broker: the simulation must notice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def epoch_is_kept(
     minimum: int,
     at_start: Callable[..., PartitionState] = vouching.state_at_start,
 ) -> PartitionState:
-    """A leader that comes back leads on in its epoch."""
+    """A returning leader continues to lead in its old epoch."""
     after = at_start(me, state, kept, minimum)
     return replace(after, leader_epoch=state.leader_epoch) if after.leader == me else after
 
@@ -53,7 +53,7 @@ def all_is_whole(*arguments: Any, **named: Any) -> Kept:
 def diverging_counts(
     server: ReplicaServer, session: Any, part: Any, now: float, take: Callable[..., Any] = ReplicaServer._take
 ) -> Any:
-    """What a follower says that it has is counted before its log is compared with ours."""
+    """What a follower claims to have is counted before its log is compared with the leader's."""
     led = server.led.get((part.topic_id, part.partition_index))
     if led is not None and part.leader_epoch == led.progress.epoch and session.replica_id in led.progress.followers:
         server._note_progress(session, part, led, now)
@@ -61,7 +61,7 @@ def diverging_counts(
 
 
 def moves_below_the_minimum(progress: PartitionProgress, count: Callable[..., None] = PartitionProgress._count) -> None:
-    """R and V move with however few members."""
+    """R and V move however few members there are."""
     count(progress)
     progress._may_move = True
     progress._advance()
@@ -75,7 +75,7 @@ def unknown_is_refused(
     outcome: Outcome,
     answered: Callable[..., None] = Proposals._answered,
 ) -> None:
-    """A proposal of which nothing is known is taken for one that did not happen."""
+    """A proposal of unknown outcome is treated as one that failed."""
     if isinstance(outcome, Unknown):
         for pending in batch:
             if proposals._pending.get(pending.led.key) is pending:
@@ -85,7 +85,7 @@ def unknown_is_refused(
 
 
 def whoever_it_is_now(*arguments: Any, propose: Callable[..., Any] = isr.propose_isr) -> Any:
-    """A member is added without looking at which of its processes has fetched."""
+    """A member is added without checking which of its processes has fetched."""
     proposal = propose(*arguments)
     return None if proposal is None else replace(proposal, incarnations={})
 
@@ -107,7 +107,7 @@ def written_counts_as_flushed(
 def joins_with_what_was_learnt(
     progress: PartitionProgress, broker: int, may_join: Callable[..., bool] = PartitionProgress.may_join
 ) -> bool:
-    """Who joins needs only what this leader knows to be visible."""
+    """A joining replica needs only what this leader knows to be visible."""
     progress.flushed_at_start = 0
     return may_join(progress, broker)
 
@@ -115,7 +115,7 @@ def joins_with_what_was_learnt(
 def joins_below_the_start(
     progress: PartitionProgress, broker: int, may_join: Callable[..., bool] = PartitionProgress.may_join
 ) -> bool:
-    """Who joins needs not have followed into this epoch."""
+    """A joining replica need not have followed into this epoch."""
     progress.start_offset = 0
     return may_join(progress, broker)
 
@@ -123,7 +123,7 @@ def joins_below_the_start(
 def nobody_is_late(
     *arguments: Any, departures: Callable[..., Departures] = PartitionProgress.departures, **named: Any
 ) -> Departures:
-    """Who joins needs not have kept up with the leader either: whoever has is past the start of its epoch."""
+    """A joining replica need not keep up with the leader either: one that does is past the start of its epoch."""
     return replace(departures(*arguments, **named), late=())
 
 
@@ -134,15 +134,15 @@ def shown_as_told(partition: Partition, offset: int) -> None:
 
 @dataclass(frozen=True)
 class ClusterSwitch:
-    """`by` stands in the place of `name`. `story`: histories in which the rule is needed. It is noticed within so many of them from
-    the seed `first` on."""
+    """`by` replaces `name`. `story`: histories in which the rule is needed. Its absence is noticed within `within` histories
+    from seed `first` on."""
 
     name: str
     by: Any
     story: Callable[[int], ClusterStory]
     first: int = 0
     within: int = 10
-    too: tuple[str, Any] | None = None  # another rule that does the same, and is switched off with it
+    too: tuple[str, Any] | None = None  # another rule with the same effect, switched off with it
 
     def off(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self.name, self.by)
@@ -151,7 +151,7 @@ class ClusterSwitch:
 
 
 def any_of(kinds: tuple[str, ...]) -> Callable[[int], ClusterStory]:
-    """Histories of such faults, whenever they come."""
+    """Histories of faults of these kinds, at any time."""
     return lambda seed: draw_story(seed, kinds)
 
 

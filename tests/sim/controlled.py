@@ -1,4 +1,4 @@
-"""Brokers of which the coordination and the controller run, over the simulated ZooKeeper."""
+"""Brokers that run only coordination and the controller, over the simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOP_SECONDS = 0.01
 
 
 class Controlled:
-    """One process; `settings` holds what topics say of min.insync.replicas, and whether elections may be unclean."""
+    """One process; `settings` holds each topic's min.insync.replicas, and whether elections may be unclean."""
 
     def __init__(self, world: World, broker_id: int, *, minimum: int = 1, is_unclean_allowed: bool = False) -> None:
         self.world = world
@@ -53,7 +53,7 @@ class Controlled:
 def create(
     world: World, broker: Controlled, name: str, replicas: tuple[int, ...], partitions: int = 3, number: int = 1
 ) -> ClusterTopic:
-    """A topic that its first replica leads, with all in sync."""
+    """A topic led by its first replica, with all replicas in sync."""
     state = PartitionState(leader=replicas[0], leader_epoch=0, isr=replicas, version=0)
     topic = ClusterTopic(
         name=name,
@@ -63,12 +63,12 @@ def create(
         version=0,
     )
     world.answered(broker.process, topic_writes.create_topic(topic, {}))
-    world.run(0.1)  # until all have read of it
+    world.run(0.1)  # until every broker has read it
     return topic
 
 
 def stored(world: World, name: str, index: int = 0) -> PartitionState:
-    """The truth about a partition."""
+    """The state of a partition as stored in ZooKeeper."""
     node = world.zookeeper.read(znodes.state_path(name, index))
     assert isinstance(node, Node)
     return znodes.decode_state(node.data, node.version)

@@ -1,4 +1,4 @@
-"""Brokers of which only the coordination runs, over the simulated ZooKeeper: who follows the image, who is registered."""
+"""Brokers that run only coordination, over the simulated ZooKeeper: tests of following the image and of registration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(name: str, number: int, partitions: int = 3) -> ClusterTopic:
 
 
 class Answer:
-    """What became of a script."""
+    """The result of a script."""
 
     def __init__(self) -> None:
         self.is_there = False

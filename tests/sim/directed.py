@@ -1,7 +1,7 @@
-"""Histories each of which brings about what one rule of replication is for: chance decides only how exactly.
+"""Histories that each provoke what one replication rule guards against; only the details are random.
 
-Histories of any faults need a rule as rarely as clusters do. These need theirs nearly always, so a rule that is switched off, or
-has become ineffective, is noticed within a few of them.
+Histories of random faults need a given rule as rarely as real clusters do. These need it nearly always, so a rule that is
+switched off, or has become ineffective, is noticed within a few of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.sim.faults import Fault
 from tests.sim.world import MS, SECOND
 
 Story = Callable[[int], ClusterStory]
-ONE_OF_THEM = 32  # of an isolation's amount: not from all peers
-THE_MEMBER = 1  # of those to whom something may happen at a proposal: the one that is to be added
+ONE_OF_THEM = 32  # bit of an isolation's amount: not from all peers
+THE_MEMBER = 1  # index among the brokers that a fault at a proposal may hit: the one being added
 
 
 def _story(name: str, faults: Callable[[random.Random], Sequence[Fault]]) -> Story:
-    """Two in-sync replicas are demanded, disks are flushed seldom, and there is something to lose all the time."""
+    """Two in-sync replicas are required, disks are flushed seldom, and there is always something to lose."""
 
     def of(seed: int) -> ClusterStory:
         chance = random.Random(f"{seed}/{name}")
@@ -44,18 +44,18 @@ def _story(name: str, faults: Callable[[random.Random], Sequence[Fault]]) -> Sto
 
 
 def _stale(chance: random.Random) -> Sequence[Fault]:
-    """A leader that its clients alone still reach, for longer than it may believe itself to be one."""
+    """A leader that only its clients still reach, for longer than it may believe itself to be the leader."""
     return [Fault(chance.randint(2 * SECOND, 3 * SECOND), "isolate", LEADER, PEERS | ZOOKEEPER, lasts=9 * SECOND)]
 
 
 def _unheard(chance: random.Random) -> Sequence[Fault]:
-    """A leader that hears its followers, and none of them hears it: they are late, and it cannot go on without them."""
+    """A leader that hears its followers while none of them hears it: they fall behind, and it cannot continue without them."""
     return [Fault(chance.randint(2 * SECOND, 3 * SECOND), "isolate", LEADER, PEERS | ONE_WAY_OUT, lasts=9 * SECOND)]
 
 
 def _parted(chance: random.Random) -> Sequence[Fault]:
-    """One that has followed further than the next leader, and goes on with records that this one has not. Cutting them takes it
-    a while."""
+    """A follower that has replicated further than the next leader, so it has records which that leader lacks. Truncating them
+    takes it a while."""
     faults = [Fault(2 * SECOND - 1, "slow disk", broker, 150 * MS, lasts=12 * SECOND) for broker in range(3)]
     for at in (2 * SECOND, 5 * SECOND, 8 * SECOND):
         cut, lasts = at + chance.randint(0, SECOND), chance.randint(500, 1_500) * MS
@@ -65,7 +65,7 @@ def _parted(chance: random.Random) -> Sequence[Fault]:
 
 
 def _unanswered(chance: random.Random) -> Sequence[Fault]:
-    """A member is added, and the leader does not hear of it."""
+    """A member is added, and the leader never learns of it."""
     faults = []
     for at in (2 * SECOND, 7 * SECOND):
         faults.append(Fault(at, "cut at join", LEADER, lasts=chance.randint(1_200, 1_900) * MS))
@@ -74,8 +74,8 @@ def _unanswered(chance: random.Random) -> Sequence[Fault]:
 
 
 def _replaced(chance: random.Random) -> Sequence[Fault]:
-    """A member is to be added, and by the time at which it is it has lost what it had not flushed. Nothing new is visible, so it
-    need not have flushed much for that: another member's disk is slow."""
+    """A replica is about to be added, and by the time of the commit has lost what it had not flushed. Nothing new is visible, so
+    joining did not require it to have flushed much: another member's disk is slow."""
     faults = [Fault(2 * SECOND, "slow disk", 1, 1_500 * MS, lasts=12 * SECOND)]
     for at in (3 * SECOND, 6 * SECOND, 9 * SECOND):
         faults.append(Fault(at, "cut at proposal", 0, 1, lasts=chance.randint(300, 600) * MS))
@@ -84,7 +84,7 @@ def _replaced(chance: random.Random) -> Sequence[Fault]:
 
 
 def _shown_before(chance: random.Random) -> Sequence[Fault]:
-    """A leader shows what its successor does not know to be visible, while a third flushes more slowly still."""
+    """A leader exposes records that its successor does not know to be visible, while a third replica flushes even more slowly."""
     return [
         Fault(2_000 * MS, "slow disk", 1, 600 * MS, lasts=12 * SECOND),
         Fault(2_500 * MS, "slow disk", 2, 1_200 * MS, lasts=12 * SECOND),
@@ -94,8 +94,9 @@ def _shown_before(chance: random.Random) -> Sequence[Fault]:
 
 
 def _behind_the_epoch(chance: random.Random) -> Sequence[Fault]:
-    """One that had to leave comes to a new leader, of whose log a part is neither flushed nor known to be replicated, and dies."""
-    cut = 4 * SECOND + 2 * chance.randint(0, SECOND) + 1  # odd: from the leader, which is the first of the others
+    """A removed replica rejoins under a new leader, part of whose log is neither flushed nor replicated as far as it knows;
+    then that leader dies."""
+    cut = 4 * SECOND + 2 * chance.randint(0, SECOND) + 1  # odd: cuts it off from the leader, which is the first of the others
     return [
         Fault(2 * SECOND, "slow disk", 1, 2 * SECOND, lasts=12 * SECOND),
         Fault(cut, "isolate", 2, PEERS | ONE_OF_THEM, lasts=4 * SECOND),
@@ -106,7 +107,7 @@ def _behind_the_epoch(chance: random.Random) -> Sequence[Fault]:
 
 
 def _powerless(chance: random.Random) -> Sequence[Fault]:
-    """A member loses what it had not flushed, and is back before anybody has missed it."""
+    """A member loses what it had not flushed, and is back before its absence is noticed."""
     faults = []
     for at in (2 * SECOND, 5 * SECOND, 8 * SECOND):
         lasts = chance.randint(1_000, 2_500) * MS
@@ -116,7 +117,7 @@ def _powerless(chance: random.Random) -> Sequence[Fault]:
 
 
 def _alone(chance: random.Random) -> Sequence[Fault]:
-    """A leader remains whose followers might be elected in its place."""
+    """A leader is left alone, while its followers are still electable in its place."""
     at = 2 * SECOND + chance.randint(0, SECOND)
     return [Fault(at, "kill", 1, lasts=5 * SECOND), Fault(at + chance.randint(0, SECOND), "kill", 2, lasts=5 * SECOND)]
 

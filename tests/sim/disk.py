@@ -1,11 +1,11 @@
-"""A disk in memory that knows what was written apart from what is on it.
+"""A disk in memory that keeps what was written apart from what is on it.
 
 Readers see what was written, as through the page cache, also after their process was killed. `power_cut` leaves what was synced
-and, of each file's later writes, any first part, the last of them torn or filled with zeros; of each directory's later
-creations, renames and removals likewise. It can be full (a write takes what fits), refuse to sync (then what was not synced is
+and, of each file's later writes, any prefix, the last of them torn or filled with zeros; likewise of each directory's later
+creations, renames and removals. It can be full (a write takes what fits), refuse to sync (then what was not synced is
 never written, though the next sync succeeds), and stop the process or the machine within any call.
 
-A flush takes time, and what is written meanwhile need not be part of it: `syncing_upto` bounds what syncs may count as synced.
+A flush takes time, and need not cover what is written while it runs: `syncing_upto` bounds what syncs may count as synced.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from weakref import ReferenceType, ref
 from broker.records.batch import Buffer
 from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
 
-Chance = Callable[[int, int], int]  # a number from the first to the second, both included
+Chance = Callable[[int, int], int]  # a number in the given range, both ends included
 
 SIZE = 1 << 40
 
 
 class Stopped(BaseException):
-    """The process or the machine ends within a call of the disk; nobody in the process can catch it."""
+    """The process or the machine ends inside a disk call; no code of the process can catch it."""
 
 
 class Inode:
-    """A file's bytes: `data` as readers see them, `synced` as they are on the disk, `pending` what lies between: the number of
-    the write, its position and its bytes, or a length and None where the file was cut."""
+    """A file's bytes: `data` as readers see them, `synced` as they are on the disk, `pending` the difference: the number of
+    the write, its position and its bytes, or a length and None if the file was truncated."""
 
     __slots__ = ("data", "modified_ms", "pending", "synced")
 
@@ -66,7 +66,7 @@ class Inode:
 
 
 class Directory:
-    """Names: as they are seen, as they are on the disk, and the changes between. A rename is one change of two names."""
+    """Names: as readers see them, as they are on the disk, and the changes in between. A rename is one change of two names."""
 
     __slots__ = ("changes", "names", "synced")
 
@@ -113,7 +113,7 @@ class SimFile(OpenFile):
 
 
 class SimDisk(FileSystem):
-    """See the file's theory. Everything lies below `root`."""
+    """See the module docstring. Everything is below `root`."""
 
     def __init__(self, root: Path = Path("/disk"), now_ms: Callable[[], int] = lambda: 0) -> None:
         self.root = root
@@ -121,16 +121,16 @@ class SimDisk(FileSystem):
         self._now_ms = now_ms
         self._tree = Directory()
         self._locks: dict[Inode, ReferenceType[SimFile]] = {}
-        self.writes = 0  # how many there were: the number of the last one
-        self.room: int | None = None  # so many bytes may still be added; None: as many as anybody likes
-        self.failing_syncs = 0  # so many syncs from now on fail
-        self.calls_left = -1  # the process is stopped within the call after so many; -1: it is not
+        self.writes = 0  # how many there were, which is the number of the last one
+        self.room: int | None = None  # how many more bytes fit; None: no limit
+        self.failing_syncs = 0  # how many of the next syncs fail
+        self.calls_left = -1  # the process is stopped inside the call after this many; -1: never
         self.syncing_upto: int | None = None
 
     # Faults
 
     def power_cut(self, chance: Chance) -> None:
-        """What is read from now on is what was on the disk. Open files are those of a machine that is off."""
+        """From now on reads return what was on the disk. Files still open belong to the machine before the cut."""
         self._tree = self._tree.left(chance)
         self.release()
 
@@ -140,14 +140,14 @@ class SimDisk(FileSystem):
         self.calls_left = -1
 
     def replace(self) -> None:
-        """Another disk, an empty one."""
+        """An empty disk in place of this one."""
         self._tree = Directory()
-        self.room, self.failing_syncs = None, 0  # what was wrong was wrong with the old one
+        self.room, self.failing_syncs = None, 0  # the old disk's faults are gone with it
         self.release()
 
     @contextmanager
     def syncing(self, upto: int | None) -> Iterator[None]:
-        """Syncs that began when there had been `upto` writes; None: just now."""
+        """Syncs inside began when there had been `upto` writes; None: just now."""
         before, self.syncing_upto = self.syncing_upto, upto
         try:
             yield
@@ -238,7 +238,7 @@ class SimDisk(FileSystem):
         inode = inode_of(file)
         if self.failing_syncs:
             self.failing_syncs -= 1
-            inode.pending = []  # clean from now on: read as before, and never written
+            inode.pending = []  # clean from now on: still readable, and never written to the disk
             raise OSError(errno.EIO, "Input/output error", str(file.path))
         inode.sync(self.syncing_upto)
 
@@ -318,7 +318,7 @@ class SimDisk(FileSystem):
         if self._write(inode, bytes(data), 0, path) < len(data):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         if durable:
-            with self.syncing(None):  # what this very call has written, whenever the job that called began
+            with self.syncing(None):  # includes what this very call wrote, whenever the calling job began
                 self.sync_data(SimFile(path, inode))
 
     def replace_bytes(self, path: Path, data: Buffer) -> None:
@@ -348,7 +348,7 @@ def inode_of(file: OpenFile) -> Inode:
 
 
 def change(data: bytearray, position: int, piece: bytes | None) -> None:
-    """One write, or a cut to the length `position`."""
+    """One write, or a truncation to the length `position`."""
     if piece is None:
         if position < len(data):
             del data[position:]

@@ -1,5 +1,5 @@
-"""What happens to the machines of a simulation, drawn from a seed before anything runs: a list that can be told, played again and
-shortened. An entry is harmless where it does not fit (a broker that is down cannot be stopped), so any part of a list makes sense.
+"""What happens to the machines of a simulation, drawn from a seed before anything runs: a list that can be printed, replayed and
+shortened. An entry that does not apply is harmless (a broker that is down cannot be stopped), so any part of a list is valid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.sim.world import MS, SECOND, World
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At a time (microseconds), to a machine: `amount` and `lasts` mean what the kind says."""
+    """At a time (microseconds), to a machine: `amount` and `lasts` mean what the kind defines."""
 
     at: int
     kind: str
@@ -30,7 +30,7 @@ class Fault:
         )
 
 
-# Kind -> how often it is drawn, and what it may be.
+# The kinds of fault, and how often each is drawn.
 KINDS: dict[str, int] = {
     "kill": 4,
     "kill within": 5,
@@ -48,7 +48,7 @@ KINDS: dict[str, int] = {
     "clock rate": 1,
 }
 
-# What these do besides is in their amount (cluster_faults.py).
+# Kinds whose amount holds further details (cluster_faults.py).
 MEANT = frozenset(
     {
         *("isolate", "lose answers", "restart storm", "slow restart", "cut at proposal", "cut at join"),
@@ -56,7 +56,7 @@ MEANT = frozenset(
     }
 )
 
-CALLS_MAX = 40  # of the disk until a process ends within one
+CALLS_MAX = 40  # disk calls until a process ends inside one
 RESTART_MAX = 2 * SECOND
 
 
@@ -71,7 +71,7 @@ def draw(
     lasts_max: int = RESTART_MAX,
     since: int = 200 * MS,
 ) -> tuple[Fault, ...]:
-    """So many faults, in the order of their times; of these kinds only, where any are named."""
+    """`count` faults, ordered by time; only of the given kinds, if there are any."""
     names = list(kinds or weights)
     faults = []
     for _ in range(count):
@@ -105,7 +105,7 @@ def _amount(chance: random.Random, kind: str) -> int:
 
 
 class Faults:
-    """Does what a list says."""
+    """Carries out what a list says."""
 
     def __init__(
         self, world: World, network: Network, nodes: Sequence[SimNode], history: History, clients: Sequence[str]
@@ -146,7 +146,7 @@ class Faults:
         return self._nodes[fault.node]
 
     def _later(self, fault: Fault, action: Callable[[], None]) -> None:
-        """When the fault ends, where not all were ended before."""
+        """When the fault ends, unless all faults were ended before."""
         self._world.after(fault.lasts, lambda: None if self.are_over else action())
 
     def _kill(self, node: SimNode, fault: Fault) -> None:
@@ -182,7 +182,7 @@ class Faults:
         self._later(fault, mended)
 
     def _failing_sync(self, node: SimNode, fault: Fault) -> None:
-        """What a failed sync loses is not on the disk though it can be read: a power cut from then on takes it, as it should."""
+        """Data lost by a failed sync is not on the disk although it can be read: a later power cut takes it, as it should."""
         node.disk.failing_syncs = fault.amount
         self._later(fault, node.restart_if_offline)
 
@@ -214,7 +214,7 @@ class Faults:
             self._network.reset_between(host, node.name)
 
     def _slow_readers(self, node: SimNode, fault: Fault) -> None:
-        """Answers lie in the broker's queues; what they hold of files is read when they go."""
+        """Answers stay in the broker's queues; slices of files in them are read when they are sent."""
         self._network.block_all(node.name, fault.lasts)
 
     def _clock_jumps(self, node: SimNode, fault: Fault) -> None:
@@ -224,7 +224,7 @@ class Faults:
         node.clock.set_rate(fault.amount / 100)
 
     def end(self) -> None:
-        """All is well from now on."""
+        """No more faults from now on."""
         self.are_over = True
         for node in self._nodes:
             for host in self._clients:

@@ -1,21 +1,22 @@
-"""What clients asked for and were told: plain values, so that the simulation and runs of real processes write the same, as JSON lines.
+"""What clients asked for and what was answered: plain values, so that the simulation and runs of real processes write the same,
+as JSON lines.
 
-Each event has `at` (microseconds; any clock, one for all), `event` and, where it belongs to a client, `client`:
+Each event has `at` (microseconds; any clock, the same for all), `event` and, if it belongs to a client, `client`:
 
     invoke   client, op, topic, partition, values          a send was given to a producer; `values` are unique in a history
-    ok       op, offset                                    acknowledged: the values lie at offset, offset + 1, ..
+    ok       op, offset                                    acknowledged: the values are at offset, offset + 1, ..
     fail     op, error                                     refused: none of it was stored
-    unknown  op, error                                     nobody knows
-    poll     client, topic, partition, position, records, next    records are (offset, value) as they came; the next poll asks for `next`
-    seek     client, topic, partition, position            the consumer went there on purpose, or since its place was out of range
-    corrupt  client, topic, partition, position            what came was no whole batch
-    ends     client, topic, partition, latest              the log's end as a client was told
-    drained  client, topic, partition, start, end          at the very end somebody has read all from start to end
-    fault    kind                                          one after which records may be gone: see `checker.LOST_BY`
+    unknown  op, error                                     the outcome is unknown
+    poll     client, topic, partition, position, records, next    records: (offset, value) as received; `next` is asked for next
+    seek     client, topic, partition, position            moved there on purpose, or since the position was out of range
+    corrupt  client, topic, partition, position            the answer was not whole batches
+    ends     client, topic, partition, latest              the log's end as a client received it
+    drained  client, topic, partition, start, end          at the very end a client has read everything from start to end
+    fault    kind                                          records may be gone after it: see `checker.LOST_BY`
 
-`invoke` says what was promised (`promise`: none, written, replicated or flushed). The event that ends an operation says whether the
-broker had to store it exactly once (`exactly_once`) and in which run of numbered batches it was sent (`session`, null where a retry
-may have changed the order).
+`invoke` holds what was promised (`promise`: none, written, replicated or flushed). The event that ends an operation holds whether
+the broker had to store it exactly once (`exactly_once`) and in which run of numbered batches it was sent (`session`, null where a
+retry may have changed the order).
 """
 
 from __future__ import annotations

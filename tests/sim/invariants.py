@@ -1,10 +1,10 @@
-"""What must hold at every moment of a cluster's history, looked at from outside: nothing here is the broker's own bookkeeping.
+"""What must hold at every moment of a cluster's history, observed from outside: nothing here is the broker's own bookkeeping.
 
-The numbers are those of the list that the design keeps. ZooKeeper's transactions are looked at as they are committed, the
-replicas of a machine after each turn of its broker, and only as far as something has moved since the turn before:
+The numbers are those of the list in the design. ZooKeeper's transactions are inspected as they are committed, the replicas
+of a machine after each turn of its broker, and only where something has moved since the turn before:
 
-    1  in one epoch of a partition one process leads, ever; epochs in ZooKeeper do not fall
-    2  a batch is what its epoch and offset say: no two replicas hold different bytes there
+    1  in one epoch of a partition only one process ever leads; epochs in ZooKeeper never decrease
+    2  epoch and offset identify a batch: no two replicas hold different bytes there
     3  what is visible is the same on all replicas
     4  visible <= replicated <= end, flushed <= end; what is visible stays visible while a process lives
     5  what a leader shows is flushed on every member of the stored in-sync set, and on every eligible one
@@ -12,10 +12,10 @@ replicas of a machine after each turn of its broker, and only as far as somethin
        flush only until some machine has lost it: it may lead again with less, and the others cut
     7  the in-sync set is a part of the replicas, and never empty
     8  only the leader changes the set, only the controller of the current epoch elects, and a broker that starts
-       speaks for itself alone
-    9  nothing is written by a leader of an older epoch once another has led for longer than half a session
-    10 what was visible is not cut
-    11 a partition's state settles: it does not change more than so many times within a second
+       changes only its own entry
+    9  a leader of an older epoch writes nothing once another has led for longer than half a session
+    10 what was visible is not truncated
+    11 a partition's state settles: it changes no more than a fixed number of times within a second
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tests.sim.zookeeper import SimZooKeeper
 
 Key = tuple[bytes, int]  # topic id and partition
 
-CHANGES_MAX = 25  # of a partition's state within a second: a broker that is started again and again makes about ten
-STALE_WRITES_MAX = 1_600_000  # microseconds: half a session on a clock that goes a tenth too slow, and a turn
+CHANGES_MAX = 25  # of a partition's state within a second: a broker that is restarted again and again makes about ten
+STALE_WRITES_MAX = 1_600_000  # microseconds: half a session on a clock that runs a tenth too slow, and a turn
 
 
 class Broken(AssertionError):
@@ -43,30 +43,30 @@ class Broken(AssertionError):
 
 
 class Machine(Protocol):
-    """A broker's machine, as far as it is looked at."""
+    """A broker's machine, as far as it is inspected."""
 
     name: str
     broker_id: int
-    starts: int  # counts its processes
+    starts: int  # number of its processes so far
 
     def replicas(self) -> Sequence[Partition]: ...
 
 
 @dataclass(slots=True)
 class _Replica:
-    """What is known of one replica: of its process as it was at the end of its last turn, of its disk since ever."""
+    """What is known of one replica: of its process as of the end of its last turn, of its disk since the beginning."""
 
     process: int = -1
     end: int = 0
     flushed: int = 0
     start: int = 0
     visible: int = 0
-    checked: int = 0  # batches below are compared
+    checked: int = 0  # batches below this offset have been compared
     led_epoch: int = -1
     has_lost_tail: bool = False  # its machine has lost power, or its disk, since it was last in sync
-    is_new: bool = False  # the disk was replaced, and its broker has not entered the cluster since: it has not said so yet
+    is_new: bool = False  # the disk was replaced, and its broker has not joined the cluster since, so has not reported it yet
     partition: Partition | None = None
-    looked_at: tuple[object, ...] = ()  # where it was when it was last looked at
+    looked_at: tuple[object, ...] = ()  # its offsets and state at the last inspection
 
 
 @dataclass(slots=True)
@@ -78,19 +78,19 @@ class _Known:
     replicas: tuple[int, ...] = ()
     minimum: int = 1
     leaders: dict[int, tuple[str, int]] = field(default_factory=dict)  # by epoch: machine and process
-    led_since: tuple[int, int] = (-1, 0)  # the newest epoch in which somebody leads, and since when
+    led_since: tuple[int, int] = (-1, 0)  # the newest epoch that has a leader, and since when
     batches: dict[tuple[int, int], tuple[int, int, str]] = field(default_factory=dict)  # (epoch, offset) -> CRC, size, who
     visible: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> epoch and CRC of a visible batch
     shown: int = 0  # the highest visible offset of a leader
     replicated: int = 0  # the highest replicated offset of a leader, less what a last member has lost with its power
-    lowered: int = 0  # how often it was: then all replicas are looked at again
+    lowered: int = 0  # how often that was lowered: then all replicas are inspected again
     copies: dict[int, _Replica] = field(default_factory=dict)
     was_powerless: bool = False  # some machine has lost its power, or its disk
     changed_at: deque[int] = field(default_factory=lambda: deque(maxlen=CHANGES_MAX))
 
 
 class Invariants:
-    """See the file's theory. The first that does not hold is kept in `broken`; the history ends there."""
+    """See the module docstring. The first violation is kept in `broken`; the history ends there."""
 
     def __init__(self, world: World, zookeeper: SimZooKeeper, *, waits_for_flush: bool) -> None:
         """`waits_for_flush`: no acks=all is answered before it is flushed by every member."""
@@ -117,12 +117,12 @@ class Invariants:
             self._world.note("INVARIANT", self.broken)
 
     def state(self, topic: str, index: int) -> PartitionState | None:
-        """As ZooKeeper has it."""
+        """As stored in ZooKeeper."""
         key = self._by_path.get(znodes.state_path(topic, index))
         return None if key is None else self._known[key].state
 
     def can_do_without(self, broker: int) -> bool:
-        """Whether each partition has another member in sync whose disk has all it had when it joined."""
+        """Whether each partition has another member in sync whose disk has everything it had when it joined."""
         states = ((known, known.state) for known in self._known.values())
         return all(
             any(not self._copy(known, other).has_lost_tail for other in state.isr if other != broker)
@@ -133,7 +133,7 @@ class Invariants:
     # What is committed
 
     def _sent(self, writer: str, operations: Sequence[Operation]) -> None:
-        """A process gives a transaction away. Whose addition to an in-sync set it brings is at its weakest now."""
+        """A process sends a transaction. The member that it adds to an in-sync set is at its most vulnerable now."""
         for operation in operations:
             key = self._by_path.get(operation.path)
             state = None if key is None else self._known[key].state
@@ -230,7 +230,7 @@ class Invariants:
         return found
 
     def lost_power(self, machine: Machine) -> None:
-        """What it had not flushed may be gone, so what others count on it for is what is flushed."""
+        """What it had not flushed may be gone, so others may rely on it only for what it has flushed."""
         for known in self._known.values():
             known.was_powerless = True
             copy = known.copies.get(machine.broker_id)
@@ -243,7 +243,7 @@ class Invariants:
             known.copies[machine.broker_id] = _Replica(has_lost_tail=True, is_new=True)
 
     def entered(self, machine: Machine) -> None:
-        """Whatever it cannot vouch for it has said: as a member it has all that it had, unless it is the only one. Where every
+        """It has declared what it cannot vouch for: as a member it has all that it had, unless it is the only one. If every
         acknowledgement waits for the flush it vouches for what is on its disk, and nothing else was promised."""
         for known in self._known.values():
             copy = known.copies.get(machine.broker_id)
@@ -258,7 +258,7 @@ class Invariants:
             self._check_members(known, f"{machine.name} has entered")
 
     def turn_ended(self, machine: Machine) -> None:
-        """Look at what has moved."""
+        """Inspect what has moved."""
         if self.broken:
             return
         for partition in machine.replicas():
@@ -338,7 +338,7 @@ class Invariants:
             )
 
     def _check_members(self, known: _Known, when: str) -> None:
-        """Whoever may be elected has all that was shown or acknowledged."""
+        """Every electable replica has all that was exposed or acknowledged."""
         state = known.state
         if state is None or self.broken:
             return
@@ -351,7 +351,7 @@ class Invariants:
             if copy.is_new or state.is_lost or (copy.partition is not None and copy.partition.log.offline_reason):
                 continue
             if copy.partition is None:
-                continue  # the process before has ended, and this one has not opened its log yet
+                continue  # the previous process has ended, and this one has not opened its log yet
             flushed, end = self._offsets_now(copy)
             if flushed < known.shown:
                 self._break(
@@ -384,7 +384,7 @@ class Invariants:
             copy.checked = header.next_offset
 
     def _show(self, known: _Known, partition: Partition, shown: int, visible: int, me: str) -> None:
-        """What is visible here is what was visible there. Below `shown` this process' was looked at."""
+        """What is visible on this replica is what was visible on others. What lies below `shown` was compared before."""
         for header in partition.log.headers_from(max(partition.log.log_start_offset, shown)):
             if header.base_offset >= visible:
                 break

@@ -1,19 +1,20 @@
-"""The rules of replication on their own, walked at random: one partition, three brokers, one znode.
+"""The replication rules on their own, explored by random walks: one partition, three brokers, one znode.
 
-No sockets, files or clock: only what the rules speak of. Brokers lose power and disks, are killed, suspected wrongly, know old
-states; messages are lost and overtake each other. The controller's elections are the broker's own (`broker/controller/decide.py`)
-and so is the rule of eligible leaders; the leader's and the follower's side are written down here once more, as short as can be.
+No sockets, files or clock: only what the rules refer to. Brokers lose power and disks, are killed, are wrongly suspected, act on
+old states; messages are lost and overtake each other. The controller's elections are the broker's own
+(`broker/controller/decide.py`), and so is the rule of eligible leaders; the leader's and the follower's side are written here
+once more, as briefly as possible.
 
-What is checked: whatever was acknowledged or seen is there in the log of every leader that begins, at its offset, and, with two
-in-sync replicas demanded, not on one disk alone; whoever becomes a member has on its disk what was seen; no two batches ever have the same (epoch, offset); nobody cuts below what was
-visible.
+Checked: whatever was acknowledged or seen is in the log of every new leader, at its offset, and, with two in-sync replicas
+required, not on one disk alone; a replica that joins the in-sync set has on its disk what was seen; no two batches ever have
+the same (epoch, offset); no replica truncates below what was visible.
 
     python -m tests.sim.model --histories 15000            every mode (make model)
     python -m tests.sim.model --without INCARNATION        one rule switched off: some histories must fail, or nothing is proved
-    python -m tests.sim.model --mode kills --seed 17       one history, with all that happened in it
+    python -m tests.sim.model --mode kills --seed 17       one history, with everything that happened in it
 
-Three words as in the broker: `written` is the end of a log, `replicated` (R) the least written end over the in-sync set,
-`visible` (V) the least flushed end over it."""
+Three terms as in the broker: `written` is the end of a log, `replicated` (R) the smallest written end over the in-sync set,
+`visible` (V) the smallest flushed end over it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ STEPS = 800
 
 
 class Rule(Enum):
-    """What can be switched off. The text is the rule."""
+    """What can be switched off. The value is the rule."""
 
     NEW_PROCESS_NEW_EPOCH = "a process never leads in an epoch in which an earlier one led"
     VOUCHING = "who cannot vouch for its log leaves the in-sync set and the eligible ones when it starts"
@@ -53,14 +54,14 @@ class Rule(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """Which faults there are, and what is promised. Kills and wrong suspicions are always there."""
+    """Which faults occur, and what is promised. Kills and wrong suspicions always occur."""
 
     minimum: int  # min.insync.replicas
     power: bool = True  # machines lose power: what was not flushed is gone, partly or all
     disk: bool = False  # one disk is lost, once
     waits_for_flush: bool = False  # every acknowledgement waits for V
     eligible: bool = True  # the rule of eligible leaders
-    minimum_changes: bool = False  # somebody sets the topic's minimum, brokers learn of it one after the other
+    minimum_changes: bool = False  # the topic's minimum is altered, and brokers learn of it one after the other
 
 
 MODES: dict[str, Mode] = {
@@ -85,7 +86,7 @@ Batch = tuple[int, int]  # epoch, and a number that no other batch has
 
 @dataclass(slots=True)
 class Progress:
-    """What a leader knows of a follower."""
+    """What a leader knows about a follower."""
 
     written: int
     flushed: int
@@ -94,13 +95,13 @@ class Progress:
 
 @dataclass(slots=True)
 class Proposal:
-    """A leader's wish to change the in-sync set, made when the state had `version`. Nobody added or removed: the minimum was
-    lowered, and the eligible ones are to be cleared."""
+    """A leader's request to change the in-sync set, made when the state had `version`. Neither `added` nor `removed`: the minimum
+    was lowered, and the eligible replicas are to be cleared."""
 
     version: int
     added: int | None = None
     removed: int | None = None
-    incarnation: int = 0  # of the added one's fetches
+    incarnation: int = 0  # of the added replica's fetches
     is_unknown: bool = False  # sent; the answer was lost
 
 
@@ -124,7 +125,7 @@ class Answer:
     follower_incarnation: int
     epoch: int
     position: int
-    last_epoch: int  # the follower's, as in the fetch
+    last_epoch: int  # the follower's last epoch, as in the fetch
     batches: list[Batch]
     visible: int
     diverging: tuple[int, int] | None = None  # the leader's largest epoch up to the follower's last, and its end
@@ -132,7 +133,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Broker:
-    """One replica, and the process that holds it. `epoch` is that in which it leads or follows; -1: neither."""
+    """One replica, and the process that holds it. `epoch` is the one in which it leads or follows; -1: neither."""
 
     number: int
     minimum: int
@@ -149,8 +150,8 @@ class Broker:
     flushed_at_start: int = 0
     progress: dict[int, Progress] = field(default_factory=dict)
     proposal: Proposal | None = None
-    boot: int = 0  # how often the machine was started, and
-    boot_at_start: int = 0  # as of the process' start
+    boot: int = 0  # how often the machine has booted, and
+    boot_at_start: int = 0  # the same when the process started
     is_disk_lost: bool = False
 
     def takes_records(self) -> bool:
@@ -168,13 +169,13 @@ class World:
         self.minimum = mode.minimum
         self.state = PartitionState(leader=0, leader_epoch=0, isr=BROKERS, version=0)
         self.brokers = [Broker(number, mode.minimum) for number in BROKERS]
-        self.registered = dict.fromkeys(BROKERS, 1)  # incarnations, of those whose session lives
+        self.registered = dict.fromkeys(BROKERS, 1)  # broker -> incarnation, for those with a live session
         self.incarnations = dict.fromkeys(BROKERS, 1)
         self.messages: list[Fetch | Answer] = []
         self.batch_count = 0
         self.batch_at: dict[tuple[int, int], Batch] = {}  # by epoch and offset
         self.acknowledged_at_r: dict[int, Batch] = {}
-        self.acknowledged_at_v: dict[int, Batch] = {}  # with that, what consumers may have seen
+        self.acknowledged_at_v: dict[int, Batch] = {}  # and therefore what consumers may have seen
         self.was_power_lost = False
         self.was_disk_lost = False
         self.actions = [(limit, getattr(self, name)) for limit, name in _LIMITS]
@@ -201,7 +202,7 @@ class World:
                     raise Violation(f"{name}: offset {offset} {batch} is missing at the new leader {broker.number}")
 
     def check_lost_disk(self, lost: Broker) -> None:
-        """One disk of two or more that must have everything: somebody else has it, whether he may lead or not."""
+        """One of the two or more disks that must have everything: another broker has it all, whether it may lead or not."""
         if self.mode.minimum < 2 or self.mode.minimum_changes:
             return
         size = len(self.acknowledged_at_v)
@@ -210,7 +211,7 @@ class World:
             raise Violation(f"acknowledged at V, or seen: {size} batches were on no disk but that of broker {lost.number}")
 
     def check_added(self, added: Broker) -> None:
-        """What was acknowledged at V, or seen, is on the disk of every member, so on that of whoever becomes one."""
+        """What was acknowledged at V, or seen, is on the disk of every member, so also on that of a new one."""
         if added.flushed < len(self.acknowledged_at_v) and not added.is_disk_lost:
             size = len(self.acknowledged_at_v)
             raise Violation(
@@ -243,7 +244,7 @@ class World:
         return True
 
     def learn(self, broker: Broker) -> None:
-        """Its image shows the newest state."""
+        """The broker's image shows the newest state."""
         if not broker.is_up or (broker.known is not None and broker.known.version >= self.state.version):
             return
         state = broker.known = self.state
@@ -263,7 +264,7 @@ class World:
     # The leader
 
     def advance(self, broker: Broker) -> None:
-        """Move R and V, and with them acknowledge and show."""
+        """Move R and V forward, and with them acknowledge and expose records."""
         state = broker.known
         if not broker.leads or state is None:
             return
@@ -290,7 +291,7 @@ class World:
             self.acknowledged_at_v[offset] = broker.log[offset]
 
     def end_of(self, broker: Broker, epoch: int) -> tuple[int, int]:
-        """The leader's largest epoch that is not above this one, and where it ends."""
+        """The leader's largest epoch not above this one, and where it ends."""
         if epoch == broker.epoch:
             return epoch, len(broker.log)
         end, largest = 0, -1
@@ -331,7 +332,7 @@ class World:
         self.advance(leader)
 
     def change_isr(self, leader: Broker) -> None:
-        """Make a proposal, or go on with the one there is."""
+        """Make a proposal, or continue with the pending one."""
         state = leader.known
         if not leader.is_up or not leader.leads or state is None:
             return
@@ -367,7 +368,7 @@ class World:
         return None
 
     def send(self, leader: Broker, state: PartitionState, proposal: Proposal) -> bool:
-        """The transaction; says whether its outcome is known."""
+        """The transaction; returns whether its outcome is known."""
         added = proposal.added
         if added is not None and self.incarnations[added] != proposal.incarnation and self.has(Rule.INCARNATION):
             return True
@@ -439,7 +440,7 @@ class World:
     # Faults and starts
 
     def lose_power(self, broker: Broker) -> None:
-        """Any part of what was not flushed may have reached the disk; a process need not run for it."""
+        """Any part of what was not flushed may have reached the disk; this also hits a machine on which no process runs."""
         self.was_power_lost = True
         broker.is_up = False
         broker.boot += 1
@@ -454,7 +455,7 @@ class World:
         self.check_lost_disk(broker)
 
     def start(self, broker: Broker) -> None:
-        """A new process: what it cannot vouch for it does not hold, and it leads in no old epoch."""
+        """A new process: it drops what it cannot vouch for, and does not lead in an old epoch."""
         number = broker.number
         broker.is_up = True
         broker.incarnation += 1
@@ -488,7 +489,7 @@ class World:
         self.learn(broker)
 
     def strike_who_joins(self, broker: Broker) -> None:
-        """The moment that matters most to whoever is about to be added: its process is another one before the transaction."""
+        """The most critical moment for a replica about to be added: its process is replaced before the transaction."""
         if self.random.random() < 0.1:
             fault = self.random.choice((self.kill, self.cut_power, self.replace_disk))
             fault(broker)
@@ -496,7 +497,7 @@ class World:
                 self.start(broker)
 
     def strike_leader(self, leader: Broker) -> None:
-        """And to the others: the new member is all that is left."""
+        """And for the others: the new member is all that is left."""
         if self.random.random() < 0.1:
             self.kill(leader)
             self.expire(leader)
@@ -505,7 +506,7 @@ class World:
     # The controller
 
     def control(self) -> None:
-        """One look at the partition, with what it takes for true: perhaps a wrong suspicion, or a broker that is being
+        """One look at the partition, as the controller sees it: perhaps with a wrong suspicion, or a broker that is being
         stopped."""
         draw = self.random.random
         registered = frozenset(self.registered)
@@ -554,7 +555,7 @@ class World:
             self.advance(broker)
 
     def deliver(self, _broker: Broker) -> None:
-        """Mostly the oldest message. One between processes that have ended meanwhile is lost."""
+        """Usually the oldest message. A message whose sender or receiver has since ended is lost."""
         if not self.messages:
             return
         message = self.messages.pop(self.random.randrange(len(self.messages)) if self.random.random() < 0.3 else 0)
@@ -592,7 +593,7 @@ class World:
             self.lose_disk(broker)
 
     def expire(self, broker: Broker) -> None:
-        """Its session ends: of a process that is gone, or of one that was only away."""
+        """Its session ends: its process is dead, or was only disconnected."""
         if not broker.is_up or self.random.random() < 0.3:
             self.registered.pop(broker.number, None)
 
@@ -603,7 +604,7 @@ class World:
             self.register(broker)
 
     def change_minimum(self, broker: Broker) -> None:
-        """Somebody sets it, or a broker learns of it."""
+        """The minimum is altered, or a broker learns of it."""
         if self.mode.minimum_changes:
             if self.random.random() < 0.3:
                 self.minimum = 3 - self.minimum
@@ -645,7 +646,7 @@ _LIMITS = _limits()
 
 @dataclass(slots=True)
 class Summary:
-    """What histories came to: the first seed of each kind of failure, and how much happened, so that nobody counts idle ones."""
+    """The outcome of the histories: first seed of each kind of failure, and how much happened, so that idle ones are noticed."""
 
     histories: int = 0
     failures: dict[int, str] = field(default_factory=dict)
@@ -654,7 +655,7 @@ class Summary:
 
 
 def run(mode: Mode, seeds: Iterable[int], without: Collection[Rule] = (), *, failures_max: int | None = None) -> Summary:
-    """Play histories, until so many have failed."""
+    """Play histories until `failures_max` of them have failed."""
     summary = Summary()
     for seed in seeds:
         world = World(seed, mode, without)

@@ -1,10 +1,10 @@
-"""The network of a simulation: machines, links in one direction each, connections whose bytes arrive late, in order, or not at all.
+"""The network of a simulation: machines, one-way links, connections whose bytes arrive late, in order, or not at all.
 
-A cut link holds what is sent until it is healed, as TCP repeats it; one that resets ends its connections. The kernel of a stopped
-process goes on accepting and receiving; that of a killed one resets its connections and refuses new ones; a machine without power
-is silent, and one that is back resets what belongs to the connections of before.
+A cut link holds what is sent until it is healed, as TCP retransmits; a link that resets ends its connections. The kernel of a
+stopped process keeps accepting and receiving; that of a killed one resets its connections and refuses new ones; a machine
+without power is silent, and one that is back resets segments of its earlier connections.
 
-A socket is what `broker.network.Connection` needs of one, and `owner` is told when there is something to read or room to write.
+A socket has what `broker.network.Connection` needs; `owner` is notified when there is something to read or room to write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.sim.world import World
 
 
 class Owner(Protocol):
-    """Who holds a socket."""
+    """The holder of a socket."""
 
     def readable(self, sock: SimSocket) -> None: ...
 
@@ -74,7 +74,7 @@ class SimSocket:
     # What clients call
 
     def take(self) -> bytes:
-        """All that has arrived."""
+        """Everything that has arrived."""
         taken = bytes(self.inbox)
         self.inbox.clear()
         return taken
@@ -88,7 +88,7 @@ class Link:
         self.jitter = jitter
         self.is_cut = False
         self.held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.clear_at = 0  # when what was held has arrived: nothing overtakes it
+        self.clear_at = 0  # when everything held has arrived: nothing overtakes it
 
 
 class Network:
@@ -111,7 +111,7 @@ class Network:
     # Machines
 
     def listen(self, host: str, accept: Callable[[SimSocket], None]) -> None:
-        """A process on `host` takes connections from now on."""
+        """From now on a process on `host` accepts connections."""
         self._listening[host] = accept
 
     def process_ended(self, host: str) -> None:
@@ -123,7 +123,7 @@ class Network:
             sock.is_dead = sock.is_closed = True
 
     def power_off(self, host: str) -> None:
-        """Nobody is told anything."""
+        """No peer is notified."""
         self._listening.pop(host, None)
         self._without_power[host] = True
         for sock in self._sockets.pop(host, {}):
@@ -138,7 +138,7 @@ class Network:
         self.link(source, target).is_cut = True
 
     def heal(self, source: str, target: str) -> None:
-        """What was held is sent again, in order."""
+        """Everything held is sent again, in order."""
         link = self.link(source, target)
         link.is_cut = False
         held, link.held = link.held, []
@@ -148,7 +148,7 @@ class Network:
             self.world.after(delay, arrive, *arguments)
 
     def reset_between(self, host: str, other: str) -> None:
-        """Somebody between the two ends all their connections."""
+        """A middlebox between the two ends all their connections."""
         for sock in [sock for sock in self._sockets.get(host, ()) if sock.peer_host == other]:
             for end in (sock, sock.peer):
                 if end is not None:
@@ -158,7 +158,7 @@ class Network:
         return link.base + self._chance.randint(0, link.jitter)
 
     def _travel(self, source: str, target: str, arrive: Callable[..., None], *arguments: Any, not_before: int = 0) -> int:
-        """When it arrives, if it does."""
+        """Send it over the link; returns when it arrives, unless the link is cut."""
         link = self.link(source, target)
         at = max(self.world.now + self._delay(link), not_before, link.clear_at)
         if link.is_cut:
@@ -170,7 +170,7 @@ class Network:
     # Connections
 
     def connect(self, host: str, target: str, then: Callable[[SimSocket | None], None]) -> None:
-        """`then(sock)`, or `then(None)` where `target` refuses; neither where nobody answers."""
+        """`then(sock)`, or `then(None)` if `target` refuses; neither if no answer comes."""
         self._travel(host, target, self._syn, host, target, then)
 
     def _syn(self, host: str, target: str, then: Callable[[SimSocket | None], None]) -> None:
@@ -229,6 +229,6 @@ class Network:
             sock.owner.writable(sock)
 
     def block_all(self, host: str, delay: int) -> None:
-        """Nobody takes anything from a machine for a while."""
+        """No peer takes anything from this machine for a while."""
         for sock in self._sockets.get(host, ()):
             self.block(sock, delay)

@@ -1,8 +1,8 @@
-"""A broker in a simulated machine: its engine and its connections are real; the machine is not.
+"""A broker on a simulated machine: its engine and its connections are real; the machine is not.
 
-The machine has a disk, clocks and a place in the network; it outlives the processes on it. A process can be killed, also within a
-call of the disk, stopped and continued (what lies in its sockets is there then), lose its machine's power, or be stopped in good
-order. `SimServer` does what `broker.network.Server` does, without epoll.
+The machine has a disk, clocks and a place in the network; it outlives the processes on it. A process can be killed, also inside
+a disk call, stopped and continued (it then finds what has arrived in its sockets), lose its machine's power, or be shut down
+cleanly. `SimServer` does what `broker.network.Server` does, without epoll.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.sim.world import MS, NodeClock, World
 PORT = 9092
 DATA = Path("/disk/data")
 ROUNDS_PER_TURN_MAX = 4
-TURN = 30  # microseconds that a turn takes at least
-RETRY_START = 500 * MS  # a supervisor starts again what could not start
+TURN = 30  # the minimum duration of a turn, in microseconds
+RETRY_START = 500 * MS  # a supervisor restarts what failed to start
 
 Outcome = Callable[[Any, BaseException | None], None]
 
@@ -63,8 +63,8 @@ class SimOutput(Output):
 
 
 class SimHelpers:
-    """Jobs beside the loop: they run when the world says, and what they bring back waits for the next turn. A process that is
-    stopped runs none; the kernel's own flushes go on."""
+    """Jobs outside the loop: the world decides when they run, and their outcomes wait for the next turn. A stopped process
+    runs none; the kernel's own flushes continue."""
 
     def __init__(self, node: SimNode) -> None:
         self._node = node
@@ -173,7 +173,7 @@ class SimServer:
             self._node.wake()
 
     def turn(self) -> bool:
-        """One turn of the loop; whether the next one should come at once."""
+        """One turn of the loop; returns whether the next one should follow at once."""
         now = self._node.clock.monotonic()
         readable, self._readable = self._readable, {}
         for sock in readable:
@@ -235,12 +235,12 @@ class SimNode:
         self.clock = NodeClock(world)
         self.disk = SimDisk(now_ms=self.clock.now_ms)
         self.make_data_directory()
-        self.sync_delay = 0  # what a flush takes longer than usual
+        self.sync_delay = 0  # how much longer than usual a flush takes
         self.engine: Engine | None = None
         self.helpers: SimHelpers | None = None
         self.is_paused = False
         self.when_continued: list[Callable[[], None]] = []
-        self.on_death: Callable[[], None] | None = None  # what happens to the machine where the process ends within a call
+        self.on_death: Callable[[], None] | None = None  # what happens to the machine if the process ends inside a disk call
         self.starts = 0
         self._took_lane = 0
         self.config = BrokerConfig(
@@ -256,7 +256,7 @@ class SimNode:
         self._has_power = True
 
     def make_data_directory(self) -> None:
-        """An operator does, long before the broker is started."""
+        """As an operator does, long before the broker is started."""
         self.disk.make_directory(DATA)
         self.disk.sync_directory(DATA.parent)
 
@@ -267,7 +267,7 @@ class SimNode:
         return self.engine is not None
 
     def start(self) -> None:
-        """Start the broker where none runs; again in a while where it cannot start."""
+        """Start the broker if none runs; retry later if it cannot start."""
         if self.engine is not None:
             return
         if not self._has_power:
@@ -319,7 +319,7 @@ class SimNode:
         return UUID(int=self.world.chance("ids").getrandbits(128), version=4)
 
     def guard(self, action: Callable[[], None]) -> None:
-        """Do what may end the process within a call of the disk."""
+        """Run an action in which the process may end inside a disk call."""
         try:
             action()
         except Stopped:
@@ -328,7 +328,7 @@ class SimNode:
             dies()
 
     def wake(self) -> None:
-        """There is something to do: a turn comes as soon as the loop is free."""
+        """There is work: a turn runs as soon as the loop is free."""
         self._plan(TURN)
 
     def _plan(self, delay: int) -> None:
@@ -357,7 +357,7 @@ class SimNode:
     # What happens to it
 
     def kill(self) -> None:
-        """SIGKILL: what was written is in the page cache."""
+        """SIGKILL: what was written stays in the page cache."""
         if self.engine is not None:
             self.world.note(self.name, "killed")
         self._end_process()
@@ -369,7 +369,7 @@ class SimNode:
 
     @property
     def took_lane(self) -> int:
-        """How many produce requests took the fast lane, of all processes so far."""
+        """How many produce requests took the fast lane, over all processes so far."""
         return self._took_lane + (0 if self.engine is None else self.engine.counters.fast_lane)
 
     def _forget(self) -> None:
@@ -381,7 +381,7 @@ class SimNode:
         self.is_paused = False
 
     def cut_power(self) -> None:
-        """The machine is off, and its disk has what was on it."""
+        """The machine is off, and its disk has what had reached it."""
         chance = self.world.chance(f"{self.name}/power")
         kind = chance.randint(0, 2)
         keeps = {0: lambda low, high: low, 1: lambda low, high: high}.get(kind, chance.randint)
@@ -392,7 +392,7 @@ class SimNode:
         self.disk.power_cut(keeps)
 
     def die_within(self, calls: int, then: Callable[[], None]) -> None:
-        """The process ends in the midst of what it does: within the call of the disk after so many. `then` kills it, or worse."""
+        """The process ends in the middle of its work: inside the disk call after this many. `then` kills it, or worse."""
         self.disk.calls_left = calls
         self.on_death = then
 
@@ -413,7 +413,7 @@ class SimNode:
             self.wake()
 
     def stop(self) -> None:
-        """SIGTERM, in good order."""
+        """SIGTERM, a clean shutdown."""
         if self.engine is None or self.is_paused:
             return
         self.world.note(self.name, "stops")
@@ -427,13 +427,13 @@ class SimNode:
         self._end_process()
 
     def restart_if_offline(self) -> None:
-        """What an operator does where the disk has refused a flush."""
+        """What an operator does after the disk has refused a flush."""
         if self.engine is not None and not self.is_paused and any(one.log.offline_reason for one in self.engine.partitions):
             self.stop()
             self.start()
 
     def heal(self) -> None:
-        """Whatever was wrong with the machine is mended."""
+        """Whatever was wrong with the machine is repaired."""
         self.disk.room, self.disk.failing_syncs, self.disk.calls_left, self.on_death = None, 0, -1, None
         self.sync_delay = 0
         self.resume()

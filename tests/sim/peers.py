@@ -1,8 +1,8 @@
 """Connections to other brokers over the simulated network: `replication.peers.Peers` as `network/peer.py` offers it over sockets.
 
-A connection is known to be good once a broker has answered ApiVersions on it. One that is lost is tried again at once; whoever
-refuses, or does not answer, is tried again after pauses. Events and answers come from `work` only, which the node calls in its
-turns: nothing that arrives while the process is stopped is told before it goes on.
+A connection is known to be good once a broker has answered ApiVersions on it. A lost connection is retried at once; a broker
+that refuses, or does not answer, is retried after pauses. Events and answers come from `work` only, which the node calls in its
+turns: whatever arrives while the process is stopped is delivered only when it continues.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Peer:
         self.broker = broker
         self.endpoint = endpoint
         self.sock: SimSocket | None = None
-        self.attempt = 0  # the number of the newest: what an older one brings is not wanted any more
+        self.attempt = 0  # the number of the newest: results of an older one are ignored
         self.is_reached = False
         self.inbox = bytearray()
         self.unsent: list[bytes] = []
@@ -44,7 +44,7 @@ class _Peer:
 
 
 class SimPeers:
-    """See the file's theory. `wake` asks the node for a turn."""
+    """See the module docstring. `wake` asks the node for a turn."""
 
     def __init__(self, me: str, network: Network, *, events: PeerEvents, clock: Clock, wake: Callable[[], None]) -> None:
         self.due = math.inf
@@ -54,7 +54,7 @@ class SimPeers:
         self._clock = clock
         self._wake = wake
         self._peers: dict[int, _Peer] = {}
-        self._arrived: list[Callable[[], None]] = []  # what `work` is to handle
+        self._arrived: list[Callable[[], None]] = []  # what `work` is to process
         self._is_closed = False
 
     # What replication calls
@@ -92,7 +92,7 @@ class SimPeers:
         self.due = -math.inf if self._arrived else self._next(now)
 
     def close(self) -> None:
-        """The process ends in good order."""
+        """A clean shutdown of the process."""
         self._is_closed = True
         for peer in self._peers.values():
             self._drop(peer)
@@ -146,7 +146,7 @@ class SimPeers:
                 sock.send(peer.unsent[0])
                 del peer.unsent[0]
         except BlockingIOError:
-            pass  # the socket says when there is room
+            pass  # the socket reports when there is room
         except OSError:
             self.readable(sock)
 

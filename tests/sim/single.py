@@ -1,7 +1,7 @@
-"""Histories of one broker: clients of all kinds, and whatever may happen to the machine.
+"""Histories of one broker: clients of all kinds, and any fault that may hit the machine.
 
-Each ends healed: all faults are over, the broker is started again, producers finish, and a last consumer reads everything. Then
-the checker judges what the clients wrote down.
+Each history ends with healing: all faults are over, the broker is started again, producers finish, and a last consumer reads
+everything. Then the checker judges what the clients recorded.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.sim.nodes import SimNode
 from tests.sim.world import MS, SECOND, World
 
 TOPIC = "t"
-BUSY = 6 * SECOND  # as long there are faults
+BUSY = 6 * SECOND  # faults occur for this long
 HEALING = 120 * SECOND
-TRIES_MAX = 60  # a failing story is shortened so often; each try costs as much as the story itself
+TRIES_MAX = 60  # attempts at shortening a failing story; each costs as much as the story itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Story:
     flush_messages: int
     checkpoint_ms: int
     partitions: int
-    makes_topics: bool  # and deletes them, beside what producers and consumers do
+    makes_topics: bool  # and deletes them, in parallel with the producers and consumers
     producers: tuple[ProducerPlan, ...]
     faults: tuple[Fault, ...]
 
@@ -53,14 +53,14 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What came of a story."""
+    """The outcome of a story."""
 
     story: Story
     verdict: Verdict
     world: World
     history: History
     took_lane: int = 0  # how many produce requests took the fast lane
-    problem: str = ""  # what went wrong beside what the checker sees
+    problem: str = ""  # what went wrong besides the checker's findings
 
     @property
     def kind(self) -> str:
@@ -91,7 +91,7 @@ def plan_of(chance: random.Random, partition: int, *, waits: bool) -> ProducerPl
 
 
 def draw_story(seed: int, kinds: tuple[str, ...] = ()) -> Story:
-    """`kinds`: only such faults."""
+    """`kinds`: only faults of these kinds."""
     chance = random.Random(f"{seed}/story")
     waits = chance.random() < 0.6
     partitions = chance.choice([1, 1, 2])
@@ -137,7 +137,7 @@ class Stage:
         self.watchers: list[Watcher] = []
 
     def play(self) -> Played:
-        """Begin, suffer, heal, read everything."""
+        """Begin, take the faults, heal, read everything."""
         world, node = self.world, self.node
         hosts = [f"producer-{number}" for number in range(len(self.story.producers))] + ["consumer-0", "watcher-0"]
         node.start()
@@ -165,7 +165,7 @@ class Stage:
         return Admin(self.world, self.network, self.history, name, [self.node.name])
 
     def _make_and_delete(self, admin: Admin, number: int) -> None:
-        """Beside the others somebody makes topics and deletes them, under two names."""
+        """In parallel with the other clients, topics are created and deleted, under two names."""
         if self.world.now < BUSY:
             rest = admin.chance.randint(0, 400 * MS)
             name = f"side-{number % 2}"
@@ -184,9 +184,9 @@ class Stage:
             self.watchers.append(Watcher(world, network, history, f"watcher-{partition}", brokers, TOPIC, partition))
 
     def _drain(self) -> str:
-        """A consumer that comes when all is over reads each partition from start to end; what is wrong, if it cannot."""
+        """At the very end a new consumer reads each partition from start to end; returns what is wrong, if it cannot."""
         world = self.world
-        world.run(world.now + 5 * SECOND)  # what is written is flushed, so the end is the log's
+        world.run(world.now + 5 * SECOND)  # what is written is flushed, so the visible end is the log's
         for consumer in self.consumers:
             consumer.close()
         for watcher in self.watchers:
@@ -210,12 +210,12 @@ class Stage:
 
 
 def play(story: Story) -> Played:
-    """One history."""
+    """Play one history."""
     return Stage(story).play()
 
 
 def shorten(played: Played, again: Callable[[Story], Played] = play) -> Played:
-    """Without the faults and producers that what went wrong does not need."""
+    """Without the faults and producers that the failure does not need."""
     tries = 0
     for number in reversed(range(len(played.story.faults))):
         faults = played.story.faults

@@ -18,7 +18,7 @@ from broker.storage.recovery import LogOpener
 
 
 def nothing(*arguments: Any, **named: Any) -> None:
-    """It is not done."""
+    """The step is skipped."""
 
 
 def yes(*arguments: Any) -> bool:
@@ -30,7 +30,7 @@ def no(*arguments: Any) -> bool:
 
 
 def shown_when_written(exposure: Exposure, flusher: Flusher, init: Callable[..., None] = Exposure.__init__) -> None:
-    """Consumers see what is written."""
+    """Consumers see what is written but not flushed."""
     init(exposure, flusher)
 
     def written(partition: Partition, byte_count: int) -> None:
@@ -42,14 +42,14 @@ def shown_when_written(exposure: Exposure, flusher: Flusher, init: Callable[...,
 
 
 def flushed_to_the_end(log: PartitionLog, ticket: FlushTicket, finish: Callable[..., None] = PartitionLog.finish_flush) -> None:
-    """A flush counts also for what was written while it ran."""
+    """A flush also counts for what was written while it ran."""
     finish(log, ticket)
     if not log.offline_reason:
         log.flushed_offset = log.end_offset
 
 
 def flushed_without_names(ticket: FlushTicket, run: Callable[..., None] = FlushTicket.run) -> None:
-    """The name of a new segment is not brought to the disk."""
+    """The name of a new segment is not synced."""
     ticket._directory = None
     run(ticket)
 
@@ -57,15 +57,15 @@ def flushed_without_names(ticket: FlushTicket, run: Callable[..., None] = FlushT
 def recovered_without_flush(
     opener: LogOpener, *arguments: Any, apply: Callable[..., None] = LogOpener._apply, **named: Any
 ) -> None:
-    """What a start has found is shown to consumers, wherever it is."""
+    """Consumers see whatever a start has found, even if it is only in the page cache."""
     with opener.filesystem.syncing(-1):  # type: ignore[attr-defined]
         apply(opener, *arguments, **named)
 
 
 @dataclass(frozen=True)
 class Switch:
-    """`by` stands in the place of `name`. `kinds`: the faults that need the rule. It is noticed within so many histories from the
-    seed `first` on, which is one in which it was when this was written: most others have no need of the rule."""
+    """`by` replaces `name`. `kinds`: the faults that need the rule. Its absence is noticed within `within` histories from
+    seed `first` on, which noticed it when this was written: most others do not need the rule."""
 
     name: str
     by: Any

@@ -1,4 +1,4 @@
-"""The checker finds each anomaly in a history made by hand, and none where there is none."""
+"""The checker finds each anomaly in a history written by hand, and none in a clean one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLACE = {"topic": "t", "partition": 0}
 
 
 class Told:
-    """A history in the making; time passes with each event."""
+    """A history under construction; time advances with each event."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ SEEDS = 12 if ALWAYS_THE_SAME else 250 * TIMES  # of each part: twenty thousand 
 FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
 
 
-@pytest.mark.timeout(36_000)  # of a long run
+@pytest.mark.timeout(36_000)  # for a long run
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_a_cluster_has_promised_holds_whatever_happens_to_it(part: int) -> None:
     counts: Counter[str] = Counter()
@@ -45,7 +45,7 @@ def test_a_rule_of_replication_that_is_switched_off_is_noticed(name: str, monkey
 
 @pytest.mark.parametrize("name", directed.STORIES)
 def test_what_each_rule_is_for_does_no_harm(name: str) -> None:
-    """Also that a leader whose followers do not hear it does not take them into the set and out of it, over and over."""
+    """Nor does a leader that its followers cannot hear add them to the set and remove them, over and over."""
     for seed in range(1 if ALWAYS_THE_SAME else 2 * TIMES):
         played = play(directed.STORIES[name](seed))
         assert not played.kind, f"{shorten(played)}\n  seed {seed}"

@@ -1,4 +1,4 @@
-"""Brokers that come into their cluster, in the simulation: what happens in the first seconds of a process."""
+"""Brokers that join their cluster, in the simulation: what happens in the first seconds of a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sim.zookeeper import SimZooKeeper
 
 @pytest.fixture
 def stage() -> ClusterStage:
-    """Three brokers, a topic with records, nobody disturbs them."""
+    """Three brokers and a topic with records, without any faults."""
     stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
     stage.begin()
     stage.run(5 * SECOND)
@@ -100,7 +100,7 @@ def test_metrics_say_who_is_controller_who_lacks_replicas_and_how_far_followers_
 
 
 def test_a_log_that_is_gone_is_made_anew_and_not_taken_for_a_damaged_one(stage: ClusterStage) -> None:
-    """The checkpoints still say how far it was flushed: they must have forgotten it before it is made again."""
+    """The checkpoints still say how far the old log was flushed: they must forget it before the log is created again."""
     node = stage.nodes[0]
     stage.run(10 * SECOND)
     node.kill()
@@ -110,7 +110,7 @@ def test_a_log_that_is_gone_is_made_anew_and_not_taken_for_a_damaged_one(stage: 
 
 
 def test_nothing_is_made_on_the_disk_before_it_is_sure_who_this_broker_is(stage: ClusterStage) -> None:
-    """A new disk has an id of its own, so for others this is a stranger until the session of the process before has ended."""
+    """A new disk has its own id, so other brokers see a stranger until the previous process's session has ended."""
     node = stage.nodes[0]
     node.kill()
     node.replace_disk()
@@ -124,7 +124,7 @@ def test_nothing_is_made_on_the_disk_before_it_is_sure_who_this_broker_is(stage:
 def test_a_disk_that_refuses_while_strange_logs_are_set_aside_ends_the_start(
     stage: ClusterStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was an unexpected error of one turn of the loop, and half of what the start had to do was done twice."""
+    """It was an unexpected error in one turn of the loop, and half of what the start had to do was done twice."""
     node = stage.nodes[0]
     node.kill()
     node.disk.make_directory(DATA / "stray-0")
@@ -144,8 +144,8 @@ def test_a_disk_that_refuses_while_strange_logs_are_set_aside_ends_the_start(
 
 
 def test_a_zookeeper_that_never_saw_the_directory_does_not_get_it_however_often_it_is_tried(stage: ClusterStage) -> None:
-    """A wrong chroot, or a ZooKeeper that lost its data, under a service manager that starts the broker again and again: no try
-    may find that an earlier one has made the broker known there, and take the logs for those of deleted topics."""
+    """A wrong chroot, or a ZooKeeper that lost its data, under a service manager that keeps restarting the broker: no attempt
+    may find that an earlier one has registered the broker there, and take the logs for those of deleted topics."""
     node = stage.nodes[0]
     node.kill()
     starts = node.starts
@@ -162,7 +162,7 @@ def test_a_zookeeper_that_never_saw_the_directory_does_not_get_it_however_often_
 
 def test_the_logs_of_a_topic_that_cannot_be_read_stay(stage: ClusterStage) -> None:
     """A node that a tool has damaged, or that a newer broker wrote: the topic is not gone. Neither a broker that reads everything
-    again nor one that starts may remove what it has of it; once the node is restored, the next start goes on."""
+    again nor one that is starting may remove its logs of that topic; once the node is restored, the next start continues."""
     node = stage.nodes[0]
     path = znodes.topic_path(TOPIC)
     found = stage.zookeeper.read(path)
@@ -185,7 +185,7 @@ def test_the_logs_of_a_topic_that_cannot_be_read_stay(stage: ClusterStage) -> No
 
 
 def _write_by_hand(stage: ClusterStage, path: str, data: bytes, *, is_new: bool = False) -> None:
-    """As a tool does; the invariants are about what brokers write."""
+    """As a tool does; the invariants cover only what brokers write."""
     observers, stage.zookeeper.observers = stage.zookeeper.observers, []
     store = stage.nodes[0].store
     assert store is not None
@@ -199,7 +199,7 @@ def _write_by_hand(stage: ClusterStage, path: str, data: bytes, *, is_new: bool 
 
 
 def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterStage) -> None:
-    """Their connections to it are half open, and nothing that they wait for on them will ever come."""
+    """Their connections to it are half open, and the answers that they wait for on them will never come."""
     state = stage.invariants.state(TOPIC, 0)
     assert state is not None
     leader = stage.nodes[state.leader]
@@ -217,7 +217,7 @@ def leader_of(stage: ClusterStage) -> ClusterNode:
 
 
 def test_a_restarted_broker_begins_with_what_it_knew_to_be_visible(stage: ClusterStage) -> None:
-    """Before anybody tells it: so a leader serves its consumers at once, and a follower guards what they have seen."""
+    """Before it hears from any other broker, so a leader serves consumers at once, and a follower guards what they have seen."""
     assert stage.until(lambda: all(one.is_done for one in stage.producers), FINISHING)
     stage.run(stage.world.now + 10 * SECOND)  # long enough for a checkpoint
     node = leader_of(stage)
@@ -235,7 +235,7 @@ def test_a_restarted_broker_begins_with_what_it_knew_to_be_visible(stage: Cluste
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: ClusterStage, is_killed: bool) -> None:
-    """Also where the process ends before the checkpoints say so."""
+    """Also if the process ends before the checkpoints record the cut."""
     assert stage.until(lambda: all(one.is_done for one in stage.producers), FINISHING)
     stage.run(stage.world.now + 10 * SECOND)
     node = next(one for one in stage.nodes if one is not leader_of(stage))

@@ -1,4 +1,4 @@
-"""Records that are deleted in a cluster, in the simulation: every replica's log begins where its leader's does."""
+"""Deleting records in a cluster, in the simulation: every replica's log starts where its leader's does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sim.world import MS, SECOND
 
 @pytest.fixture
 def stage() -> ClusterStage:
-    """Three brokers, a topic with records in several segments, and nobody who writes more."""
+    """Three brokers, a topic with records in several segments, and no further writes."""
     story = replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), segment_bytes=600)
     stage = ClusterStage(story)
     stage.begin()
@@ -33,7 +33,7 @@ def held(stage: ClusterStage) -> list[Partition]:
 
 
 def leading(stage: ClusterStage) -> tuple[Engine, Partition]:
-    """The broker that leads, and what it leads."""
+    """The broker that leads, and its partition."""
     engines = [node.engine for node in stage.nodes if node.engine is not None]
     (found,) = [(one, led) for one in engines if (led := one.partitions.held(TOPIC, 0)) is not None and led.is_led]
     return found

@@ -1,4 +1,4 @@
-"""The simulated disk is a file system like the real one, and forgets what nobody synced."""
+"""The simulated disk is a file system like the real one, and loses what was not synced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Place = tuple[FileSystem, Path]
 
 @pytest.fixture(params=["simulated", "real"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A file system and an empty directory of it."""
+    """A file system and an empty directory in it."""
     if request.param == "real":
         return FileSystem(), tmp_path
     disk = SimDisk()
@@ -29,7 +29,7 @@ def everything(low: int, high: int) -> int:
     return high
 
 
-# What both promise
+# What both guarantee
 
 
 def test_what_was_written_is_read(place: Place) -> None:
@@ -183,7 +183,7 @@ def test_a_rename_that_was_not_synced_may_be_undone_and_is_never_half_done(disk:
 @pytest.mark.parametrize(
     ("chances", "left"),
     [
-        ([2, 3, 0], b"firsec"),  # the names; then of the second write three bytes
+        ([2, 3, 0], b"firsec"),  # the names; then three bytes of the second write
         ([2, 3, 1], b"firsec\0\0\0"),  # ... and zeros for the rest
         ([1, 3, 0], b"fir"),
         ([0], b""),
@@ -194,7 +194,7 @@ def test_the_last_write_that_a_power_cut_leaves_may_be_torn(disk: SimDisk, chanc
     disk.sync_directory(disk.root)
     disk.write_at(file, (b"fir",), 0)
     disk.write_at(file, (b"second",), 3)
-    drawn = iter([0, *chances])  # no change of names is lost: there is none
+    drawn = iter([0, *chances])  # no directory change is lost: there is none
     disk.power_cut(lambda low, high: next(drawn))
     assert disk.read_bytes(disk.root / "file") == left
 
@@ -231,7 +231,7 @@ def test_a_full_disk_takes_what_fits_and_what_is_removed_makes_room(disk: SimDis
     with pytest.raises(OSError, match="No space"):
         disk.write_at(file, (b"5678",), 4)
     assert disk.read_bytes(disk.root / "file") == b"123456"
-    disk.write_at(file, (b"abcdef",), 0)  # nothing is added
+    disk.write_at(file, (b"abcdef",), 0)  # the file does not grow
     disk.remove(disk.root / "file")
     assert disk.space(disk.root)[1] == 6
 

@@ -1,4 +1,4 @@
-"""A replica whose disk fails, in the simulation: nobody counts on it any more, and another broker leads."""
+"""A replica whose disk fails, in the simulation: it no longer counts, and another broker leads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_leader_whose_log_has_failed_is_followed_by_another() -> None:
 
 
 def test_a_write_that_takes_the_leaders_log_offline_gives_the_lead_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left to be flushed, so no flush will find it out."""
+    """Nothing is left to be flushed, so no flush will reveal the failure."""
     stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
     stage.begin()
     assert stage.until(lambda: bool(stage.producers) and all(one.is_done for one in stage.producers), FINISHING)

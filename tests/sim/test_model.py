@@ -1,4 +1,4 @@
-"""The rules hold in every mode, and each of them is needed: switched off, histories fail."""
+"""The rules hold in every mode, and each of them is needed: with one switched off, histories fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.model import MODES, Rule, run
 
-# By rule: the mode in which it matters most, and within how many histories its lack must be noticed.
+# By rule: the mode in which it matters most, and within how many histories its absence must be noticed.
 NEEDED = {
     Rule.NEW_PROCESS_NEW_EPOCH: ("power-and-a-disk", 100),
     Rule.VOUCHING: ("power-and-a-disk", 100),
@@ -16,7 +16,7 @@ NEEDED = {
     Rule.VISIBLE_IS_FLUSHED: ("power-min-1", 100),
     Rule.CAS: ("kills", 100),
 }
-# Those whose lack is seldom noticed: a few hundred histories would have let them pass.
+# Rules whose absence is seldom noticed: a few hundred histories would have let them pass.
 SELDOM = {
     Rule.PENDING_COUNTS: ("kills-min-1", 4_000),
     Rule.INCARNATION: ("flush-and-a-disk", 2_000),

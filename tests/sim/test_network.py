@@ -1,4 +1,4 @@
-"""Bytes arrive late and in order; what is cut off waits, what is dead is reset, what is without power is silent."""
+"""Bytes arrive late and in order; a cut link holds them, a dead process resets, a machine without power is silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers in simulated machines reach each other, and learn who is gone, as over sockets."""
+"""Brokers on simulated machines reach each other, and learn which are gone, as over sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASKS = PeerRequest(int(ApiKey.API_VERSIONS), 0, b"")
 
 
 class Told:
-    """A broker's connections to one real broker, and what it is told."""
+    """A broker's connections to one real broker, and the events it receives."""
 
     def __init__(self) -> None:
         self.world = World(3)
@@ -43,7 +43,7 @@ class Told:
         self.peers.send(1, ASKS, lambda body: self.answers.append(body is not None))
 
     def run(self, microseconds: int) -> None:
-        """A turn each millisecond."""
+        """One turn per millisecond."""
         until = self.world.now + microseconds
         while self.world.now < until:
             self.world.run(self.world.now + MS)
@@ -90,7 +90,7 @@ def test_a_machine_without_power_is_neither_closed_nor_refused_before_it_is_back
     told.run(100 * MS)
     told.other.cut_power()
     told.ask()
-    told.run(5 * SECOND)  # less than the time after which a silent one is given up
+    told.run(5 * SECOND)  # less than the time after which a silent broker is given up
     assert told.events == ["reached"]
     told.other.start()
     told.ask()

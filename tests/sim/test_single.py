@@ -1,4 +1,4 @@
-"""Seeded histories of one broker: kills, power cuts, pauses, disks that are slow, full or failing; its clients see nothing wrong."""
+"""Seeded histories of one broker: kills, power cuts, pauses, slow, full or failing disks; its clients see nothing wrong."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """The broker says at length what its disk does to it."""
+    """The broker logs at length what its disk does to it."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(7_200)  # of a long run
+@pytest.mark.timeout(7_200)  # for a long run
 def test_clients_see_nothing_wrong_whatever_happens_to_the_machine() -> None:
     counts: Counter[str] = Counter()
     kinds: Counter[str] = Counter()

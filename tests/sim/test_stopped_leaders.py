@@ -1,5 +1,5 @@
-"""When leaders may believe in themselves, in the simulation: not when they stood still and do not know yet that another leads, but
-all the time where nothing is wrong with them.
+"""When leaders may believe in their leadership, in the simulation: not while stopped and unaware of a new leader, but
+all the time if nothing is wrong with them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.sim.world import MS, SECOND
 
 
 def test_a_leader_that_stood_still_until_another_was_elected_does_not_believe_in_itself() -> None:
-    """However long it is allowed to. What it is asked in that moment lies in its sockets already: a produce, or what a group has
-    committed."""
+    """However long it may otherwise believe so. What it is asked at that moment is already in its sockets: a produce request, or
+    a query for a group's committed offsets."""
     stage = begun_stage(leader_confirm_ms=60_000)
     first, leader, partition, cluster = led_in(stage)
     assert cluster.why_not(partition) is None
@@ -36,7 +36,7 @@ def test_a_leader_that_stood_still_until_another_was_elected_does_not_believe_in
 
 
 def test_a_leader_that_nobody_disturbs_is_confirmed_though_nothing_is_written_and_zookeeper_is_away() -> None:
-    """Its followers' requests are all that confirms it, and one that has nothing to fetch is held."""
+    """Only its followers' requests confirm it, and the broker holds back a fetch that has nothing to return."""
     stage = begun_stage()
     _, _, partition, cluster = led_in(stage)
     stage.zookeeper.stop()
@@ -56,7 +56,7 @@ def begun_stage(**settings: Any) -> ClusterStage:
 
 
 def led_in(stage: ClusterStage) -> tuple[PartitionState, ClusterNode, Partition, Cluster]:
-    """Who leads, and what of it: state, machine, partition, and what its handlers ask."""
+    """The leader and its parts: state, machine, partition, and the cluster object that its handlers query."""
     state = stage.invariants.state(TOPIC, 0)
     assert state is not None
     leader = stage.nodes[state.leader]

@@ -1,4 +1,4 @@
-"""One seed is one history, in every process; and what is taken from it leaves the rest as it was."""
+"""One seed is one history, in every process; and removing a fault leaves the rest as it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.single import draw_story, play
 from tests.sim.world import MS, SECOND, NodeClock, World
 from tests.support.examples import examples
 
-SEEDS = range(examples(6))  # the same in another process twice
+SEEDS = range(examples(6))  # the same in another process
 DIGESTS = "from tests.sim.test_world import digests; print(digests())"
 
 

@@ -1,4 +1,4 @@
-"""Virtual time: what is going to happen, in order. Nothing here waits, and equal seeds give equal histories."""
+"""Virtual time: events that are due, in order. Nothing here waits, and equal seeds give equal histories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class Timeline:
-    """A heap of events by time; those of one moment happen in the order in which they were asked for. It is a `Clock` too."""
+    """A heap of events by time; those due at one moment run in the order in which they were scheduled. It is a `Clock` too."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -32,7 +32,7 @@ class Timeline:
         self.at(self.now + seconds, event)
 
     def step(self) -> bool:
-        """Let the next event happen; False where there is none."""
+        """Run the next event; False if there is none."""
         if not self._heap:
             return False
         self.now, _, event = heapq.heappop(self._heap)
@@ -40,14 +40,14 @@ class Timeline:
         return True
 
     def run(self, seconds: float) -> None:
-        """Let everything happen that is due within so many seconds."""
+        """Run every event that is due within this many seconds."""
         end = self.now + seconds
         while self._heap and self._heap[0][0] <= end:
             self.step()
         self.now = end
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """The same until the condition holds; that it does not is a failure."""
+        """The same until the condition holds; fails if it never does."""
         end = self.now + seconds
         while not condition():
             is_late = not self._heap or self._heap[0][0] > end

@@ -1,6 +1,7 @@
 """Kafka's wire protocol as the simulation's clients speak it, without I/O: requests to bytes, answers to values.
 
-Written apart from the broker's codecs, so that a mistake on both sides does not cancel out. Only shapes that these clients send.
+Written apart from the broker's codecs, so that a mistake on both sides does not cancel out. Covers only what these clients
+send.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ VERSIONS = {PRODUCE: 9, FETCH: 12, LIST_OFFSETS: 1, METADATA: 7, CREATE_TOPICS: 
 FLEXIBLE = {PRODUCE, FETCH}  # in these versions
 
 NONE, OFFSET_OUT_OF_RANGE, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH = 0, 1, 7, 45, 47
-# After these the records are in no log. Of any other error nobody knows: it may come from a second look at a first try.
+# After these the records are in no log. Any other error leaves it open: it may answer a retry of an attempt that was stored.
 REFUSED = {
     2: "CORRUPT_MESSAGE",
     10: "MESSAGE_TOO_LARGE",
@@ -43,7 +44,7 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Hosts by broker id, and of each partition (error, leader, leader epoch)."""
+    """Hosts by broker id, and for each partition (error, leader, leader epoch)."""
 
     hosts: dict[int, str]
     partitions: dict[tuple[str, int], tuple[int, int, int]]
@@ -132,7 +133,7 @@ def produce(topic: str, partition: int, records: bytes, *, acks: int, timeout_ms
 
 
 def read_produce(body: bytes) -> ProduceResult:
-    """Of the one partition that was asked for."""
+    """The result for the one requested partition."""
     reader = Reader(body)
     reader.varint(), reader.compact(), reader.varint(), reader.int32()
     return ProduceResult(reader.int16(), reader.int64())
@@ -149,7 +150,7 @@ def fetch(topic: str, partition: int, offset: int, *, leader_epoch: int = -1, wa
 
 
 def read_fetch(body: bytes) -> FetchResult:
-    """Of the one partition that was asked for."""
+    """The result for the one requested partition."""
     reader = Reader(body)
     reader.int32()
     error = reader.int16()

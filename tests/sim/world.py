@@ -1,9 +1,9 @@
-"""Time, chance and order of a simulation: one thread, one seed, a heap of events.
+"""Time, randomness and order of a simulation: one thread, one seed, a heap of events.
 
-Nothing happens but events, in the order of their times and, at one time, of their making; time passes only between them. Whatever
-is left to chance is drawn from a stream with a name of its own, so what one part of the world draws does not depend on how much
-another has drawn: a history from which a fault was taken goes on otherwise as it did. The trace says what happened; two runs of
-one seed give the same, in every process.
+Everything that happens is an event. Events run by time and, at equal times, in the order in which they were scheduled; time
+passes only between them. Each random choice is drawn from a named stream, so what one part of the world draws does not depend
+on how much another has drawn: a history with one fault removed otherwise continues as it did. The trace records what happened;
+two runs of one seed give the same trace, in every process.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class World:
         self._streams: dict[str, random.Random] = {}
 
     def chance(self, stream: str) -> random.Random:
-        """The source of randomness of this name."""
+        """The random generator of this name."""
         found = self._streams.get(stream)
         if found is None:
             found = self._streams[stream] = random.Random(f"{self.seed}/{stream}")
         return found
 
     def after(self, delay: int, action: Action, *arguments: Any) -> None:
-        """Do this in `delay` microseconds."""
+        """Run this in `delay` microseconds."""
         self._made += 1
         heapq.heappush(self._heap, (self.now + delay, self._made, action, arguments))
 
     def note(self, who: str, what: str, *details: Any) -> None:
-        """A line of the trace. Details are values, whose text says the same in every run."""
+        """Add a line to the trace. Details must be values whose text is the same in every run."""
         self.trace.append((self.now, who, what, details))
 
     def run(self, until: int, is_done: Callable[[], bool] = lambda: False) -> None:
-        """All events up to a time, or until there is nothing left to wait for."""
+        """Run all events up to a time, or until nothing is left to wait for."""
         heap = self._heap
         while heap and heap[0][0] <= until and not is_done():
             self.now, _, action, arguments = heapq.heappop(heap)
@@ -60,14 +60,14 @@ class World:
             self.now = max(self.now, until)
 
     def digest(self) -> str:
-        """Of all that happened: equal for equal runs."""
+        """Of everything that happened: equal for equal runs."""
         told = hashlib.sha256()
         for line in self.trace:
             told.update(repr(line).encode())
         return told.hexdigest()
 
     def told(self) -> str:
-        """The trace, a line for each event."""
+        """The trace, one line per event."""
         return "\n".join(
             f"{time / SECOND:12.6f}  {who:12} {what} {' '.join(map(str, details))}".rstrip()
             for time, who, what, details in self.trace
@@ -75,7 +75,7 @@ class World:
 
 
 class WorldTimeline:
-    """The same time in seconds, for what counts it so: the simulated ZooKeeper (`timeline.Timeline`)."""
+    """The same time in seconds, for code that counts in seconds: the simulated ZooKeeper (`timeline.Timeline`)."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -92,13 +92,13 @@ class WorldTimeline:
 
 
 class NodeClock:
-    """A machine's clocks: they run at a rate of their own, and somebody may set the wall clock."""
+    """A machine's clocks: they run at their own rate, and the wall clock may be set."""
 
     def __init__(self, world: World, *, rate: float = 1.0) -> None:
         self._world = world
         self._rate = rate
-        self._since = 0  # when the rate began to hold
-        self._elapsed = 0.0  # seconds on this clock until then
+        self._since = 0  # when the current rate took effect
+        self._elapsed = 0.0  # seconds on this clock up to then
         self.offset_ms = 0
 
     def monotonic(self) -> float:
@@ -111,5 +111,5 @@ class NodeClock:
         self._elapsed, self._since, self._rate = self.monotonic(), self._world.now, rate
 
     def until(self, deadline: float) -> int:
-        """Microseconds of the world until this clock shows `deadline`; none where it does already."""
+        """Microseconds of the world until this clock shows `deadline`; 0 if it already does."""
         return max(0, int((max(deadline, self.monotonic()) - self.monotonic()) / self._rate * SECOND) + 1)

@@ -1,8 +1,8 @@
 """ZooKeeper's tree of nodes and its transactions, without time, sessions or network.
 
 Versions, refusals and sequence numbers are ZooKeeper's own, as the contract suite finds them on a real server: a node begins with
-version 0, every write raises it by one; the digits of a sequential node count the nodes that were ever made below its parent, so
-they are in the order of commits and neither a refused transaction nor a deletion leaves a hole.
+version 0, and every write increments it; the digits of a sequential node count the nodes ever created under its parent, so
+they follow the order of commits, and neither a refused transaction nor a deletion leaves a gap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an operation did. Every server repeats it on its own tree."""
+    """The effect of an operation. Every server applies it to its own tree."""
 
     kind: Kind
     path: str
@@ -35,7 +35,7 @@ class Change:
 
 
 class Znode:
-    """One node. `made` counts the children that were ever made."""
+    """One node. `made` counts the children ever created."""
 
     __slots__ = ("children", "data", "made", "owner", "version")
 
@@ -66,7 +66,7 @@ class ZnodeTree:
         return NoNode() if node is None else tuple(sorted(node.children))
 
     def transact(self, operations: Sequence[Operation], session_id: int) -> tuple[Committed | Refused, list[Change]]:
-        """All of it or nothing. Operations see what those before them did."""
+        """All of it or nothing. Operations see the effects of those before them."""
         changes: list[Change] = []
         undo: list[Callable[[], None]] = []
         versions: list[int] = []
@@ -87,7 +87,7 @@ class ZnodeTree:
         return Committed(versions=tuple(versions), paths=tuple(paths)), changes
 
     def apply(self, change: Change) -> None:
-        """What another server's tree did."""
+        """Apply what another server's tree did."""
         if change.kind is Kind.CREATED:
             self._add(change.path, Znode(change.data, change.owner))
         elif change.kind is Kind.SET:

@@ -1,16 +1,16 @@
 """ZooKeeper in memory and in virtual time: an ensemble, its sessions, and one `SimStore` for each process that uses it.
 
-The ensemble has several servers. Transactions are decided on the leader's tree, in the order in which they arrive, and noted in one
-log; each server repeats the log on its own tree, a moment later. A process is connected to any of them, so what it reads may be
-older than what another process was just told; its own writes it always sees. That is ZooKeeper's promise, and no more.
+The ensemble has several servers. Transactions are decided on the leader's tree, in order of arrival, and recorded in one log;
+each server applies the log to its own tree a moment later. A process is connected to any one of them, so what it reads may be
+older than what another process has just been shown; its own writes it always sees. ZooKeeper promises that, and no more.
 
-A connection delivers in order, both ways. Where it breaks, some of the requests under way still arrive and no answer does: these
-are the unknown outcomes. A session whose process is not heard of ends after two thirds to all of its timeout, as if the last ping
-had been sent at some moment before.
+A connection delivers in order, both ways. When it breaks, some of the requests in flight still arrive and no answer does: these
+are the unknown outcomes. The session of a silent process expires after between two thirds and all of its timeout, as if its last
+ping had been sent at some moment before.
 
 Faults are methods: of the ensemble (`stop`, `elect`, `freeze`, `expire`, `answer_loss`) and of a store (`drop`, `cut`, `pause`,
-`kill`, `lose_answer`). One random generator decides everything that is left open; nothing is iterated in an order that could
-differ from run to run.
+`kill`, `lose_answer`). One random generator decides everything that is left open; no iteration
+order differs from run to run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Observer = Callable[[str, Sequence[Operation], Committed], None]
 
 
 class SimZooKeeper:
-    """The ensemble. `observers` are told each transaction at the moment of its commit: by which process, what, and its outcome."""
+    """The ensemble. `observers` get each transaction at the moment of its commit: process, operations, outcome."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class SimZooKeeper:
         self.timeline = timeline
         self.random = random
         self.observers: list[Observer] = []
-        self.on_sent: Callable[[str, Sequence[Operation]], None] = lambda name, operations: None  # by a process, on its way
-        self.answer_loss = 0.0  # the part of all transactions whose connection breaks before they arrive or before their answer
+        self.on_sent: Callable[[str, Sequence[Operation]], None] = lambda name, operations: None  # a process has sent these
+        self.answer_loss = 0.0  # the share of all transactions whose connection breaks before they arrive or before their answer
         self.is_serving = True
         self.is_frozen = False
         self.log: list[list[Change]] = []
@@ -59,7 +59,7 @@ class SimZooKeeper:
         self._leader = self._servers[0]
         self._stores: list[SimStore] = []
         self._waiting: dict[SimStore, None] = {}  # for a connection
-        self._held: deque[tuple[Connection, Request]] = deque()  # by servers that are stopped with SIGSTOP
+        self._held: deque[tuple[Connection, Request]] = deque()  # at servers that are stopped with SIGSTOP
         self._next_session_id = FIRST_SESSION_ID
 
     def client(self, name: str, wake: Callable[[], None], session_timeout_ms: int = 6_000) -> SimStore:
@@ -69,11 +69,11 @@ class SimZooKeeper:
         return store
 
     def add(self, store: SimStore) -> None:
-        """One that was made elsewhere."""
+        """Add a store that was made elsewhere."""
         self._stores.append(store)
 
     def read(self, path: str) -> Node | NoNode:
-        """The truth, for those who check."""
+        """The committed state, for checks."""
         return self._leader.tree.read(path)
 
     def children(self, path: str) -> tuple[str, ...] | NoNode:
@@ -87,7 +87,7 @@ class SimZooKeeper:
     # --- faults
 
     def stop(self) -> None:
-        """The whole ensemble is killed: connections break, sessions stay and do not age."""
+        """The whole ensemble is killed: connections break, sessions survive and do not age."""
         self.is_serving = False
         for session in self.sessions.values():
             session.keep()
@@ -95,32 +95,32 @@ class SimZooKeeper:
             store.drop()
 
     def start(self) -> None:
-        """It is there again. Each session has its whole timeout again to come back in."""
+        """The ensemble is back. Each session again has its whole timeout in which to reconnect."""
         self.is_serving = True
         self._welcome_all()
 
     def elect(self, seconds: float) -> None:
-        """The ensemble's leader is killed: for so long nobody is served, then another server leads. No session is lost by it."""
+        """The ensemble's leader is killed: nothing is served for this long, then another server leads. No session is lost."""
         self.stop()
         self._leader = self.random.choice(self._servers)
         self._leader.catch_up(len(self.log))
         self.timeline.after(seconds, self.start)
 
     def freeze(self) -> None:
-        """All servers are stopped with SIGSTOP: connections stay and nothing is answered."""
+        """All servers are stopped with SIGSTOP: connections stay open and no request is answered."""
         self.is_frozen = True
         for store in self._stores:
             store.notice_silence()
 
     def thaw(self) -> None:
-        """They go on, first with what has waited in their sockets, however late it is."""
+        """They continue, first with what has waited in their sockets, however late it is."""
         self.is_frozen = False
         while self._held:
             self.receive(*self._held.popleft())
         self._welcome_all()
 
     def expire(self, session_id: int) -> None:
-        """The session ends: its ephemeral nodes go in one transaction, and its connection is closed."""
+        """The session ends: its ephemeral nodes are deleted in one transaction, and its connection is closed."""
         session = self.sessions.pop(session_id, None)
         if session is None:
             return
@@ -136,11 +136,11 @@ class SimZooKeeper:
     # --- for the stores
 
     def delay(self) -> float:
-        """How long a message travels."""
+        """How long a message takes to arrive."""
         return self._travel_seconds * (0.5 + self.random.random())
 
     def connect(self, store: SimStore) -> None:
-        """A process tries to connect; it may have to wait for us."""
+        """A process tries to connect; it may have to wait for the ensemble."""
         if not self.is_serving or self.is_frozen:
             self._waiting[store] = None
             return
@@ -150,7 +150,7 @@ class SimZooKeeper:
             self._next_session_id += 1
             self.sessions[session.id] = session
         server = self.random.choice(self._servers)
-        server.catch_up(store.seen)  # a server that knows less than the client has seen does not take it
+        server.catch_up(store.seen)  # a server behind what the client has seen refuses it
         session.connection = Connection(self, store, session, server)
         session.keep()
         store.established(session.connection)

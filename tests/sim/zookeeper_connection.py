@@ -1,4 +1,4 @@
-"""What travels between a process and a server of the simulated ZooKeeper."""
+"""Messages between a process and a server of the simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Item = tuple[Callable[..., None], tuple[Any, ...]]  # what `drain` will call
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What travels to a server."""
+    """A request on its way to a server."""
 
     id: int
     kind: str
@@ -26,7 +26,7 @@ class Request:
 
 
 class Connection:
-    """Both directions between a process and a server. Cut, it holds what it carries until the cut is over or somebody gives up."""
+    """Both directions between a process and a server. A cut holds messages in transit until it is over or one end gives up."""
 
     def __init__(self, ensemble: SimZooKeeper, store: SimStore, session: Session, server: Server) -> None:
         self.store = store
@@ -78,7 +78,7 @@ class Connection:
             self._ensemble.timeline.after(self._ensemble.delay(), self._lost)
 
     def broken(self, *, before_all: bool) -> None:
-        """The client's end is gone; of what is under way a part still arrives, none of it through a cut."""
+        """The client's end is gone; some of the messages in flight still arrive, none of them through a cut."""
         self.is_open = False
         self._arriving = 0 if self.is_cut or before_all else self._ensemble.random.randint(0, self._under_way)
         self._held_requests.clear()

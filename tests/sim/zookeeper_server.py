@@ -1,4 +1,4 @@
-"""The servers' side of the simulated ZooKeeper: what each of them knows, and the sessions."""
+"""The servers' side of the simulated ZooKeeper: each server's state, and the sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """One server of the ensemble: its tree, how much of the log that is, and who watches what here."""
+    """One server of the ensemble: its tree, how much of the log that covers, and the watches set on it."""
 
     def __init__(self, ensemble: SimZooKeeper) -> None:
         self.tree = ZnodeTree()
@@ -23,7 +23,7 @@ class Server:
         self._log = ensemble.log
 
     def catch_up(self, length: int) -> None:
-        """Repeat the log up to there."""
+        """Apply the log up to there."""
         while self.applied < length:
             changes = self._log[self.applied]
             for change in changes:
@@ -31,7 +31,7 @@ class Server:
             self.is_ahead(changes)
 
     def is_ahead(self, changes: list[Change]) -> None:
-        """The tree has the next entry of the log: tell those who watch what it changed."""
+        """The tree has the next entry of the log: fire the watches on what it changed."""
         self.applied += 1
         for change in changes:
             path = change.path
@@ -47,7 +47,7 @@ class Server:
 
 
 class Session:
-    """Lives while its process is heard of, and for a while after."""
+    """Lives while its process sends pings, and for a while after."""
 
     def __init__(self, ensemble: SimZooKeeper, session_id: int, timeout: float) -> None:
         self.id = session_id
@@ -60,7 +60,7 @@ class Session:
         self._countdown += 1
 
     def count_down(self) -> None:
-        """Nothing is heard of its process from now on."""
+        """Nothing is heard from its process from now on."""
         self._countdown += 1
         seconds = self.timeout * self._ensemble.random.uniform(0.67, 1.0)
         self._ensemble.timeline.after(seconds, partial(self._end, self._countdown))

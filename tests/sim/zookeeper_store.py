@@ -1,4 +1,4 @@
-"""A process' side of the simulated ZooKeeper: a `Store`, and what may happen to it."""
+"""One process's side of the simulated ZooKeeper: a `Store`, and the faults that may hit it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class SimStore:
-    """A process' side: `Store`, and what may happen to it."""
+    """One process's side: a `Store`, and the faults that may hit it."""
 
     def __init__(self, ensemble: SimZooKeeper, name: str, wake: Callable[[], None], session_timeout: float) -> None:
         self.name = name
         self.session_timeout = session_timeout
         self.session_id = 0
-        self.client_session_id = 0  # known to the connecting part before `drain` has told it
+        self.client_session_id = 0  # set while connecting, before `drain` has reported it
         self.seen = 0  # how much of the log the process has seen the effects of
         self._ensemble = ensemble
         self._timeline = ensemble.timeline
@@ -92,7 +92,7 @@ class SimStore:
     # --- faults
 
     def drop(self, *, before_all: bool = False) -> None:
-        """The connection breaks; the process makes another. `before_all`: nothing that is under way arrives."""
+        """The connection breaks; the process opens another. `before_all`: no request in flight arrives."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -104,7 +104,7 @@ class SimStore:
         self.connect_later()
 
     def cut(self) -> None:
-        """Nothing passes any more in either direction, and nobody is told: the process notices the silence after a while."""
+        """Nothing passes in either direction, and neither end is notified: the process notices the silence after a while."""
         self._is_cut = True
         if self._connection is not None:
             self._connection.cut()
@@ -124,7 +124,7 @@ class SimStore:
             self._connection.session.count_down()
 
     def resume(self) -> None:
-        """SIGCONT: what had arrived before comes first."""
+        """SIGCONT: what had arrived before is processed first."""
         self._is_paused = False
         if self._connection is not None and not self._connection.is_cut:
             self._connection.session.keep()
@@ -134,7 +134,7 @@ class SimStore:
             self.connect_later()
 
     def kill(self) -> None:
-        """kill -9: the session goes on without its process until it times out."""
+        """kill -9: the session outlives its process until it times out."""
         self._is_gone = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -149,14 +149,14 @@ class SimStore:
     # --- for the ensemble and connections
 
     def connect_later(self) -> None:
-        """Within the client's back-off."""
+        """After the client's back-off."""
         self._timeline.after(self._ensemble.random.uniform(0.0, 0.1), self._connect)
 
     def established(self, connection: Connection) -> None:
         self._connection = connection
         self._wants_connection = False
         if connection.session.id != self.client_session_id:
-            self._answer_all_unknown()  # what waited was asked for in a session that is over
+            self._answer_all_unknown()  # these requests were made in a session that is over
         self.client_session_id = connection.session.id
         self.take((self._connected, (connection.session.id,)))
         queued, self._queued = self._queued, []
@@ -164,17 +164,17 @@ class SimStore:
             connection.send(request)
 
     def notice_silence(self) -> None:
-        """Give the connection up if it is still dumb after some pings."""
+        """Give the connection up if it is still silent after some pings."""
         seconds = self.session_timeout * self._ensemble.random.uniform(0.35, 0.67)
         self._timeline.after(seconds, partial(self._give_up, self._connection))
 
     def take_loss(self, drawn: bool | None) -> bool | None:
-        """What becomes of this transaction's answer: None if nothing is lost, else whether the commit still happens."""
+        """The fate of this transaction's answer: None if nothing is lost, else whether the commit still happens."""
         loss, self._loss = self._loss, None
         return drawn if loss is None else loss
 
     def take(self, item: Item) -> None:
-        """Something has arrived at the process."""
+        """An item has arrived at the process."""
         if self._is_gone:
             return
         self._inbox.append(item)
@@ -230,7 +230,7 @@ class SimStore:
             self.take((self.answered, (request_id, Unknown(detail="the connection was lost"))))
 
     def _end(self) -> None:
-        """The session is closed: say so, and nothing more after that."""
+        """The session is closed: report that, and nothing after it."""
         self._connection = None
         then, self._closed = self._closed, None
         if then is not None:

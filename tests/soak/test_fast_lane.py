@@ -1,4 +1,5 @@
-"""The long run of tests/property/broker/test_fast_lane.py and test_fetch_lane.py. LOGBUS_SOAK_SEED chooses other cases; a failure names its seed."""
+"""Long run of test_fast_lane.py and test_fetch_lane.py (tests/property/broker). LOGBUS_SOAK_SEED chooses other cases; a
+failure reports its seed."""
 
 from __future__ import annotations
 

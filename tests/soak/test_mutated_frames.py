@@ -1,4 +1,4 @@
-"""The long run of tests/property/broker/test_mutated_frames.py. LOGBUS_SOAK_SEED chooses other cases; a failure names its seed."""
+"""Long run of tests/property/broker/test_mutated_frames.py. LOGBUS_SOAK_SEED chooses other cases; a failure reports its seed."""
 
 from __future__ import annotations
 

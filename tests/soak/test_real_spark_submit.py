@@ -1,5 +1,5 @@
-"""The real spark-submit, and a real standalone master, in place of those of tests.support.resource_managers: what the stand-ins say
-is what these say. Each costs a JVM or two."""
+"""The real spark-submit, and a real standalone master, instead of those of tests.support.resource_managers: the stand-ins behave
+like these. Each test costs a JVM or two."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def real_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("manager", ON_KUBERNETES, ids=lambda manager: manager.value)
 def test_a_load_by_kubernetes(start_task: StartTask, manager: Manager) -> None:
-    """spark-submit makes a pod, and what the provider reads in its output is the pod's name and, if it waits, the exit code."""
+    """spark-submit creates a pod; the provider reads from its output the pod's name and, if it waits, the exit code."""
     task = start_task(manager, programs=[])
     with pytest.raises(LoadFailed):
         task.run(lambda arguments: 3, **ON_AN_IMAGE)
@@ -52,7 +52,7 @@ def test_a_load_by_kubernetes(start_task: StartTask, manager: Manager) -> None:
 
 @pytest.fixture
 def standalone_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A master without workers: a driver that is submitted waits for one. Gives the address of its REST interface."""
+    """A master without workers: a submitted driver waits for one. Yields the address of its REST interface."""
     options = ["-Dspark.master.rest.port=0", "-Dspark.master.rest.enabled=true", "-Xmx256m"]
     command = [str(SPARK_HOME / "bin" / "spark-class"), *options, "org.apache.spark.deploy.master.Master"]
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -98,7 +98,7 @@ def test_a_kill_ends_the_driver_of_a_standalone_cluster(
 
 
 def test_spark_runs_no_python_program_in_cluster_mode_on_a_standalone_cluster() -> None:
-    """Which is why a load refuses it before it begins."""
+    """That is why a load refuses it before it begins."""
     command = ["spark-submit", "--master", "spark://127.0.0.1:1", "--deploy-mode", "cluster", "mine.py"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

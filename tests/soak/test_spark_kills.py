@@ -1,5 +1,5 @@
-"""kill -9 of a real Spark application, or of its spark-submit alone, at each numbered step of docs/exactly-once.md; and tasks whose
-first attempt ends badly after its commit. Each costs a spark-submit."""
+"""kill -9 of a real Spark application, or of its spark-submit alone, at each numbered step of docs/exactly-once.md; and tasks
+whose first attempt fails after its commit. Each test costs a spark-submit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.real_pipeline import HOURS, RealPipeline, secrets
 
 pytestmark = [pytest.mark.usefixtures("without_spark"), pytest.mark.timeout(600)]
 
-# Where the driver stands when it is killed.
+# The driver's position when it is killed.
 STEPS = {
     "before it has asked anything": "SELECT logbus.pipeline",
     "while staging tables are made": 'create table if not exists "logbus_staging"',
@@ -40,7 +40,7 @@ def begin(pipeline: RealPipeline, folder: Path, **how: str) -> subprocess.Popen[
 
 
 def drivers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The Python side of the application. What has ended meanwhile has no command line any more."""
+    """The Python side of the application. Processes that have since ended no longer have a command line."""
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         with suppress(psutil.Error):
@@ -59,7 +59,7 @@ def problems(pipeline: RealPipeline) -> list[str]:
 
 
 def left_over(engine: Engine) -> list[str]:
-    """Tables of attempts that nobody works at any more."""
+    """Tables of attempts that no driver works on any longer."""
     with engine.connect() as connection:
         return list(connection.execute(text("select tablename from pg_tables where schemaname = 'logbus_staging'")).scalars())
 
@@ -96,7 +96,7 @@ def test_a_driver_that_survives_its_spark_submit_never_makes_half_an_hour_public
     tmp_path: Path,
     step: str,
 ) -> None:
-    """Its JVM is killed; the driver goes on by itself, commits what it can or fails, and a retry settles everything."""
+    """Its JVM is killed; the driver continues alone, commits what it can or fails, and a retry settles everything."""
     process = begin(two_hours, tmp_path, stop=STEPS[step])
     try:
         disturbed_load.wait_for(tmp_path, process)

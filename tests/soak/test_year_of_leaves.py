@@ -1,4 +1,4 @@
-"""A year of hourly leaves: what maintenance makes of it, with readers at work. Nine minutes on a busy machine."""
+"""A year of hourly leaves: what maintenance makes of it, with concurrent readers. Nine minutes on a busy machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGET = parse_table("t")
 
 
 def make_leaves(engine: Engine) -> None:
-    """A leaf and one row for each hour, as the loads of a year leave them."""
+    """A leaf and one row for each hour, as a year of loads leaves them."""
     for day in range(365):
         with engine.begin() as connection:
             for hour in range(24):
@@ -38,7 +38,7 @@ def make_leaf(connection: Connection, start: datetime) -> None:
 
 
 def read_all(engine: Engine, stop: threading.Event, seen: list[int]) -> None:
-    """Reads everything again and again, as a dashboard does."""
+    """Keeps reading everything, as a dashboard does."""
     while not stop.wait(5):
         with engine.connect() as connection:
             seen.append(connection.execute(text("select count(*) from t")).scalar_one())

@@ -1,4 +1,4 @@
-"""Our log files and Apache Kafka's are the same files: each side reads what the other wrote."""
+"""Our log files are the same as Apache Kafka's: each side reads what the other wrote."""
 
 from __future__ import annotations
 

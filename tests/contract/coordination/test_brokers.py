@@ -21,7 +21,7 @@ from tests.support.stores import Stores
 
 
 class _Broker:
-    """The coordination of one process. Its clock stands still: nothing but a stranger's registration is waited for."""
+    """The coordination of one process. Its clock stands still: nothing waits on it except a stranger that registers."""
 
     def __init__(self, stores: Stores, broker_id: int, directory: str = "") -> None:
         self.stores = stores
@@ -80,7 +80,7 @@ class _Broker:
         return answers[0][0]
 
     def state(self, name: str, index: int) -> PartitionState | None:
-        """None while the broker has not heard of the topic: what one writes, the others see later."""
+        """None until the broker has read the topic: others see a write only later."""
         found = self.follower.image.topics.get(name)
         return None if found is None else found.states[index]
 

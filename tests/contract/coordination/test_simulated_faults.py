@@ -1,4 +1,4 @@
-"""What only the simulated ZooKeeper can be made to do: whole ensembles that stop, elect and lag, at the wish of a test."""
+"""What only the simulated ZooKeeper can be made to do: a whole ensemble that stops, elects and lags on demand."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_lost_answers_are_drawn_and_observers_see_every_commit() -> None:
 
 
 def history(seed: int) -> list[object]:
-    """What two processes see in a disturbed minute."""
+    """What two processes see during a minute of faults."""
     timeline, random = Timeline(), Random(seed)
     zookeeper = SimZooKeeper(timeline, random)
     zookeeper.answer_loss = 0.05

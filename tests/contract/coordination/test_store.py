@@ -158,7 +158,7 @@ def test_a_watch_on_a_node_fires_once(stores: Stores, change: Operation) -> None
     writing.commit(Set(path="/a", data=b"2", version=-1))
     stores.let_pass(0.1)
     assert set(watching.changes()) == {"/a"}
-    assert len(watching.changes()) <= 2  # the question that sets the watch on a missing node may have set it twice: "look again"
+    assert len(watching.changes()) <= 2  # the read that sets the watch on a missing node may have set it twice: "look again"
 
 
 def test_a_watch_on_a_node_that_is_not_there_fires_when_it_is_made(stores: Stores) -> None:

@@ -1,6 +1,6 @@
-"""What every reader owes: the same records, the same fingerprint, and an error where records are gone.
+"""What every reader must deliver: the same records, the same fingerprint, and an error if records are gone.
 
-Over a real broker and in a real Spark: our own reader, and Spark's official connector where its jars can be had.
+Over a real broker and in a real Spark: our own reader, and Spark's official connector if its jars can be fetched.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def reader(request: pytest.FixtureRequest, spark_session: SparkSession) -> str:
 
 
 def fill(bootstrap: str) -> None:
-    """Three hours in two partitions: every codec, keys and headers, values and none."""
+    """Three hours in two partitions: every codec, with and without keys, headers and values."""
     create_topic(bootstrap, TOPIC, partitions=2, config={"retention.ms": "-1"})
     for hour in range(HOURS):
         for place, codec in enumerate(CODECS):
@@ -68,7 +68,7 @@ def send(producer: Producer, hour: int, number: int, stamp_ms: int) -> None:
 
 @dataclass
 class Reading:
-    """A pipeline of its own for a test, over records that all share."""
+    """A separate pipeline per test, over shared records."""
 
     application: Application
     pipeline: Pipeline
@@ -114,7 +114,7 @@ def rows(reading: Reading, query: str) -> list[Any]:
         return [tuple(row) for row in connection.execute(text(query))]
 
 
-# Of the records that `fill` sends, by every reader: the encoding is the same whoever reads.
+# Fingerprints of the records that `fill` sends, by reader: the encoding is the same for every one.
 _fingerprints: dict[str, list[str | None]] = {}
 
 
@@ -140,7 +140,7 @@ def test_hours_that_do_not_touch_are_read_alike(reading: Reading) -> None:
 
 
 def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log ends before the range does: what a broker that lost its data looks like."""
+    """The log ends before the range does, as on a broker that lost its data."""
     monkeypatch.setattr(connector, "SILENCE_MS_MAX", 3_000)
     with reading.application.ledger.engine.begin() as connection:
         connection.execute(
@@ -153,7 +153,7 @@ def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: 
 
 
 def test_frozen_windows_can_be_read_as_a_data_frame(filled: AnyBroker, spark_session: SparkSession, warehouse_url: str) -> None:
-    """The data source without jars, for whoever wants more of the records than a load."""
+    """The data source without jars, for programs that want more from the records than a load."""
     reading = pipeline_reading(filled, warehouse_url, "python")
     source = windows_source(pack(reading.windows, 2), {"bootstrap.servers": filled.bootstrap}, TOPIC, "read_committed")
     spark_session.dataSource.register(source)

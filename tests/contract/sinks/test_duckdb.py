@@ -1,4 +1,4 @@
-"""Reading a Parquet table in DuckDB: the view, the SQL file beside the files, the command. Only what is public is seen."""
+"""Reading a Parquet table in DuckDB: the view, the SQL file next to the data files, the command. Only published rows are seen."""
 
 from __future__ import annotations
 

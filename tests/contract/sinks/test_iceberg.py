@@ -1,4 +1,4 @@
-"""What only Iceberg has: catalogs, snapshots, other writers of the same table, and a table that somebody else made."""
+"""What only Iceberg has: catalogs, snapshots, other writers of the same table, and a table created outside logbus."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_rows_that_somebody_adds_to_the_window_meanwhile_are_replaced_and_never_
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    """Acts once, after a commit has looked at the table and before it is sent."""
+    """Calls `act` once, after a commit has read the table and before it is sent."""
     replace_files, acted = iceberg.replace_files, []
 
     def act_and_replace(found: Table, entry: LedgerEntry, files: Sequence[str]) -> None:
@@ -119,7 +119,7 @@ def test_any_catalog_of_pyicebergs_own_configuration_is_used_by_name(
     monkeypatch.setenv("PYICEBERG_CATALOG__ELSEWHERE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__ELSEWHERE__URI", f"sqlite:///{tmp_path}/catalog.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__ELSEWHERE__WAREHOUSE", f"file://{tmp_path}/elsewhere")
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it is read when the library is imported
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when the library is imported
     bench.register(catalog="elsewhere")
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN
@@ -138,7 +138,7 @@ def test_a_warehouse_may_be_a_plain_path(bench: Bench, tmp_path: Path) -> None:
 
 
 def make_own_table(bench: Bench, **changes: Any) -> None:
-    """A table like ours that says nothing of logbus."""
+    """A table with our schema that does not mention logbus."""
     bench.start(12).begin().create()
     ours = table(bench)
     catalog = open_catalog(bench.world.ledger.pipeline("p"), bench.world.ledger.engine)

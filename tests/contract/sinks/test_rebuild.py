@@ -1,4 +1,4 @@
-"""A ledger that was lost is made again from the table alone, and the pipeline goes on as if nothing had been."""
+"""A lost ledger is rebuilt from the table alone, and the pipeline continues as if nothing had happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every sink promises, over each of them: PostgreSQL partitioned and of the user's own, Iceberg, Parquet."""
+"""What every sink promises, run on each of them: PostgreSQL with a partitioned and a user-owned table, Iceberg, Parquet."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_the_audit_finds_a_dead_letter_that_was_changed_by_hand(bench: Bench) ->
 
 
 def test_a_window_of_which_a_filter_leaves_records_out_is_witnessed_too(bench: Bench) -> None:
-    """Two rows of one count, and neither the offsets nor the count tell which was chosen."""
+    """Two rows of equal count: neither the offsets nor the count show which records were chosen."""
     bench.register(filter={"line": ["line 0/0", "line 1/1"]})
     bench.start(10).load()
     assert audit(bench).ok
@@ -317,7 +317,7 @@ def test_a_column_that_the_parser_has_got_since_is_added_and_older_rows_have_non
     bench.register_parse("json", {"columns": {"line": "text"}})
     bench.start(10).load(value=b'{"line": "a", "status": 200}')
     bench.register_parse("json", {"columns": {"line": "text", "status": "integer"}})
-    if bench.kind == "own":  # never altered by us
+    if bench.kind == "own":  # never altered by logbus
         with pytest.raises(UserError, match=r'it is yours, so add them: alter table public.t add column "status" integer'):
             bench.start(11).load(value=b'{"line": "b", "status": 404}')
         bench.reader.change("alter table t add column status integer")

@@ -1,4 +1,4 @@
-"""Sinks whose rows are files: the table's commit and the ledger's are two, and whatever dies between them loses and doubles nothing."""
+"""Sinks whose rows are files: table and ledger commit separately, and a crash in between loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("bench", ["iceberg", "parquet"], indirect=T
 
 
 class Killed(BaseException):
-    """Nothing is cleaned up on it, as on kill -9."""
+    """No cleanup code catches it, as with kill -9."""
 
 
 def die_after_publishing(monkeypatch: pytest.MonkeyPatch, sink: FileSink) -> None:
@@ -133,7 +133,7 @@ def test_a_database_whose_connection_dies_at_a_commit_is_written_again(bench: Be
 
 
 def test_the_tables_own_fence_refuses_an_attempt_that_lost_the_ledgers(bench: Bench) -> None:
-    """Its connection died, a newer attempt has loaded the window since, and it goes on to publish."""
+    """Its connection died, a newer attempt has since loaded the window, and it goes on to publish."""
     slow = bench.start(10).begin().create().run_task(1)
     entry = entry_of(slow.seal(), NOW)
     bench.start(10).load()
@@ -185,7 +185,7 @@ def test_an_entry_of_the_same_number_from_before_a_restore_is_not_taken_for_the_
 def test_files_that_a_restored_ledger_knows_nothing_of_are_not_called_exact(bench: Bench) -> None:
     bench.start(10).load()
     bench.start(10).load()
-    with bench.world.ledger.engine.begin() as connection:  # of the first load, its checksums as well
+    with bench.world.ledger.engine.begin() as connection:  # of the first load, including its checksums
         other = "jsonb_set(values_hash, '{files}', jsonb_build_object('w1_a1', '1'))"
         connection.execute(text(f"update logbus.window set values_hash = {other}"))
     restore_the_ledger_to_the_first_load(bench)
@@ -195,7 +195,7 @@ def test_files_that_a_restored_ledger_knows_nothing_of_are_not_called_exact(benc
 def test_other_records_do_not_replace_those_of_a_load_that_only_the_table_knows(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver died between the commits and its dead letters with it, so the ledger goes without it."""
+    """Its driver died between the commits, and its dead letters with it, so the ledger does not take the load over."""
     crash_between_the_commits(bench, monkeypatch, bench.start(10, bad=[1]).begin().create().run_task(1))
     with pytest.raises(OtherRecords, match="attempt 1 loaded"):
         bench.start(10).load()
@@ -209,7 +209,7 @@ def test_a_file_that_is_gone_or_was_changed_is_named_by_the_audit(bench: Bench) 
     bench.start(11).load()
     (changed, removed) = (Path(file.path) for file in files_of(bench))
     content = bytearray(changed.read_bytes())
-    content[-9] ^= 1  # in the footer's length: no reader of columns would get so far
+    content[-9] ^= 1  # in the footer's length: no column reader would get that far
     changed.write_bytes(content)
     removed.unlink()
     assert f"{changed.name} does not hold what was loaded" in " ".join(bench.sink.compare_values(window(bench, 10)).problems)

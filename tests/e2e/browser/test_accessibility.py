@@ -1,7 +1,7 @@
-"""Whether everybody can use the pages, as far as a program can judge it: axe-core over each of them, in both themes and both widths.
+"""Whether everybody can use the pages, as far as a program can judge: axe-core over each of them, in both themes and both widths.
 
-A page is opened once in each width, by which it chooses what it shows, and changes its theme where it stands. Axe sees contrasts, names,
-roles and structure. What it cannot see is tested beside it: the keyboard, the order of the focus.
+A page is opened once per width, which decides what it shows, and switches its theme while open. Axe checks contrasts, names,
+roles and structure. What it cannot check is tested separately: the keyboard, the order of the focus.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPEN_ALL = "() => document.querySelectorAll('.opener').forEach(one => one.click(
 
 
 def violations(page: Page) -> list[str]:
-    """What axe finds on the page as it stands, in one theme after the other. Colours that pulse have no contrast to measure."""
+    """What axe finds on the page as it is, in each theme. Pulsing colours have no contrast that could be measured."""
     found = []
     for theme in THEMES:
         page.emulate_media(reduced_motion="reduce", color_scheme=theme)

@@ -1,8 +1,8 @@
-"""A dozen figures of the pages against what ledger, warehouse, broker and disk hold, read past the pages (platform_facts.py).
+"""A dozen figures of the pages against what ledger, warehouse, broker and disk hold, read without the pages (platform_facts.py).
 
-Those are the figures by which somebody decides: how many hours wait, since when, what is lost, does an hour add up, how far behind is
-a group. How a page words them and where it puts them is its own matter: a figure is found by its place and compared as a number, so a
-page may be laid out anew without this being written again. The oracle (expected_hours.py) shares no code with the pages.
+These are the figures on which operators decide: how many hours wait, since when, what is lost, whether an hour adds up, how far
+a group lags. Wording and placement are the pages' own matter: a figure is found by its place and compared as a number, so a page
+can be redesigned without rewriting this test. The oracle (expected_hours.py) shares no code with the pages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)
 Open = Callable[..., Page]
 DAY = timedelta(hours=24)
 SECOND = timedelta(seconds=1)
-SHARED_SECONDS = timedelta(seconds=60)  # what the server knows may be a minute old: everybody who looks shares it
+SHARED_SECONDS = timedelta(seconds=60)  # the server's data may be a minute old: all viewers share it
 UNKNOWN = "\u2013"
 EVENTFUL = (
     *(("access_log", 5), ("access_log", 1), ("payments", 3), ("app_events", 4), ("clickstream", 21)),
@@ -43,20 +43,20 @@ def texts(page: Page, place: str, attribute: str | None = None) -> list[str]:
 
 
 def formatted(page: Page, function: str, values: list[Any]) -> list[str]:
-    """As the pages' own format.js writes them, which has tests of its own."""
+    """As formatted by the pages' own format.js, which has its own tests."""
     call = f"async values => {{ const format = await import('../static/format.js'); return values.map(format.{function}); }}"
     found: list[str] = page.evaluate(call, values)
     return found
 
 
 def number(text: str, what: str = "") -> int:
-    """The number before `what` in a text, 0 where it does not say it."""
+    """The number before `what` in a text, 0 if there is none."""
     match = re.search(rf"([\d,]+){what}", text)
     return int(match[1].replace(",", "")) if match else 0
 
 
 def instants(before: datetime) -> list[datetime]:
-    """Each second of which the page may speak, if it was asked for after `before` and shows its answer now."""
+    """Each second that the page may refer to, if it was requested after `before` and shows its answer now."""
     first = before - SHARED_SECONDS
     return [first + count * SECOND for count in range(int((datetime.now(UTC) - first) / SECOND) + 2)]
 
@@ -78,7 +78,7 @@ def as_labelled(name: str, hour: Hour) -> tuple[str, str, int, int, int]:
 
 
 def labelled(text: str) -> tuple[str, str, int, int, int]:
-    """Of a cell's name for screen readers: pipeline, state, records, dead letters, lost."""
+    """From a cell's name for screen readers: pipeline, state, records, dead letters, lost."""
     name, _, state, *rest = text.split(", ")
     counts = ", ".join(rest)
     records = number(counts, " records?(?! lost)")
@@ -182,7 +182,7 @@ def row_of(facts: Facts, window: Row, one: Row) -> list[str]:
     """Partition, offsets, records, loaded, dead letters, lost."""
     part, is_loaded = one["partition"], window["loaded_attempt"] is not None
     letters = [row for row in facts.of_window("dead_letter", window, "offset") if row["partition"] == part]
-    # A row that was taken out of the table behind the ledger's back had been loaded all the same.
+    # A row deleted from the table without the ledger's knowledge had still been loaded.
     spoilt = window["pipeline"] == orders.NAME and window["audit_problems"] and part == 0
     gone = expected_hours.gone(facts, window).get(part, 0)
     loaded = f"{facts.rows[window['id'], part] + bool(spoilt):,}" if is_loaded else UNKNOWN
@@ -237,7 +237,7 @@ def test_the_plan_of_a_replay_counts_what_log_and_table_hold(
     expect(page.locator("dialog .plan")).to_be_visible()
     window, topic = window_of(facts, platform, name, hours_ago), facts.topics[name]
     ranges = facts.of_window("window_range", window, "partition")
-    is_cut = any(one["start_offset"] < topic[one["partition"]].start for one in ranges)  # then nothing of it is read again
+    is_cut = any(one["start_offset"] < topic[one["partition"]].start for one in ranges)  # then none of it is read again
     records = 0 if is_cut else sum(one["end_offset"] - one["start_offset"] for one in ranges)
     rows = 0 if is_cut else sum(count for (number, _), count in facts.rows.items() if number == window["id"])
     assert [number(one) for one in texts(page, "dialog .plan dt")] == [1, records, rows, int(is_cut)]
@@ -267,7 +267,7 @@ def test_records_and_sizes_of_topics_and_the_lag_of_groups_are_what_the_broker_s
     lags = dict(zip(*(texts(page, f"{GROUPS} tr.one td:nth-child({place})") for place in (1, 4)), strict=True))
     expected = {name: lag_of(facts, group) for name, group in facts.groups.items()}
     assert lags == {name: "no offsets" if lag is None else f"{lag:,}" for name, lag in expected.items()}
-    assert {expected["notebook"], sum(one.end for one in parts["crashes"])} == {None, 0}  # both kinds of nothing are on the page
+    assert {expected["notebook"], sum(one.end for one in parts["crashes"])} == {None, 0}  # both kinds of zero are on the page
 
 
 def test_with_the_broker_down_no_topic_and_no_group_is_not_nought(open_page: Open) -> None:

@@ -1,4 +1,4 @@
-"""What somebody does who sees the page Ingestion for the first time, or is on call: find the data, see what is wrong, find what to type."""
+"""For a person who sees the page Ingestion for the first time, or is on call: find the data, what is wrong, and what to type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INGESTION = "logbus/ui/ingestion?hours=24"
 
 
 def answered_with(page: Page, change: Callable[[dict[str, Any]], None]) -> None:
-    """The page gets the server's answer as it is after `change`."""
+    """The page gets the server's answer as modified by `change`."""
 
     def changed(route: Route) -> None:
         answer = route.fetch().json()
@@ -60,13 +60,13 @@ def test_what_waits_is_one_click_from_what_loads_it(open_page: Open) -> None:
     listed = page.locator(".todo li", has_text="payments")
     expect(listed.locator("code")).to_have_text("logbus load --pipeline payments --only-missing")
     expect(listed.get_by_role("link", name="payments")).to_have_attribute("href", re.compile(r"/dags/payments$"))
-    expect(page.locator(".todo li", has_text=orders.NAME)).to_have_count(0)  # nobody knows how far that one is behind
+    expect(page.locator(".todo li", has_text=orders.NAME)).to_have_count(0)  # its lag is unknown
     listed.get_by_role("button", name=re.compile("^Copy")).click()
     expect(listed.get_by_role("button")).to_have_text(re.compile("Copied|Selected"))
 
 
 def test_where_nobody_knows_how_far_behind_it_says_why(open_page: Open) -> None:
-    """One pipeline is there, and a stamp of its records hides where its hours end."""
+    """There is only one pipeline, and a timestamp among its records hides where its hours end."""
     page = open_page("admin", "about:blank")
 
     def only_orders(answer: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def test_an_hour_that_has_just_closed_is_no_alarm_and_one_that_closed_long_ago_i
     search = page.locator(".row", has_text="search").locator(".figure b").first
     expect(search).to_have_text("1 hour")
     expect(search).not_to_have_class("bad")
-    paused.append("search")  # nobody will load it
+    paused.append("search")  # no run will load it
     page.reload()
     expect(page.locator(".todo li")).to_contain_text("its Dag search is paused: switch it on")
     paused.clear()

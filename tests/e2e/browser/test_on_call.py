@@ -1,6 +1,6 @@
-"""What somebody on call asks of the page Ingestion, in the roles and names that a screen reader has, too, with two clicks at the most.
+"""What a person on call asks of the page Ingestion, using the roles and names that a screen reader has, with two clicks at most.
 
-Questions are rows of a table: what is clicked on the way, and what the answer is called then.
+Questions are rows of a table: what is clicked on the way, and what the answer is then called.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.timeout(600)
 Open = Callable[..., Page]
 Find = Callable[[Page], Locator]
 CLICKS_MAX = 2
-IS_HIDDEN = "one => one.closest('[aria-hidden=true]') !== null"  # text is found there, too; roles are not
+IS_HIDDEN = "one => one.closest('[aria-hidden=true]') !== null"  # text is found there too; roles are not
 ANSWER_MS = 20_000
 
 
 def cell(name: str) -> Find:
-    """An hour by the beginning and the end of its name: its pipeline, and what became of it."""
+    """An hour, by the start and the end of its accessible name: its pipeline, and its state."""
     pipeline, _, state = name.partition(" ")
     return lambda page: page.get_by_role("gridcell", name=re.compile(rf"^{pipeline}, .*{state}")).first
 
@@ -51,7 +51,7 @@ class Question:
     clicks: tuple[Find, ...] = ()
 
 
-CLOSED = cell("clickstream Closed")  # nothing has frozen it yet
+CLOSED = cell("clickstream Closed")  # not frozen yet
 
 QUESTIONS = (
     Question("is every hour in?", named("heading", r"^\d+ hours not in yet$")),
@@ -111,7 +111,7 @@ def test_twelve_questions_at_least_are_asked_and_none_takes_more_than_two_clicks
 def test_the_page_of_a_pipeline_leads_to_its_hours_and_its_dead_letters(open_page: Open) -> None:
     page = open_page("admin", "logbus/ui/pipeline?pipeline=access_log")
     expect(page.get_by_role("heading", name="access_log", level=1)).to_be_visible()
-    expect(page.locator(".trend svg")).to_have_count(3)  # nothing of it is late
+    expect(page.locator(".trend svg")).to_have_count(3)  # none of its records is late
     kinds = page.get_by_role("row", name=re.compile("^NotCombinedLogLine"))
     kinds.get_by_role("link").click()
     expect(page.locator("#dead-letters")).to_be_visible()
@@ -148,7 +148,7 @@ def test_records_are_looked_at_from_their_end_from_a_time_and_from_an_offset(ope
     page.get_by_label("From which offset on").press("Tab")
     expect(records.first).to_contain_text("partition 1, offset 7")
     expect(page.locator(".copyable code")).to_have_text("logbus consume app_events -p 1 -o 7 -c 20")
-    records.first.locator("summary").first.click()  # JSON folds
+    records.first.locator("summary").first.click()  # JSON values are collapsible
     expect(records.first.locator(".leaf").first).to_be_hidden()
     page.get_by_label("Where to begin").select_option("From a time (UTC)")
     page.get_by_label("From when on, in UTC").fill("2001-01-01T00:00:00")

@@ -1,5 +1,5 @@
-"""The pages as people use them: in Airflow's own, which lies below a path, as real users, at two widths and in both themes, by mouse
-and by keyboard."""
+"""The pages as people use them: inside Airflow's own, served below a path, as real users, at two widths and in both themes, by
+mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.seeded_platform import PARTITIONS, SCRIPT, SeededPlatform
 pytestmark = pytest.mark.timeout(600)
 
 Open = Callable[..., Page]
-ALONE = "logbus/ui"  # the page itself, which costs less than with Airflow's around it
+ALONE = "logbus/ui"  # the page itself, which is cheaper than with Airflow's around it
 IN_AIRFLOW = "plugin/logbus-ingestion"
 SEEDED = [
     ("clickstream", 21, "lost"),
@@ -45,7 +45,7 @@ NAMELESS = """() => [...document.querySelectorAll('a[href], button, input, selec
 
 
 def light_of(frame: FrameLocator | Page) -> float:
-    """How light the page's ground is, 0 to 1."""
+    """How light the page's background is, 0 to 1."""
     colour = frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 765
 
@@ -105,7 +105,7 @@ def test_every_state_of_an_hour_is_on_the_map_and_in_the_legend(
     expect(frame.locator(".cell").first).to_be_visible()
     found = frame.locator(".cell").evaluate_all(CELL_STATES)
     assert {f"{name} {instant_text(platform.start(hours))}": state for name, hours, state in SEEDED}.items() <= found.items()
-    at_work = {before, Interval.hour(datetime.now(UTC))}  # two, where the hour turned meanwhile
+    at_work = {before, Interval.hour(datetime.now(UTC))}  # two, if the hour turned in the meantime
     assert "open" in {found.get(f"search {instant_text(hour.start)}") for hour in at_work}
     shown = list(found.values())
     states = ["open", *(state for _, _, state in SEEDED)]
@@ -224,7 +224,7 @@ def test_a_row_offers_to_load_its_hours_or_to_switch_its_dag_on(
         selected = page.locator('.cell[aria-selected="true"]')
         expect(cell(page, platform, "payments", 3)).to_have_attribute("aria-selected", "true")
         names = [str(one.get_attribute("aria-label")) for one in selected.all()]
-        assert len(names) >= 3  # more where the hour has turned since they were made
+        assert len(names) >= 3  # more if the hour has turned since they were made
         assert all(re.match("payments, .*(Failed|Closed)", name) for name in names)
         page.keyboard.press("Escape")
         expect(page.locator('.cell[aria-selected="true"]')).to_have_count(0)
@@ -478,4 +478,4 @@ def test_a_total_that_nobody_knows_is_not_shown_as_nothing(open_page: Open) -> N
     page.route("**/logbus/api/topics*", without_rates)
     page.goto(f"{ALONE}/topics")
     expect(page.get_by_text("– coming in")).to_be_visible()
-    page.unroute_all(behavior="wait")  # the page asks again by itself: an answer on its way must not outlive it
+    page.unroute_all(behavior="wait")  # the page polls: an answer in flight must not outlive it

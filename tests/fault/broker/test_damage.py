@@ -1,4 +1,4 @@
-"""Segments that are damaged under a running broker: a client is told or cut off, never given a wrong frame; the others are served."""
+"""Segments damaged under a running broker: a client gets an error or is cut off, never a wrong frame; the others are served."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_segment_that_shrank_under_a_fetch_ends_the_connection_and_never_a_fra
 def test_a_flipped_byte_in_a_sealed_segment_is_found_by_the_clients_checksum(ours: LogbusBroker) -> None:
     segment = min((ours.data / "damaged-0").glob("*.log"))
     content = bytearray(segment.read_bytes())
-    content[700] ^= 0x10  # within the first batch's records
+    content[700] ^= 0x10  # inside the first batch's records
     segment.write_bytes(content)
     consumer = KafkaConsumer(bootstrap_servers=ours.bootstrap, group_id=None, check_crcs=True, consumer_timeout_ms=20_000)
     try:

@@ -1,9 +1,9 @@
-"""Every call of the file system fails once, at each place where it is called while clients work: full disk, broken disk, no more
-descriptors. The same process serves on, and all works again once the fault is gone, without a restart but for a partition whose
-flush failed: that one is offline, /health says so, and a restart brings back all that had been visible.
+"""Every file system call fails once, at each place where it is made while clients work: full disk, broken disk, no more
+descriptors. The same process keeps serving, and all works again once the fault is gone, without a restart, except for a partition
+whose flush failed: that one is offline, /health reports it, and a restart brings back everything that had been visible.
 
-Which places there are is learnt from a run without faults, so a new call of the file system is tested by being there. The broker is
-`tests.support.saboteur`: the real process over a file system that fails on order.
+The places are learnt from a run without faults, so a new file system call is tested automatically. The broker is
+`tests.support.saboteur`: the real process over a file system that fails on demand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.topics import create_topic, read_topic
 from tests.support.workload import BUSY, KEYED, PLAIN, Workload
 
 ERRORS = ("ENOSPC", "EIO", "EMFILE")
-# What brings a file or a directory to the disk; where that fails a partition cannot go on.
+# The calls that put a file or a directory on the disk; if one fails, its partition cannot continue.
 FLUSHES = {"sync_data", "sync_directory", "flush_in_kernel"}
 REFUSED_FOR_A_WHILE = {
     "ENOSPC": ("write_some", "write_bytes", "make_directory"),
@@ -33,9 +33,9 @@ REFUSED_FOR_A_WHILE = {
 }
 LEARNT_ROUNDS = 25
 ROUNDS_MAX = 60
-SAMPLE = 16  # cases of the default run; a case takes about half a second, a flush that fails a restart. `make soak` plays all
+SAMPLE = 16  # cases of the default run; a case takes about half a second, a failed flush a restart. `make soak` runs all
 
-Case = tuple[str, str, str, str, int]  # call, kind of file, error, when, calls that are let through first
+Case = tuple[str, str, str, str, int]  # call, kind of file, error, when, calls that succeed first
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +47,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture(scope="module")
 def cases(scene: Scene) -> list[Case]:
-    """Every place, error and moment, in an order that is the same in every run."""
+    """Every place, error and moment, in the same order in every run."""
     with scene as (broker, workload, _):
-        broker.counts()  # what the start has called
+        broker.counts()  # discards the calls made by the start
         for _ in range(LEARNT_ROUNDS):
             workload.round()
         assert not workload.errors, workload.errors
-        places = {place: count for place, count in broker.counts().items() if count > 1}  # one call may not come again
+        places = {place: count for place, count in broker.counts().items() if count > 1}  # one call may not recur
     chance = random.Random(2011)
     cases = [
         (call, where, error, when, chance.randrange(min(count // 4, 5) + 1))
@@ -77,7 +77,7 @@ def test_every_refusal_everywhere_costs_single_requests(scene: Scene, cases: lis
 
 
 def refuse_all(scene: Scene, cases: list[Case]) -> None:
-    """All of them, and then say which were not survived."""
+    """Run all of them, then report which were not survived."""
     failed = {}
     for case in cases:
         try:
@@ -119,7 +119,7 @@ def test_a_write_that_can_neither_be_made_nor_taken_back_takes_its_partition_off
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_disk_that_refuses_everything_for_a_while_is_forgiven(scene: Scene, error: str) -> None:
-    """Nothing can be written for ten rounds, then it can: what was read meanwhile was right, and all goes on."""
+    """Nothing can be written for ten rounds, then it can again: what was read in between was right, and everything works on."""
     with scene as (broker, workload, bystanders):
         pid, committed = broker.pid, workload.committed
         for call in REFUSED_FOR_A_WHILE[error]:
@@ -128,7 +128,7 @@ def test_a_disk_that_refuses_everything_for_a_while_is_forgiven(scene: Scene, er
             workload.round()
         assert workload.errors, "the disk was full"
         assert wait_until(lambda: health(broker)[0] == 503, deadline_seconds=SECONDS_MAX), "checkpoints fail, and nobody says so"
-        if error != "EMFILE":  # then what is open is written to, and what is not can not even be read
+        if error != "EMFILE":  # with EMFILE, open files still take writes, and others cannot even be read
             workload.check()
             assert workload.committed == committed
         broker.forget()
@@ -145,7 +145,7 @@ def test_compaction_goes_on_after_a_refusal(scene: Scene) -> None:
 
 
 def test_stock_clients_live_through_refusals(tmp_path: Path) -> None:
-    """An idempotent producer that retries as an application's would: each of its records is there once and in order."""
+    """An idempotent producer that retries as an application's would: each of its records is stored once and in order."""
     chance = random.Random(2011)
     calls = [("write_some", "sent/*"), ("open", "sent/*"), ("write_bytes", "*"), ("replace_bytes", "*"), ("read_at", "*")]
     settings = {**BUSY, "log.segment.bytes": "200000", "logbus.acks.all.waits.for.flush": "false"}

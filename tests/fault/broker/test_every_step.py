@@ -1,8 +1,8 @@
-"""An exception that nobody expects, once in each step of a turn of the loop, while clients work: the same process is up and right
-afterwards, and at most one connection or one partition has paid for it.
+"""An unexpected exception, once in each step of a turn of the loop, while clients work: afterwards the same process is up and
+correct, and it has cost at most one connection or one partition.
 
-The broker is `tests.support.saboteur`: the real process with a wrapper around each of the steps below. A step that was renamed is a
-failure, so this list stays true. One server serves all cases; where one ends it, the next case starts another.
+The broker is `tests.support.saboteur`: the real process with a wrapper around each of the steps below. A renamed step fails the
+test, so this list stays accurate. One server serves all cases; if one ends it, the next case starts another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.scene import SECONDS_MAX, Scene, health
 from tests.support.workload import BUSY, PARTITIONS, PLAIN, TOPICS, Refused, Workload
 
 STEPS = (
-    # the turn as a whole, and what it hands out
+    # the turn as a whole, and what it dispatches
     "broker.engine:Engine.drain_helpers",
     "broker.engine:Engine.end_turn",
     "broker.engine:Engine.answer_staged",
@@ -50,7 +50,7 @@ STEPS = (
     "broker.storage.kernel_sync:KernelSync.collect",
     "broker.storage.kernel_sync:KernelSync._tell",
     "broker.network.wakeup:Wakeup.drain",
-    # what is done beside the traffic
+    # work outside the traffic
     "broker.partitions.cleaner:LogCleaner.work",
     "broker.partitions.cleaner:LogCleaner._slice_ended",
     "broker.partitions.cleaner:run_slice",
@@ -90,7 +90,7 @@ STEPS = (
     "broker.network.http:respond",
     "broker.node:health",
 )
-# Between the write of a log and what is remembered of it: nobody knows any more what the file holds, so the partition goes offline.
+# Between a write to the log and its bookkeeping: it is unknown what the file holds, so the partition goes offline.
 BOOKKEEPING = (
     "broker.storage.segment_index:SegmentIndex.observe",
     "broker.storage.segment:Segment.append",
@@ -108,7 +108,7 @@ def is_there(step: str) -> bool:
 
 
 def sample(step: str) -> tuple[str, str]:
-    """The error and the moment that the default run takes for a step."""
+    """The error and the moment that the default run uses for a step."""
     chance = random.Random(step)
     return chance.choice(ERRORS), chance.choice((BEFORE, AFTER))
 
@@ -149,7 +149,7 @@ def test_an_exception_in_any_step_costs_one_connection_or_partition_at_the_most(
 
 
 def happens(broker: SabotagedBroker, workload: Workload) -> bool:
-    """Work, on a new connection each time, until the ordered failure has happened."""
+    """Work, on a new connection each time, until the injected failure has happened."""
 
     def has_happened() -> bool:
         workload.disconnect()
@@ -171,7 +171,7 @@ def happens(broker: SabotagedBroker, workload: Workload) -> bool:
 def test_an_exception_between_a_write_and_its_bookkeeping_takes_one_partition_offline(
     tmp_path: Path, step: str, error: str
 ) -> None:
-    """Nothing is compacted meanwhile, so that it is this write."""
+    """Nothing is compacted in the meantime, so the failing write must be this one."""
     quiet = {**BUSY, "log.cleaner.enable": "false"}
     when = BEFORE if step.endswith("observe") else AFTER
     with SabotagedBroker(tmp_path / "broker", settings=quiet, steps=[step]) as broker, Workload(broker.bootstrap) as workload:
@@ -201,7 +201,7 @@ def test_an_exception_between_a_write_and_its_bookkeeping_takes_one_partition_of
 
 
 def is_refused(action: Callable[[], object]) -> bool:
-    """Whether the partition says that its storage has failed."""
+    """Whether the partition reports that its storage has failed."""
     try:
         action()
     except Refused as refused:

@@ -1,8 +1,8 @@
-"""Legal but extreme fields in every version of every API, members of one group that speak different versions, and batches whose own
-numbers are extreme, against one running broker: it may refuse, or close that one connection; it serves everybody else on.
+"""Legal but extreme fields in every version of every API, members of one group that use different versions, and batches whose own
+numbers are extreme, against one running broker: it may refuse, or close that one connection; it keeps serving all others.
 
 Nothing here is malformed, so nothing here may be a defect, and no traceback may be in the log. At the end the same process is
-healthy, and it starts again from what all this has left on the disk.
+healthy, and it starts again from whatever all this has left on the disk.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tests.support.topics import create_topic
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 from tests.support.workload import BUSY, Workload
 
-INITIAL_DELAY_MS = 1_500  # in which the members of a hundred groups come together
-ANSWER_SECONDS = 0.05  # a request may rightly wait for long; it is given this, and then left alone
+INITIAL_DELAY_MS = 1_500  # in which the members of a hundred groups join
+ANSWER_SECONDS = 0.05  # a request may rightly wait for long; it gets this much, and is then abandoned
 MEMBER_ID_REQUIRED = 79
 
 
@@ -63,8 +63,8 @@ def topic_id(ours: SabotagedBroker) -> bytes:
 
 @pytest.fixture
 def bystander(ours: SabotagedBroker) -> Iterator[RawClient]:
-    """Connected before it all begins, and answered after it. What a test did left no defect behind."""
-    if not is_reachable(ours):  # another test has ended it, and says so
+    """Connected before it all begins, and answered after it. Also checks that the test left no defect."""
+    if not is_reachable(ours):  # another test has ended it, and reports that
         ours.stop()
         ours.start()
     pid, log_bytes = ours.pid, ours.log_bytes
@@ -102,7 +102,7 @@ def test_extreme_fields_end_at_most_their_own_connection(
 
 
 def ask(broker: SabotagedBroker, api_key: int, version: int, body: bytes, *, client_id: str | None = "tests") -> str:
-    """ "answered", in the version that was asked for as another implementation reads it; "closed"; or "waits" for something."""
+    """Returns "answered", if another implementation reads it in that version; "closed"; or "waits" for something."""
     with socket.create_connection(("127.0.0.1", broker.port), SECONDS_MAX) as connection:
         frame = header(api_key, version, 7, client_id) + body
         connection.sendall(struct.pack(">i", len(frame)) + frame)
@@ -118,7 +118,7 @@ def ask(broker: SabotagedBroker, api_key: int, version: int, body: bytes, *, cli
 
 
 def receive(connection: socket.socket) -> bytes | None:
-    """The next frame, or None where the connection ends."""
+    """The next frame, or None if the connection ends."""
     with connection.makefile("rb") as incoming:
         try:
             head = incoming.read(4)
@@ -162,13 +162,13 @@ EXTREMES: dict[str, dict[str, Any]] = {
 
 
 class Member:
-    """One member of one group, which speaks JoinGroup in one version and SyncGroup in the like."""
+    """One member of one group, which uses one version of JoinGroup and the matching one of SyncGroup."""
 
     def __init__(self, broker: SabotagedBroker, group: str, number: int, version: int, extreme: dict[str, Any]) -> None:
         self.version = version
         self.sync_version = min(version, APIS[ApiKey.SYNC_GROUP].last)
         self._extreme = {name: f"{value}{number}" if name == "group_instance_id" else value for name, value in extreme.items()}
-        if self.version < APIS[ApiKey.JOIN_GROUP].flexible_from:  # as long as its encoding has room for
+        if self.version < APIS[ApiKey.JOIN_GROUP].flexible_from:  # as long as its encoding allows
             self._extreme = {name: value[-LONGEST:] if isinstance(value, str) else value for name, value in self._extreme.items()}
         self._group = self._extreme.get("group_id", "")[: LONGEST - 100] + group
         self._client_id = self._extreme.get("client_id", "tests")
@@ -205,7 +205,7 @@ class Member:
             self.is_gone = True
 
     def receive(self, api_key: ApiKey, version: int) -> Any:
-        """The answer, read by two implementations; None where the connection ended instead."""
+        """The answer, read by two implementations; None if the connection ended instead."""
         frame = None if self.is_gone else receive(self._connection)
         if frame is None:
             self.is_gone = True
@@ -215,7 +215,7 @@ class Member:
         return response_class(api_key).decode(raw, version=version)
 
     def begin(self) -> None:
-        """Join; where an id is given first, join again with it."""
+        """Join; if the broker first assigns a member id, join again with it."""
         self.send_join()
         if self.version >= 4 and not self._has_instance:
             answer = self.receive(ApiKey.JOIN_GROUP, self.version)
@@ -250,7 +250,7 @@ class Member:
 
 @pytest.mark.parametrize("extreme", EXTREMES)
 def test_members_of_all_pairs_of_versions(ours: SabotagedBroker, bystander: RawClient, extreme: str) -> None:
-    """The first generation of each group is complete by time, the second by everybody's having joined again."""
+    """The first generation of each group completes by timeout, the second once every member has joined again."""
     versions = range(APIS[ApiKey.JOIN_GROUP].first, APIS[ApiKey.JOIN_GROUP].last + 1)
     pairs = [
         [
@@ -265,7 +265,7 @@ def test_members_of_all_pairs_of_versions(ours: SabotagedBroker, bystander: RawC
         member.begin()
     outcomes.update(take_turns(members, bystander))
     for pair in pairs:
-        for member in sorted(pair, key=lambda member: member.leader != member.member_id):  # a leader who comes back begins anew
+        for member in sorted(pair, key=lambda member: member.leader != member.member_id):  # a leader that rejoins starts anew
             if not member.is_gone:
                 member.send_join()
     outcomes.update(take_turns(members, bystander))
@@ -277,7 +277,7 @@ def test_members_of_all_pairs_of_versions(ours: SabotagedBroker, bystander: RawC
 
 
 def take_turns(members: Sequence[Member], bystander: RawClient) -> Iterator[str]:
-    """The answers to everybody's join, then everybody's sync, the leaders' last, and their answers."""
+    """The answers to all joins, then all syncs, the leaders' last, and their answers."""
     waiting = [member for member in members if not member.is_gone]
     for member in waiting:
         yield member.joined()
@@ -308,7 +308,7 @@ HEADER_EXTREMES = {
 
 
 def test_batches_whose_numbers_are_extreme(ours: SabotagedBroker, bystander: RawClient) -> None:
-    """Whatever is accepted is compacted, searched and read; timestamps more than 64 bits apart among it."""
+    """Whatever is accepted is compacted, searched and read, including timestamps more than 64 bits apart."""
     far = [
         NewRecord(timestamp=stamp, key=b"%d" % number, value=b"v" * 300)
         for number, stamp in enumerate((0, (1 << 62) - 1, -(1 << 62)))
@@ -360,7 +360,7 @@ def list_offsets(timestamp: int) -> bytes:
 
 
 def test_topics_with_extreme_settings(ours: SabotagedBroker, bystander: RawClient) -> None:
-    """Every setting that a topic may have, as small and as large as it is taken: produced to, read, searched, trimmed, compacted."""
+    """Every topic setting, at its smallest and largest accepted value: produced to, read, searched, trimmed, compacted."""
     plain = bytes(build_batch([NewRecord(timestamp=time.time_ns() // 1_000_000, key=b"k", value=b"v" * 300)]))
     made = 0
     for setting, value in itertools.product(
@@ -379,7 +379,7 @@ def test_topics_with_extreme_settings(ours: SabotagedBroker, bystander: RawClien
                 row = produce_answer(client.request(ApiKey.PRODUCE, 9, bytes(produce_body({(name, 0): plain})), flexible=True))[
                     name, 0
                 ]
-                assert row.error_code in (0, 10, 32), (setting, value, row.error_code)  # too large; too old or new
+                assert row.error_code in (0, 10, 32), (setting, value, row.error_code)  # too large; too old or too new
             answer = fetch_answer(
                 client.request(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=name), wait_ms=50)), flexible=True)
             )
@@ -392,7 +392,7 @@ def test_topics_with_extreme_settings(ours: SabotagedBroker, bystander: RawClien
 
 
 def test_it_starts_again_from_all_that(ours: SabotagedBroker) -> None:
-    """In good order, and after a crash."""
+    """After a clean stop, and after a crash."""
     for end in (ours.stop, ours.kill9):
         end()
         ours.start()

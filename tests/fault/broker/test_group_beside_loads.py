@@ -1,6 +1,6 @@
-"""A consumer group with the session timeout that Kafka allows at the least loses no member, whatever large thing others ask for.
+"""A consumer group with the smallest session timeout that Kafka allows loses no member, whatever large requests others make.
 
-The loads are those of `make bench NAME=fairness`, in full size; each meets a broker of its own.
+The loads are those of `make bench NAME=fairness`, in full size; each meets its own broker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEAVY = (
 
 
 def loads() -> Iterator[ParameterSet]:
-    """Those that take ten seconds and more are for `make soak`."""
+    """Loads of ten seconds and more are left to `make soak`."""
     for part in PARTS:
         yield pytest.param(part, id=part.name.replace(" ", "-"), marks=[pytest.mark.long] if part.name in HEAVY else [])
 
@@ -64,7 +64,7 @@ def test_a_group_keeps_its_members_while(part: Part, tmp_path: Path) -> None:
 
 
 def while_polling(act: Callable[[], object], members: list[GroupMember]) -> None:
-    """Act in another thread, and let the members poll until a heartbeat after its end: what goes on behind an answer counts."""
+    """Act in another thread while the members poll until a heartbeat after its end: work that follows an answer counts."""
     failures: list[BaseException] = []
 
     def run() -> None:

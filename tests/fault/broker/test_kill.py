@@ -1,6 +1,6 @@
-"""kill -9 of the broker under a stock idempotent producer: what was acknowledged is there, once, in order.
+"""kill -9 of the broker under a stock idempotent producer: what was acknowledged is stored once, in order.
 
-The producer is never told: it retries through every restart, as an application's would. The seed decides when the broker dies.
+The producer gets no notice: it retries through every restart, as an application's would. The seed decides when the broker dies.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_compressed_batches_survive_kills_as_well(broker: LogbusBroker) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "zeros", "garbage", "flipped"])
 def test_a_torn_tail_is_removed_and_everything_before_it_kept(broker: LogbusBroker, damage: str) -> None:
-    """The last batch as a power cut may leave it. What was stored before it stays, and the broker takes records again."""
+    """The last batch as a power cut may leave it. What was stored before it stays, and the broker accepts records again."""
     create_topic(broker.bootstrap, "torn")
     producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 0})
     for number in range(20):
@@ -60,7 +60,7 @@ def test_a_torn_tail_is_removed_and_everything_before_it_kept(broker: LogbusBrok
 
 
 def _damage(directory: Path, damage: str) -> int:
-    """Spoil the end of the partition's last segment; how many of the 20 records are then still whole."""
+    """Damage the end of the partition's last segment; returns how many of the 20 records are still intact."""
     segment = max(directory.glob("*.log"))
     content = segment.read_bytes()
     if damage in ("zeros", "garbage"):

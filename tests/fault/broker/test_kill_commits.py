@@ -1,4 +1,4 @@
-"""kill -9 of the broker while offsets are being committed: what was acknowledged is found again, and never an older one."""
+"""kill -9 of the broker while offsets are being committed: the last acknowledged offset is found again, never an older one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_acknowledged_commit_survives_and_never_goes_back(tmp_path: Path) -> 
                 for number in range(sent + 1, acknowledged + 1):
                     commit(client, number)
                 sent = acknowledged + chance.randint(1, 5)
-                for number in range(acknowledged + 1, sent + 1):  # their outcome is never learnt
+                for number in range(acknowledged + 1, sent + 1):  # their outcome stays unknown
                     client.send_request(ApiKey.OFFSET_COMMIT, VERSION, commit_body(number), flexible=True)
                 broker.kill9()
             broker.start()

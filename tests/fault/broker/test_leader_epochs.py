@@ -1,4 +1,4 @@
-"""The leader's epoch rises with a start after a crash; consumers that were reading ask where their epoch ended, and read on."""
+"""The leader epoch rises with a start after a crash; consumers that were reading ask where their epoch ended, and read on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def proxy() -> Iterator[RecordingProxy]:
 
 @pytest.fixture
 def broker(proxy: RecordingProxy, tmp_path: Path) -> Iterator[LogbusBroker]:
-    """Known to its clients by the proxy's address, with one record."""
+    """A broker that advertises the proxy's address, with one record."""
     with LogbusBroker(tmp_path, settings={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as broker:
         proxy.target_port = broker.port
         create_topic(f"127.0.0.1:{proxy.port}", TOPIC)
@@ -53,7 +53,7 @@ def spoken(proxy: RecordingProxy) -> set[int]:
 
 
 def claimed(client: str) -> set[int]:
-    """The versions that docs/protocol-support.md says it asks in."""
+    """The versions in which, per docs/protocol-support.md, it asks."""
     return {version for key, version in claims()[client] if key == ApiKey.OFFSET_FOR_LEADER_EPOCH}
 
 

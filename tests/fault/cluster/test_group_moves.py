@@ -1,5 +1,5 @@
-"""A consumer group whose coordinator dies and comes back again and again: what its members were told is committed is committed,
-and each of them goes on from there.
+"""A consumer group whose coordinator keeps dying and coming back: every commit acknowledged to a member is kept,
+and every member continues from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.ordeal import create_replicated
 from tests.support.raw_client import RawClient
 from tests.support.zookeeper import RunningZooKeeper
 
-MOVES = 20  # half of them kill -9, half in good order
+MOVES = 20  # half of them kill -9, half clean stops
 PARTITIONS = 4
 GROUP = "movers"
 TOPIC = "moved"
@@ -28,7 +28,7 @@ OFFSET_FETCH_VERSION = 9
 
 
 class Member:
-    """One consumer in a thread of its own, which commits what it has read and notes what it was told."""
+    """One consumer in a separate thread, which commits what it has read and records the acknowledgements."""
 
     def __init__(self, bootstrap: str, acknowledged: dict[int, int], lock: threading.Lock) -> None:
         self._consumer = Consumer(
@@ -36,7 +36,7 @@ class Member:
                 "bootstrap.servers": bootstrap,
                 "group.id": GROUP,
                 "enable.auto.commit": False,
-                "auto.offset.reset": "error",  # nobody begins anew: whoever is told nothing was committed fails
+                "auto.offset.reset": "error",  # no member starts over: one that finds no committed offset fails
                 "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 500,
                 "partition.assignment.strategy": "range",
@@ -72,7 +72,7 @@ class Member:
             self._commit(message.partition(), message.offset() + 1)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """What the group has committed must be at least what one of us was told before the partition came here."""
+        """The group's committed offset must be at least what any member had acknowledged before the partition came here."""
         with self._lock:
             known = dict(self._acknowledged)
         for place in self._patiently(partitions):
@@ -84,14 +84,14 @@ class Member:
         while True:
             try:
                 return self._consumer.committed(partitions, timeout=10)
-            except KafkaException:  # the coordinator has moved, or has yet to load
+            except KafkaException:  # the coordinator has moved, or has not loaded yet
                 continue
 
     def _commit(self, partition: int, offset: int) -> None:
         self.tried[partition] = max(self.tried.get(partition, 0), offset)
         try:
             self._consumer.commit(offsets=[TopicPartition(TOPIC, partition, offset)], asynchronous=False)
-        except KafkaException:  # it may have been committed all the same
+        except KafkaException:  # it may still have been committed
             return
         self.commits += 1
         with self._lock:
@@ -104,7 +104,7 @@ def test_what_a_group_has_committed_is_there_at_each_of_its_coordinators(zookeep
         create_replicated(cluster, TOPIC, PARTITIONS)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
         acknowledged: dict[int, int] = {}
-        commit(cluster, dict.fromkeys(range(PARTITIONS), 0))  # so nobody is ever told that nothing is committed
+        commit(cluster, dict.fromkeys(range(PARTITIONS), 0))  # so no member ever finds nothing committed
         acknowledged.update(dict.fromkeys(range(PARTITIONS), 0))
         place = partition_of_group(GROUP, len(cluster.assignment(OFFSETS_TOPIC)))
         cluster.wait_until_healed(TOPIC, OFFSETS_TOPIC)
@@ -154,7 +154,7 @@ def test_what_a_group_has_committed_is_there_at_each_of_its_coordinators(zookeep
 
 @pytest.mark.long
 def test_a_coordinator_that_was_stopped_does_not_answer_from_memory(zookeeper: RunningZooKeeper, tmp_path: Path) -> None:
-    """The question lies in its socket when it goes on, and a minute would be long enough to believe in itself."""
+    """The request is already in its socket when it resumes, and one minute is long enough to trust its leadership."""
     with RunningCluster(tmp_path, zookeeper, chroot="/stopped", settings={"logbus.leader.confirm.ms": "60000"}) as cluster:
         create_replicated(cluster, TOPIC, 1)
         commit(cluster, {0: 1})
@@ -186,7 +186,7 @@ def told(connection: RawClient) -> tuple[int, int | None]:
 
 
 def commit(cluster: RunningCluster, offsets: dict[int, int]) -> None:
-    """By somebody who is no member, until it is acknowledged."""
+    """Commit from outside the group, until it is acknowledged."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
     places = [TopicPartition(TOPIC, partition, offset) for partition, offset in offsets.items()]
     deadline = time.monotonic() + 60

@@ -1,6 +1,6 @@
-"""Three brokers of real processes under the load of stock clients, while processes die and stop and links are cut.
+"""Three brokers as real processes under the load of stock clients, while processes die and stop and links are cut.
 
-A short run is part of the suite; `make soak` goes on for ten minutes, with another order of faults in each round.
+A short run is part of the suite; `make soak` runs for ten minutes, with another order of faults in each round.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def go_through(ordeal: Ordeal, faults: Iterable[tuple[str, Fault]], keep: Path) 
 
 
 def shuffled_until(faults: Mapping[str, Fault], chance: Random, deadline: float) -> Iterator[tuple[str, Fault]]:
-    """Round after round, each in another order, while there is time."""
+    """Round after round, each in another order, while time remains."""
     order = list(faults.items())
     while True:
         chance.shuffle(order)

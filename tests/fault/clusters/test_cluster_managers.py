@@ -1,6 +1,6 @@
 """Loads by every cluster manager: a first run, a retry, a clear, a kill, a backfill. What the manager remembers decides nothing.
 
-The operator and the Spark provider are the real ones, and so are ledger and table; the cluster is tests.support.resource_managers,
+The operator, the Spark provider, the ledger and the table are the real ones; the cluster is tests.support.resource_managers,
 whose drivers run the load's own code here, over a log in memory.
 """
 
@@ -42,7 +42,7 @@ def test_a_first_run_loads_its_hour(task: Task) -> None:
 
 
 def test_a_clear_submits_anew_and_loads_again(task: Task) -> None:
-    """The cluster manager, and Airflow's state of the task, still know a driver that has ended well."""
+    """The cluster manager, and Airflow's state of the task, still have a driver that ended successfully."""
     task.run()
     task.clear()
     assert task.run()["adopted"] is False
@@ -60,7 +60,7 @@ def test_a_retry_after_a_failed_driver_submits_anew(task: Task) -> None:
 
 @pytest.mark.parametrize("manager", TRACKED, ids=lambda manager: manager.value)
 def test_a_retry_does_not_adopt_the_driver_of_a_try_that_died(start_task: StartTask, manager: Manager) -> None:
-    """The worker was lost; the driver it submitted is fenced by the attempt of the retry, and ends without a commit."""
+    """The worker was lost; the driver it submitted is fenced by the retry's attempt, and ends without a commit."""
     task = start_task(manager)
     (first,) = task.world.ledger.begin_attempts("p", [at(HOUR)], "manual__1", 1, NOW)
     orphan = task.cluster.submitted(["--pipeline", "p", "--window", first.token])
@@ -89,7 +89,7 @@ def test_a_reload_that_commits_nothing_does_not_pass_for_the_load_before(task: T
 
 
 def test_a_driver_called_failed_after_its_commit_has_loaded_its_hour(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
-    """spark-submit lost its cluster manager, or the JVM died on its way out."""
+    """spark-submit lost its cluster manager, or the JVM died while exiting."""
     assert task.run(lambda arguments: task.load(arguments) or 1)["read"] == 5
     assert task.states() == ["committed"]
     assert "is loaded; the application failed all the same" in capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_a_kill_ends_the_driver_of_this_try_and_no_other_and_it_cannot_commit(ta
         wait_until(lambda: knows_its_driver(task))
         task.cluster.killed.clear()
         task.operator.on_kill()
-        ended.extend(outcome.state for outcome in task.outcomes(arguments))  # the order to end did not reach it
+        ended.extend(outcome.state for outcome in task.outcomes(arguments))  # the kill did not reach it
         return 0
 
     with pytest.raises(LogbusError):
@@ -116,7 +116,7 @@ def test_a_kill_ends_the_driver_of_this_try_and_no_other_and_it_cannot_commit(ta
 
 
 def knows_its_driver(task: Task) -> bool:
-    """spark-submit's lines are read by another thread than the one that plays the cluster."""
+    """spark-submit's output is read on a different thread from the one that simulates the cluster."""
     hook: Any = task.operator and task.operator._hook
     if hook is None or hook._submit_sp is None:
         return False
@@ -154,7 +154,7 @@ def test_a_run_that_starts_beside_a_shared_load_has_its_own_hour_and_both_are_lo
 
 @NEAR_AND_FAR
 def test_a_backfill_leaves_an_hour_alone_that_somebody_else_is_loading(task: Task) -> None:
-    """Its own run finds it loaded, or loads it."""
+    """The other run finds it loaded, or loads it."""
     hours = [at(HOUR + 1), at(HOUR + 2)]
     task.world.ledger.begin_attempts("p", hours[:1], "another", 1, NOW)
     task.run(waiting=hours)
@@ -169,7 +169,7 @@ def test_of_many_windows_in_one_task_the_one_without_a_commit_is_named(task: Tas
         task.run(lambda arguments: task.load(arguments[:-2]), windows=windows)
 
 
-# Somebody newer takes the hour over. A superseded driver ends well.
+# A newer attempt takes the hour over. A superseded driver ends successfully.
 
 
 @NEAR_AND_FAR
@@ -205,7 +205,7 @@ def test_a_load_taken_over_by_one_that_failed_is_retried(task: Task) -> None:
     assert task.loaded_by == 3
 
 
-# What is refused before anything is begun
+# What is refused before anything has begun
 
 
 def test_a_standalone_cluster_is_for_client_mode_only(start_task: StartTask) -> None:
@@ -232,7 +232,7 @@ def test_a_load_that_should_reconnect_is_refused_where_the_dag_is_read() -> None
             LoadWindowOperator(**arguments, **asked)
 
 
-# What the provider takes from the output of spark-submit is not the driver's word either
+# Nor is what the provider takes from spark-submit's output the driver's own result
 
 
 def test_a_sidecars_exit_code_does_not_pass_for_the_drivers(start_task: StartTask, monkeypatch: pytest.MonkeyPatch) -> None:

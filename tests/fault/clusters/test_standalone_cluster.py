@@ -1,6 +1,6 @@
-"""A program of somebody's own in cluster mode on a standalone cluster, which runs what is compiled and no Python.
+"""A user's own program in cluster mode on a standalone cluster, which runs compiled programs but no Python.
 
-It gets its offsets by Spark's settings. What it writes is its own affair; that it is started again when it is asked for is ours.
+It gets its offsets through Spark's settings. What it writes is its own business; starting it again when asked for is ours.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ KILLS = 4
 LINES_EACH_ROUND = 30_000
 CHECKPOINT_LINES = 4_000
 DEADLINE_SECONDS = 90.0
-# It dies behind a line of our choice, with what it has handed to its client still on the way: whoever kills it from outside catches
-# a quick run too late.
+# It dies after a line of our choice, with what it has handed to its client still in flight: killing it from outside would come
+# too late for a quick run.
 PROGRAM = """
 import itertools, json, os, signal, sys
 from logbus.collector.ship import ship
@@ -90,7 +90,7 @@ def assert_each_line_once_and_in_order(broker: AnyBroker, files: list[Path]) -> 
 
 
 def assert_no_number_is_missing_or_twice(messages: list[Message]) -> None:
-    """What an audit of producers' counts finds: a killed run's numbers end where it was killed, without a hole before."""
+    """As an audit of producers' counts finds it: a killed run's numbers end where it was killed, with no gap before that."""
     sent: dict[str, Numbers] = {}
     count_sent(sent, [message.headers() or [] for message in messages])
     assert sent

@@ -1,4 +1,4 @@
-"""Hosts that do not answer, and chroots that are missing."""
+"""Hosts that do not answer, and missing chroots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.zookeeper import RunningServer
 
 @pytest.fixture
 def black_hole() -> Iterator[str]:
-    """An address that takes no connection and refuses none: the kernel drops what a full queue of connections cannot take."""
+    """An address that neither accepts nor refuses a connection: the kernel drops what does not fit in a full accept queue."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.socket())
         listening.bind(("127.0.0.1", 0))
@@ -62,7 +62,7 @@ def test_beginning_does_not_wait_for_hosts_that_cannot_be_found_or_reached(black
 
 
 class Deaf:
-    """Listens to nothing."""
+    """Fails on any event."""
 
     def connected(self, session_id: int) -> None:
         raise AssertionError
@@ -88,7 +88,7 @@ def test_a_chroot_is_made_and_its_paths_are_not_seen(server: RunningServer) -> N
 
 @pytest.fixture
 def closed_chroot(server: RunningServer) -> Iterator[str]:
-    """A node that everybody may read, with one below it that everybody may write to."""
+    """A world-readable node with a world-writable one below it."""
     kazoo = KazooClient(f"127.0.0.1:{server.port}")
     kazoo.start()
     kazoo.ensure_path("/closed/open")

@@ -1,4 +1,4 @@
-"""Three servers, of which the leader dies or stops."""
+"""Three servers, one of which, the leader, dies or stops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stores(ensemble: RunningZooKeeper) -> Iterator[RealStores]:
 
 
 def prepared(stores: RealStores, ensemble: RunningZooKeeper, name: str) -> StoreClient:
-    """A client of all servers, with a node that everybody has and one that is its own."""
+    """A client of all servers, with a node that all clients share and one of its own."""
     client = stores.client(others=f"{ensemble.connect},")
     outcome = client.commit(Create(path=f"/{name}"), Create(path=f"/{name}-own", is_ephemeral=True))
     assert isinstance(outcome, Committed)
@@ -34,7 +34,7 @@ def prepared(stores: RealStores, ensemble: RunningZooKeeper, name: str) -> Store
 
 
 def still_there(stores: RealStores, client: StoreClient, name: str) -> None:
-    """Writes go on, and the session has lost nothing."""
+    """Writes continue, and the session has lost nothing."""
     session_id = client.store.session_id
     written: list[object] = []
 

@@ -1,4 +1,4 @@
-"""ZooKeeper is away, silent, or talks nonsense: what a store makes of it."""
+"""ZooKeeper is down, silent, or talks nonsense: how a store handles it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_server_that_is_stopped_for_less_than_the_timeout_costs_no_session(sto
     assert Committed(versions=(0,), paths=("/a",)) not in outcomes
     server.resume()
     stores.until(lambda: client.read("/a") == Node(data=b"", version=0))
-    assert isinstance(outcomes[0], Committed | Unknown)  # unknown if the silence was noticed meanwhile
+    assert isinstance(outcomes[0], Committed | Unknown)  # unknown if the silence was noticed before the answer
     assert client.store.session_id == session_id
 
 

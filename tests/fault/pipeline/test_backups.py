@@ -1,4 +1,4 @@
-"""Backup and restore as docs/running.md says it: pg_dump of the warehouse first, then a copy of the broker's stopped directory. Whichever
+"""Backup and restore as in docs/running.md: pg_dump of the warehouse, then a copy of the stopped broker's directory. Whichever
 of the two is lost, the hours are complete and none is loaded twice."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def restored(path: Path, url: str) -> Engine:
 
 @pytest.fixture
 def pipeline(restorable: RestorableBroker, engine: Engine, tmp_path: Path) -> RealPipeline:
-    """Hours 10 and 11 were loaded when the backup was made; 12 was loaded since."""
+    """Hours 10 and 11 were loaded when the backup was made; 12 has been loaded since."""
     made = RealPipeline(restorable.server.bootstrap, engine)
     for hour in (10, 11):
         for partition in range(2):
@@ -59,7 +59,7 @@ def test_a_lost_warehouse_comes_back_and_loads_from_the_broker_what_it_lacks(
 ) -> None:
     before = pipeline.found()
     other = restored(tmp_path / "warehouse.dump", postgres_server.create_database(f"{pipeline.name}_again"))
-    again = RealPipeline.__new__(RealPipeline)  # the topic is there; so is, in the dump, the pipeline
+    again = RealPipeline.__new__(RealPipeline)  # the topic exists, and the dump has the pipeline
     again.__dict__.update(pipeline.__dict__ | {"engine": other, "ledger": type(pipeline.ledger)(other)})
     assert again.loaded_hours() == [10, 11]
     assert all(again.audit(hour).ok for hour in (10, 11))

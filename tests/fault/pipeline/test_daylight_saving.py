@@ -1,4 +1,4 @@
-"""The two nights a year on which a zone's clock jumps: hours are hours of UTC, whatever zone a DAG's schedule is in."""
+"""The two nights a year on which a zone's clock jumps: hours are UTC hours, whatever zone a DAG's schedule is in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A load killed, or cut off from its warehouse, behind every statement and every commit it makes.
+"""A load killed, or cut off from its warehouse, after every statement and every commit it makes.
 
-From registering the pipeline to the audit, over two hours. Each time the table is as it was before the load or as it must be after
-it, never anything else; the ledger says which; and the same thing done again loads the same records.
+From registering the pipeline to the audit, over two hours. Each time the table is either as before the load or as it must be
+after it, never anything else; the ledger records which; and repeating the same run loads the same records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STRIDE = 1 if TIMES > 1 else 60
 
 
 def points_of(url: str, hourly: Hourly) -> list[int]:
-    """The points of an undisturbed run: behind each commit and every `STRIDE`th statement; all of them in a long run."""
+    """The points of an undisturbed run: after each commit and every `STRIDE`th statement; all of them in a long run."""
     cut = Cut(kill)
     hourly.run(cut_engine(url, cut))
     assert len(cut.passed) > 100

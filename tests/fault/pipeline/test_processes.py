@@ -1,4 +1,4 @@
-"""A Spark driver that outlives its task, as a real process. It costs a spark-submit; what is killed at each single step, and tasks
+"""A Spark driver that outlives its task, as a real process. It costs a spark-submit; kills at each single step, and tasks
 that fail after their commit, are in tests/soak/test_spark_kills.py."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.usefixtures("without_spark"), pytest.mark.long]
 def test_a_driver_that_outlives_its_task_is_refused_when_it_seals(
     two_hours: RealPipeline, engine: Engine, tmp_path: Path
 ) -> None:
-    """Airflow kills spark-submit; the Python driver lives on, with everything staged. The retry loads; then the old one goes on."""
+    """Airflow kills spark-submit; the Python driver survives, everything staged. The retry loads; then the old driver goes on."""
     pipeline = two_hours
     attempts = pipeline.ledger.begin_attempts(pipeline.name, [at(number) for number in HOURS], "old", 1, NOW)
     old = disturbed_load.start(

@@ -1,5 +1,5 @@
-"""What a real log can do to a load: odd records, holes, cuts, a topic made again, a broker that is killed. Always the same end:
-the table equals a single-threaded reading of the topic, or a clear error and the table as before.
+"""What a real log can do to a load: odd records, gaps, truncations, a recreated topic, a killed broker. The outcome is always
+either a table equal to a single-threaded reading of the topic, or a clear error and the table as before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def engine(postgres_server: Any) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
-    """One that compacts without waiting."""
+    """A broker that compacts without waiting."""
     with any_broker(tmp_path_factory.mktemp("broker"), settings={"log.cleaner.backoff.ms": "50"}) as running:
         yield running
 
@@ -55,7 +55,7 @@ def states(outcomes: list[WindowOutcome]) -> list[LoadState]:
 
 
 def disturb_the_reading(monkeypatch: pytest.MonkeyPatch, disturb: Callable[[], None]) -> None:
-    """Calls `disturb` once, behind the first records that a task has read."""
+    """Calls `disturb` once, after the first records that a task has read."""
     reading, done = records.read_lists, threading.Event()
 
     def read_lists(*arguments: Any, **options: Any) -> Iterator[Any]:
@@ -145,7 +145,7 @@ def test_partitions_added_between_hours_lose_and_repeat_nothing(make: Make) -> N
 
 
 def test_a_topic_made_again_while_it_is_read_fails_the_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same offsets, other records: only the topic's id tells."""
+    """The same offsets, other records: only the topic's id gives it away."""
     pipeline = make(partitions=1)
     sent = [(10 + number / 1000, b"first %d" % number) for number in range(900)]
     pipeline.send(sent)
@@ -184,7 +184,7 @@ def after(disturb: Callable[[], None], function: Callable[..., Any]) -> Callable
 def test_a_broker_killed_while_it_is_read_costs_time_and_nothing_else(
     make: Make, broker: AnyBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is fetched in small pieces, so that most records are still to come when the broker dies."""
+    """Fetches are small, so that most records are still to come when the broker dies."""
     if not isinstance(broker, LogbusBroker):
         pytest.skip("kill -9 of our own broker")
     pipeline = make(partitions=1, client={"max.partition.fetch.bytes": 20_000, "queued.min.messages": 1})

@@ -1,4 +1,4 @@
-"""A broker whose directory is restored from an older copy, under a pipeline that has loaded what the copy does not hold."""
+"""A broker restored from an older copy of its directory, under a pipeline that has loaded records which the copy lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("without_spark")
 
 @pytest.fixture
 def pipeline(restorable: RestorableBroker, engine: Engine) -> RealPipeline:
-    """Hour 10 is loaded with 20 records, of which the copy holds 10."""
+    """Hour 10 is loaded with 20 records, of which the copy has 10."""
     made = RealPipeline(restorable.server.bootstrap, engine, partitions=1)
     made.send((10 + number / 100, b"before %d" % number) for number in range(10))
     restorable.back_up()
@@ -52,7 +52,7 @@ def test_a_reload_from_a_restored_log_is_refused_and_keeps_the_only_copy_of_what
 
 
 def test_an_hour_frozen_before_the_restore_is_not_loaded_with_other_records(restorable: RestorableBroker, engine: Engine) -> None:
-    """Its own last record may be gone and written anew, or only the one before its first."""
+    """Its own last record may be gone and rewritten, or only the one before its first."""
     pipeline = RealPipeline(restorable.server.bootstrap, engine, partitions=1)
     pipeline.send([(10, b"kept"), (10.1, b"kept")])
     restorable.back_up()

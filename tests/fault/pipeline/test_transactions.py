@@ -1,4 +1,4 @@
-"""Transactions, which our broker does not have: on Apache Kafka. Aborted records and markers take offsets and are no records."""
+"""Transactions on Apache Kafka; our broker has none. Aborted records and markers take offsets but are not records."""
 
 from __future__ import annotations
 

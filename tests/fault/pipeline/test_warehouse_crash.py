@@ -1,6 +1,6 @@
-"""kill -9 of PostgreSQL, all its processes at once, in the middle of each step of a run; and a disk that is full.
+"""kill -9 of PostgreSQL, all its processes at once, in the middle of each step of a run; and a full disk.
 
-The server is one of its own: it is killed again and again. It recovers from its log while the run is still going on.
+These tests have a server to themselves: it is killed again and again. It recovers from its WAL while the run is still going on.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tests.support.postgres import crash
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
-# What a commit wrote is with the operating system, which is not killed: no flush to the disk is needed.
+# Commits are in the operating system's cache, and the system is not killed: no fsync is needed.
 SURVIVES_A_KILL = {"fsync": "off"}
 
-# A step, and the statement or commit behind which the server is killed.
+# A step, and the statement or commit after which the server is killed.
 STEPS = {
     "while an hour is frozen": "INSERT INTO logbus.boundary",
     "while attempts are taken": "INSERT INTO logbus.attempt",
@@ -69,7 +69,7 @@ def engine(url: str) -> Iterator[Engine]:
 
 
 def loaded(url: str, engine: Engine, name: str) -> Hourly:
-    """A pipeline whose hours are loaded: the run under test loads them again."""
+    """A pipeline whose hours are loaded: the run under test reloads them."""
     hourly = Hourly.make(url, engine, name)
     hourly.settle()
     return hourly
@@ -108,7 +108,7 @@ def test_a_server_killed_while_an_hour_is_frozen_leaves_no_half_window(
 
 @dataclass(kw_only=True)
 class Disturbed(Tasks):
-    """Tasks in whose middle something happens, once: some rows are with the server, not committed, and more are to come."""
+    """Tasks interrupted halfway, once: some rows have been sent but not committed, and more are to come."""
 
     disturb: Callable[[], None]
     times: int = 1
@@ -134,7 +134,7 @@ def test_a_server_killed_while_tasks_write_fails_the_load_and_keeps_the_hours(
 
 @contextmanager
 def small_disk() -> Iterator[Path]:
-    """A file system of eight megabytes. Only root may make one."""
+    """A file system of eight megabytes. Only root can create one."""
     with tempfile.TemporaryDirectory(prefix="logbus-disk-") as directory:
         made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", directory], check=False, capture_output=True)
         if made.returncode != 0:
@@ -148,13 +148,13 @@ def small_disk() -> Iterator[Path]:
 
 
 def run_alone(engine: Engine, statement: str) -> None:
-    """Outside any transaction, as statements about tablespaces want it."""
+    """Outside any transaction, as statements on tablespaces require."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text(statement))
 
 
 def fill(engine: Engine) -> None:
-    """Until there is no room for one page more."""
+    """Until there is no room for one more page."""
     for count in (1000, 30, 1):
         while has_room(engine, count):
             pass
@@ -170,7 +170,7 @@ def has_room(engine: Engine, count: int) -> bool:
 
 
 def test_a_full_disk_fails_the_load_with_the_reason_and_keeps_the_hours(url: str, engine: Engine) -> None:
-    """Staging tables and leaves lie on a disk that somebody else fills while the tasks write."""
+    """Staging tables and leaves are on a disk that another writer fills while the tasks write."""
     hourly = loaded(url, engine, "full_disk")
     with small_disk() as disk:
         run_alone(engine, f"create tablespace small location '{disk}'")

@@ -1,5 +1,5 @@
 """Any well-formed request of any API and version gets an answer that another implementation (kio) reads, or a closed connection;
-never an exception, and never an answer in a version that was not asked for.
+never an exception, and never an answer in a version that was not requested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Applying changes twice, or after an image that was read while they were made, is harmless."""
+"""Applying changes twice, or on top of an image read while they were being made, is harmless."""
 
 from __future__ import annotations
 

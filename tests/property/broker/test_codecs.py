@@ -1,6 +1,6 @@
-"""Every control API in every version that is offered, against another implementation of the protocol (kio), byte for byte.
+"""Every control API in every version offered, against another implementation of the protocol (kio), byte for byte.
 
-kio does not read the descriptions that our codec reads. Produce and Fetch have codecs of their own and tests of their own:
+kio does not use the message descriptions that our codec reads. Produce and Fetch have separate codecs and separate tests:
 tests/unit/broker/protocol.
 """
 
@@ -14,7 +14,7 @@ from broker.protocol.control import decode_request, encode_response, response_cl
 from tests.support.examples import examples
 from tests.support.kio_messages import requests, responses, written
 
-EXAMPLES = 5  # of each of nearly three hundred; test_control_codec.py sees more nulls and empty arrays
+EXAMPLES = 5  # for each of nearly three hundred; test_control_codec.py covers more nulls and empty arrays
 BY_HAND = {ApiKey.PRODUCE, ApiKey.FETCH}
 OFFERED = [
     pytest.param(int(key), version, id=f"{ApiKey(key).name}-v{version}")

@@ -1,4 +1,4 @@
-"""Compaction against a dict: whatever is written, compacted and restarted, the newest value of every key is there, at its offset."""
+"""Compaction against a dict: whatever is written, compacted and restarted, every key has its newest value, at its offset."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ROUND = st.tuples(st.lists(PUT, max_size=8), st.lists(PASS, max_size=3))
 def test_no_deleted_key_comes_back_however_little_of_the_log_a_pass_can_map(
     rounds: list[tuple[list[tuple[int, bytes | None]], list[tuple[int, int]]]], segment_bytes: int
 ) -> None:
-    """Each round seals a segment, then a few passes go over the log, with maps that end within it and time between them."""
+    """Each round seals a segment, then a few passes go over the log, with maps that fill up partway and pauses in between."""
     with tempfile.TemporaryDirectory(prefix="logbus-") as name:
         log = open_log(Path(name), **{**SETTINGS, "segment_bytes": segment_bytes})
         model, clean, now_ms = dict[bytes, bytes | None](), 0, NOW_MS

@@ -1,7 +1,7 @@
-"""The control codec against kafka-python's classes, in every API and version that is offered, and against bytes that went wrong.
+"""The control codec against kafka-python's classes, in every API and version offered, and against corrupted bytes.
 
-Kafka's descriptions are common to both; what is made of them is not. kio compares byte for byte in test_codecs.py. A case is a
-function of its API, version and number, which a failure names.
+Both share Kafka's message descriptions; the code made from them differs. kio compares byte for byte in test_codecs.py. A case is
+a function of its API, version and number, which a failure reports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def versions(api_key: int) -> range:
 
 
 def cases(api_key: int, kind: str, count: int) -> Iterator[tuple[str, int, Tree, Random]]:
-    """Some messages of each version: a name for a failure, the version, the message, and what draws the rest of the case."""
+    """Some messages of each version: a name to report, the version, the message, and the generator for the rest of the case."""
     for version in versions(api_key):
         for number in range(examples(count)):
             name = f"{ApiKey(api_key).name} {kind} v{version} case {number}"
@@ -85,7 +85,7 @@ def test_a_request_changed_in_one_byte_is_refused_or_has_no_null_and_no_element_
 
 
 def may_be_none(field: Field, version: int) -> bool:
-    """No id is the zero id; a struct in a tag that is not there is None."""
+    """A missing id is the zero id; an absent tagged struct is None."""
     return version in field.nullable or field.kind == "uuid" or (version in field.tagged and field.default is None)
 
 
@@ -111,7 +111,7 @@ def test_a_null_that_the_description_does_not_have_is_never_written(api_key: int
     for name, version, tree, _ in cases(api_key, kind, 1):
         for field in ours.fields:
             if field.name not in tree or field.kind == "bool" or may_be_none(field, version):
-                continue  # a bool is what Python takes for true or false
+                continue  # Python accepts any value as a bool
             try:
                 message(ours, ours.fields, {**tree, field.name: None}).encode(version=version)
             except (TypeError, AttributeError, struct.error):
@@ -127,9 +127,9 @@ def test_unknown_tags_are_stepped_over(api_key: int) -> None:
             continue
         for field in kind.fields:
             if version in field.tagged:
-                tree[field.name] = [] if field.default == () else field.default  # a default is not written
+                tree[field.name] = [] if field.default == () else field.default  # defaults are not written
         raw = message(kind, kind.fields, tree).encode(version=version)
-        assert raw[-1:] == b"\0", name  # the message's own section of tags, which is last
+        assert raw[-1:] == b"\0", name  # the message's own tag section, which comes last
         values = [chance.randbytes(chance.randrange(1, 100)) for _ in range(chance.randint(1, 3))]
         tags = b"".join(bytes((100 + number, len(value))) + value for number, value in enumerate(values))
         spoken = raw[:-1] + bytes([len(values)]) + tags

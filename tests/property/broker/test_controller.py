@@ -38,7 +38,7 @@ def states(draw: st.DrawFn, replicas: tuple[int, ...]) -> PartitionState:
 
 @st.composite
 def topics(draw: st.DrawFn) -> ClusterTopic:
-    """One topic with a partition or a few, each of them perhaps on its way to other brokers."""
+    """One topic with one to three partitions, any of which may be under reassignment to other brokers."""
     lists = draw(st.lists(st.lists(st.sampled_from(BROKERS), min_size=1, max_size=4, unique=True), min_size=1, max_size=3))
     replicas = tuple(tuple(one) for one in lists)
     found = [replace(draw(states(one)), eligible=()) for one in replicas]

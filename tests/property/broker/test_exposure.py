@@ -1,4 +1,4 @@
-"""Any order of writes, moves of the safe offsets, questions and changes of the lead: each who waits is told once, and rightly."""
+"""Any order of writes, moves of the safe offsets, waits and leader changes: every waiter gets one answer, the right one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = st.lists(
 
 
 class History:
-    """One partition, and what everybody who waited was told."""
+    """One partition, and the answers that every waiter got."""
 
     def __init__(self, directory: Path) -> None:
         self.broker = Harness(directory, watermarks=ScriptedWatermarks())

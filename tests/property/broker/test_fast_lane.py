@@ -1,6 +1,6 @@
 """One contract, two paths: whatever is sent, a broker with the fast lane and one without it answer the same bytes, close the same
-connections and store the same logs and indexes. `make soak` sends a hundred thousand requests; here are some thousands, the same
-in every run. `tests.support.two_lanes` says what is sent.
+connections and store the same logs and indexes. `make soak` sends a hundred thousand requests; this test sends some thousands,
+the same in every run. `tests.support.two_lanes` defines what is sent.
 """
 
 from __future__ import annotations

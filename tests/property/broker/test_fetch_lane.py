@@ -1,6 +1,6 @@
-"""One contract, two paths, for Fetch: whatever is asked, a broker with the fast lane and one without it answer the same bytes, close
-the same connections and count the same. `make soak` sends a hundred thousand requests; here are some thousands, the same in every
-run. `tests.support.two_fetch_lanes` says what is sent.
+"""One contract, two paths, for Fetch: whatever is asked, a broker with the fast lane and one without answer the same bytes, close
+the same connections and count the same. `make soak` sends a hundred thousand requests; this test sends some thousands, the same
+in every run. `tests.support.two_fetch_lanes` defines what is sent.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_what_differs_in_its_kind_or_version_alone_is_not_taken(tmp_path: Path, 
     ],
 )
 def test_what_is_unusual_each_time_is_never_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """However often it comes, nothing is learnt from it."""
+    """However often it arrives, the lane learns nothing from it."""
     rivals = Rivals(tmp_path)
     id_of = lambda topic: rivals.off.engine.partitions.get(topic.decode(), 0).topic_id.bytes  # noqa: E731
     for number in range(3):

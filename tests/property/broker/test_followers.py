@@ -1,5 +1,5 @@
-"""Any history of two replicas, whose leader changes and whose messages are late or lost, ends with two equal logs; and what both
-call visible never differs."""
+"""Any history of two replicas, with leader changes and late or lost messages, ends with two equal logs; and what both consider
+visible never differs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS_MAX = 100
 
 
 class TwoReplicas(RuleBasedStateMachine):
-    """Both are in the in-sync set all the time, so either may be elected at any moment."""
+    """Both are always in the in-sync set, so either may be elected at any moment."""
 
     @initialize()
     def begin(self) -> None:
@@ -53,7 +53,7 @@ class TwoReplicas(RuleBasedStateMachine):
 
     @rule(broker=BROKER, index=INDEX, records=st.integers(1, 3), batches=st.integers(1, 3))
     def append(self, broker: int, index: int, records: int, batches: int) -> None:
-        """Also by one that does not know yet that it leads no longer."""
+        """A leader that does not yet know it was replaced appends too."""
         one = self.brokers[broker]
         if one.partitions[index].is_led:
             for _ in range(batches):
@@ -68,7 +68,7 @@ class TwoReplicas(RuleBasedStateMachine):
 
     @rule(broker=BROKER, messages=st.integers(1, 4))
     def deliver(self, broker: int, messages: int) -> None:
-        """Some requests of it, and some answers to it."""
+        """Deliver some of its requests, and the answers to them."""
         link = self.brokers[broker].link
         for _ in range(messages):
             link.deliver_request()
@@ -93,7 +93,7 @@ class TwoReplicas(RuleBasedStateMachine):
 
     @rule(broker=BROKER)
     def help(self, broker: int) -> None:
-        """Cuts that were begun end."""
+        """Complete the truncations in progress."""
         self.brokers[broker].run_helpers()
         self.brokers[broker].end_turn()
 
@@ -166,11 +166,11 @@ class TwoReplicas(RuleBasedStateMachine):
                 other.end_turn()
 
     def _epochs(self, partition: Partition, start_offset: int) -> list[tuple[int, int]]:
-        """Those that began with a record that both have: of an epoch without records a follower knows nothing."""
+        """Epochs that began with a record that both have: a follower learns nothing of an epoch without records."""
         return [entry for entry in partition.log.epochs.written.entries if start_offset < entry[1] < partition.end_offset]
 
     def _producers(self, partition: Partition, start_offset: int) -> dict[int, ProducerState]:
-        """Of the records that both have: who begins anew at the leader's start never sees what was deleted before."""
+        """Of the records both have: a follower that restarts at the leader's log start never sees those deleted before it."""
         known = partition.producers.stored().items()
         return {producer_id: state for producer_id, state in known if state.batches[-1].base_offset >= start_offset}
 

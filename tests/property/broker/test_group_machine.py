@@ -1,4 +1,4 @@
-"""The group machine against its rules, whatever members do and whenever: hypothesis plays clients good and bad, and time."""
+"""The group machine against its rules, for any order of events: hypothesis plays clients, well-behaved or not, and time."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class GroupMachine(RuleBasedStateMachine):
         self._collect()
 
     def _try(self, action: Any) -> bool:
-        """False where it was refused; a refusal answers nobody else."""
+        """Returns False if it was refused; a refusal must answer no other request."""
         try:
             action()
         except RequestError:
@@ -183,7 +183,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert deadline is not None
 
     def teardown(self) -> None:
-        """When nobody asks any more, everybody is answered and the group ends empty."""
+        """Once requests stop, every pending one is answered and the group ends empty."""
         if hasattr(self, "test"):
             self.test.wait_ms(1_000_000)
             self._collect()

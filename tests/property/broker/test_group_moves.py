@@ -1,9 +1,9 @@
-"""A group whose coordinator moves, at any step and with any part of what it has written: hypothesis plays members, strangers,
+"""A group whose coordinator moves, at any step and with any part of what it has written: hypothesis plays members, outsiders,
 replicas and time.
 
-What was acknowledged is there at the new coordinator; what is told does not go back; who is a member of a generation that another
-coordinator ended commits nothing; whoever waits is told, and a coordinator that does not know of its successor promises nothing.
-"""
+Whatever was acknowledged is present at the new coordinator; committed offsets reported to clients never go back; a member of a
+generation that another coordinator ended commits nothing; every waiting request is answered; and a coordinator that does not
+know it has been replaced promises nothing."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class GroupMoves(RuleBasedStateMachine):
         self.directory = tempfile.TemporaryDirectory()
         self.both = Coordinators(Path(self.directory.name))
         self.both.begin()
-        self.attempts = 0  # each commit has its number as the offset
+        self.attempts = 0  # each commit uses its number as the offset
         self.waiting: dict[int, tuple[Coordinator, Pending]] = {}
         self.acknowledged = 0
         self.seen = 0
         self.end_when_won = 0
-        self.members: list[tuple[int, Any]] = []  # with the lead under which each joined
+        self.members: list[tuple[int, Any]] = []  # with the leadership under which each joined
         self.joining: list[tuple[Coordinator, Pending]] = []
 
     @property
@@ -103,7 +103,7 @@ class GroupMoves(RuleBasedStateMachine):
         told = max(offset, 0)
         assert self.acknowledged <= told <= self.attempts, "what was acknowledged is there"
         partition = self.leader.partition()
-        if partition.replicated_offset >= self.end_when_won:  # else it has served what it read although a replica stays away
+        if partition.replicated_offset >= self.end_when_won:  # otherwise it has served what it read although a replica is missing
             assert told >= self.seen, "what is told does not go back"
             self.seen = told
 

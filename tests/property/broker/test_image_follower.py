@@ -1,5 +1,5 @@
-"""Images of several brokers over the simulated ZooKeeper: whatever happens to the journal and the connections, in the end each is
-what a full read of ZooKeeper shows; on the way no image goes back, and those of one position are equal."""
+"""Images of several brokers over the simulated ZooKeeper: whatever happens to the journal and the connections, each ends equal to
+a full read of ZooKeeper; on the way no image goes back, and those at one position are equal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _History:
         self.world = World(seed)
         self.brokers = [self.world.started(broker_id) for broker_id in (1, 2, 3)]
         self.next_id = 1
-        self.images: dict[int, tuple[object, ...]] = {}  # what is persistent, by position
+        self.images: dict[int, tuple[object, ...]] = {}  # the persistent part, by position
         for broker in self.brokers:
             broker.follower.listen(self._checks(broker))
 
@@ -126,7 +126,7 @@ class _History:
         broker.store.commit(operations, lambda outcome: None)
 
     def trim(self) -> None:
-        """Any entries but the newest."""
+        """Delete any entries but the newest."""
         names = self.world.zookeeper.children(znodes.CHANGES)
         assert isinstance(names, tuple)
         for position in entry_positions(names)[:-1]:

@@ -1,7 +1,7 @@
-"""Random histories of one leader, its followers and ZooKeeper: whoever could be elected has what was acknowledged and seen.
+"""Random histories of one leader, its followers and ZooKeeper: every electable replica has what was acknowledged and seen.
 
-Followers are killed and come back as another process, their connections break, answers of transactions are lost, the image is late,
-and a controller takes members out. The leader is the real one, with a real log; what followers have is counted here.
+Followers are killed and come back as new processes, their connections break, answers of transactions are lost, the image is
+late, and a controller removes members. The leader is real, with a real log; what followers have is counted here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INSYNC_MIN = 2
 
 
 class Replica:
-    """A follower that keeps the rules: at most two requests on their way, only what it has is said, whatever is named."""
+    """A follower that keeps the rules: at most two fetches in flight, each naming the partition and reporting what it has."""
 
     def __init__(self, scene: Scene, broker_id: int) -> None:
         self.scene = scene
@@ -35,7 +35,7 @@ class Replica:
         self.handled = 0
 
     def round(self, flushes: bool) -> None:
-        """Handle what has arrived, then ask for more."""
+        """Process what has arrived, then fetch more."""
         link = self.link
         if link is None or (link.answers and link.last().error):
             link = self.link = Follower(self.scene, self.broker_id, self.incarnation)
@@ -121,7 +121,7 @@ class History:
         scene.leader.learn_brokers(replace(scene.image, incarnations=incarnations, brokers=brokers))
 
     def replace_disk(self, replica: Replica) -> None:
-        """It comes back with nothing, cannot vouch for what it had, and takes itself out before anything else."""
+        """It comes back with nothing, cannot vouch for what it had, and removes itself before anything else."""
         scene, broker = self.scene, replica.broker_id
         replica.restart()
         replica.written = replica.flushed = replica.visible = 0
@@ -131,7 +131,7 @@ class History:
             scene.commit([Set(path=state_path("clicks", 0), data=data, version=state.version)])
 
     def remove(self, broker: int) -> None:
-        """The controller holds it for dead."""
+        """The controller considers it dead."""
         state = self.scene.stored()
         if broker in state.isr:
             isr = tuple(member for member in state.isr if member != broker)
@@ -167,7 +167,7 @@ def test_whoever_could_be_elected_has_what_is_safe(tmp_path: Path, seed: int) ->
 
 
 def heal(history: History) -> None:
-    """All faults end: everybody is in sync again, and everything is safe."""
+    """All faults end: every replica is in sync again, and everything is safe."""
     scene = history.scene
     scene.zookeeper.answer_loss = 0.0
     (led,) = scene.leader.led.values()

@@ -1,5 +1,5 @@
-"""Whatever bytes a peer sends, the broker answers or ends that connection: no exception, no growth, no state that stops the next
-client. `make soak` runs a million cases; here are some ten thousand, the same in every run.
+"""Whatever bytes a peer sends, the broker answers or closes that connection: no exception, no growth, no state that stops the
+next client. `make soak` runs a million cases; this test runs some ten thousand, the same in every run.
 """
 
 from __future__ import annotations

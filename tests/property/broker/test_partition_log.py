@@ -30,7 +30,7 @@ thorough = settings(max_examples=examples(60), deadline=None, suppress_health_ch
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory of this example's own: hypothesis runs many in one test, which tmp_path would mix."""
+    """A separate directory per example: hypothesis runs many in one test, and tmp_path would mix them."""
     with tempfile.TemporaryDirectory(prefix="logbus-") as name:
         yield Path(name)
 
@@ -46,7 +46,7 @@ def appended(log: PartitionLog, batches: list[bytearray], stored: list[bytes]) -
 
 
 def check_against(log: PartitionLog, stored: list[bytes]) -> None:
-    """Every offset is located, and every instant is found, as a walk over all batches says."""
+    """Every offset and every timestamp lookup agrees with a walk over all batches."""
     headers = [read_header(batch) for batch in stored]
     boundaries = [header.base_offset for header in headers] + [log.end_offset]
     assert [*log.batches_from(0)] == stored
@@ -96,7 +96,7 @@ def test_every_offset_and_instant_is_found_through_rolls_flushes_and_restarts(
 def test_a_crash_keeps_all_that_was_flushed_and_a_prefix_of_the_rest(
     appends: list[tuple[list[bytearray], bool]], data: st.DataObject
 ) -> None:
-    """The bytes behind the flushed ones are cut, cleared or overwritten at will, file by file."""
+    """The bytes after the flushed ones are cut, zeroed or overwritten at random, file by file."""
     with scratch() as directory:
         log, stored = open_log(directory / "log", **SETTINGS), list[bytes]()
         flushed_sizes: dict[str, int] = {}
@@ -128,7 +128,7 @@ def test_a_crash_keeps_all_that_was_flushed_and_a_prefix_of_the_rest(
 
 
 def boundary(stored: list[bytes], offset: int) -> int:
-    """The beginning of the batch that holds `offset`: flushed offsets lie between batches."""
+    """The start of the batch that holds `offset`: flushed offsets are always batch boundaries."""
     return max((header.base_offset for header in map(read_header, stored) if header.base_offset <= offset), default=0)
 
 

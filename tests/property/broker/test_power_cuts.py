@@ -1,4 +1,4 @@
-"""The log against a dict of batches on a disk that forgets and tears what was not synced, power cut after power cut."""
+"""The log against a dict of batches on a disk that loses and tears what was not synced, power cut after power cut."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(log: PartitionLog, rows: list[tuple[int, int]], model: Model) -> None:
 
 
 class Machine:
-    """A log on a forgetful disk. `model` holds what was written by offset; what is below `log.flushed_offset` must never go."""
+    """A log on such a disk. `model` holds what was written, by offset; nothing below `log.flushed_offset` may ever be lost."""
 
     def __init__(self, root: Path, data: st.DataObject, **config: object) -> None:
         self._root = root
@@ -62,7 +62,7 @@ class Machine:
         assert self.log.recovery.was_clean
 
     def cut_power(self) -> None:
-        """What the checkpoint said is any flushed offset up to now; here the newest or none."""
+        """The checkpoint may hold any flushed offset so far; here the newest or none."""
         flushed, written, epoch = self.log.flushed_offset, self.log.end_offset, self.log.epochs.current
         self._lives += 1
         target = self._root / str(self._lives)
@@ -76,7 +76,7 @@ class Machine:
         self.model = {offset: pair for offset, pair in self.model.items() if offset < self.log.end_offset}
 
     def fail_a_flush(self) -> None:
-        """The disk loses what it was to write; the broker is started again on the same machine, perhaps twice."""
+        """The disk loses what it was to write; the broker is restarted on the same machine, perhaps twice."""
         ticket = self.log.begin_flush()
         if ticket is None:
             return
@@ -102,7 +102,7 @@ class Machine:
             ticket = self.log.begin_flush()
             if ticket is not None:
                 ticket.run()
-                self.log._flushing = None  # the power goes before the loop hears of it: nobody has seen the records
+                self.log._flushing = None  # the power fails before the loop learns of the flush: no client has seen the records
         elif action == "failed flush":
             self.fail_a_flush()
         elif action == "clean":

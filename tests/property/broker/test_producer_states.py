@@ -18,8 +18,8 @@ WRAP = 2**31
 
 @dataclass
 class Model:
-    """Every batch ever accepted, as (epoch, first, last, offset), for each producer; of those of whom nothing is stored, epoch and
-    sequence of the first batch that was not stored: it has to come first."""
+    """For each producer, every batch ever accepted, as (epoch, first, last, offset). For one with nothing stored, the epoch and
+    sequence of the first batch that was not stored: that batch has to come first."""
 
     sent: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
     refused: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ ACTIONS = st.lists(
     st.tuples(
         st.integers(1, 2),  # producer
         st.integers(0, 2),  # epoch
-        st.integers(-8, 3),  # sequence, from where the next one would be
+        st.integers(-8, 3),  # sequence, relative to the next expected one
         st.integers(1, 3),  # records
         st.sampled_from(["apply", "stage", "stage", "write", "fail"]),
     ),

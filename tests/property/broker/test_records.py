@@ -1,4 +1,4 @@
-"""Whatever is built is read back; whatever bytes arrive are either a valid batch or one of the refusals that have a name."""
+"""Whatever is built is read back; any bytes that arrive are either a valid batch or refused with a named error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_built_is_valid(records: list[NewRecord], codec: int) -> None:
 
 @given(RECORDS, CODECS, st.data())
 def test_damaged_bytes_are_refused_by_name(records: list[NewRecord], codec: int, data: st.DataObject) -> None:
-    """The checksum is made to match again, so that the checks behind it meet the damage too."""
+    """The checksum is recomputed, so that the checks after it see the damage too."""
     batch = build_batch(records, codec=codec)
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Any history of one led partition: what its leader calls safe is on every member that could be elected."""
+"""Any history of one led partition: whatever its leader calls safe is on every electable member."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLLOWER = st.sampled_from(FOLLOWERS)
 
 
 class LedPartition(RuleBasedStateMachine):
-    """The znode, the followers' true logs, and the leader's idea of them; messages may be old and answers late."""
+    """The znode, the followers' true logs, and the leader's view of them; messages may be old and answers late."""
 
     @initialize(insync_min=st.integers(1, 3))
     def begin(self, insync_min: int) -> None:
@@ -44,7 +44,7 @@ class LedPartition(RuleBasedStateMachine):
 
     @rule(follower=FOLLOWER, flushes=st.booleans())
     def catch_up(self, follower: int, flushes: bool) -> None:
-        """A round: what the last answer held is written, and the next fetch says so."""
+        """A round: what the last answer held is written, and the next fetch reports it."""
         self.written[follower] = self.progress.end_offset
         if flushes:
             self.flushed[follower] = self.written[follower]
@@ -77,7 +77,7 @@ class LedPartition(RuleBasedStateMachine):
             self.proposal = replace(state, isr=tuple(sorted((*state.isr, follower))), version=state.version + 1)
             self.progress.propose({follower: self.progress.followers[follower].replica_epoch})
             incarnation = self.progress.followers[follower].replica_epoch
-            if incarnation != self.incarnation[follower]:  # the check of the transaction fails, forever
+            if incarnation != self.incarnation[follower]:  # the transaction's version check will always fail
                 self.proposal = None
                 self.progress.withdraw_additions()
 
@@ -90,7 +90,7 @@ class LedPartition(RuleBasedStateMachine):
 
     @rule(follower=FOLLOWER)
     def join_and_answer_late(self, follower: int) -> None:
-        """Out of the set and back in, stored before the leader knows."""
+        """Removed from the set and back in, stored before the leader learns of it."""
         self.controller_removes(follower)
         self.learn()
         self.catch_up(follower, True)

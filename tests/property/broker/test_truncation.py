@@ -1,4 +1,4 @@
-"""A log that is cut, on a disk that forgets and tears what was not synced, with the power cut after each step of the cut."""
+"""Truncating a log on a disk that loses and tears what was not synced, with a power cut after each step of the truncation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Begin = Callable[[PartitionLog], TruncationTicket]
 
 
 def played(root: Path, history: list[object]) -> tuple[Replica, list[int]]:
-    """The history up to the cut, and every offset that a checkpoint may say is flushed."""
+    """The history up to the truncation, and every offset that a checkpoint may record as flushed."""
     replica, flushed, epoch = Replica(root, **SMALL), [0], 0
     for step in history:
         if isinstance(step, list):
@@ -44,7 +44,7 @@ def played(root: Path, history: list[object]) -> tuple[Replica, list[int]]:
 
 
 def after_a_power_cut(replica: Replica, target: Path, *, recovery_point: int, seed: int) -> Replica:
-    """The next start on what the disk kept."""
+    """The next start, on what the disk kept."""
     dice = random.Random(seed)
     replica.disk.crash(replica.directory, target, dice.randint)
     disk = CountingDisk()
@@ -56,7 +56,7 @@ def after_a_power_cut(replica: Replica, target: Path, *, recovery_point: int, se
 
 
 def check(replica: Replica) -> None:
-    """The log holds the replica's batches, and all that it says of them fits."""
+    """The log holds the replica's batches, and its metadata agrees with them."""
     log, batches = replica.log, replica.batches
     assert [*log.batches_from(log.log_start_offset)] == batches
     assert dict(replica.partition.producers.stored()) == producers_of(batches)
@@ -70,8 +70,8 @@ def check(replica: Replica) -> None:
 
 
 def goes_on(replica: Replica, target: Path, *, recovery_point: int, seed: int) -> None:
-    """What is written after a cut is there after a power cut, though no checkpoint knows of the cut yet."""
-    epoch = max(replica.log.epochs.written.latest, 0)  # the same: to write another down would flush the directory
+    """What is written after a truncation survives a power cut, though no checkpoint knows of the truncation yet."""
+    epoch = max(replica.log.epochs.written.latest, 0)  # the same epoch: recording a new one would flush the directory
     replica.take(Sent(0, epoch, 1, 2), Sent(0, epoch, 2, 3))
     check(replica)
     flush(replica.log)
@@ -110,7 +110,7 @@ def test_a_log_cut_at_any_offset_holds_what_is_below_whenever_the_power_goes(his
     offset = data.draw(st.integers(0, end_offset))
 
     def judge(again: Replica, was_flushed: int) -> None:
-        """What is left is a first part of the log, with all that was flushed and is below the cut."""
+        """What is left is a prefix of the log, with everything that was flushed and is below the cut."""
         kept = [batch for batch in again.batches if read_header(batch).next_offset <= min(offset, was_flushed)]
         assert again.log.log_start_offset == 0
         again.keep_what_is_within()
@@ -125,7 +125,7 @@ def test_a_log_that_begins_anew_is_empty_there_or_the_old_one_whenever_the_power
     history: list[object], offset: int, data: st.DataObject
 ) -> None:
     def judge(again: Replica, was_flushed: int) -> None:
-        """What is left is nothing, at the new start, or the end of the old log with all of it that was flushed."""
+        """Left is either an empty log at the new start, or the old log's end with everything that was flushed."""
         start, end = again.log.log_start_offset, again.log.end_offset
         assert end >= was_flushed or start == end == offset
         again.keep_what_is_within()

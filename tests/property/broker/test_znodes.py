@@ -1,4 +1,4 @@
-"""Whatever the image can hold survives its way through ZooKeeper."""
+"""Whatever the image can hold survives a round trip through ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For any text and any place to begin: reading in two runs gives what one run gives, and no byte is lost."""
+"""For any text and any starting point: reading in two runs gives what one run gives, and no byte is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a line holds, recognising it never raises; what it writes of a time, it reads back."""
+"""Recognising a timestamp never raises, whatever a line holds; a written timestamp reads back as the same time."""
 
 from __future__ import annotations
 

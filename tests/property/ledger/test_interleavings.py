@@ -1,8 +1,8 @@
-"""Whatever happens in whatever order: no record twice, none missing, windows disjoint and touching, every table row accounted for.
+"""Any operations in any order: no record twice, none missing, windows disjoint and adjacent, every table row accounted for.
 
-A machine appends, freezes, loads, kills, clears, deletes, and checks after each step that the table holds exactly what the windows
-that were committed hold. The ledger, the driver and the tasks are the real ones on a real PostgreSQL; only the log is in memory and
-Spark is left out. Loads run side by side, one transaction or task at a time, in the order the example says.
+A machine appends, freezes, loads, kills, clears, deletes, and checks after each step that the table holds exactly the records of
+the committed windows. The ledger, the driver and the tasks are the real ones on a real PostgreSQL; only the log is in memory and
+Spark is left out. Loads run concurrently, one transaction or task at a time, in the order that the example sets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.support.window_model import ChainModel, Lost, is_undecided
 
 @dataclass
 class Load:
-    """A load under way: its driver, the attempts it was given and how it parses."""
+    """A load in progress: its driver, the attempts it was given and how it parses."""
 
     driver: Stepped
     engine: Engine
@@ -51,7 +51,7 @@ class Load:
 
 
 class Interleavings(LogMachine):
-    """One pipeline over one topic of its own, in a database shared with the other examples. `proven` counts what held to the end."""
+    """One pipeline over its own topic, in a database shared with the other examples. `proven` counts what held to the end."""
 
     def __init__(self, url: str, engine: Engine, proven: Counter[str]) -> None:
         super().__init__(url, engine)
@@ -74,7 +74,7 @@ class Interleavings(LogMachine):
             self.freeze_new(interval)
 
     def freeze_again(self, known: Window) -> None:
-        """The same offsets forever; an unloaded window that is cut, or whose topic is gone, says so."""
+        """The same offsets forever; an unloaded window that was cut, or whose topic is gone, raises an error."""
         if known.loaded_attempt is None and not self.is_readable(known):
             with pytest.raises((RecordsLost, TopicRecreated)):
                 self.ledger.freeze_or_get(self.name, known.frozen.interval, self.log, self.now)
@@ -106,7 +106,7 @@ class Interleavings(LogMachine):
         self.windows[interval.start] = Window(found)
 
     def reached(self, number: int, interval: Interval) -> int:
-        """The boundary before the interval's end."""
+        """The last boundary before the interval's end."""
         return self.chain.around(number, interval.end)[0] if number in self.chain.anchors else 0
 
     def is_readable(self, window: Window) -> bool:
@@ -120,7 +120,7 @@ class Interleavings(LogMachine):
     @precondition(lambda self: self.windows and len(self.loads) < 3)
     @rule(data=st.data(), parse=st.sampled_from(["lines", "json"]), repeats=st.lists(st.booleans(), min_size=4, max_size=4))
     def begin_a_load(self, data: st.DataObject, parse: str, repeats: list[bool]) -> None:
-        """A first load, a retry, a clear or a backfill: all the same to the ledger."""
+        """A first load, a retry, a clear or a backfill: the ledger treats them all alike."""
         starts = data.draw(st.lists(st.sampled_from(sorted(self.windows)), min_size=1, max_size=3, unique=True))
         self.start(starts, parse, repeats)
 
@@ -186,7 +186,7 @@ class Interleavings(LogMachine):
             assert not all(self.is_readable(other) for other in group), "nothing was lost, so nothing may fail"
 
     def step(self, load: Load) -> None:
-        """One transaction or one task; whatever it committed was its to commit."""
+        """One transaction or one task; it commits only what it was entitled to commit."""
         load.driver.step()
         with self.engine.connect() as connection:
             query = text(f"select starts_at, loaded_attempt from logbus.window where pipeline = '{self.name}'")
@@ -215,7 +215,7 @@ class Interleavings(LogMachine):
     @precondition(lambda self: self.loads)
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
-        """SIGKILL: nobody tells the ledger."""
+        """SIGKILL: nothing is reported to the ledger."""
         load = data.draw(st.sampled_from(self.loads))
         load.driver.kill()
         load.engine.dispose()
@@ -259,10 +259,10 @@ class Interleavings(LogMachine):
                 else:
                     assert part.start_offset >= ends[part.partition]
 
-    # What must be true in the end
+    # What must hold at the end
 
     def teardown(self) -> None:
-        """The clock passes on, every hour is frozen and loaded: each record the log still holds is in the table, once."""
+        """The clock moves on, every hour is frozen and loaded: each record still in the log is in the table, once."""
         try:
             if hasattr(self, "pipeline"):
                 self.settle()
@@ -303,7 +303,7 @@ class Interleavings(LogMachine):
             assert {(number, offset) for offset in everything} <= held
 
 
-@pytest.mark.timeout(3600)  # of a long run
+@pytest.mark.timeout(3600)  # for a long run
 def test_no_record_twice_none_missing_windows_disjoint_and_touching(
     postgres_server: EmbeddedPostgres, without_spark: None
 ) -> None:

@@ -1,4 +1,4 @@
-"""Lag, counted hour by hour and record by record the long way round, is the same."""
+"""The reported lag equals a naive count, hour by hour and record by record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_lag_is_what_counting_hour_by_hour_gives(records: list[float], kinds: li
     closed = [found if hour < closed_hours else [] for hour, found in enumerate(in_hour)]
     waiting = [hour for hour, found in enumerate(closed) if found and hour not in loaded]
     known = [*waiting, *states]
-    last = max([*waiting, *(hour for hour in states if in_hour[hour])], default=-1)  # nothing is missing behind the last record
+    last = max([*waiting, *(hour for hour in states if in_hour[hour])], default=-1)  # nothing is missing after the last record
     quiet = [hour for hour in range(min(known), last + 1) if hour not in loaded | {*waiting}] if known else []
     quiet += [hour for hour, kind in states.items() if kind == "frozen" and hour > last]
     assert (lag.hours_behind, lag.hours_empty) == (len(waiting), len(quiet))

@@ -1,4 +1,4 @@
-"""What is missing is what freezing hour by hour would find: an hour whose two boundaries are the same offsets holds no record."""
+"""The missing hours are those found by freezing hour by hour: an hour whose two boundaries are equal offsets holds no record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAMPS = st.lists(st.floats(0, HOURS + 0.4), max_size=8)
 
 
 def boundary(log: FakeLog, part: int, hour: int, frozen: dict[tuple[int, int], int]) -> int:
-    """As freezing decides it, between what is frozen."""
+    """The boundary that freezing decides on, between those already frozen."""
     if (part, hour) in frozen:
         return frozen[part, hour]
     lower = max((offset for (number, at_hour), offset in frozen.items() if number == part and at_hour < hour), default=0)
@@ -43,7 +43,7 @@ def append(log: FakeLog, stamps: list[list[float]]) -> None:
 def test_what_is_missing_is_what_freezing_hour_by_hour_finds(
     before: list[list[float]], since: list[list[float]], kinds: list[str]
 ) -> None:
-    """Some records come after hours were frozen, some are stamped out of order."""
+    """Some records arrive after hours were frozen, some are stamped out of order."""
     log = FakeLog()
     log.create("t", len(PARTS))
     append(log, before)
@@ -79,7 +79,7 @@ def test_what_is_missing_is_what_freezing_hour_by_hour_finds(
 
 
 def first_hours(log: FakeLog, frozen: dict[tuple[int, int], int]) -> list[int]:
-    """The hours of the first records that lie before every window."""
+    """The hours of the first records, if those come before every window."""
     found = []
     for part in PARTS:
         stamps = log.topics["t"][part].stamps_ms

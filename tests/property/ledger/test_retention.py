@@ -1,4 +1,4 @@
-"""Whatever is loaded, audited, frozen, held or late: managed retention deletes no record that somebody still needs."""
+"""Whatever is loaded, audited, frozen, held or late: managed retention deletes no record that is still needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def chains(draw: st.DrawFn, name: str) -> PipelineChain:
 
 
 def needs(pipeline: PipelineChain, offset: int, given_up: set[FrozenWindow]) -> bool:
-    """The long way round: does the pipeline still need the record at this offset?"""
+    """Computed naively: does the pipeline still need the record at this offset?"""
     if offset < pipeline.anchors[0].offset:
         return False
     owners = [window for window in pipeline.windows if window.ranges[0].start_offset <= offset < window.ranges[0].end_offset]
