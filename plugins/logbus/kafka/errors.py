@@ -1,7 +1,7 @@
 """What a broker's error codes mean, each in one place: whose fault it is, and a sentence that says what to do.
 
-Every request of this package ends here when it fails, whichever noun sent it and whichever library. Codes are Kafka's own (positive)
-and librdkafka's (negative: it got no answer, or no connection). A code that is not in the table is a `BrokerUnavailable` with the
+Every request of this package ends here when it fails, whichever noun sent it and whichever library. Codes are Kafka's own
+(positive) and librdkafka's (negative: it got no answer, or no connection). A code that is not in the table is a `BrokerUnavailable` with the
 broker's own words: nobody has met it yet.
 """
 
