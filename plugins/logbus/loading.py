@@ -22,7 +22,7 @@ from logbus.ledger.catch_up import LoadPlan, telling
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
-from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, ceiling, instant_text
+from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, WindowState, ceiling, instant_text
 from logbus.proof.audit import audit_window
 from logbus.warehouse.empty_windows import load_empty
 from logbus.warehouse.engine import connect
@@ -103,7 +103,11 @@ class Loader:
                 reports += some
                 self.say(f"without any record: {len(reports):,} of {many(len(windows), 'window')} loaded and audited")
         except KeyboardInterrupt:
-            self.say(how_far(load.pipeline, len(reports), len(reports), len(windows)))
+            # Between the two transactions some are loaded of which nobody has heard yet.
+            mine, span = {window.id for window in windows}, (windows[0].interval.start, windows[-1].interval.start)
+            found = [one for one in ledger.windows(load.pipeline, *span) if one.id in mine]
+            unaudited = sum(one.state is WindowState.LOADED for one in found)
+            self.say(how_far(load.pipeline, len(reports) + unaudited, len(reports), len(windows)))
             raise
         return reports
 

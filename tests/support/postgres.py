@@ -18,6 +18,9 @@ from logbus.warehouse.embedded import EmbeddedPostgres, running_postmaster
 # A test does not need its data to survive a crash of the machine.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
+# What a commit wrote is with the operating system, which is not killed: no flush to the disk is needed.
+SURVIVES_A_KILL = {"fsync": "off"}
+
 _numbers = itertools.count(1)
 
 

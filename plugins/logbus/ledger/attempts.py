@@ -101,6 +101,13 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
     return rows
 
 
+def lock_all_windows(connection: Connection, pipeline_names: Collection[str]) -> None:
+    """The same for the statements that change many windows, which take them as they lie in the table."""
+    window = schema.window
+    mine = window.c.pipeline.in_(pipeline_names)
+    connection.execute(select(window.c.id).where(mine).order_by(window.c.id).with_for_update())
+
+
 def begin_one(
     connection: Connection,
     row: Row,

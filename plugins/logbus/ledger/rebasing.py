@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, select, update
 
 from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.ledger import boundaries, schema
+from logbus.ledger.attempts import lock_all_windows
 from logbus.ledger.chain import Chain, ChainEnd
 from logbus.ledger.retained import SET_ASIDE
 from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
@@ -64,6 +65,7 @@ def onto_another_topic(connection: Connection, row: Row, facts: TopicFacts, log:
     until = lost_until(pipeline, log, facts, since, now)
     chain.mark_lost(until)
     mine = schema.pipeline.c.name == pipeline.name
+    lock_all_windows(connection, [pipeline.name])
     connection.execute(update(schema.pipeline).where(mine).values(topic_id=facts.topic_id, cluster_id=log.cluster_id()))
     unloaded = give_up_unloaded(connection, pipeline.name, facts.topic_id)
     return Rebase(pipeline=pipeline, since=since, until=until, unloaded=unloaded)
@@ -94,6 +96,8 @@ def onto_what_is_left(connection: Connection, row: Row, facts: TopicFacts, log: 
     if not kept:
         return None
     since, former_id = chain.last_window_end(), f"{facts.topic_id}{SET_ASIDE}{instant_text(now)}"
+    # An audit of many, which needs no lock on the pipeline, may hold some of them and wait for the next.
+    lock_all_windows(connection, [pipeline.name])
     for part, end in kept.items():
         set_windows_aside(connection, chain, former_id, part, end.offset)
     chain.set_aside(former_id, kept)

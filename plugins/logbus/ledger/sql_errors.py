@@ -16,6 +16,8 @@ INSUFFICIENT_PRIVILEGE = "42501"
 OVERLAPPING_PARTITION = "42P17"
 LOCK_NOT_AVAILABLE = "55P03"
 DEADLOCK_DETECTED = "40P01"
+DISK_FULL = "53100"
+QUERY_CANCELED = "57014"  # by statement_timeout, or by somebody's pg_cancel_backend
 
 SERVER_WENT_AWAY = ("08", "57P")  # classes: connection exceptions; shutdown by an operator or after a crash
 

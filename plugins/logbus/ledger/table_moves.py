@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, func, select, update
 
 from logbus.errors import UserError
 from logbus.ledger import schema
-from logbus.ledger.attempts import SUPERSEDED
+from logbus.ledger.attempts import SUPERSEDED, lock_all_windows
 from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row, to_pipeline
 from logbus.ledger.table_names import canonical_table, parse_table
 from logbus.ledger.table_owners import others_of_table, refuse_shared_table
@@ -65,6 +65,7 @@ def loaded_count(connection: Connection, pipeline_name: str) -> int:
 def give_table(connection: Connection, pipeline_name: str, moved: Moved, now: datetime) -> None:
     row_of, window, attempt = schema.pipeline, schema.window, schema.attempt
     connection.execute(update(row_of).where(row_of.c.name == pipeline_name).values(table_name=moved.after))
+    lock_all_windows(connection, [pipeline_name, *moved.others])
     # Windows before attempts, the order in which a commit locks them: a commit in progress either completes first or is refused.
     connection.execute(update(window).where(window.c.pipeline == pipeline_name).values(UNLOADED))
     mine = select(window.c.id).where(window.c.pipeline == pipeline_name)

@@ -4,8 +4,10 @@ Between a log of 2015 and one of today are 100,000 empty hours, and each is a wi
 loaded, audited and on record. But an attempt at one stages nothing, so it needs no Spark, no staging tables and no transaction of
 its own. Attempts at thousands of them begin and commit in one transaction, which takes the same locks as `ledger.attempts` and
 `warehouse.commit` do, in the same order, and leaves the same rows in the ledger. An attempt that began earlier is superseded and
-cannot commit, one that begins later gets the next number. A second transaction audits them, by the rules of `proof.audit`: it
-counts the target and the dead letters again and compares the ledger with what the broker returns.
+cannot commit, one that begins later gets the next number. Windows that another load has committed since the caller read them are
+not loaded a second time. A second transaction audits them, by the rules of `proof.audit`: it counts the target and the dead
+letters again and compares the ledger with what the broker returns. Each of the two takes effect for all of its windows or for
+none, so a load that was interrupted anywhere is completed by the next one.
 
 A window with anything unusual is left to its own load, which reports it: a loss, an earlier load that held records, rows in the
 target that should not be there, records of its hour in other windows, a log that is not the one it was frozen on. So nothing is
@@ -19,30 +21,49 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine, bindparam, select, text
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import DBAPIError
 
-from logbus.errors import UserError
+from logbus.errors import LoadFailed, UserError
 from logbus.fingerprint import as_text
 from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.ledger import schema, testimony
-from logbus.ledger.attempts import COMMITTED, KEY_BYTES, SUPERSEDED, definition_to_load, drop_leftovers, lock_windows
+from logbus.ledger.attempts import (
+    COMMITTED,
+    KEY_BYTES,
+    SUPERSEDED,
+    definition_to_load,
+    drop_leftovers,
+    hold_briefly,
+    lock_windows,
+)
 from logbus.ledger.empty_spans import WINDOWS_PER_TRANSACTION
 from logbus.ledger.ledger import Ledger
-from logbus.ledger.rows import ATTEMPT_RUNNING, COUNT_COLUMNS, among, load_windows
+from logbus.ledger.rows import ATTEMPT_RUNNING, COUNT_COLUMNS, Row, among, load_windows
+from logbus.ledger.sql_errors import (
+    DEADLOCK_DETECTED,
+    DISK_FULL,
+    LOCK_NOT_AVAILABLE,
+    QUERY_CANCELED,
+    reason_of,
+    sqlstate_of,
+)
 from logbus.ledger.stamped_hours import held_by_windows
 from logbus.ledger.table_names import SCHEMA, TableName, parse_table
 from logbus.ledger.values import Published
-from logbus.model import AuditReport, FrozenWindow, Pipeline
+from logbus.model import AuditReport, FrozenWindow, Pipeline, instant_text
 from logbus.parsing import parser_for
 from logbus.proof.audit import broker_problems, table_problems
 from logbus.warehouse import checksum
-from logbus.warehouse.commit import COMMIT_LOCK_TIMEOUT_MS
+from logbus.warehouse.commit import COMMIT_LOCK_TIMEOUT_MS, connection_died
 from logbus.warehouse.sinks.postgres import PostgresSink
 from logbus.warehouse.target import ensure_target, table_columns
+from logbus.wording import many
 
 NOTHING = as_text(0)  # the fingerprint of no record
 NO_COUNTS = [f"{column} = 0" for column in COUNT_COLUMNS.values()]
@@ -63,12 +84,18 @@ LOADED = text(f"""
         audited_at = null, audit_problems = null, unstamped_count = 0, far_count = 0
     where id = any(:ids)
 """).bindparams(bindparam("values", type_=JSONB))
+# Locked in the windows' order first: an application that ends its attempts holds one of them and waits for the next, without the
+# windows' rows.
 OVERTAKEN = text(f"""
-    update {SCHEMA}.attempt set
+    with held as (
+        select window_id, number from {SCHEMA}.attempt where window_id = any(:ids) and state = '{ATTEMPT_RUNNING}'
+        order by window_id, number for update
+    )
+    update {SCHEMA}.attempt overtaken set
         state = '{SUPERSEDED}', ended_at = :now,
         error = format('attempt %s of run %s took over', last_attempt, cast(:run_id as text))
-    from {SCHEMA}."window"
-    where id = window_id and window_id = any(:ids) and state = '{ATTEMPT_RUNNING}'
+    from {SCHEMA}."window", held
+    where id = held.window_id and overtaken.window_id = held.window_id and overtaken.number = held.number
 """)
 ATTEMPTS = text(f"""
     insert into {SCHEMA}.attempt (
@@ -84,6 +111,26 @@ ATTEMPTS = text(f"""
 """).bindparams(bindparam("definition", type_=JSONB), bindparam("partitions", type_=JSONB))
 AUDITED = text(f"""update {SCHEMA}."window" set audited_at = :now, audit_problems = '[]' where id = any(:ids)""")
 DEAD_LETTERS = text(f"select distinct window_id from {SCHEMA}.dead_letter where window_id = any(:ids)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One of the two transactions: what is true of its windows if it was rolled back, and if nobody knows whether it was."""
+
+    undone: str
+    unknown: str
+
+
+LOADING = Step(undone="none of them was loaded", unknown="the connection died; all of them are loaded, or none was")
+AUDITING = Step(undone="loaded, and not audited", unknown="loaded; the connection died while they were audited")
+
+# What to do first about an answer of the server.
+ADVICE = {
+    DISK_FULL: "Make room on the warehouse's disk. ",
+    LOCK_NOT_AVAILABLE: "Some transaction has held one of them too long: pg_stat_activity shows it. ",
+    DEADLOCK_DETECTED: "Let the other transaction end. ",
+    QUERY_CANCELED: "Raise statement_timeout for the warehouse's user, if that was the cause. ",
+}
 
 
 def load_empty(
@@ -104,14 +151,35 @@ def load_empty(
         columns = parser_for(pipeline.parse, pipeline.settings).columns
     except UserError:  # a parser that is installed only where Spark runs
         return
-    ensure_target(engine, parse_table(pipeline.table), columns)
+    with explained(pipeline, wanted, LOADING):
+        ensure_target(engine, parse_table(pipeline.table), columns)
     for begin in range(0, len(wanted), WINDOWS_PER_TRANSACTION):
         some = wanted[begin : begin + WINDOWS_PER_TRANSACTION]
-        # The broker is asked before the transaction, which locks the windows' rows: a slow broker must not prolong the locks.
-        others = testimony.unreadable(pipeline, log, some, testimony.call(engine, some))
-        numbers = commit(engine, pipeline, [window for window in some if window.id not in others], columns, run_id, now())
+        with explained(pipeline, some, LOADING):
+            # The broker is asked before the transaction, which locks the windows' rows: a slow broker must not prolong the locks.
+            others = testimony.unreadable(pipeline, log, some, testimony.call(engine, some))
+            numbers = commit(engine, pipeline, [window for window in some if window.id not in others], columns, run_id, now())
         if numbers:
-            yield audit(engine, log, pipeline, numbers, now())
+            with explained(pipeline, [window for window in some if window.id in numbers], AUDITING):
+                drop_leftovers(engine, list(numbers))
+                reports = audit(engine, log, pipeline, numbers, now())
+            yield reports
+
+
+@contextmanager
+def explained(pipeline: Pipeline, windows: Sequence[FrozenWindow], step: Step) -> Iterator[None]:
+    """`LoadFailed` where the server refuses or goes away: what is done and what is not, why, and what completes it."""
+    try:
+        yield
+    except DBAPIError as error:
+        is_known = not connection_died(error)  # otherwise a COMMIT may be what was not answered
+        advice = ADVICE.get(sqlstate_of(error) or "", "") if is_known else "Wait until the warehouse answers. "
+        since, until = instant_text(windows[0].interval.start), instant_text(windows[-1].interval.end)
+        raise LoadFailed(
+            f"{many(len(windows), 'window')} without a record, {since} to {until}: {step.undone if is_known else step.unknown} "
+            f"({reason_of(error)}). {advice}`logbus load --pipeline {pipeline.name} --since {since} --until {until}` "
+            "then completes the load"
+        ) from error
 
 
 def holds_nothing(window: FrozenWindow) -> bool:
@@ -127,18 +195,22 @@ def commit(
     run_id: str,
     now: datetime,
 ) -> dict[int, int]:
-    """Returns for each window the attempt that has loaded it. Windows that turn out to be unusual are left as they are."""
+    """Returns for each window the attempt that has loaded it: ours, or that of another load since the caller read the windows,
+    which is not repeated. Windows that turn out to be unusual are left as they are."""
     target = parse_table(pipeline.table)
-    starts = {window.id: window.interval.start for window in windows}
+    wanted = {window.id: window for window in windows}
     with engine.begin() as connection:
         connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
         definition = definition_to_load(connection, pipeline.name, None)
-        lock_windows(connection, pipeline.name, starts.values())
-        usual = set(connection.execute(USUAL, {"ids": list(starts), "nothing": NOTHING}).scalars())
-        held = {window_id: starts[window_id] for window_id in starts if window_id in usual}
+        rows = lock_windows(connection, pipeline.name, [window.interval.start for window in windows])
+        # A ledger restored from a backup since may have given the ids to other hours.
+        locked = {row["id"]: row for row in rows if row["id"] in wanted and row["starts_at"] == wanted[row["id"]].interval.start}
+        usual = set(connection.execute(USUAL, {"ids": list(locked), "nothing": NOTHING}).scalars())
+        held = {window_id: row["starts_at"] for window_id, row in locked.items() if window_id in usual}
         strange = with_rows(connection, pipeline, target, held) | held_by_windows(connection, pipeline, list(held.values()))
         dead = with_dead_letters(connection, held)
-        ids = [window_id for window_id, start in held.items() if start not in strange and window_id not in dead]
+        sound = [window_id for window_id, start in held.items() if start not in strange and window_id not in dead]
+        ids = [window_id for window_id in sound if not is_loaded_since(wanted[window_id], locked[window_id])]
         # The checksum of no rows, so that an audit that compares values finds one.
         covered = checksum.covered(table_columns(connection, target), columns)
         values = Published(table=checksum.take(connection, target, covered, "false")).to_json()
@@ -148,10 +220,13 @@ def commit(
         keys = [secrets.token_hex(KEY_BYTES) for _ in ids]
         connection.execute(ATTEMPTS, {**same, "keys": keys, "definition": definition, "partitions": {}})
         row_of = schema.window
-        found = connection.execute(select(row_of.c.id, row_of.c.loaded_attempt).where(among(row_of.c.id, ids)))
-        numbers = {row.id: row.loaded_attempt for row in found}
-    drop_leftovers(engine, ids)
-    return numbers
+        found = connection.execute(select(row_of.c.id, row_of.c.loaded_attempt).where(among(row_of.c.id, sound)))
+        return {row.id: row.loaded_attempt for row in found}
+
+
+def is_loaded_since(window: FrozenWindow, row: Row) -> bool:
+    """Whether the window's row shows a load that was not there when the window was read."""
+    return row["loaded_attempt"] is not None and row["loaded_attempt"] > (window.loaded_attempt or 0)
 
 
 def with_rows(connection: Connection, pipeline: Pipeline, target: TableName, starts: Mapping[int, datetime]) -> set[datetime]:
@@ -197,6 +272,8 @@ def audit(engine: Engine, log: OffsetLog, pipeline: Pipeline, numbers: Mapping[i
     report: a window that was loaded again since is audited by that load, one that is not exact by its own load."""
     answers, row_of = TopicAnswers.of(log, pipeline), schema.window
     with engine.begin() as connection:
+        connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+        hold_briefly(connection)
         mine = select(row_of).where(among(row_of.c.id, numbers))
         connection.execute(mine.with_only_columns(row_of.c.id).order_by(row_of.c.id).with_for_update())
         windows = [

@@ -5,21 +5,16 @@ These tests have a server to themselves: it is killed again and again. It recove
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from logbus.ledger.ledger import Ledger
-from logbus.warehouse.embedded import SYSTEM_USER, EmbeddedPostgres
+from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
-from sqlalchemy import Engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Engine
 
 from spark_jobs.outcomes import LoadState
 from spark_jobs.packing import TaskPlan
@@ -28,14 +23,12 @@ from spark_jobs.sinks import postgres
 from tests.support.cutting import Cut, kill
 from tests.support.hourly import HOURS, Hourly, cut_at, cut_engine
 from tests.support.in_process import Tasks
-from tests.support.postgres import crash
+from tests.support.postgres import SURVIVES_A_KILL, crash
+from tests.support.small_disk import fill, run_alone, small_disk
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
-# Commits are in the operating system's cache, and the system is not killed: no fsync is needed.
-SURVIVES_A_KILL = {"fsync": "off"}
-
-# A step, and the statement or commit after which the server is killed.
+# A step, and the statement or commit behind which the server is killed.
 STEPS = {
     "while an hour is frozen": "INSERT INTO logbus.boundary",
     "while attempts are taken": "INSERT INTO logbus.attempt",
@@ -130,43 +123,6 @@ def test_a_server_killed_while_tasks_write_fails_the_load_and_keeps_the_hours(
     assert [outcome.state for outcome in hourly.run(engine)] == [LoadState.FAILED] * len(HOURS)
     assert hourly.check() == set(HOURS)
     hourly.settle()
-
-
-@contextmanager
-def small_disk() -> Iterator[Path]:
-    """A file system of eight megabytes. Only root can create one."""
-    with tempfile.TemporaryDirectory(prefix="logbus-disk-") as directory:
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", directory], check=False, capture_output=True)
-        if made.returncode != 0:
-            pytest.skip(f"no file system can be made here: {made.stderr.decode().strip()}")
-        try:
-            shutil.chown(directory, SYSTEM_USER)
-            os.chmod(Path(directory).parent, Path(directory).parent.stat().st_mode | 0o001)
-            yield Path(directory)
-        finally:
-            subprocess.run(["umount", "--lazy", directory], check=True)
-
-
-def run_alone(engine: Engine, statement: str) -> None:
-    """Outside any transaction, as statements on tablespaces require."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(statement))
-
-
-def fill(engine: Engine) -> None:
-    """Until there is no room for one more page."""
-    for count in (1000, 30, 1):
-        while has_room(engine, count):
-            pass
-
-
-def has_room(engine: Engine, count: int) -> bool:
-    try:
-        run_alone(engine, f"insert into filler select repeat('x', 1900) from generate_series(1, {count})")
-    except OperationalError as error:
-        assert "No space left on device" in str(error)
-        return False
-    return True
 
 
 def test_a_full_disk_fails_the_load_with_the_reason_and_keeps_the_hours(url: str, engine: Engine) -> None:

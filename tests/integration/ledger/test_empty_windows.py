@@ -9,63 +9,19 @@ from typing import Any
 import pytest
 from logbus.errors import AttemptSuperseded
 from logbus.ledger import attempts
-from logbus.model import AuditReport, FrozenWindow, WindowState
+from logbus.model import AuditReport, WindowState
 from logbus.proof.audit import audit_window
 from logbus.warehouse import empty_windows
-from logbus.warehouse.empty_windows import load_empty
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import text
 
 from benchmarks.processes import wait_until
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
-
-EMPTY = range(2, 8)  # the hours between the two that hold records
-
-# Columns in which two windows loaded the same way may differ.
-OF_THEIR_OWN = {"id", "window_id", "starts_at", "ends_at", "key", "staging_table", "dead_letter_table", "run_id"}
+from tests.support.quiet_hours import EMPTY, TABLES, execute, hours, loaded_together, rows, waiting, windows
 
 
-@pytest.fixture
-def quiet(world: World) -> World:
-    """Hours 1 and 8 hold records in two partitions, the hours between them none; all are frozen."""
-    world.log.create("t", partitions=2)
-    for partition in (0, 1):
-        world.log.append("t", *stamps(1.2, 8.2), partition=partition)
-    world.register()
-    for number in range(1, 9):
-        world.freeze(number)
-    return world
-
-
-def windows(world: World, *numbers: int) -> list[FrozenWindow]:
-    return [world.ledger.window("p", at(number)) for number in numbers or EMPTY]
-
-
-def loaded_together(world: World, *numbers: int) -> list[AuditReport]:
-    found = load_empty(world.ledger.engine, world.log, "p", windows(world, *numbers), "together", lambda: NOW)
-    return [report for some in found for report in some]
-
-
-def hours(reports: list[AuditReport]) -> list[int]:
-    return [report.window.interval.start.hour for report in reports]
-
-
-def execute(world: World, statement: str) -> None:
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text(statement))
-
-
-def rows(world: World, table: str, number: int) -> list[dict[str, Any]]:
-    """The rows of the hour's window, without the columns that identify it."""
-    mine = {"window": "id", "attempt": "window_id", "window_range": "window_id", "window_hour": "window_id"}[table]
-    query = f'select * from logbus."{table}" where {mine} = :id'
-    with world.ledger.engine.connect() as connection:
-        found = connection.execute(text(query), {"id": world.ledger.window("p", at(number)).id}).mappings().all()
-    return [{name: value for name, value in row.items() if name not in OF_THEIR_OWN} for row in found]
-
-
-@pytest.mark.parametrize("table", ["window", "attempt", "window_range", "window_hour"])
+@pytest.mark.parametrize("table", TABLES)
 def test_the_ledger_is_the_same_as_if_each_had_been_loaded_alone(quiet: World, warehouse_url: str, table: str) -> None:
     Loading(quiet, warehouse_url, quiet.freeze(2)).load()
     audit_window(quiet.ledger.engine, quiet.log, "p", at(2), NOW, sink_for)
@@ -115,17 +71,11 @@ def test_whoever_takes_the_window_meanwhile_is_waited_for_and_numbered_apart(qui
         attempts.lock_windows(connection, "p", [at(3)])
         together = threading.Thread(target=lambda: found.extend(loaded_together(quiet)))
         together.start()
-        assert wait_until(lambda: waits_for_lock(quiet), deadline_seconds=30)
+        assert wait_until(lambda: waiting(quiet), deadline_seconds=30)
         assert quiet.ledger.window("p", at(2)).loaded_attempt is None
     together.join(30)
     assert hours(found) == list(EMPTY)
     assert Loading(quiet, warehouse_url, quiet.freeze(3)).begin().attempt.number == 2
-
-
-def waits_for_lock(world: World) -> bool:
-    waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    with world.ledger.engine.connect() as connection:
-        return bool(connection.execute(text(f"select exists ({waiting})")).scalar_one())
 
 
 MINE = "pipeline = 'p' and starts_at = '2015-05-17T04:00:00Z'"

@@ -91,6 +91,23 @@ def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, m
         loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 
+def test_an_interrupt_counts_the_empty_windows_that_are_loaded_and_not_audited_yet(
+    world: World, between: Loader, warehouse_url: str
+) -> None:
+    for number in (1, 4):
+        Loading(world, warehouse_url, world.freeze(number)).load()
+
+    def interrupt(question: str) -> None:
+        if WindowState.LOADED in [window.state for window in world.ledger.windows("p", at(2), at(3))]:
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    world.log.interrupt = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
+    assert said[-1] == how_far("p", loaded=2, audited=0, wanted=2)
+
+
 def test_what_an_interrupted_load_leaves_is_counted() -> None:
     rest = "`logbus load --pipeline p --only-missing` loads the rest"
     assert how_far("p", loaded=1, audited=1, wanted=3) == f"1 of 3 windows is loaded for good: {rest}"

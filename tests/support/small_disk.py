@@ -1,0 +1,53 @@
+"""A tablespace on a disk so small that a test fills it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from logbus.warehouse.embedded import SYSTEM_USER
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
+
+
+@contextmanager
+def small_disk() -> Iterator[Path]:
+    """A file system of eight megabytes. Only root may make one."""
+    with tempfile.TemporaryDirectory(prefix="logbus-disk-") as directory:
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", directory], check=False, capture_output=True)
+        if made.returncode != 0:
+            pytest.skip(f"no file system can be made here: {made.stderr.decode().strip()}")
+        try:
+            shutil.chown(directory, SYSTEM_USER)
+            os.chmod(Path(directory).parent, Path(directory).parent.stat().st_mode | 0o001)
+            yield Path(directory)
+        finally:
+            subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def run_alone(engine: Engine, statement: str) -> None:
+    """Outside any transaction, as statements about tablespaces want it."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(statement))
+
+
+def fill(engine: Engine) -> None:
+    """Until there is no room for one page more."""
+    for count in (1000, 30, 1):
+        while has_room(engine, count):
+            pass
+
+
+def has_room(engine: Engine, count: int) -> bool:
+    try:
+        run_alone(engine, f"insert into filler select repeat('x', 1900) from generate_series(1, {count})")
+    except OperationalError as error:
+        assert "No space left on device" in str(error)
+        return False
+    return True
