@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 NO_LEADER = -1
 NO_CONTROLLER = -1
@@ -74,10 +74,6 @@ class ClusterTopic:
     @property
     def partition_count(self) -> int:
         return len(self.replicas)
-
-    def with_state(self, index: int, state: PartitionState) -> ClusterTopic:
-        """The topic with one partition's state replaced."""
-        return replace(self, states=(*self.states[:index], state, *self.states[index + 1 :]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

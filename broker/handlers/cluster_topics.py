@@ -25,7 +25,7 @@ from broker.config.settings import BrokerConfig
 from broker.controller.place import check_assignments, place
 from broker.coordination import topic_writes
 from broker.coordination.asking import Script, ask
-from broker.coordination.broker_overrides import ImageOverrides, Scope
+from broker.coordination.broker_overrides import ImageOverrides, Rewrite, Scope
 from broker.coordination.image import ClusterTopic, Image, PartitionState
 from broker.coordination.image_topics import ImageTopics
 from broker.coordination.local import INTERNAL_TOPICS, Topic
@@ -34,7 +34,7 @@ from broker.errors import BrokerError, InvalidPartitions, InvalidReplicaAssignme
 from broker.handlers.cluster_moves import move_partitions
 from broker.helpers import Outcome
 from broker.partitions.manager import PartitionManager
-from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, Rewrite
+from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes
 
 logger = logging.getLogger("broker.topics")
 

@@ -14,8 +14,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from broker.coordination.image import NO_LEADER
 from broker.coordination.local import Topic
-from broker.coordination.view import NO_LEADER
 from broker.errors import BrokerError, UnknownTopicOrPartition
 from broker.handlers.answer_cache import Key
 from broker.handlers.context import Context

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from broker.coordination.image import NO_LEADER
 from broker.coordination.local import INTERNAL_TOPICS, Topic, check_topic_name
-from broker.coordination.view import NO_LEADER
 from broker.errors import BrokerError, InvalidTopic
 from broker.handlers.context import Context
 from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing

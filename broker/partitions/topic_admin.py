@@ -6,12 +6,12 @@ request are done. `timeout_ms` is how long the client waits: a single broker wai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.chores import Steps
-from broker.coordination.broker_overrides import Scope
+from broker.coordination.broker_overrides import Rewrite, Scope
 from broker.coordination.local import Topic
 from broker.errors import BrokerError
 
@@ -21,7 +21,6 @@ DEFAULT = -1  # partitions: num.partitions; replicas: default.replication.factor
 Outcomes = Steps  # a generator that returns a list of Topic or BrokerError, in the order of the request
 Failures = Steps  # a generator that returns BrokerErrors by topic name
 Moves = Mapping[int, tuple[int, ...] | None]  # target brokers by partition; None: back to where it was
-Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the current settings to the wanted ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

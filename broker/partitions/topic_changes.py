@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 from broker.chores import Steps
-from broker.coordination.broker_overrides import BrokerOverrides, Scope
+from broker.coordination.broker_overrides import BrokerOverrides, Rewrite, Scope
 from broker.coordination.local import Topic, TopicRegistry
 from broker.errors import (
     BrokerError,
@@ -34,7 +34,7 @@ from broker.errors import (
 )
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
-from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, Rewrite
+from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 

@@ -33,8 +33,6 @@ from broker.protocol.primitives import read_compact_string, read_string, write_u
 FIRST_VERSION = 9  # the first with a leader epoch; current clients send 11 to 17
 CONSTANT_BYTES_MAX = 512  # remembered per connection; client ids and racks are shorter
 ROWS_MAX = 1_000  # of one topic
-FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
-CONSTANT_START = FRAME_HEAD.size
 _struct = lru_cache(Struct)  # a few, shared by all connections: each is larger than everything else that a connection remembers
 _ANSWER_HEAD = Struct(">ii")
 _COUNT = Struct(">i")

@@ -70,18 +70,27 @@ def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int
         raise ProtocolError("a string that is not UTF-8") from error
 
 
-def skip_tags(view: memoryview, position: int) -> int:
-    """Skip a tagged-field section: unknown tags are legal and ignored."""
+def read_tags(view: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
+    """(number, start, size) of each field in a tagged-field section."""
     count, position = read_uvarint(view, position)
     if count > TAGS_MAX:
         raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
+    tags: list[tuple[int, int, int]] = []
     for _ in range(count):
-        _, position = read_uvarint(view, position)
+        tag, position = read_uvarint(view, position)
         size, position = read_uvarint(view, position)
+        tags.append((tag, position, size))
         position += size
         if position > len(view):
-            raise ProtocolError("a tagged field longer than its request")
-    return position
+            raise ProtocolError("a tagged field longer than its message")
+    return tags, position
+
+
+def skip_tags(view: memoryview, position: int) -> int:
+    """Skip a tagged-field section: unknown tags are legal and ignored."""
+    if position < len(view) and not view[position]:  # nearly always: there are none
+        return position + 1
+    return read_tags(view, position)[1]
 
 
 def check_partitions(count: int, before: int = 0) -> None:

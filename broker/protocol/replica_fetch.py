@@ -22,9 +22,9 @@ from typing import NamedTuple, TypeVar
 
 from broker.errors import ProtocolError
 from broker.protocol.primitives import (
-    TAGS_MAX,
     check_partitions,
     read_compact_string,
+    read_tags,
     read_uvarint,
     skip_tags,
     write_compact_string,
@@ -33,6 +33,7 @@ from broker.protocol.primitives import (
 
 REPLICA_FETCH_VERSION = 17
 NO_OFFSET = -1  # an offset that is not given
+NO_SESSION = 0  # the session's id in a request that opens one
 FIRST_SESSION_EPOCH = 0  # opens a session
 FINAL_SESSION_EPOCH = -1  # closes it
 _SESSION_EPOCH_MAX = 0x7FFFFFFF
@@ -261,7 +262,7 @@ def _parse_sender(body: memoryview, position: int) -> tuple[tuple[str | None, in
     """Reads the rack, which is unused, and the tags: cluster id, broker id and broker epoch."""
     _, position = read_compact_string(body, position)
     cluster_id, replica_id, replica_epoch = None, -1, -1
-    tags, position = _read_tags(body, position)
+    tags, position = read_tags(body, position)
     for tag, start, size in tags:
         if tag == _TAG_CLUSTER_ID:
             cluster_id, _ = read_compact_string(body[start : start + size], 0)
@@ -283,7 +284,7 @@ def _parse_partitions(body: memoryview, position: int) -> tuple[list[ReplicaPart
                 (flushed_offset,) = _INT64.unpack_from(body, position + 4)
                 position += 12
             else:
-                tags, position = _read_tags(body, position)
+                tags, position = read_tags(body, position)
                 flushed_offset = _own_offset(body, tags)
             partitions.append(ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed_offset))
         position = skip_tags(body, position)
@@ -408,7 +409,7 @@ def _parse_row(body: memoryview, position: int, topic_id: bytes) -> tuple[Replic
     if end < len(body) and not body[end]:  # no tags: nearly every answer
         position = end + 1
     else:
-        tags, position = _read_tags(body, end)
+        tags, position = read_tags(body, end)
         wanted = _own_offset(body, tags)
         for tag, start, length in tags:
             if tag == _TAG_DIVERGING_EPOCH:
@@ -444,22 +445,6 @@ def _read_topic_id(body: memoryview, position: int) -> tuple[bytes, int]:
     if end > len(body):
         raise ProtocolError("a topic id beyond the end of its message")
     return bytes(body[position:end]), end
-
-
-def _read_tags(body: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
-    """(number, start, size) of each tagged field of a section."""
-    count, position = read_uvarint(body, position)
-    if count > TAGS_MAX:
-        raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
-    tags: list[tuple[int, int, int]] = []
-    for _ in range(count):
-        tag, position = read_uvarint(body, position)
-        size, position = read_uvarint(body, position)
-        if position + size > len(body):
-            raise ProtocolError("a tagged field longer than its message")
-        tags.append((tag, position, size))
-        position += size
-    return tags, position
 
 
 def _own_offset(body: memoryview, tags: Iterable[tuple[int, int, int]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -26,11 +27,16 @@ def topic(replicas: tuple[int, ...], *states: PartitionState, name: str = "t", *
     )
 
 
+def with_state(partitioned: ClusterTopic, index: int, new: PartitionState) -> ClusterTopic:
+    """The topic with one partition's state replaced."""
+    return replace(partitioned, states=(*partitioned.states[:index], new, *partitioned.states[index + 1 :]))
+
+
 def apply(topics: Mapping[str, ClusterTopic], decisions: Iterable[Decision]) -> dict[str, ClusterTopic]:
     """The topics once all of the decisions are stored."""
     changed = dict(topics)
     for decision in decisions:
-        changed[decision.topic] = changed[decision.topic].with_state(decision.index, decision.state)
+        changed[decision.topic] = with_state(changed[decision.topic], decision.index, decision.state)
     return changed
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
-from broker.coordination.image import BrokerNode, ClusterTopic, Controller, Endpoint, Image, PartitionState
+from broker.coordination.image import NO_LEADER, BrokerNode, ClusterTopic, Controller, Endpoint, Image, PartitionState
 from broker.coordination.image_view import ImageView
 from broker.coordination.local import Topic
-from broker.coordination.view import NO_LEADER, BrokerAddress
+from broker.coordination.view import BrokerAddress
 from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 
 

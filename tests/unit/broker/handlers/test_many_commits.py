@@ -56,7 +56,7 @@ def test_they_are_written_some_hundreds_at_a_time(broker: Harness) -> None:
     headers = list(broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.headers_from(0))
     assert [header.record_count for header in headers] == [_CHANGES_PER_TURN, _CHANGES_PER_TURN, 100]
     offsets = broker.engine.context.offsets
-    assert {offsets.get("g", "wide", index).offset for index in range(COUNT)} == set(range(COUNT))  # type: ignore[union-attr]
+    assert {committed.offset for committed in offsets.of_group("g").values()} == set(range(COUNT))
 
 
 def test_a_disk_that_refuses_is_told_for_all_of_them(broker: Harness) -> None:

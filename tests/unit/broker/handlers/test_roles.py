@@ -391,10 +391,10 @@ def test_a_commit_is_answered_when_every_replica_in_sync_has_it(broker: Harness,
     offsets = broker.engine.context.offsets.ours("g")
     write_offsets(offsets, [change], broker.engine.context, codes.append)
     broker.settle()
-    assert (codes, broker.engine.context.offsets.get("g", "clicks", 0)) == ([], None)
+    assert (codes, broker.engine.context.offsets.of_group("g").get(("clicks", 0))) == ([], None)
     broker.engine.context.exposure.moved(held, 1, 0)  # type: ignore[attr-defined]
     assert codes == [0]
-    assert broker.engine.context.offsets.get("g", "clicks", 0) == change[1]
+    assert broker.engine.context.offsets.of_group("g").get(("clicks", 0)) == change[1]
     write_offsets(offsets, [change], broker.engine.context, codes.append)
     broker.settle()
     broker.engine.partitions.resign(held)
