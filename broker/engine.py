@@ -21,7 +21,7 @@ from broker.config.settings import BrokerConfig
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.view import ClusterView
 from broker.counters import Counters
-from broker.errors import BrokerError, StorageError
+from broker.errors import BrokerError
 from broker.groups.coordinator import CoordinatorRules, GroupCoordinator
 from broker.groups.messages import Answer
 from broker.groups.offset_store import OffsetStore
@@ -247,9 +247,9 @@ class Engine:
         # Requests wait for a partition in three places: for its flush (exposure), for new records (purgatory), for its write in
         # this turn (produce_turn). Anything that ends a partition here must notify each of them, or a client waits until its own
         # timeout.
-        def removed(partition: Partition) -> None:
+        def removed(partition: Partition, error: BrokerError) -> None:
             self.counters.deleted.add(partition.traffic)
-            exposure.forget(partition, StorageError(f"{partition.name} was deleted"))
+            exposure.forget(partition, error)
             purgatory.wake(partition)
 
         def lost(partition: Partition, error: BrokerError) -> None:

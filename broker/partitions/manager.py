@@ -82,7 +82,7 @@ class PartitionManager:
         self.on_change: Callable[[], None] = lambda: None
         self.on_rolled: Callable[[Partition], None] = lambda partition: None
         self.on_trimmed: Callable[[Partition], None] = lambda partition: None  # retention has moved its log start offset
-        self.on_removed: Callable[[Partition], None] = lambda partition: None
+        self.on_removed: Callable[[Partition, BrokerError], None] = lambda partition, error: None
         self.on_lead_won: Callable[[Partition], None] = lambda partition: None
         self.on_lead_lost: Callable[[Partition, BrokerError], None] = lambda partition, error: None
 
@@ -253,16 +253,16 @@ class PartitionManager:
             if key == (partition.topic, partition.index) and refused_at >= since:
                 partition.producers.refuse(header)
 
-    def take_out(self, topic: Topic, index: int) -> None:
-        """Remove the partition: its topic is being deleted, or its replica moved away."""
+    def take_out(self, topic: Topic, index: int, error: BrokerError) -> None:
+        """Remove the partition; `error` is what requests that wait for it get, and says whether it is deleted or moved away."""
         partition = self._partitions.pop((topic.name, index))
         self._hide(partition)
         partition.log.disarm()
         partition.is_led = False
-        self.on_removed(partition)
+        self.on_removed(partition, error)
         # After the waiting requests were answered: abandoning releases the files, while responses being sent hold their own
         # references.
-        partition.log.abandon(f"{partition.name} was deleted")
+        partition.log.abandon(str(error))
 
     # -- roles -------------------------------------------------------------------------------------------------------------------
 

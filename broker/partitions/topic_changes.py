@@ -298,7 +298,7 @@ class TopicChanges:
             for index in range(topic.partition_count):
                 # Yields to the loop after each partition: its waiting requests are answered at once, which costs time for each
                 # of them.
-                self._partitions.take_out(topic, index)
+                self._partitions.take_out(topic, index, StorageError(f"{topic.name}-{index} was deleted"))
                 yield None
             logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
         try:

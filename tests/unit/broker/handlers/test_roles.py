@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.config.settings import LogConfig
-from broker.errors import NotLeaderOrFollower
+from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.handlers.commits import write_offsets
 from broker.handlers.reply import Pending
@@ -184,6 +184,27 @@ def test_who_waits_for_replicas_is_told_at_once_when_the_lead_is_lost(
     assert latest_of(broker, end) == (0, 0), "nothing had been acknowledged"
     assert partition.end_offset == 1
     broker.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageError("clicks-0 was deleted"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (NotLeaderOrFollower("clicks-0 is no replica of this broker any more"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+    ids=["deleted", "moved away"],
+)
+def test_who_waits_for_replicas_is_told_at_once_why_the_partition_is_no_longer_here(
+    broker: Harness, partition: Partition, error: BrokerError, code: ErrorCode
+) -> None:
+    pending = produce(broker)
+    broker.settle()
+    assert not pending.done
+    broker.engine.partitions.take_out(broker.engine.partitions.registry.get("clicks"), 0, error)
+    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+    assert (row.error_code, row.error_message) == (code, str(error))
+    with pytest.raises(StorageError, match=str(error)):
+        partition.log.require_online()
 
 
 def test_a_parked_fetch_is_answered_at_once_when_the_lead_is_lost(broker: Harness, partition: Partition) -> None:
