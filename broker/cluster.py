@@ -326,15 +326,11 @@ class Cluster:
             self.duty.work()
         if self.consumers is not None and now >= self.consumers.due:
             self.consumers.tick(now)
-        self.written(now)
+        self.leader.work(now)
         if now >= self._fetchers.due:
             self._fetchers.work(now)
         if now >= self._peers.due:
             self._peers.work(now)
-
-    def written(self, now: float) -> None:
-        """Logs have been written to: answer the followers that wait."""
-        self.leader.work(now)
 
     def _started(self, error: BrokerError | None) -> None:
         self._start = None

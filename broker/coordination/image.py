@@ -86,11 +86,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """Which broker is the controller, and in which epoch. `epoch_version` is that of /controller_epoch, checked by its writes."""
+    """Which broker is the controller, and in which epoch."""
 
     broker_id: int = NO_CONTROLLER
     epoch: int = 0
-    epoch_version: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ _FORMAT_VERSION = 1
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
+NO_TOPIC_ID = uuid.UUID(int=0)
 
 
 class Files(Protocol):

@@ -13,7 +13,6 @@ one that has just changed.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +27,7 @@ from broker.coordination.asking import Script, ask
 from broker.coordination.broker_overrides import ImageOverrides, Rewrite, Scope
 from broker.coordination.image import ClusterTopic, Image, PartitionState
 from broker.coordination.image_topics import ImageTopics
-from broker.coordination.local import INTERNAL_TOPICS, Topic
+from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, Topic
 from broker.coordination.member import ClusterMember
 from broker.errors import BrokerError, InvalidPartitions, InvalidReplicaAssignment
 from broker.handlers.cluster_moves import move_partitions
@@ -39,7 +38,6 @@ from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth,
 logger = logging.getLogger("broker.topics")
 
 _AT_ONCE = 50  # concurrent scripts: ZooKeeper's answer to the last of them must arrive before a request's deadline
-_NO_ID = uuid.UUID(int=0)
 
 Begin = Callable[[Outcome], None]
 
@@ -74,7 +72,7 @@ class ClusterTopics:
 
     def validate(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
         plans = yield from self._plans(wanted)
-        return [plan if isinstance(plan, BrokerError) else replace(plan.topic, topic_id=_NO_ID) for plan in plans]
+        return [plan if isinstance(plan, BrokerError) else replace(plan.topic, topic_id=NO_TOPIC_ID) for plan in plans]
 
     def create(self, wanted: Iterable[NewTopic | BrokerError], timeout_ms: int = TIMEOUT_MS) -> Outcomes:
         plans: list[_Plan | BrokerError] = yield from self._plans(wanted)

@@ -13,7 +13,6 @@ the same request do. The caller runs one of these at a time (`Chores.enqueue`), 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from broker.chores import Steps
 from broker.coordination.broker_overrides import BrokerOverrides, Rewrite, Scope
-from broker.coordination.local import Topic, TopicRegistry
+from broker.coordination.local import NO_TOPIC_ID, Topic, TopicRegistry
 from broker.errors import (
     BrokerError,
     InvalidReplicaAssignment,
@@ -44,7 +43,6 @@ logger = logging.getLogger("broker.topics")
 _PARTITIONS_PER_JOB = 200
 
 Place = tuple[Topic, int]
-_NO_ID = uuid.UUID(int=0)  # of a topic that is only validated
 
 
 class TopicChanges:
@@ -77,7 +75,7 @@ class TopicChanges:
         for one in wanted:
             outcome: Topic | BrokerError
             try:
-                outcome = one if isinstance(one, BrokerError) else replace(self._new(one), topic_id=_NO_ID)
+                outcome = one if isinstance(one, BrokerError) else replace(self._new(one), topic_id=NO_TOPIC_ID)
             except BrokerError as error:
                 outcome = error
             outcomes.append(outcome)

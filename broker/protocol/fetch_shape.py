@@ -28,7 +28,7 @@ from broker.protocol.fetch import (
     parse_fetch,
 )
 from broker.protocol.framing import Request
-from broker.protocol.primitives import read_compact_string, read_string, write_uvarint
+from broker.protocol.primitives import TOPIC_ID_BYTES, read_compact_string, read_string, write_uvarint
 
 FIRST_VERSION = 9  # the first with a leader epoch; current clients send 11 to 17
 CONSTANT_BYTES_MAX = 512  # remembered per connection; client ids and racks are shorter
@@ -38,7 +38,6 @@ _ANSWER_HEAD = Struct(">ii")
 _COUNT = Struct(">i")
 _NAME = Struct(">h")
 _SINGLE_BYTE = 0x7F
-_TOPIC_ID_BYTES = 16
 _SETTINGS_BYTES = 25  # replica id, four settings, session id and epoch
 
 Row = tuple[int, int, int, int, Any]  # partition, leader epoch, offset, maximum bytes, and tags: usually none
@@ -135,7 +134,7 @@ class FetchShape:
             left -= 1
             start = position
             if self.has_ids:
-                position += _TOPIC_ID_BYTES
+                position += TOPIC_ID_BYTES
                 topic = raw = bytes(view[start:position])
             else:
                 if is_flexible:

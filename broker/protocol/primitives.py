@@ -10,6 +10,7 @@ from struct import Struct
 from broker.errors import ProtocolError
 
 _INT16 = Struct(">h")
+TOPIC_ID_BYTES = 16
 STRING_BYTES_MAX = 0x7FFF  # Kafka's own limit, even where the length field is wider than two bytes
 TAGS_MAX = 16  # in one section; current messages have at most five. Each takes two bytes of the request and far more CPU time
 # In one Produce or Fetch: the default of logbus.partitions.max. Each takes a few bytes of the request and some ten microseconds
@@ -56,6 +57,13 @@ def read_compact_string(view: memoryview, position: int) -> tuple[str | None, in
     """A nullable string with a varint length (plus one)."""
     length, position = read_uvarint(view, position)
     return _text(view, position, length - 1)
+
+
+def read_topic_id(view: memoryview, position: int) -> tuple[bytes, int]:
+    end = position + TOPIC_ID_BYTES
+    if end > len(view):
+        raise ProtocolError("a topic id beyond the end of its message")
+    return bytes(view[position:end]), end
 
 
 def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int]:

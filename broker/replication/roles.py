@@ -179,9 +179,6 @@ class Roles:
         """This broker's replica of it."""
         return self._here.get((topic.topic_id.bytes, index))
 
-    def replica(self, partition: Partition) -> Here | None:
-        return self._here.get((partition.topic_id.bytes, partition.index))
-
     @property
     def is_opening(self) -> bool:
         """Whether some log is being opened, or is about to be."""

@@ -33,9 +33,6 @@ class LedLog(Protocol):
     def end_offset(self) -> int: ...
 
     @property
-    def flushed_offset(self) -> int: ...
-
-    @property
     def log_start_offset(self) -> int: ...
 
     def locate(self, offset: int, max_bytes: int, *, upto_offset: int) -> FileSlice:

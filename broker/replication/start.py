@@ -77,7 +77,6 @@ class Start:
         self._directory = directory
         self._settings = settings
         self._helpers = helpers
-        self._clock = clock
         self._connect = connect  # for messages
         self._then = then
         self._step = _Step.ENTERING

@@ -71,8 +71,7 @@ def decided(partition: ClusterTopic, there: Presence, **others: Any) -> Partitio
     assert len(found) <= 1
     for decision in found:
         assert (decision.topic, decision.index) == (partition.name, 0)
-        assert decision.version == partition.states[0].version
-        assert decision.state.version == decision.version + 1
+        assert decision.state.version == partition.states[0].version + 1
     return found[0].state if found else None
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from broker.controller.reassign import cancel, finish, moving, originals, reassign, targets
+from broker.controller.reassign import Reassigned, finish, is_reassigned, moving, originals, reassign, targets
 from broker.coordination.image import ClusterTopic
 from broker.errors import InvalidReplicaAssignment
 from tests.unit.broker.controller.cases import decided, present, state, topic, with_state
@@ -16,6 +18,11 @@ def moved(partition: ClusterTopic, *target: int) -> ClusterTopic:
     assert step.moved == ()
     assert step.topic.version == partition.version + 1
     return step.topic
+
+
+def cancel(partition: ClusterTopic, indexes: Iterable[int]) -> Reassigned | None:
+    """Move partitions back to where they were, as a broker does that is asked to; None if none of them moves."""
+    return reassign(partition, {index: originals(partition, index) for index in indexes if is_reassigned(partition, index)})
 
 
 def with_isr(partition: ClusterTopic, leader: int, *isr: int) -> ClusterTopic:

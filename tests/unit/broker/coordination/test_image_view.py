@@ -41,7 +41,7 @@ OFFSETS = ClusterTopic(
 IMAGE = Image(
     cluster_id="c1",
     brokers={2: node(2, PLAINTEXT=9092, INSIDE=9192), 1: node(1, PLAINTEXT=9091)},
-    controller=Controller(broker_id=2, epoch=1, epoch_version=1),
+    controller=Controller(broker_id=2, epoch=1),
     topics={"clicks": CLICKS, OFFSETS_TOPIC: OFFSETS},
 )
 

@@ -18,6 +18,7 @@ from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class, response_class
 from tests.support.engine import Harness, batch
+from tests.support.logs import headers_from
 from tests.support.replicas import ScriptedWatermarks
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
@@ -129,7 +130,7 @@ def test_batches_carry_the_epoch_of_the_lead_and_it_begins_where_the_log_ended(b
     lead(broker, 7)
     produce(broker, acks=1)
     broker.turn()
-    assert [(header.base_offset, header.leader_epoch) for header in partition.log.headers_from(0)] == [(0, 1), (1, 7)]
+    assert [(header.base_offset, header.leader_epoch) for header in headers_from(partition.log, 0)] == [(0, 1), (1, 7)]
     assert partition.log.epochs.end_offset_of(1, 2) == (1, 1)
 
 
