@@ -33,7 +33,7 @@ from broker.errors import BrokerError, InvalidPartitions, InvalidReplicaAssignme
 from broker.handlers.cluster_moves import move_partitions
 from broker.helpers import Outcome
 from broker.partitions.manager import PartitionManager
-from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes
+from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, plan_each
 
 logger = logging.getLogger("broker.topics")
 
@@ -81,18 +81,9 @@ class ClusterTopics:
         return [plan if isinstance(plan, BrokerError) else next(made) or plan.topic for plan in plans]
 
     def _plans(self, wanted: Iterable[NewTopic | BrokerError]) -> Steps:
-        plans: list[_Plan | BrokerError] = []
         # One `_Room` for the whole request: each of its topics may fit alone, while all of them together do not.
         room = self._room()
-        for one in wanted:
-            plan: _Plan | BrokerError
-            try:
-                plan = one if isinstance(one, BrokerError) else self._plan(one, room)
-            except BrokerError as error:
-                plan = error
-            plans.append(plan)
-            yield None
-        return plans
+        return (yield from plan_each(wanted, lambda one: self._plan(one, room)))
 
     def _plan(self, wanted: NewTopic, room: _Room) -> _Plan:
         count, factor, overrides = wanted.partition_count, wanted.replication_factor, wanted.overrides

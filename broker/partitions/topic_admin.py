@@ -6,9 +6,9 @@ request are done. `timeout_ms` is how long the client waits: a single broker wai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.chores import Steps
 from broker.coordination.broker_overrides import Rewrite, Scope
@@ -78,3 +78,15 @@ class TopicAdmin(Protocol):
 
     def change_broker(self, scope: Scope, rewrite: Rewrite) -> Steps:
         """Give this broker, or every broker, other settings below those of the topics. Raises what is wrong with them."""
+
+
+def plan_each(wanted: Iterable[NewTopic | BrokerError], plan: Callable[[NewTopic], Any]) -> Steps:
+    """The plan of each topic, or its error. Errors in `wanted` are passed through."""
+    outcomes: list[Any] = []
+    for one in wanted:
+        try:
+            outcomes.append(one if isinstance(one, BrokerError) else plan(one))
+        except BrokerError as error:
+            outcomes.append(error)
+        yield None
+    return outcomes
