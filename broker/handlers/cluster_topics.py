@@ -12,7 +12,6 @@ one that has just changed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,8 +33,6 @@ from broker.handlers.cluster_moves import move_partitions
 from broker.helpers import Outcome
 from broker.partitions.manager import PartitionManager
 from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, plan_each
-
-logger = logging.getLogger("broker.topics")
 
 _AT_ONCE = 50  # concurrent scripts: ZooKeeper's answer to the last of them must arrive before a request's deadline
 
