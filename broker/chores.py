@@ -28,6 +28,8 @@ from broker.helpers import Job, Outcome
 
 # How much longer chores may make a turn. A producer waiting for an answer notices; a session timeout of six seconds does not.
 SLICE_SECONDS = 0.003
+# After a slice of work for which no client waits (compaction, retention): the pause, in lengths of that slice.
+PAUSE_PER_SLICE = 3.0
 
 
 class Until(NamedTuple):

@@ -133,7 +133,6 @@ class Cluster:
         self.suspects = Suspects()
         self.is_ready = False  # requests can be served
         self.has_entered = False  # all logs are open
-        self.error: BrokerError | None = None  # why this broker cannot be part of the cluster
         self._peers = outside.connect(self)
         self._fetchers = Fetchers(self._fetcher_of)
         self._start: Start | None = None
@@ -221,10 +220,6 @@ class Cluster:
     def _begin_to_leave(self, then: Callable[[], None]) -> None:
         seconds_max = self._config.controlled_shutdown_ms_max / 1000 if self._config.controlled_shutdown_enable else 0.0
         self._leaving = Leaving(self.member, self.roles, self.settings, self._clock, seconds_max=seconds_max, then=then)
-
-    def close(self) -> None:
-        """Stop using ZooKeeper. Only ending the session is left, which is up to the process (node.py)."""
-        self.member.registration.close()
 
     # Followers of partitions led here are served by `leader`; fetchers are the opposite direction
 
@@ -331,15 +326,11 @@ class Cluster:
             self.duty.work()
         if self.consumers is not None and now >= self.consumers.due:
             self.consumers.tick(now)
-        self.written(now)
+        self.leader.work(now)
         if now >= self._fetchers.due:
             self._fetchers.work(now)
         if now >= self._peers.due:
             self._peers.work(now)
-
-    def written(self, now: float) -> None:
-        """Logs have been written to: answer the followers that wait."""
-        self.leader.work(now)
 
     def _started(self, error: BrokerError | None) -> None:
         self._start = None
@@ -347,14 +338,11 @@ class Cluster:
             self.leader.server.cluster_id = self.member.registration.cluster_id
             self.is_ready = self.has_entered = True
             self.roles.work(self._clock.monotonic())
-        else:
-            self.error = error
         self._on_ready(error)
 
     def _fenced(self, error: BrokerError) -> None:
         logger.critical("%s", error)
         self.is_ready = False
-        self.error = error
         self._on_fenced(error)
 
     def troubles(self) -> list[str]:

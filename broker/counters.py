@@ -46,10 +46,6 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
 
 class NetworkCounters:
     """Connections and the loop's time. `closed` and `refused` count by reason: one word each, from the server's own code."""

@@ -21,7 +21,7 @@ from broker.config.settings import BrokerConfig
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.view import ClusterView
 from broker.counters import Counters
-from broker.errors import BrokerError, StorageError
+from broker.errors import BrokerError
 from broker.groups.coordinator import CoordinatorRules, GroupCoordinator
 from broker.groups.messages import Answer
 from broker.groups.offset_store import OffsetStore
@@ -247,9 +247,9 @@ class Engine:
         # Requests wait for a partition in three places: for its flush (exposure), for new records (purgatory), for its write in
         # this turn (produce_turn). Anything that ends a partition here must notify each of them, or a client waits until its own
         # timeout.
-        def removed(partition: Partition) -> None:
+        def removed(partition: Partition, error: BrokerError) -> None:
             self.counters.deleted.add(partition.traffic)
-            exposure.forget(partition, StorageError(f"{partition.name} was deleted"))
+            exposure.forget(partition, error)
             purgatory.wake(partition)
 
         def lost(partition: Partition, error: BrokerError) -> None:
@@ -385,6 +385,10 @@ class Engine:
         bookkeeping may have fallen behind its file."""
         context = self.context
         try:
+            # The order of a turn: first the writes, so that everything below sees the logs as clients will; then the cluster,
+            # whose followers are answered with what has just been written; deadlines after that, so that a request which was
+            # served in time does not expire; flushes once everything they should cover is written; last what may take
+            # milliseconds.
             context.produce_turn.end()
             now = context.clock.monotonic()
             if self.cluster is not None:
@@ -396,10 +400,6 @@ class Engine:
             context.flusher.end_turn()
             if now >= self.chores.due:
                 self.chores.work(now)
-                # The order of a turn: first the writes, so that everything below sees the logs as clients will; then the cluster,
-                # whose followers are answered with what has just been written; deadlines after that, so that a request which
-                # was served in time does not expire; flushes once everything they should cover is written; last what may take
-                # milliseconds.
                 context.produce_turn.end()  # a chore may have staged something: commits that waited for their topic
             if now >= self._cleaner.due:
                 self._cleaner.work(now)
@@ -434,9 +434,10 @@ class Engine:
             ("chores", lambda: self.chores.work(now)),
         ]
         if (cluster := self.cluster) is not None:
-            steps.append(("the cluster", lambda: cluster.work(now)))
+            steps.insert(0, ("the cluster", lambda: cluster.work(now)))  # in the order of a turn, see there
         for what, step in steps:
             self.health.attempt(what, step)
+        self.answer_staged()
         for what, worker in (("compaction", self._cleaner), ("retention", self._retention)):
             # A worker that fails stays due and would fail again in every turn: the loop would spin on it.
             if now >= worker.due and not self.health.attempt(what, lambda worker=worker: worker.work(now)):  # type: ignore[misc]
@@ -449,10 +450,11 @@ class Engine:
                 periodic.due = now + periodic.interval
                 self.health.attempt(periodic.what, periodic.action)
         self._next_periodic = min(periodic.due for periodic in self._periodics)
+        self.answer_staged()  # the first slice of a chore that one of them has begun: offsets to forget
 
     def answer_staged(self) -> None:
-        """Write and answer what pipelined requests have staged since the turn ended. Staged batches are views of connections'
-        buffers: whatever happens, none is left when this returns."""
+        """Write and answer what pipelined requests have staged since the turn ended, or chores after its writes. Staged batches
+        are views of connections' buffers: whatever happens, none is left when this returns."""
         try:
             self.context.produce_turn.end()
         except Exception as error:

@@ -61,7 +61,6 @@ class HelperPool:
         self._wake = wake
         self._kernel = kernel
         self._is_closed = False
-        self.running = 0
 
     def submit(self, job: Job, outcome: Outcome) -> None:
         """Run `job` on a helper thread; `outcome(result, error)` is called on the loop's thread."""
@@ -76,11 +75,8 @@ class HelperPool:
         file = ticket.only_file
         if file is None or self._kernel is None or not self._kernel.sync(file, partial(self._flushed, ticket, outcome)):
             self._run_on(self._flushes, ticket.run, outcome)
-        else:
-            self.running += 1
 
     def _run_on(self, executor: ThreadPoolExecutor, job: Job, outcome: Outcome) -> None:
-        self.running += 1
         if self._is_closed:  # submitted by the outcome of a job that ended while the broker was stopping
             self._outcomes.append((outcome, None, StorageError("the broker is stopping")))
         else:
@@ -103,7 +99,6 @@ class HelperPool:
         others."""
         while self._outcomes:
             outcome, result, error = self._outcomes.popleft()
-            self.running -= 1
             try:
                 outcome(result, error)
             except Exception:

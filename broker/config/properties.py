@@ -13,12 +13,8 @@ from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError
 
 
-def setting_names() -> list[str]:
-    """Every Kafka name that a configuration file or --override may use."""
-    return sorted(item.metadata["name"] for item in _settings())
-
-
-def _settings() -> Iterable[Any]:
+def settings() -> Iterable[Any]:
+    """Every field with a name that a configuration file or --override may use."""
     yield from (item for item in fields(BrokerConfig) if item.metadata)
     yield from fields(LogConfig)
 
@@ -40,7 +36,7 @@ def parse_properties(text: str, *, source: str) -> dict[str, str]:
 def build_config(values: Mapping[str, str]) -> BrokerConfig:
     """Turn texts under Kafka's names into a BrokerConfig; ConfigError names the first that cannot be used."""
     values = _with_hours_and_minutes(values)
-    known = {item.metadata["name"]: item for item in _settings()}
+    known = {item.metadata["name"]: item for item in settings()}
     log_names = {item.name for item in fields(LogConfig)}
     own: dict[str, Any] = {}
     log: dict[str, Any] = {}

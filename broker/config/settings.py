@@ -243,11 +243,6 @@ class BrokerConfig:
         confirmation has expired before another broker can have begun to lead."""
         return min(self.leader_confirm_ms, self.zookeeper_session_ms // 2)
 
-    @property
-    def advertised(self) -> Listener:
-        """The address that Metadata returns to clients of the first listener."""
-        return self.advertised_at({})[self.listeners[0].name]
-
     def advertised_at(self, ports: Mapping[str, int]) -> dict[str, Listener]:
         """The advertised address of each listener, by name; `ports` are the ports chosen by the system. A listener on every
         interface must be advertised explicitly."""

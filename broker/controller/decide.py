@@ -93,11 +93,10 @@ NO_WISHES = Wishes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Replace the state of one partition, if it still has this version. The new state has the next version."""
+    """Replace the state of one partition, if it still has the version before that of the new state."""
 
     topic: str
     index: int
-    version: int
     state: PartitionState
 
 
@@ -137,7 +136,7 @@ def decide(
             new = next_state(topic, index, there, minimum_of(name), is_unclean_allowed(name), now, wishes)
             if new != state:
                 new = replace(new, version=state.version + 1)
-                decisions.append(Decision(topic=name, index=index, version=state.version, state=new))
+                decisions.append(Decision(topic=name, index=index, state=new))
     return decisions
 
 

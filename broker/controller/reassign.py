@@ -74,11 +74,6 @@ def reassign(topic: ClusterTopic, wanted: Mapping[int, tuple[int, ...]]) -> Reas
     return None if is_same else Reassigned(topic=new)
 
 
-def cancel(topic: ClusterTopic, indexes: Iterable[int]) -> Reassigned | None:
-    """Move partitions back to where they were; None if none of them moves."""
-    return reassign(topic, {index: originals(topic, index) for index in indexes if is_reassigned(topic, index)})
-
-
 def leader_must_move(topic: ClusterTopic, index: int, state: PartitionState, minimum: int) -> bool:
     """Whether the partition is ready except that its leader is one of the replicas to be removed."""
     return state.leader in topic.removing.get(index, ()) and _is_ready(topic, index, state, minimum)

@@ -16,6 +16,8 @@ from broker.coordination.znodes import EVERY_BROKER
 
 _FILE = "broker-configs.json"
 
+Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the current settings to the wanted ones
+
 
 class Scope(Enum):
     """Which brokers a setting applies to; the value is the key in the file."""

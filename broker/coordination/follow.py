@@ -38,12 +38,10 @@ ENTRIES_AT_ONCE = 2  # of at most 250 states, one millisecond each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What has changed in the image since the last call: `changes` in their order, or, if `is_everything`, possibly anything.
-    `has_caught_up`: once per connection, when the image has everything committed before the connection was made."""
+    """What has changed in the image since the last call: `changes` in their order, or, if `is_everything`, possibly anything."""
 
     changes: tuple[Change, ...] = ()
     is_everything: bool = False
-    has_caught_up: bool = False
 
 
 Listener = Callable[[Image, News], None]
@@ -59,7 +57,6 @@ class ImageFollower:
         self._owed: dict[Listener, None] = {}  # listeners that failed on some news: their next call says `is_everything`
         self._session_id = 0
         self._must_read_all = True
-        self._is_behind = True  # the journal has not been read since the last connection was made
         self._draft: Image | None = None  # an image being read, which does not yet match any state that existed
         self._looks: Mapping[str, _Look] = {
             znodes.BROKERS: _Look(store, self._look_at_brokers),
@@ -87,7 +84,6 @@ class ImageFollower:
         # entries may have been trimmed, and tools may have written changes without an entry.
         self._must_read_all |= session_id != self._session_id
         self._session_id = session_id
-        self._is_behind = True
         for look in self._looks.values():
             look.begin()
 
@@ -101,7 +97,7 @@ class ImageFollower:
     def tick(self) -> None:
         """About once a second: repeat reads that were not answered, and call listeners that failed again."""
         for listener in list(self._owed):
-            self._tell_one(listener, News(is_everything=True, has_caught_up=not self._is_behind))
+            self._tell_one(listener, News(is_everything=True))
         for look in self._looks.values():
             look.tick()
 
@@ -153,9 +149,6 @@ class ImageFollower:
             self._draft = yield from read_image(position)
             if (yield from self._catch_up()):
                 self._adopt(self._draft)
-        if self._is_behind:
-            self._is_behind = False
-            self._tell(News(has_caught_up=True))
 
     def _catch_up(self) -> Script[bool]:
         """Apply the entries after the position of the image, or of the draft. False: one is missing, or cannot be decoded."""

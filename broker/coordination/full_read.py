@@ -119,7 +119,7 @@ def _state_of(name: str, index: int, node: Node | NoNode) -> PartitionState:
 
 def read_controller() -> Script[Controller]:
     """The controller, watched. The epoch is read before and after: a controller is set in the transaction that raises it, so if
-    it did not move it is that controller's. A deposed one must never see the version of its successor's epoch."""
+    it did not move it is that controller's. A deposed one must never be shown with its successor's epoch."""
     while True:
         before = yield from read(znodes.CONTROLLER_EPOCH)
         node = yield from read(znodes.CONTROLLER, watch=True)
@@ -130,5 +130,5 @@ def read_controller() -> Script[Controller]:
         return Controller()
     epoch = znodes.decode_controller_epoch(after.data)
     if isinstance(node, NoNode):
-        return Controller(epoch=epoch, epoch_version=after.version)
-    return Controller(broker_id=znodes.decode_controller(node.data), epoch=epoch, epoch_version=after.version)
+        return Controller(epoch=epoch)
+    return Controller(broker_id=znodes.decode_controller(node.data), epoch=epoch)

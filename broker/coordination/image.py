@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 NO_LEADER = -1
 NO_CONTROLLER = -1
@@ -75,10 +75,6 @@ class ClusterTopic:
     def partition_count(self) -> int:
         return len(self.replicas)
 
-    def with_state(self, index: int, state: PartitionState) -> ClusterTopic:
-        """The topic with one partition's state replaced."""
-        return replace(self, states=(*self.states[:index], state, *self.states[index + 1 :]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -90,11 +86,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """Which broker is the controller, and in which epoch. `epoch_version` is that of /controller_epoch, checked by its writes."""
+    """Which broker is the controller, and in which epoch."""
 
     broker_id: int = NO_CONTROLLER
     epoch: int = 0
-    epoch_version: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

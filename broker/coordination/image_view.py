@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
-from broker.coordination.image import BrokerNode, ClusterTopic, Image, PartitionState
+from broker.coordination.image import NO_LEADER, BrokerNode, ClusterTopic, Image, PartitionState
 from broker.coordination.local import Topic
-from broker.coordination.view import NO_LEADER, BrokerAddress, PartitionView
+from broker.coordination.view import BrokerAddress, PartitionView
 from broker.coordination.znodes import NO_STATE
 from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 

@@ -8,7 +8,7 @@ What is planned and what is public are separate. `plan` and `forget` change what
 and `hide` change what clients see. The first happen before the write, the second after it: no client sees a topic that a power
 failure could still undo.
 
-Producer ids are taken in blocks that are recorded before the first id is used: none is assigned twice.
+Blocks of producer ids are recorded in another file before the first id is used: none is assigned twice.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from broker.coordination.grouped_writes import GroupedWrites, Store
+from broker.coordination.grouped_writes import Store
+from broker.coordination.producer_ids import BLOCK_IDS, ProducerIds, Reserved
 from broker.errors import InvalidTopic, StartupError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 
 _TOPICS_FILE = "topics.json"
 _PRODUCER_IDS_FILE = "producer-ids.json"
 _FORMAT_VERSION = 1
-_PRODUCER_ID_BLOCK = 1000  # as Kafka: one write per thousand producers
-_PRODUCER_IDS_AHEAD = 100  # with fewer left the next block is requested
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
+NO_TOPIC_ID = uuid.UUID(int=0)
 
 
 class Files(Protocol):
@@ -177,52 +176,23 @@ class TopicRegistry(ShownTopics):
         del self._by_id[topic.topic_id]
 
 
-TakenId = Callable[[int, BaseException | None], None]
+def local_producer_ids(files: Files, store: Store) -> ProducerIds:
+    """Each is assigned once in the life of the data directory."""
+    stored = files.read_json(_PRODUCER_IDS_FILE) or {"next": 1000}
+    start: int = stored["next"]
 
+    def reserve(then: Reserved) -> None:
+        block = range(start, start + BLOCK_IDS)
 
-class ProducerIds:
-    """Assigns producer ids, each once in the life of the data directory. The next block is recorded while the last ids of the
-    current one are being assigned, so that a client seldom waits for the disk."""
+        def recorded(_: Any, error: BaseException | None) -> None:
+            nonlocal start
+            if error is None:
+                start = block.stop
+            then(block if error is None else None, error)
 
-    def __init__(self, files: Files, store: Store) -> None:
-        stored = files.read_json(_PRODUCER_IDS_FILE) or {"next": 1000}
-        self._next: int = stored["next"]
-        self._block_end = self._planned_end = self._next
-        self._waiting: deque[TakenId] = deque()
+        store(lambda: files.write_json_atomic(_PRODUCER_IDS_FILE, {"next": block.stop}), recorded)
 
-        def snapshot() -> Callable[[], None]:
-            self._planned_end = end = self._block_end + _PRODUCER_ID_BLOCK
-            return lambda: files.write_json_atomic(_PRODUCER_IDS_FILE, {"next": end})
-
-        self._writes = GroupedWrites(store, snapshot)
-
-    def take(self, then: TakenId) -> None:
-        """Call `then(id, None)` with an unused id, at once if there is one; `then(-1, error)` if its block cannot be recorded
-        on disk."""
-        if self._next < self._block_end:
-            then(self._give(), None)
-        else:
-            self._waiting.append(then)
-        if self._block_end - self._next < _PRODUCER_IDS_AHEAD and self._planned_end == self._block_end:
-            self._planned_end += _PRODUCER_ID_BLOCK
-            self._writes.write(self._written)
-
-    def _give(self) -> int:
-        self._next += 1
-        return self._next - 1
-
-    def _written(self, error: BaseException | None) -> None:
-        if error is None:
-            self._block_end = self._planned_end
-        self._planned_end = self._block_end
-        waiting, self._waiting = self._waiting, deque()
-        for then in waiting:
-            if self._next < self._block_end:
-                then(self._give(), None)
-            elif error is not None:
-                then(-1, error)
-            else:
-                self.take(then)  # more requests waited than one block holds
+    return ProducerIds(reserve)
 
 
 class KnownTopics(Protocol):

@@ -10,12 +10,13 @@ Each function here is a script (asking.py). It ends when ZooKeeper has the chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 from broker.coordination import znodes
 from broker.coordination.asking import Script, commit, read_twice
+from broker.coordination.broker_overrides import Rewrite
 from broker.coordination.changes import (
     BrokerSettingsChange,
     DeletionAsked,
@@ -42,8 +43,6 @@ from broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, Topi
 
 PARTITIONS_AT_ONCE = 1_000  # created in one transaction: a second of ZooKeeper's time
 ATTEMPTS = 5
-
-Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the current settings to the wanted ones
 
 
 def create_topic(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[None]:

@@ -13,8 +13,6 @@ from typing import NamedTuple, Protocol
 from broker.config.listeners import Listener
 from broker.coordination.local import Topic
 
-NO_LEADER = -1
-
 
 class BrokerAddress(NamedTuple):
     """The address at which clients reach a broker."""

@@ -143,9 +143,6 @@ class OffsetStore:
         """The groups that have committed something."""
         return [group for offsets in self.all_loaded() for group in offsets.group_ids()]
 
-    def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
-        return self.of_group(group).get((topic, partition))
-
     def of_group(self, group: str) -> Mapping[tuple[str, int], CommittedOffset]:
         """What the group has committed, as far as this broker knows: nothing if another broker coordinates it."""
         offsets = self._led.get(self.index_of(group))

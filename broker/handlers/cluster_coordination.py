@@ -19,7 +19,7 @@ from broker.coordination.image import Image
 from broker.coordination.image_topics import ImageTopics
 from broker.coordination.image_view import ImageView
 from broker.coordination.member import ClusterMember
-from broker.coordination.producer_id_blocks import ProducerIdBlocks
+from broker.coordination.producer_id_blocks import cluster_producer_ids
 from broker.errors import InvalidConfig
 from broker.handlers.cluster_topics import ClusterTopics
 from broker.partitions.manager import PartitionManager
@@ -37,7 +37,7 @@ class ClusterCoordination:
         self.member = member
         self.topics = ImageTopics(new_id)
         self.overrides = ImageOverrides(lambda: member.image, config.broker_id)
-        self.producer_ids = ProducerIdBlocks(member.store, config.broker_id)
+        self.producer_ids = cluster_producer_ids(member.store, config.broker_id)
         self._config = config
 
     def open(self, partitions: PartitionManager) -> None:

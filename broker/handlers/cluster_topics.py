@@ -12,8 +12,6 @@ one that has just changed.
 
 from __future__ import annotations
 
-import logging
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,21 +23,18 @@ from broker.config.settings import BrokerConfig
 from broker.controller.place import check_assignments, place
 from broker.coordination import topic_writes
 from broker.coordination.asking import Script, ask
-from broker.coordination.broker_overrides import ImageOverrides, Scope
+from broker.coordination.broker_overrides import ImageOverrides, Rewrite, Scope
 from broker.coordination.image import ClusterTopic, Image, PartitionState
 from broker.coordination.image_topics import ImageTopics
-from broker.coordination.local import INTERNAL_TOPICS, Topic
+from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, Topic
 from broker.coordination.member import ClusterMember
 from broker.errors import BrokerError, InvalidPartitions, InvalidReplicaAssignment
 from broker.handlers.cluster_moves import move_partitions
 from broker.helpers import Outcome
 from broker.partitions.manager import PartitionManager
-from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, Rewrite
-
-logger = logging.getLogger("broker.topics")
+from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, plan_each
 
 _AT_ONCE = 50  # concurrent scripts: ZooKeeper's answer to the last of them must arrive before a request's deadline
-_NO_ID = uuid.UUID(int=0)
 
 Begin = Callable[[Outcome], None]
 
@@ -74,7 +69,7 @@ class ClusterTopics:
 
     def validate(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
         plans = yield from self._plans(wanted)
-        return [plan if isinstance(plan, BrokerError) else replace(plan.topic, topic_id=_NO_ID) for plan in plans]
+        return [plan if isinstance(plan, BrokerError) else replace(plan.topic, topic_id=NO_TOPIC_ID) for plan in plans]
 
     def create(self, wanted: Iterable[NewTopic | BrokerError], timeout_ms: int = TIMEOUT_MS) -> Outcomes:
         plans: list[_Plan | BrokerError] = yield from self._plans(wanted)
@@ -83,18 +78,9 @@ class ClusterTopics:
         return [plan if isinstance(plan, BrokerError) else next(made) or plan.topic for plan in plans]
 
     def _plans(self, wanted: Iterable[NewTopic | BrokerError]) -> Steps:
-        plans: list[_Plan | BrokerError] = []
         # One `_Room` for the whole request: each of its topics may fit alone, while all of them together do not.
         room = self._room()
-        for one in wanted:
-            plan: _Plan | BrokerError
-            try:
-                plan = one if isinstance(one, BrokerError) else self._plan(one, room)
-            except BrokerError as error:
-                plan = error
-            plans.append(plan)
-            yield None
-        return plans
+        return (yield from plan_each(wanted, lambda one: self._plan(one, room)))
 
     def _plan(self, wanted: NewTopic, room: _Room) -> _Plan:
         count, factor, overrides = wanted.partition_count, wanted.replication_factor, wanted.overrides

@@ -10,7 +10,7 @@ from broker.chores import Chores
 from broker.clock import Clock
 from broker.config.settings import BrokerConfig
 from broker.coordination.grouped_writes import GroupedWrites
-from broker.coordination.local import ProducerIds
+from broker.coordination.producer_ids import ProducerIds
 from broker.coordination.view import ClusterView
 from broker.counters import Counters
 from broker.groups.coordinator import GroupCoordinator
@@ -29,7 +29,6 @@ from broker.partitions.topic_admin import TopicAdmin
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from broker.coordination.member import ClusterMember
-    from broker.coordination.producer_id_blocks import ProducerIdBlocks
     from broker.replication.leader import Leader
 
 
@@ -42,7 +41,7 @@ class Context:
     health: Health
     clock: Clock
     partitions: PartitionManager
-    producer_ids: ProducerIds | ProducerIdBlocks
+    producer_ids: ProducerIds
     groups: GroupCoordinator
     offsets: OffsetStore
     flusher: Flusher

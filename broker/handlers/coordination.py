@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.config.settings import BrokerConfig
 from broker.coordination.broker_overrides import BrokerOverrides, Overrides
-from broker.coordination.local import KnownTopics, ProducerIds, TopicRegistry
+from broker.coordination.local import KnownTopics, TopicRegistry, local_producer_ids
+from broker.coordination.producer_ids import ProducerIds
 from broker.coordination.view import ClusterView, LocalView
 from broker.handlers.context import Context
 from broker.helpers import Helpers
@@ -25,7 +26,6 @@ from broker.storage.log_directory import LogDirectory
 
 if TYPE_CHECKING:
     from broker.coordination.member import ClusterMember
-    from broker.coordination.producer_id_blocks import ProducerIdBlocks
 
 
 class Coordination(Protocol):
@@ -38,7 +38,7 @@ class Coordination(Protocol):
     def overrides(self) -> Overrides: ...
 
     @property
-    def producer_ids(self) -> ProducerIds | ProducerIdBlocks: ...
+    def producer_ids(self) -> ProducerIds: ...
 
     @property
     def member(self) -> ClusterMember | None:
@@ -75,7 +75,7 @@ class LocalCoordination:
     ) -> None:
         self.topics = TopicRegistry(directory, new_id)
         self.overrides = BrokerOverrides(directory)
-        self.producer_ids = ProducerIds(directory, helpers.store)
+        self.producer_ids = local_producer_ids(directory, helpers.store)
         self._config = config
         self._directory = directory
         self._filesystem = filesystem

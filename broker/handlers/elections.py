@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.chores import Steps, Until
-from broker.coordination.view import NO_LEADER, PartitionView
+from broker.coordination.image import NO_LEADER
+from broker.coordination.view import PartitionView
 from broker.errors import (
     BrokerError,
     ElectionNotNeeded,

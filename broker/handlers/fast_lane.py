@@ -27,21 +27,18 @@ from struct import error as StructError
 from weakref import WeakValueDictionary
 
 from broker.handlers.context import Context
-from broker.handlers.fetch_lane import ConnectionFetchLane, FetchLane
+from broker.handlers.fetch_lane import LEARNT_EACH, LEARNT_FROM, ConnectionFetchLane, FetchLane
 from broker.partitions.armed import ArmedPartition, Home, arm
 from broker.protocol.api import ApiKey
-from broker.protocol.framing import Request
+from broker.protocol.framing import CONSTANT_START, FRAME_HEAD, Request
 from broker.protocol.produce import parse_produce
-from broker.protocol.produce_shape import CONSTANT_START, FRAME_HEAD, ProduceShape, shape_of
-from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, NO_PRODUCER_ID
+from broker.protocol.produce_shape import ProduceShape, shape_of
+from broker.records.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, NO_PRODUCER_ID
 from broker.records.compression import CODEC_MAX, DECOMPRESSED_BYTES_MAX, begins_like
 from broker.records.crc import crc32c
 from broker.records.validation import RECORD_BYTES_MIN
 
 SHAPES_MAX = 16  # remembered per connection: a producer has one per topic
-_LEARNT_FROM = 64  # after this many consecutive requests that the lane could not take, only every sixteenth is examined
-_LEARNT_EACH = 16
-_HEADER = Struct(">qiibIhiqqqhii")
 _INDEX_LENGTH = Struct(">ii")
 _INDEX = Struct(">i")
 _PRODUCE = int(ApiKey.PRODUCE)
@@ -265,7 +262,7 @@ class ConnectionLane:
             if armed is None or armed.request == request or size < BATCH_HEADER_BYTES or end > frame_end:
                 return None
             armed.request = request
-            header = _HEADER.unpack_from(buffer, position)
+            header = BATCH_HEADER.unpack_from(buffer, position)
             (
                 base_offset,
                 length,
@@ -323,7 +320,7 @@ class ConnectionLane:
         """A Produce request was handled by the ordinary path: the next one like it may be typical. `frame` excludes the length
         prefix."""
         self._misses += 1
-        if self._misses > _LEARNT_FROM and self._misses % _LEARNT_EACH:
+        if self._misses > LEARNT_FROM and self._misses % LEARNT_EACH:
             return
         shape = shape_of(frame)
         if shape is None:

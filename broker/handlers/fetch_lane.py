@@ -29,12 +29,12 @@ from broker.handlers.fetch import answer_again, locate, park
 from broker.handlers.reply import Parts, Pending
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
-from broker.protocol.fetch_shape import CONSTANT_START, FRAME_HEAD, Asked, FetchShape, Found, shape_of
-from broker.protocol.framing import Origin, Request
+from broker.protocol.fetch_shape import Asked, FetchShape, Found, shape_of
+from broker.protocol.framing import CONSTANT_START, FRAME_HEAD, Origin, Request
 from broker.storage.file_slice import FileSlice
 
-_LEARNT_FROM = 64  # after this many consecutive requests that the lane could not take, only every sixteenth is examined
-_LEARNT_EACH = 16
+LEARNT_FROM = 64  # after this many consecutive requests that the lane could not take, only every sixteenth is examined
+LEARNT_EACH = 16
 _FETCH = int(ApiKey.FETCH)
 _NO_BODY = memoryview(b"")
 
@@ -195,5 +195,5 @@ class ConnectionFetchLane:
         """A Fetch request was handled by the ordinary path: the next one like it may be typical. `frame` excludes the length
         prefix."""
         self._misses += 1
-        if self._misses <= _LEARNT_FROM or not self._misses % _LEARNT_EACH:
+        if self._misses <= LEARNT_FROM or not self._misses % LEARNT_EACH:
             self._shape = shape_of(request, frame) or self._shape

@@ -6,7 +6,6 @@ again and again. A topic that is auto-created by a request is in its answer, whi
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -14,8 +13,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from broker.coordination.local import Topic
-from broker.coordination.view import NO_LEADER
+from broker.coordination.image import NO_LEADER
+from broker.coordination.local import NO_TOPIC_ID, Topic
 from broker.errors import BrokerError, UnknownTopicOrPartition
 from broker.handlers.answer_cache import Key
 from broker.handlers.context import Context
@@ -27,7 +26,6 @@ from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
-_NO_ID = uuid.UUID(int=0)
 _CREATED_PER_REQUEST_MAX = 10  # a request that names thousands by mistake should not create them all; clients retry
 
 
@@ -127,7 +125,7 @@ def _metadata_response(topics: list[Any], listener: str, context: Context) -> An
 
 def _find(asked: Any, context: Context) -> Topic:
     if asked.name is None:
-        return context.partitions.registry.get_by_id(asked.topic_id or _NO_ID)
+        return context.partitions.registry.get_by_id(asked.topic_id or NO_TOPIC_ID)
     return context.partitions.registry.get(asked.name)
 
 
@@ -159,7 +157,7 @@ def _missing_row(asked: Any, error: int) -> Any:
     return response.MetadataResponseTopic(
         error_code=error,
         name=asked.name if asked.name is not None else "",
-        topic_id=asked.topic_id or _NO_ID,
+        topic_id=asked.topic_id or NO_TOPIC_ID,
         is_internal=False,
         partitions=[],
     )

@@ -5,13 +5,12 @@ The number of partitions only grows: records are never moved from one partition 
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from broker.coordination.local import INTERNAL_TOPICS, Topic, check_topic_name
-from broker.coordination.view import NO_LEADER
+from broker.coordination.image import NO_LEADER
+from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, Topic, check_topic_name
 from broker.errors import BrokerError, InvalidTopic
 from broker.handlers.context import Context
 from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing
@@ -96,7 +95,7 @@ def _missing_row(name: str, code: int) -> Any:
     return response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
-        topic_id=uuid.UUID(int=0),
+        topic_id=NO_TOPIC_ID,
         is_internal=False,
         partitions=[],
     )

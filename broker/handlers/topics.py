@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.coordination.local import INTERNAL_TOPICS, Topic
+from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, Topic
 from broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
 from broker.handlers.commits import remove_offsets_of_topics
 from broker.handlers.configs import settings_of_topic
@@ -17,8 +17,6 @@ from broker.handlers.slices import Answering, answered_in_turn, encode_in_slices
 from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import response_class
-
-_NO_ID = uuid.UUID(int=0)
 
 
 @answered_in_turn
@@ -66,7 +64,7 @@ def _assignments(rows: Sequence[Any]) -> Mapping[int, Sequence[int]]:
 def _refused(name: str, error: BrokerError) -> Any:
     return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=name,
-        topic_id=_NO_ID,
+        topic_id=NO_TOPIC_ID,
         error_code=code_of(error),
         error_message=text_of(error),
         topic_config_error_code=0,
@@ -120,7 +118,9 @@ def handle_delete_topics(message: Any, version: int, context: Context) -> Answer
     doomed: dict[str, Topic] = {}
     rows_of_doomed: dict[str, Any] = {}
     for name, topic_id in asked:
-        row = response.DeletableTopicResult(name=name, topic_id=topic_id or _NO_ID, error_code=ErrorCode.NONE, error_message=None)
+        row = response.DeletableTopicResult(
+            name=name, topic_id=topic_id or NO_TOPIC_ID, error_code=ErrorCode.NONE, error_message=None
+        )
         rows.append(row)
         with refusing(row):
             topic = context.partitions.topic_of(name, topic_id)

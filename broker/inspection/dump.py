@@ -12,7 +12,7 @@ from pathlib import Path
 from broker.errors import CorruptMessage, InvalidRecord
 from broker.partitions.producer_memory import decode_producers
 from broker.partitions.producer_state import SEQUENCE_MASK
-from broker.records.batch import BatchHeader
+from broker.records.batch import NO_SEQUENCE, BatchHeader
 from broker.records.compression import CODEC_NAMES
 from broker.records.reader import Record, read_records
 from broker.storage import offset_index, time_index
@@ -20,8 +20,6 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.scan import checksum_matches, scan_headers
 from broker.storage.segment import INDEX, LOG, TIME_INDEX
 from broker.storage.snapshots import SNAPSHOT
-
-NO_SEQUENCE = -1
 
 
 def dump_file(path: Path, filesystem: FileSystem, *, records: bool) -> Iterator[str]:

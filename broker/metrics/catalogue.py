@@ -6,7 +6,6 @@ dashboards made for Kafka work with this broker; names beginning with logbus_ ha
 
 from __future__ import annotations
 
-from broker.metrics import process
 from broker.metrics.exposition import Metric
 
 _TOPIC = ("topic",)
@@ -125,7 +124,3 @@ FAST_LANE = _counter(
 )
 BUSY = _counter("logbus_loop_busy_seconds_total", "Time the loop worked; its rate is the share of the one core that it can use.")
 BUILD = _gauge("logbus_build_info", "1, with the version.", ("version",))
-
-CATALOGUE: tuple[Metric, ...] = tuple(
-    value for module in (globals(), vars(process)) for value in list(module.values()) if isinstance(value, Metric)
-)

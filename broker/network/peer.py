@@ -246,14 +246,6 @@ class PeerConnections:
             self._look(now)
         self._set_due()
 
-    def close(self) -> None:
-        """Close all connections without calling back."""
-        for peer in self._peers.values():
-            self._drop(peer)
-        self._peers.clear()
-        self._unsent.clear()
-        self.due = math.inf
-
     # -- connecting ------------------------------------------------------------------------------------------------------------
 
     def _begin(self, peer: _Peer) -> None:

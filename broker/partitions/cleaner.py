@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from math import inf
 from typing import Any, NamedTuple
 
+from broker.chores import PAUSE_PER_SLICE, SLICE_SECONDS
 from broker.clock import Clock
 from broker.config.settings import BrokerConfig
 from broker.health import Health
@@ -30,8 +31,6 @@ from broker.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("broker.cleaner")
 
-SLICE_SECONDS = 0.003
-PAUSE_PER_SLICE = 3.0
 # A full disk usually has room again, or a descriptor is free, within minutes; a permanent failure costs one read of the log's
 # dirty part per hour.
 REST_SECONDS_MIN = 60.0
@@ -93,9 +92,6 @@ class LogCleaner:
         self._rests: dict[Partition, Rest] = {}
         self._backoff = config.cleaner_backoff_ms / 1000
         self.due = clock.monotonic() + self._backoff if config.cleaner_enable else NEVER
-        self.passes = 0
-        self.read_bytes = 0
-        self.written_bytes = 0
 
     def work(self, now: float) -> None:
         """`due` has been reached: begin a pass, or its next slice."""
@@ -226,9 +222,6 @@ class LogCleaner:
         self._directory.note_cleaned_offset(partition.topic, partition.index, compaction.clean_offset)
         self._write_cleaned_offsets()
         self._end_rest(partition)
-        self.passes += 1
-        self.read_bytes += compaction.read_bytes
-        self.written_bytes += compaction.written_bytes
         before = sum(segment.size for segment in compaction.segments)
         logger.info(
             "%s: compacted up to offset %d, %d keys: %d bytes became %d",

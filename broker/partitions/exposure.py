@@ -49,7 +49,7 @@ class Watermarks(Protocol):
         """More of our log is on disk."""
 
     def wanted(self, partition: Partition) -> None:
-        """A request waits for records not visible yet: the followers should flush, too (`wanted_offset` says up to where)."""
+        """A request waits for records not visible yet: the followers should flush all of it, too."""
 
 
 class Exposure:
@@ -131,15 +131,13 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks between the visible offset and the end, the newest last; how many bytes have been exposed, and up to where a
-    waiter wants the log to be visible."""
+    """The marks between the visible offset and the end, the newest last; and how many bytes have been exposed."""
 
-    __slots__ = ("exposed_bytes", "marks", "wanted_offset", "written_bytes")
+    __slots__ = ("exposed_bytes", "marks", "written_bytes")
 
     def __init__(self) -> None:
         self.marks: deque[_Mark] = deque(maxlen=MARKS_MAX)
         self.written_bytes = self.exposed_bytes = 0
-        self.wanted_offset = -1
 
 
 class ReplicatedExposure(Exposure):
@@ -172,7 +170,6 @@ class ReplicatedExposure(Exposure):
     def _want(self, partition: Partition) -> None:
         self._flusher.want(partition)
         if partition.is_led and partition.end_offset > partition.visible_offset:
-            self._marks[partition].wanted_offset = partition.end_offset
             self._watermarks.wanted(partition)
 
     def flushed(self, partition: Partition, byte_count: int) -> None:
@@ -210,11 +207,6 @@ class ReplicatedExposure(Exposure):
             if newest.offset == visible:
                 partition.visible_place = newest.segment, newest.position
         return max(1, known.exposed_bytes - exposed)
-
-    def wanted_offset(self, partition: Partition) -> int:
-        """Up to which offset a request waits for a flush; -1: none does."""
-        wanted = self._marks[partition].wanted_offset
-        return wanted if wanted > partition.visible_offset else -1
 
     def lost(self, partition: Partition, error: BrokerError) -> None:
         self._marks.pop(partition, None)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.config.settings import BrokerConfig, LogConfig
-from broker.coordination.local import INTERNAL_TOPICS, KnownTopics, Topic, TopicRegistry
+from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, KnownTopics, Topic, TopicRegistry
 from broker.errors import (
     BrokerError,
     InvalidConfig,
@@ -82,7 +82,7 @@ class PartitionManager:
         self.on_change: Callable[[], None] = lambda: None
         self.on_rolled: Callable[[Partition], None] = lambda partition: None
         self.on_trimmed: Callable[[Partition], None] = lambda partition: None  # retention has moved its log start offset
-        self.on_removed: Callable[[Partition], None] = lambda partition: None
+        self.on_removed: Callable[[Partition, BrokerError], None] = lambda partition, error: None
         self.on_lead_won: Callable[[Partition], None] = lambda partition: None
         self.on_lead_lost: Callable[[Partition, BrokerError], None] = lambda partition, error: None
 
@@ -212,6 +212,7 @@ class PartitionManager:
             log_start_offset=self._directory.log_start_offset(topic.name, index),
             is_replica=self._directory.is_in_cluster,
         )
+        _say_what_was_found(f"{topic.name}-{index}", log)
         return Partition(
             topic.name,
             index,
@@ -253,16 +254,16 @@ class PartitionManager:
             if key == (partition.topic, partition.index) and refused_at >= since:
                 partition.producers.refuse(header)
 
-    def take_out(self, topic: Topic, index: int) -> None:
-        """Remove the partition: its topic is being deleted, or its replica moved away."""
+    def take_out(self, topic: Topic, index: int, error: BrokerError) -> None:
+        """Remove the partition; `error` is what requests that wait for it get, and says whether it is deleted or moved away."""
         partition = self._partitions.pop((topic.name, index))
         self._hide(partition)
         partition.log.disarm()
         partition.is_led = False
-        self.on_removed(partition)
+        self.on_removed(partition, error)
         # After the waiting requests were answered: abandoning releases the files, while responses being sent hold their own
         # references.
-        partition.log.abandon(f"{partition.name} was deleted")
+        partition.log.abandon(str(error))
 
     # -- roles -------------------------------------------------------------------------------------------------------------------
 
@@ -362,10 +363,25 @@ class PartitionManager:
 
     def topic_of(self, name: str | None, topic_id: uuid.UUID | None) -> Topic:
         """A topic by whichever of the two the request gives."""
-        return self.registry.get(name) if name is not None else self.registry.get_by_id(topic_id or uuid.UUID(int=0))
+        return self.registry.get(name) if name is not None else self.registry.get_by_id(topic_id or NO_TOPIC_ID)
 
     def expire_producers(self) -> None:
         """Forget producers that were silent for producer.id.expiration.ms."""
         now = self._clock.monotonic()
         for partition in self:
             partition.producer_memory.expire(now)
+
+
+def _say_what_was_found(name: str, log: PartitionLog) -> None:
+    found = log.recovery
+    if log.offline_reason:
+        logger.critical("%s is offline: %s", name, log.offline_reason)
+    elif found.reason:
+        logger.warning(
+            "%s: recovery has cut off %d bytes (%d whole segments), the log ends at offset %d: %s",
+            name,
+            found.truncated_bytes,
+            found.removed_segments,
+            log.end_offset,
+            found.reason,
+        )

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 from uuid import UUID
 
+from broker.coordination.image import NO_LEADER
 from broker.coordination.local import INTERNAL_TOPICS
 from broker.counters import Traffic
 from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
@@ -33,7 +34,6 @@ from broker.storage.segment import Segment
 
 logger = logging.getLogger("broker.partitions")
 
-NO_LEADER = -1
 PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
 
 

@@ -41,7 +41,6 @@ class DuplicateBatch(NamedTuple):
     """Where a resent batch was stored the first time."""
 
     base_offset: int
-    last_offset: int
     max_timestamp: int
 
 
@@ -116,7 +115,7 @@ class ProducerStates:
             # Both ends must match: a client that splits a batch that was too large sends the same first sequence with another
             # last one. That is not a duplicate: some of its records may be new.
             if sent.base_sequence == header.base_sequence and sent.last_sequence == last_sequence:
-                return DuplicateBatch(sent.base_offset, sent.last_offset, sent.max_timestamp)
+                return DuplicateBatch(sent.base_offset, sent.max_timestamp)
         raise OutOfOrderSequence(
             f"producer {header.producer_id} sent sequence {header.base_sequence}: neither {expected}, which follows, "
             "nor one of its last batches again"

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from broker.chores import PAUSE_PER_SLICE, SLICE_SECONDS
 from broker.clock import Clock, UnhurriedClock
 from broker.config.settings import BrokerConfig
 from broker.health import Health
@@ -25,8 +26,6 @@ from broker.storage.retention import apply_retention
 
 logger = logging.getLogger("broker.partitions")
 
-SLICE_SECONDS = 0.003
-PAUSE_PER_SLICE = 3.0
 SEGMENTS_PER_STEP = 8
 
 

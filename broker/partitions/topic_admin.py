@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.chores import Steps
-from broker.coordination.broker_overrides import Scope
+from broker.coordination.broker_overrides import Rewrite, Scope
 from broker.coordination.local import Topic
 from broker.errors import BrokerError
 
@@ -21,7 +21,6 @@ DEFAULT = -1  # partitions: num.partitions; replicas: default.replication.factor
 Outcomes = Steps  # a generator that returns a list of Topic or BrokerError, in the order of the request
 Failures = Steps  # a generator that returns BrokerErrors by topic name
 Moves = Mapping[int, tuple[int, ...] | None]  # target brokers by partition; None: back to where it was
-Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the current settings to the wanted ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +78,15 @@ class TopicAdmin(Protocol):
 
     def change_broker(self, scope: Scope, rewrite: Rewrite) -> Steps:
         """Give this broker, or every broker, other settings below those of the topics. Raises what is wrong with them."""
+
+
+def plan_each(wanted: Iterable[NewTopic | BrokerError], plan: Callable[[NewTopic], Any]) -> Steps:
+    """The plan of each topic, or its error. Errors in `wanted` are passed through."""
+    outcomes: list[Any] = []
+    for one in wanted:
+        try:
+            outcomes.append(one if isinstance(one, BrokerError) else plan(one))
+        except BrokerError as error:
+            outcomes.append(error)
+        yield None
+    return outcomes

@@ -13,7 +13,6 @@ the same request do. The caller runs one of these at a time (`Chores.enqueue`), 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,8 +21,8 @@ from itertools import islice
 from pathlib import Path
 
 from broker.chores import Steps
-from broker.coordination.broker_overrides import BrokerOverrides, Scope
-from broker.coordination.local import Topic, TopicRegistry
+from broker.coordination.broker_overrides import BrokerOverrides, Rewrite, Scope
+from broker.coordination.local import NO_TOPIC_ID, Topic, TopicRegistry
 from broker.errors import (
     BrokerError,
     InvalidReplicaAssignment,
@@ -34,7 +33,7 @@ from broker.errors import (
 )
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
-from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, Rewrite
+from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, plan_each
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 
@@ -44,7 +43,6 @@ logger = logging.getLogger("broker.topics")
 _PARTITIONS_PER_JOB = 200
 
 Place = tuple[Topic, int]
-_NO_ID = uuid.UUID(int=0)  # of a topic that is only validated
 
 
 class TopicChanges:
@@ -73,44 +71,32 @@ class TopicChanges:
 
     def validate(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
         """What `create` would return."""
-        outcomes: list[Topic | BrokerError] = []
-        for one in wanted:
-            outcome: Topic | BrokerError
-            try:
-                outcome = one if isinstance(one, BrokerError) else replace(self._new(one), topic_id=_NO_ID)
-            except BrokerError as error:
-                outcome = error
-            outcomes.append(outcome)
-            yield None
-        return outcomes
+        return (yield from plan_each(wanted, lambda one: replace(self._new(one), topic_id=NO_TOPIC_ID)))
 
     def create(self, wanted: Iterable[NewTopic | BrokerError], timeout_ms: int = TIMEOUT_MS) -> Outcomes:
         """Create topics with empty partitions; public, and on disk, when it returns."""
-        outcomes: list[Topic | BrokerError] = []
-        planned: list[Topic] = []
+        topics: list[Topic] = []
         partition_count = 0
-        for one in wanted:
-            outcome: Topic | BrokerError
-            try:
-                outcome = one if isinstance(one, BrokerError) else self._plan(one, partition_count)
-            except BrokerError as error:
-                outcome = error
-            if isinstance(outcome, Topic):
-                # Planned topics count when later ones in the same request are checked: for colliding names, and for the limit
-                # on partitions.
-                planned.append(outcome)
-                partition_count += outcome.partition_count
-            outcomes.append(outcome)
-            yield None
-        if planned:
-            failed = yield from self._make(planned)
+
+        def plan(one: NewTopic) -> Topic:
+            # Planned topics count when later ones in the same request are checked: for colliding names, and for the limit on
+            # partitions.
+            nonlocal partition_count
+            topic = self._new(one, partition_count)
+            self._registry.plan(topic)
+            topics.append(topic)
+            partition_count += topic.partition_count
+            return topic
+
+        outcomes: list[Topic | BrokerError] = yield from plan_each(wanted, plan)
+        if topics:
+            places = [(topic, index) for topic in topics for index in range(topic.partition_count)]
+            failed = yield from self._make(topics, places, self._registry.forget)
+            for topic in topics:
+                if topic.name not in failed:
+                    logger.info("created topic %s with %d partitions", topic.name, topic.partition_count)
             outcomes = [failed.get(one.name, one) if isinstance(one, Topic) else one for one in outcomes]
         return outcomes
-
-    def _plan(self, wanted: NewTopic, planned: int) -> Topic:
-        topic = self._new(wanted, planned)
-        self._registry.plan(topic)
-        return topic
 
     def _new(self, wanted: NewTopic, planned: int = 0) -> Topic:
         count = wanted.partition_count
@@ -126,34 +112,30 @@ class TopicChanges:
             raise InvalidReplicationFactor(f"assignments must give every partition from 0 on to broker {self._me[0]} alone")
         return len(assignments)
 
-    def _make(self, topics: Sequence[Topic]) -> Steps:
-        """Returns the error of each topic that could not be created, by its name."""
+    def _make(self, topics: Sequence[Topic], places: Sequence[Place], undo: Callable[[Topic], None]) -> Steps:
+        """Create the places, which are new partitions of planned topics, and publish the topics. `undo` is called for each whose
+        partitions could not be created; returns their errors by name."""
         try:
             # The registry is on disk before any directory is created (`_build`): a crash in between leaves a registered topic
             # without directories, which the next start creates. The other order would leave directories that no topic owns, and
             # the next topic of that name would find another topic's records.
-            built = yield from self._build([(topic, index) for topic in topics for index in range(topic.partition_count)])
+            built = yield from self._build(places)
         except StorageError as error:
-            for topic in topics:
-                self._registry.forget(topic)
-            return {topic.name: error for topic in topics}
+            built = {topic.name: error for topic in topics}
         failed: dict[str, StorageError] = {}
         for topic in topics:
             made = built[topic.name]
             if isinstance(made, StorageError):
                 failed[topic.name] = made
-                self._registry.forget(topic)
+                undo(topic)
             else:
                 for partition in made:
                     self._partitions.install(topic, partition)
                 self._registry.publish(topic)
-                logger.info("created topic %s with %d partitions", topic.name, topic.partition_count)
             yield None
         self._partitions.on_change()
         if failed:
-            yield from self._take_back(
-                [(topic, n) for topic in topics if topic.name in failed for n in range(topic.partition_count)]
-            )
+            yield from self._take_back([(topic, index) for topic, index in places if topic.name in failed])
         return failed
 
     def check_growth(self, growth: Growth, *, planned: int = 0) -> int:
@@ -169,41 +151,20 @@ class TopicChanges:
 
     def grow(self, growths: Mapping[str, Growth], timeout_ms: int = TIMEOUT_MS) -> Failures:
         """Add empty partitions to topics."""
-        wanted = {name: growth.count for name, growth in growths.items()}
-        topics = {name: self._registry.get(name) for name in wanted}
-        grown = {name: replace(topic, partition_count=wanted[name]) for name, topic in topics.items()}
-        for topic in grown.values():
+        topics = {name: self._registry.get(name) for name in growths}
+        grown = [replace(topic, partition_count=growths[name].count) for name, topic in topics.items()]
+        for topic in grown:
             self._registry.plan(topic)
-        places = [
-            (topic, index) for topic in grown.values() for index in range(topics[topic.name].partition_count, wanted[topic.name])
-        ]
-        try:
-            built = yield from self._build(places)
-        except StorageError as error:
-            built = dict.fromkeys(wanted, error)
-        failed: dict[str, StorageError] = {}
-        for name, topic in grown.items():
-            made = built[name]
-            if isinstance(made, StorageError):
-                failed[name] = made
-                # It keeps its size; what was built beyond that is rolled back below.
-                self._registry.plan(topics[name])
-                continue
-            for partition in made:
-                self._partitions.install(topic, partition)
-            self._registry.publish(topic)
-            yield None
-        self._partitions.on_change()
-        if failed:
-            yield from self._take_back([(topic, index) for topic, index in places if topic.name in failed])
-        return failed
+        places = [(topic, index) for topic in grown for index in range(topics[topic.name].partition_count, topic.partition_count)]
+        # One that cannot grow keeps its size.
+        return (yield from self._make(grown, places, lambda topic: self._registry.plan(topics[topic.name])))
 
     def _take_back(self, places: Sequence[Place]) -> Steps:
         """Roll back what was planned. If not even that can be written, it exists, empty, after a restart."""
         try:
             yield self._registry.write_job()
         except StorageError as error:
-            logger.error("what could not be made is still registered on the disk: %s", error)
+            logger.error("what could not be made may still be registered on the disk: %s", error)
             return
         for chunk in _chunks(places):
             self._remove_files((yield partial(self._discard_what_is_there, chunk)))
@@ -298,7 +259,7 @@ class TopicChanges:
             for index in range(topic.partition_count):
                 # Yields to the loop after each partition: its waiting requests are answered at once, which costs time for each
                 # of them.
-                self._partitions.take_out(topic, index)
+                self._partitions.take_out(topic, index, StorageError(f"{topic.name}-{index} was deleted"))
                 yield None
             logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
         try:

@@ -10,6 +10,8 @@ request and in the answer, and costs no more than a name. From 15 on, the replic
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from broker.protocol.primitives import (
     check_partitions,
     read_compact_string,
     read_string,
+    read_topic_id,
     read_uvarint,
     skip_tags,
     write_compact_string,
@@ -33,7 +36,6 @@ RACK_FROM = 11  # the consumer's rack, and in the answer the preferred read repl
 REPLICA_TAGGED_FROM = 15
 _ENDPOINTS_FROM = 16
 _LEADER_TAG = 1
-_TOPIC_ID_BYTES = 16
 _INT32 = Struct(">i")
 _START = Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
 _START_V15 = Struct(">iiib")  # ... without replica id
@@ -111,10 +113,7 @@ def _parse(body: memoryview, version: int) -> tuple[FetchRequest, int]:
 
 def _read_topic(body: memoryview, position: int, version: int) -> tuple[str | bytes, int]:
     if version >= TOPIC_IDS_FROM:
-        end = position + _TOPIC_ID_BYTES
-        if end > len(body):
-            raise ProtocolError("a topic id beyond the end of the request")
-        return bytes(body[position:end]), end
+        return read_topic_id(body, position)
     topic, position = (read_compact_string if version >= FLEXIBLE_FROM else read_string)(body, position)
     return topic or "", position
 
@@ -185,12 +184,7 @@ def encode_fetch_response(
     Partitions of one topic must be adjacent. The session id is always 0: no sessions (KIP-227 allows it).
     """
     flexible = version >= FLEXIBLE_FROM
-    topics: list[list[FetchAnswer]] = []
-    for answer in answers:
-        if topics and topics[-1][0].topic == answer.topic:
-            topics[-1].append(answer)
-        else:
-            topics.append([answer])
+    topics = [list(rows) for _, rows in groupby(answers, attrgetter("topic"))]
     pending = b"\0\0\0\0"  # throttle time
     if version >= 7:
         pending += error.to_bytes(2, "big") + b"\0\0\0\0"

@@ -28,19 +28,16 @@ from broker.protocol.fetch import (
     parse_fetch,
 )
 from broker.protocol.framing import Request
-from broker.protocol.primitives import read_compact_string, read_string, write_uvarint
+from broker.protocol.primitives import TOPIC_ID_BYTES, read_compact_string, read_string, write_uvarint
 
 FIRST_VERSION = 9  # the first with a leader epoch; current clients send 11 to 17
 CONSTANT_BYTES_MAX = 512  # remembered per connection; client ids and racks are shorter
 ROWS_MAX = 1_000  # of one topic
-FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
-CONSTANT_START = FRAME_HEAD.size
 _struct = lru_cache(Struct)  # a few, shared by all connections: each is larger than everything else that a connection remembers
 _ANSWER_HEAD = Struct(">ii")
 _COUNT = Struct(">i")
 _NAME = Struct(">h")
 _SINGLE_BYTE = 0x7F
-_TOPIC_ID_BYTES = 16
 _SETTINGS_BYTES = 25  # replica id, four settings, session id and epoch
 
 Row = tuple[int, int, int, int, Any]  # partition, leader epoch, offset, maximum bytes, and tags: usually none
@@ -137,7 +134,7 @@ class FetchShape:
             left -= 1
             start = position
             if self.has_ids:
-                position += _TOPIC_ID_BYTES
+                position += TOPIC_ID_BYTES
                 topic = raw = bytes(view[start:position])
             else:
                 if is_flexible:

@@ -13,6 +13,8 @@ from broker.protocol.api import APIS, ApiKey
 from broker.protocol.primitives import skip_tags
 
 FRAME_LENGTH = Struct(">i")
+FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
+CONSTANT_START = FRAME_HEAD.size  # what is the same in all requests of one shape begins here (fetch_shape.py, produce_shape.py)
 _HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
 _HEAD = Struct(">ii")
 # ApiVersions is always answered with the old header: the client does not know yet what the broker supports.

@@ -10,6 +10,7 @@ from struct import Struct
 from broker.errors import ProtocolError
 
 _INT16 = Struct(">h")
+TOPIC_ID_BYTES = 16
 STRING_BYTES_MAX = 0x7FFF  # Kafka's own limit, even where the length field is wider than two bytes
 TAGS_MAX = 16  # in one section; current messages have at most five. Each takes two bytes of the request and far more CPU time
 # In one Produce or Fetch: the default of logbus.partitions.max. Each takes a few bytes of the request and some ten microseconds
@@ -58,6 +59,13 @@ def read_compact_string(view: memoryview, position: int) -> tuple[str | None, in
     return _text(view, position, length - 1)
 
 
+def read_topic_id(view: memoryview, position: int) -> tuple[bytes, int]:
+    end = position + TOPIC_ID_BYTES
+    if end > len(view):
+        raise ProtocolError("a topic id beyond the end of its message")
+    return bytes(view[position:end]), end
+
+
 def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int]:
     if length == -1:
         return None, position
@@ -70,18 +78,27 @@ def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int
         raise ProtocolError("a string that is not UTF-8") from error
 
 
-def skip_tags(view: memoryview, position: int) -> int:
-    """Skip a tagged-field section: unknown tags are legal and ignored."""
+def read_tags(view: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
+    """(number, start, size) of each field in a tagged-field section."""
     count, position = read_uvarint(view, position)
     if count > TAGS_MAX:
         raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
+    tags: list[tuple[int, int, int]] = []
     for _ in range(count):
-        _, position = read_uvarint(view, position)
+        tag, position = read_uvarint(view, position)
         size, position = read_uvarint(view, position)
+        tags.append((tag, position, size))
         position += size
         if position > len(view):
-            raise ProtocolError("a tagged field longer than its request")
-    return position
+            raise ProtocolError("a tagged field longer than its message")
+    return tags, position
+
+
+def skip_tags(view: memoryview, position: int) -> int:
+    """Skip a tagged-field section: unknown tags are legal and ignored."""
+    if position < len(view) and not view[position]:  # nearly always: there are none
+        return position + 1
+    return read_tags(view, position)[1]
 
 
 def check_partitions(count: int, before: int = 0) -> None:

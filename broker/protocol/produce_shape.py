@@ -19,8 +19,6 @@ from broker.protocol.primitives import read_compact_string, read_string
 from broker.protocol.produce import FLEXIBLE_FROM, topic_head
 
 CONSTANT_BYTES_MAX = 512  # remembered per shape of a connection; client ids and topic names are shorter
-FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
-CONSTANT_START = FRAME_HEAD.size
 _API = Struct(">HH")
 _ACKS_TIMEOUT_COUNT = Struct(">hii")
 _ACKS_TIMEOUT = Struct(">hi")

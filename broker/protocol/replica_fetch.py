@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple, TypeVar
 
 from broker.errors import ProtocolError
 from broker.protocol.primitives import (
-    TAGS_MAX,
     check_partitions,
     read_compact_string,
+    read_tags,
+    read_topic_id,
     read_uvarint,
     skip_tags,
     write_compact_string,
@@ -33,11 +36,11 @@ from broker.protocol.primitives import (
 
 REPLICA_FETCH_VERSION = 17
 NO_OFFSET = -1  # an offset that is not given
+NO_SESSION = 0  # the session's id in a request that opens one
 FIRST_SESSION_EPOCH = 0  # opens a session
 FINAL_SESSION_EPOCH = -1  # closes it
 _SESSION_EPOCH_MAX = 0x7FFFFFFF
 
-_TOPIC_ID_BYTES = 16
 _INT64 = Struct(">q")
 _START = Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id, session epoch
 _PARTITION = Struct(">iiqiqi")  # index, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes
@@ -261,7 +264,7 @@ def _parse_sender(body: memoryview, position: int) -> tuple[tuple[str | None, in
     """Reads the rack, which is unused, and the tags: cluster id, broker id and broker epoch."""
     _, position = read_compact_string(body, position)
     cluster_id, replica_id, replica_epoch = None, -1, -1
-    tags, position = _read_tags(body, position)
+    tags, position = read_tags(body, position)
     for tag, start, size in tags:
         if tag == _TAG_CLUSTER_ID:
             cluster_id, _ = read_compact_string(body[start : start + size], 0)
@@ -274,7 +277,7 @@ def _parse_partitions(body: memoryview, position: int) -> tuple[list[ReplicaPart
     partitions: list[ReplicaPartition] = []
     topic_count, position = _read_count(body, position)
     for _ in range(topic_count):
-        topic_id, position = _read_topic_id(body, position)
+        topic_id, position = read_topic_id(body, position)
         count, position = _read_count(body, position, len(partitions))
         for _ in range(count):
             index, epoch, offset, last_epoch, log_start, bytes_max = _PARTITION.unpack_from(body, position)
@@ -283,7 +286,7 @@ def _parse_partitions(body: memoryview, position: int) -> tuple[list[ReplicaPart
                 (flushed_offset,) = _INT64.unpack_from(body, position + 4)
                 position += 12
             else:
-                tags, position = _read_tags(body, position)
+                tags, position = read_tags(body, position)
                 flushed_offset = _own_offset(body, tags)
             partitions.append(ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed_offset))
         position = skip_tags(body, position)
@@ -294,7 +297,7 @@ def _parse_forgotten(body: memoryview, position: int) -> tuple[list[tuple[bytes,
     forgotten: list[tuple[bytes, int]] = []
     topic_count, position = _read_count(body, position)
     for _ in range(topic_count):
-        topic_id, position = _read_topic_id(body, position)
+        topic_id, position = read_topic_id(body, position)
         count, position = _read_count(body, position, len(forgotten))
         for _ in range(count):
             forgotten.append((topic_id, _INDEX.unpack_from(body, position)[0]))
@@ -384,7 +387,7 @@ def _parse_answer(body: memoryview) -> tuple[ReplicaFetched, int]:
     partitions: list[ReplicaRecords] = []
     topic_count, position = _read_count(body, _ANSWER_START.size)
     for _ in range(topic_count):
-        topic_id, position = _read_topic_id(body, position)
+        topic_id, position = read_topic_id(body, position)
         count, position = _read_count(body, position, len(partitions))
         for _ in range(count):
             row, position = _parse_row(body, position, topic_id)
@@ -408,7 +411,7 @@ def _parse_row(body: memoryview, position: int, topic_id: bytes) -> tuple[Replic
     if end < len(body) and not body[end]:  # no tags: nearly every answer
         position = end + 1
     else:
-        tags, position = _read_tags(body, end)
+        tags, position = read_tags(body, end)
         wanted = _own_offset(body, tags)
         for tag, start, length in tags:
             if tag == _TAG_DIVERGING_EPOCH:
@@ -424,42 +427,13 @@ Row = TypeVar("Row", ReplicaPartition, ReplicaAnswer)
 
 def _runs(rows: Iterable[Row]) -> list[list[Row]]:
     """The rows in their order, with adjacent rows of one topic grouped."""
-    runs: list[list[Row]] = []
-    for row in rows:
-        if runs and runs[-1][0].topic_id == row.topic_id:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
-    return runs
+    return [list(run) for _, run in groupby(rows, attrgetter("topic_id"))]
 
 
 def _read_count(body: memoryview, position: int, before: int = 0) -> tuple[int, int]:
     count, position = read_uvarint(body, position)
     check_partitions(count - 1, before)
     return count - 1, position
-
-
-def _read_topic_id(body: memoryview, position: int) -> tuple[bytes, int]:
-    end = position + _TOPIC_ID_BYTES
-    if end > len(body):
-        raise ProtocolError("a topic id beyond the end of its message")
-    return bytes(body[position:end]), end
-
-
-def _read_tags(body: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
-    """(number, start, size) of each tagged field of a section."""
-    count, position = read_uvarint(body, position)
-    if count > TAGS_MAX:
-        raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
-    tags: list[tuple[int, int, int]] = []
-    for _ in range(count):
-        tag, position = read_uvarint(body, position)
-        size, position = read_uvarint(body, position)
-        if position + size > len(body):
-            raise ProtocolError("a tagged field longer than its message")
-        tags.append((tag, position, size))
-        position += size
-    return tags, position
 
 
 def _own_offset(body: memoryview, tags: Iterable[tuple[int, int, int]]) -> int:

@@ -32,7 +32,7 @@ DELETE_HORIZON_BIT = 0x40  # set by compaction: the base timestamp is when the b
 
 Buffer = bytes | bytearray | memoryview
 
-_HEADER = Struct(">qiibIhiqqqhii")
+BATCH_HEADER = Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 _LEADER_EPOCH_POSITION = 12
@@ -99,12 +99,12 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; struct.error if fewer than BATCH_HEADER_BYTES bytes remain."""
-    return tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
+    return tuple.__new__(BatchHeader, BATCH_HEADER.unpack_from(buffer, position))
 
 
 def write_header(buffer: bytearray | memoryview, header: BatchHeader, position: int = 0) -> None:
     """The inverse of `read_header`."""
-    _HEADER.pack_into(buffer, position, *header)
+    BATCH_HEADER.pack_into(buffer, position, *header)
 
 
 def stamp(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:

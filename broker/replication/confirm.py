@@ -31,7 +31,8 @@ from broker.clock import Clock
 from broker.coordination.journal import STATES_MAX
 from broker.coordination.store import Check, Committed, Outcome, Reason, Refused, Store
 from broker.coordination.znodes import state_path, topic_id_path
-from broker.replication.sessions import Key, Led
+from broker.replication.replica import Key
+from broker.replication.sessions import Led
 
 CHECK_SECONDS = 1.0  # between two check-only transactions; at most a third of the confirmation time
 

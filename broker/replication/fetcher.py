@@ -32,6 +32,7 @@ from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.replica_fetch import (
     FINAL_SESSION_EPOCH,
     FIRST_SESSION_EPOCH,
+    NO_SESSION,
     REPLICA_FETCH_VERSION,
     ReplicaFetch,
     ReplicaPartition,
@@ -50,7 +51,6 @@ NAMED_MAX = 1_000  # partitions in one request: reading them takes the leader a 
 SLICE_SECONDS = 0.003  # how long answers are stored before other work gets its turn
 PAUSE_SECONDS_FIRST = 0.02  # after an error: at an election a follower is often one journal entry ahead of its leader
 BYTES_MIN = 1
-NO_SESSION = 0
 _SESSION_IS_GONE = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 _RESET = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE})
 
@@ -130,10 +130,6 @@ class LeaderFetcher:
         self._rests_until = -math.inf  # after an error for a whole request
         self._pause = PAUSE_SECONDS_FIRST
         self._arrived: deque[tuple[int, ReplicaRecords]] = deque()  # each with the number of the request it answers
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._entries
 
     # Events
 

@@ -31,7 +31,8 @@ from broker.coordination.journal import STATES_MAX, state_writes
 from broker.coordination.store import Check, Committed, Outcome, Reason, Refused, Store
 from broker.coordination.znodes import incarnation_path
 from broker.replication.progress import Departures, PartitionProgress
-from broker.replication.sessions import Key, Led
+from broker.replication.replica import Key
+from broker.replication.sessions import Led
 
 RETRY_SECONDS = 0.5  # after an unknown outcome; the store itself waits for a session timeout if ZooKeeper is away
 

@@ -26,8 +26,9 @@ from broker.replication.confirm import Confirmation
 from broker.replication.handover import propose_handover, takes_records
 from broker.replication.isr import Proposals, propose_isr
 from broker.replication.progress import PartitionProgress
+from broker.replication.replica import Key
 from broker.replication.serve import ReplicaServer, ServeLimits
-from broker.replication.sessions import Answer, FetchSession, Key, Led
+from broker.replication.sessions import Answer, FetchSession, Led
 
 LOOK_SECONDS = 1.0
 GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it

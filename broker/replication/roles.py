@@ -41,6 +41,7 @@ from broker.coordination.image_settings import ImageSettings
 from broker.coordination.journal import state_writes
 from broker.coordination.local import Topic
 from broker.coordination.store import Store
+from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.replication.fetchers import Fetchers
@@ -178,9 +179,6 @@ class Roles:
         """This broker's replica of it."""
         return self._here.get((topic.topic_id.bytes, index))
 
-    def replica(self, partition: Partition) -> Here | None:
-        return self._here.get((partition.topic_id.bytes, partition.index))
-
     @property
     def is_opening(self) -> bool:
         """Whether some log is being opened, or is about to be."""
@@ -232,7 +230,7 @@ class Roles:
             return []
         for known in list(self._of_topic.get(name, {}).values()):
             if topic is None or not self._is_wanted(topic, known):
-                self._give_up(known)
+                self._give_up(known, topic)
         if topic is None:
             self._settings.forget(name)
             return []
@@ -289,8 +287,8 @@ class Roles:
         here.replica = self._followed(opened.partition)
         self._partitions.install(place.topic, opened.partition)
 
-    def _give_up(self, here: Here) -> None:
-        """It is no longer a replica of this broker."""
+    def _give_up(self, here: Here, topic: ClusterTopic | None) -> None:
+        """It is no longer a replica of this broker: its topic, now `topic`, was deleted, or its replica moved away."""
         if here.is_opening:
             return  # looked at again once it is open
         self._stop_fetching(here)
@@ -304,8 +302,9 @@ class Roles:
         if not of_topic:
             del self._of_topic[here.topic.name]
         if here.partition is not None:
-            self._partitions.take_out(here.topic, here.index)
-            logger.info("%s is no replica of this broker any more", here.partition.name)
+            error = _why_gone(here.partition, topic)
+            self._partitions.take_out(here.topic, here.index, error)
+            logger.info("%s", error)
         self._logs.remove(here.topic.name, here.index)
 
     # Roles
@@ -399,6 +398,13 @@ class Roles:
             here.learnt = None
             self._partitions.resign(here.partition)
             self._leader.end(here.partition)
+
+
+def _why_gone(partition: Partition, topic: ClusterTopic | None) -> BrokerError:
+    """Why a partition is no longer here; `topic` is the one of its name now."""
+    if topic is not None and topic.topic_id == partition.topic_id:
+        return NotLeaderOrFollower(f"{partition.name} is no replica of this broker any more")
+    return StorageError(f"{partition.name} was deleted")
 
 
 def _topics_of(change: Change, image: Image) -> Iterable[str]:

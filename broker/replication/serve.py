@@ -36,17 +36,17 @@ from broker.protocol.replica_fetch import (
     FINAL_SESSION_EPOCH,
     FIRST_SESSION_EPOCH,
     NO_OFFSET,
+    NO_SESSION,
     ReplicaAnswer,
     ReplicaFetch,
     ReplicaPartition,
     encode_replica_answer,
 )
+from broker.records.batch import NO_EPOCH
 from broker.replication.progress import UNKNOWN
-from broker.replication.sessions import Answer, FetchSession, Followed, Key, Led, WaitingReplicaFetch
+from broker.replication.replica import Key
+from broker.replication.sessions import Answer, FetchSession, Followed, Led, WaitingReplicaFetch
 from broker.storage.file_slice import FileSlice
-
-NO_SESSION = 0
-NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

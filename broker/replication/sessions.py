@@ -20,9 +20,9 @@ from typing import Protocol
 
 from broker.protocol.replica_fetch import FIRST_SESSION_EPOCH, NO_OFFSET, ReplicaFetch, next_session_epoch
 from broker.replication.progress import PartitionProgress
+from broker.replication.replica import Key
 from broker.storage.file_slice import FileSlice
 
-Key = tuple[bytes, int]  # topic id and partition
 Answer = Callable[[list[bytes | FileSlice]], None]
 
 
@@ -31,9 +31,6 @@ class LedLog(Protocol):
 
     @property
     def end_offset(self) -> int: ...
-
-    @property
-    def flushed_offset(self) -> int: ...
 
     @property
     def log_start_offset(self) -> int: ...
@@ -49,7 +46,6 @@ class Led:
     """One partition that this broker leads, in one epoch. `followed` are the sessions' entries for it, by broker."""
 
     __slots__ = (
-        "asked_at",
         "confirmed_until",
         "followed",
         "index",
@@ -73,7 +69,6 @@ class Led:
         self.is_over = False  # another broker leads, or this one in another epoch
         self.confirmed_until = -inf  # confirm.py
         self.stored_at = -inf  # when the last request was sent by which ZooKeeper confirmed this state
-        self.asked_at = -inf  # since when a hand-over has been requested
 
 
 class Followed:

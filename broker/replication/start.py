@@ -31,6 +31,7 @@ from broker.errors import BrokerError, StartupError
 from broker.helpers import Helpers
 from broker.partitions.partition import Partition
 from broker.replication.local_logs import LocalLogs, Place
+from broker.replication.replica import Key
 from broker.replication.roles import Roles
 from broker.replication.vouching import Kept, state_at_start
 from broker.storage.log_directory import LogDirectory
@@ -42,7 +43,6 @@ SAY_SECONDS = 30.0  # between two of these lines
 RETRY_SECONDS = 1.0
 
 Then = Callable[[BrokerError | None], None]
-_Key = tuple[bytes, int]
 
 
 class _Step(Enum):
@@ -77,12 +77,11 @@ class Start:
         self._directory = directory
         self._settings = settings
         self._helpers = helpers
-        self._clock = clock
         self._connect = connect  # for messages
         self._then = then
         self._step = _Step.ENTERING
         self._say_at = clock.monotonic() + SAY_SECONDS_FIRST
-        self._raised: dict[_Key, int] = {}  # leader epochs that this process began itself
+        self._raised: dict[Key, int] = {}  # leader epochs that this process began itself
         self._asked_of: Image | None = None  # the image the last write was based on
         self._ask_again_at = -inf
         member.registration.enter(self._entered)

@@ -64,7 +64,6 @@ class CompactionPass:
     keys: KeyMap
     unfinished: Exchange | None = None  # left by an earlier pass that a disk error stopped
     clean_offset: int = field(default=0, init=False)  # below it every key is unique, once the pass has ended
-    read_bytes: int = field(default=0, init=False)
     written_bytes: int = field(default=0, init=False)
     _batch_offset: int = field(default=-1, init=False)  # of the batch being processed
 
@@ -95,7 +94,6 @@ class CompactionPass:
         try:
             place = segment.batch_at(offset) if offset > segment.base_offset else (0, 0)
             for position, header in segment.headers(place[0]) if place else ():
-                self.read_bytes += header.size
                 self._batch_offset = header.base_offset
                 yield header, segment.read(position, header.size)
         finally:  # also if the map is full or a batch cannot be read

@@ -40,7 +40,7 @@ from broker.storage.segment import Segment
 from broker.storage.segment_list import SegmentList
 from broker.storage.snapshots import SnapshotFiles
 from broker.storage.time_search import TimeSearch
-from broker.storage.truncation import Install, Reread, TruncationTicket
+from broker.storage.truncation import Install, Reread, TruncationTicket, nothing
 
 # Where recent reads ended: a follower or consumer that keeps up asks next for what was written after one of them.
 TAILS_MAX = 8
@@ -82,7 +82,7 @@ class PartitionLog:
         self._flushed_position = opened.segments[-1].size if opened.segments else 0
         self._removed_paths: list[Path] = []
         self.snapshots = SnapshotFiles(filesystem, directory)
-        self.before_roll: Callable[[], None] = _nothing  # every append is complete: time for a snapshot
+        self.before_roll: Callable[[], None] = nothing  # every append is complete: time for a snapshot
         self.reread: Reread = _nothing_else  # after a truncation, rebuilds what is remembered of the log outside its segments
         self.is_compacting = False  # while set, nothing else may change sealed segments; cleared by `end_compaction`
         self._cutting: TruncationTicket | None = None
@@ -467,13 +467,6 @@ class PartitionLog:
         recent = (segments or self.segments).first_written_since(self._clock.now_ms() - age_ms)
         return max(recent.base_offset, self.log_start_offset)
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The header of every batch from the one that contains `offset` to the end."""
-        self.require_online()
-        if offset < self.end_offset:
-            for _, _, header in self.segments.walk_from(offset):
-                yield header
-
     def batches_from(self, offset: int) -> Iterator[bytes]:
         """Every batch from the one that contains `offset` to the end: this is how the broker reads its own topics."""
         self.require_online()
@@ -543,7 +536,7 @@ class PartitionLog:
             self._flushing.is_void = True
         self.segments.clear()
         self.unflushed, self._flushed_segment, self._tails_of = [], None, None
-        self.before_roll, self.reread = _nothing, _nothing_else  # both refer back to this log: break the cycle
+        self.before_roll, self.reread = nothing, _nothing_else  # both refer back to this log: break the cycle
 
         self._tell_if_quiet()
 
@@ -576,8 +569,4 @@ def _reaches(headers: Sequence[BatchHeader], start: int) -> Iterator[Sequence[Ba
 
 def _nothing_else(segments: SegmentList, end_offset: int) -> Install:
     """The default `reread`: nothing outside the log needs rebuilding after a truncation."""
-    return _nothing
-
-
-def _nothing() -> None:
-    """The default `before_roll`: nothing to do."""
+    return nothing

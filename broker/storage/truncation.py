@@ -86,7 +86,7 @@ class TruncationTicket:
         self.active: Segment | None = None  # None: the log itself was not cut
         self.epochs = epochs
         self.mark: CutMark | None = None
-        self.install: Install = _nothing
+        self.install: Install = nothing
 
     def run(self) -> None:
         """May run on any thread. StorageError: pass it to `fail_truncation`."""
@@ -184,5 +184,5 @@ class TruncationTicket:
         return doomed
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """What to install when nothing was cut."""

@@ -31,6 +31,7 @@ from broker.coordination.store import Check, Committed, Create, Operation, Set
 from broker.partitions.partition import Partition
 from tests.sim.world import SECOND, World
 from tests.sim.zookeeper import SimZooKeeper
+from tests.support.logs import headers_from
 
 Key = tuple[bytes, int]  # topic id and partition
 
@@ -373,7 +374,7 @@ class Invariants:
             copy.checked = log.log_start_offset
         if copy.checked >= log.end_offset:
             return
-        for header in log.headers_from(copy.checked):
+        for header in headers_from(log, copy.checked):
             if header.base_offset < copy.checked:
                 continue
             place = header.leader_epoch, header.base_offset
@@ -385,7 +386,7 @@ class Invariants:
 
     def _show(self, known: _Known, partition: Partition, shown: int, visible: int, me: str) -> None:
         """What is visible on this replica is what was visible on others. What lies below `shown` was compared before."""
-        for header in partition.log.headers_from(max(partition.log.log_start_offset, shown)):
+        for header in headers_from(partition.log, max(partition.log.log_start_offset, shown)):
             if header.base_offset >= visible:
                 break
             mine = header.leader_epoch, header.crc

@@ -243,7 +243,7 @@ def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: Cl
     assert engine is not None
     assert engine.cluster is not None
     assert partition is not None
-    here = engine.cluster.roles.replica(partition)
+    here = engine.cluster.roles.here(engine.cluster.member.image.topics[TOPIC], 0)
     assert here is not None
     assert here.replica is not None
     engine._directory.note_cleaned_offset(TOPIC, 0, partition.end_offset)

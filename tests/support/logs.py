@@ -6,13 +6,13 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from broker.clock import Clock
 from broker.config.settings import LogConfig
-from broker.records.batch import Buffer
+from broker.records.batch import BatchHeader, Buffer
 from broker.records.reader import Record, read_records
 from broker.storage.cleanable import begin_compaction
 from broker.storage.compaction import CompactionPass, Exchange
@@ -21,6 +21,13 @@ from broker.storage.key_map import KeyMap
 from broker.storage.partition_log import PartitionLog
 from tests.support.batches import NOW_MS, stamped
 from tests.support.manual_clock import ManualClock
+
+
+def headers_from(log: PartitionLog, offset: int) -> Iterator[BatchHeader]:
+    """The header of every batch from the one that contains `offset` to the end."""
+    log.require_online()
+    if offset < log.end_offset:
+        yield from (header for _, _, header in log.segments.walk_from(offset))
 
 
 class FailingDisk(FileSystem):

@@ -148,7 +148,7 @@ class PeerWorld:
         self.until(lambda: self.peers.is_reached(broker))
 
     def close(self) -> None:
-        self.peers.close()
+        self.peers.know({})
         self.poller.close()
 
 

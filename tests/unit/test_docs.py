@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.properties import setting_names
+from tests.support.setting_names import setting_names
 
 PROJECT = Path(__file__).parents[2]
 FAULTS = (PROJECT / "docs" / "faults.md").read_text()

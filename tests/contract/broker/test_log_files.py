@@ -17,7 +17,7 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.segment import INDEX, LOG, TIME_INDEX
 from tests.support.batches import NOW_MS, produced
 from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip
-from tests.support.logs import append, compact, files_with, flush, open_log, read_all
+from tests.support.logs import append, compact, files_with, flush, headers_from, open_log, read_all
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 COMPLAINTS = ("mismatch", "isvalid: false", "out of order", "invalid bytes", "not found", "error")
@@ -116,7 +116,7 @@ def test_what_apache_kafka_wrote_in_every_codec_opens_here_with_every_record(tmp
     log = open_log(tmp_path / "t-0")
     records = read_all(log)
     assert log.recovery.truncated_bytes == 0
-    assert {header.compression for header in log.headers_from(0)} == set(range(5))
+    assert {header.compression for header in headers_from(log, 0)} == set(range(5))
     assert [record.value for record in records] == [line.encode() for codec in CODECS for line in lines[codec]]
     assert [record.offset for record in records] == list(range(1500))
     for record in records[::97]:

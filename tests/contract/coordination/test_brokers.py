@@ -11,7 +11,7 @@ from broker.coordination.follow import ImageFollower
 from broker.coordination.image import BrokerNode, Endpoint, PartitionState
 from broker.coordination.journal import state_writes
 from broker.coordination.member import EventFan
-from broker.coordination.producer_id_blocks import ProducerIdBlocks
+from broker.coordination.producer_id_blocks import cluster_producer_ids
 from broker.coordination.registration import Registration, RunningElsewhere
 from broker.coordination.store import Committed, Refused
 from broker.errors import BrokerError
@@ -145,7 +145,7 @@ def test_writes_whose_answers_are_lost_are_done_once(stores: Stores) -> None:
     broker.answered(topic_writes.change_topic_settings("access", made.topic_id, lambda old: {"n": old.get("n", "") + "x"}))
     broker.until(lambda: broker.settings("access") == {"n": "x"})
     ids: list[int] = []
-    ProducerIdBlocks(broker.client.store, 1).take(lambda producer_id, error: ids.append(producer_id))
+    cluster_producer_ids(broker.client.store, 1).take(lambda producer_id, error: ids.append(producer_id))
     broker.until(lambda: ids)
     assert ids == [0]
 

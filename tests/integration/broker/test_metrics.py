@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from broker.metrics.catalogue import CATALOGUE
 from broker.network.http import EXCHANGES_MAX
 from tests.support.broker import LogbusBroker
+from tests.support.broker_metrics import CATALOGUE
 from tests.support.scraping import get, metrics_port, metrics_settings, scrape
 from tests.support.topics import create_topic, read_partition
 

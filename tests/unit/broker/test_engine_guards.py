@@ -5,13 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from broker.chores import Steps, Until
 from broker.errors import StartupError
 from broker.groups.group import Group
 from broker.handlers import produce as produce_handler
+from broker.handlers.deadlines import Deadline
 from broker.handlers.reply import Pending
 from broker.node import reach_of
 from broker.protocol.api import ApiKey
@@ -120,6 +123,60 @@ def test_a_step_of_a_turn_that_raises_keeps_no_other_from_being_made(
     broker.clock.advance_ms(10 * 60_000)
     broker.settle()
     assert dict(broker.engine.health.troubles) == {}
+
+
+def test_what_a_chore_stages_in_a_turn_that_failed_is_written_in_it(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, defects: list[str]
+) -> None:
+    staged: list[Pending] = []
+    waits: list[Callable[[Any, BaseException | None], None]] = []
+
+    def steps() -> Steps:
+        yield Until(waits.append)
+        staged.append(produce(broker))
+
+    broker.engine.chores.begin(steps(), failed=pytest.fail)
+    flusher = broker.engine.context.flusher
+    monkeypatch.setattr(flusher, "end_turn", once(RuntimeError("injected"), flusher.end_turn))
+    waits[0](None, None)
+    broker.turn()
+    assert [(pending.done, code_of(broker, pending)) for pending in staged] == [(True, 0)]
+    assert broker.engine.partitions.get("clicks", 0).end_offset == 1
+    defects.clear()
+
+
+def test_what_a_periodic_task_stages_is_written_in_its_turn(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged: list[Pending] = []
+    periodic = broker.engine._periodics[2]
+    monkeypatch.setattr(periodic, "action", lambda: staged.append(produce(broker)))
+    broker.clock.advance_ms(broker.engine.config.offsets_retention_check_ms)
+    broker.turn()
+    assert [(pending.done, code_of(broker, pending)) for pending in staged] == [(True, 0)]
+
+
+def test_a_request_that_the_cluster_can_answer_does_not_expire_first_in_a_turn_that_failed(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, defects: list[str]
+) -> None:
+    deadlines, told = broker.engine.context.deadlines, list[str]()
+
+    class Waiting(Deadline):
+        def expire(self) -> None:
+            told.append("expired")
+
+    waiting = Waiting(broker.clock.monotonic() + 1)
+    deadlines.add(waiting)
+
+    def answer(now: float) -> None:
+        if not waiting.is_over:
+            told.append("answered")
+            deadlines.cancel(waiting)
+
+    cluster = SimpleNamespace(work=once(RuntimeError("injected"), answer), drain=lambda: None)
+    monkeypatch.setattr(broker.engine, "cluster", cluster)
+    broker.clock.advance_ms(1_000)
+    broker.turn()
+    assert told == ["answered"]
+    defects.clear()
 
 
 def test_a_periodic_task_that_fails_is_a_trouble_and_is_tried_again(

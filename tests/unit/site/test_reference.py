@@ -9,7 +9,6 @@ from logbus import errors
 from logbus.cli import COMMANDS
 from logbus.ledger import schema
 
-from broker.config.properties import setting_names
 from scripts.site.broker_settings import settings_page
 from scripts.site.commands import command_page
 from scripts.site.failures import failures_page
@@ -17,6 +16,7 @@ from scripts.site.ledger_tables import column_comments, ledger_page, sentences
 from scripts.site.provider import PACKAGE, ROOMS, public_classes
 from scripts.site.routes import routes_page
 from scripts.site.tables import bytes_in_words, milliseconds_in_words, table
+from tests.support.setting_names import setting_names
 
 
 def test_every_command_is_there_with_its_subcommands_and_options() -> None:

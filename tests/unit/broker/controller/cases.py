@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -26,11 +27,16 @@ def topic(replicas: tuple[int, ...], *states: PartitionState, name: str = "t", *
     )
 
 
+def with_state(partitioned: ClusterTopic, index: int, new: PartitionState) -> ClusterTopic:
+    """The topic with one partition's state replaced."""
+    return replace(partitioned, states=(*partitioned.states[:index], new, *partitioned.states[index + 1 :]))
+
+
 def apply(topics: Mapping[str, ClusterTopic], decisions: Iterable[Decision]) -> dict[str, ClusterTopic]:
     """The topics after all decisions have been stored."""
     changed = dict(topics)
     for decision in decisions:
-        changed[decision.topic] = changed[decision.topic].with_state(decision.index, decision.state)
+        changed[decision.topic] = with_state(changed[decision.topic], decision.index, decision.state)
     return changed
 
 
@@ -65,8 +71,7 @@ def decided(partition: ClusterTopic, there: Presence, **others: Any) -> Partitio
     assert len(found) <= 1
     for decision in found:
         assert (decision.topic, decision.index) == (partition.name, 0)
-        assert decision.version == partition.states[0].version
-        assert decision.state.version == decision.version + 1
+        assert decision.state.version == partition.states[0].version + 1
     return found[0].state if found else None
 
 

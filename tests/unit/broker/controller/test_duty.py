@@ -91,7 +91,7 @@ def test_a_controller_that_was_deposed_writes_nothing_and_notices() -> None:
     mandate = one.duty.mandate
     assert mandate is not None
     one.process.store.resume()
-    forged = Decision(topic="t", index=0, version=old.version, state=replace(old, leader=1, version=old.version + 1))
+    forged = Decision(topic="t", index=0, state=replace(old, leader=1, version=old.version + 1))
     with pytest.raises(Exception, match="took over after epoch 1"):
         world.answered(one.process, write_states(mandate, [forged], {"t": topic.topic_id}))
     world.run(2)
@@ -117,7 +117,7 @@ def test_of_many_decisions_only_that_one_is_refused_whose_state_has_changed() ->
     mandate = one.duty.mandate
     assert mandate is not None
     new = PartitionState(leader=2, leader_epoch=1, isr=(2,), version=1)
-    decisions = [Decision(topic="t", index=index, version=0, state=new) for index in range(5)]
+    decisions = [Decision(topic="t", index=index, state=new) for index in range(5)]
     other = StateChange(topic="t", topic_id=topic.topic_id, index=3, state=replace(topic.states[3], isr=(1,), version=1))
     world.answered(one.process, commit(state_writes([other])))
     done = world.answered(one.process, write_states(mandate, decisions, {"t": topic.topic_id}))

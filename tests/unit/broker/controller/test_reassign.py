@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from broker.controller.reassign import cancel, finish, moving, originals, reassign, targets
+from broker.controller.reassign import Reassigned, finish, is_reassigned, moving, originals, reassign, targets
 from broker.coordination.image import ClusterTopic
 from broker.errors import InvalidReplicaAssignment
-from tests.unit.broker.controller.cases import decided, present, state, topic
+from tests.unit.broker.controller.cases import decided, present, state, topic, with_state
 
 REPLICAS = (1, 2, 3)
 
@@ -18,8 +20,13 @@ def moved(partition: ClusterTopic, *target: int) -> ClusterTopic:
     return step.topic
 
 
+def cancel(partition: ClusterTopic, indexes: Iterable[int]) -> Reassigned | None:
+    """Move partitions back to where they were, as a broker does that is asked to; None if none of them moves."""
+    return reassign(partition, {index: originals(partition, index) for index in indexes if is_reassigned(partition, index)})
+
+
 def with_isr(partition: ClusterTopic, leader: int, *isr: int) -> ClusterTopic:
-    return partition.with_state(0, state(leader, isr))
+    return with_state(partition, 0, state(leader, isr))
 
 
 def test_the_new_replicas_are_added_first_and_nobody_stops() -> None:
@@ -95,7 +102,7 @@ def test_ten_partitions_move_at_a_time() -> None:
     assert step is not None
     assert list(moving([step.topic], {1, 2, 3})) == [("t", index) for index in range(10)]
     assert moving([step.topic], {1, 2}) == {}
-    done = step.topic.with_state(0, state(1, (1, 2, 3)))
+    done = with_state(step.topic, 0, state(1, (1, 2, 3)))
     assert list(moving([done], {1, 2, 3}, 3)) == [("t", 1), ("t", 2), ("t", 3)]
 
 

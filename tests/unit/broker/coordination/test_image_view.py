@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
-from broker.coordination.image import BrokerNode, ClusterTopic, Controller, Endpoint, Image, PartitionState
+from broker.coordination.image import NO_LEADER, BrokerNode, ClusterTopic, Controller, Endpoint, Image, PartitionState
 from broker.coordination.image_view import ImageView
 from broker.coordination.local import Topic
-from broker.coordination.view import NO_LEADER, BrokerAddress
+from broker.coordination.view import BrokerAddress
 from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 
 
@@ -41,7 +41,7 @@ OFFSETS = ClusterTopic(
 IMAGE = Image(
     cluster_id="c1",
     brokers={2: node(2, PLAINTEXT=9092, INSIDE=9192), 1: node(1, PLAINTEXT=9091)},
-    controller=Controller(broker_id=2, epoch=1, epoch_version=1),
+    controller=Controller(broker_id=2, epoch=1),
     topics={"clicks": CLICKS, OFFSETS_TOPIC: OFFSETS},
 )
 

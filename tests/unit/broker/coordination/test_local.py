@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.coordination.grouped_writes import GroupedWrites
-from broker.coordination.local import ProducerIds, Topic, TopicRegistry, check_topic_name
+from broker.coordination.local import Topic, TopicRegistry, check_topic_name, local_producer_ids
 from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 
 
@@ -158,7 +158,7 @@ def test_no_producer_id_is_given_twice_not_even_after_a_crash() -> None:
     given: list[int] = []
     for _ in range(3):
         jobs = Jobs()
-        ids = ProducerIds(files, jobs.store)
+        ids = local_producer_ids(files, jobs.store)
         for _ in range(1500):
             ids.take(lambda producer_id, error: given.append(producer_id))
             if len(jobs):
@@ -169,7 +169,7 @@ def test_no_producer_id_is_given_twice_not_even_after_a_crash() -> None:
 
 def test_no_producer_id_is_given_before_its_block_is_on_the_disk() -> None:
     files, jobs, given = FilesInMemory(), Jobs(), list[int]()
-    ids = ProducerIds(files, jobs.store)
+    ids = local_producer_ids(files, jobs.store)
     for _ in range(2_500):
         ids.take(lambda producer_id, error: given.append(producer_id))
     while len(jobs):
@@ -180,7 +180,7 @@ def test_no_producer_id_is_given_before_its_block_is_on_the_disk() -> None:
 
 def test_a_disk_that_refuses_the_next_block_fails_those_who_wait_and_is_asked_again() -> None:
     files, jobs = FilesInMemory(), Jobs()
-    ids = ProducerIds(files, jobs.store)
+    ids = local_producer_ids(files, jobs.store)
     answers: list[tuple[int, bool]] = []
     files.is_full = True
     ids.take(lambda producer_id, error: answers.append((producer_id, error is None)))
@@ -189,6 +189,17 @@ def test_a_disk_that_refuses_the_next_block_fails_those_who_wait_and_is_asked_ag
     ids.take(lambda producer_id, error: answers.append((producer_id, error is None)))
     jobs.run_next()
     assert answers == [(-1, False), (1000, True)]
+
+
+def test_one_that_cannot_be_told_its_producer_id_keeps_no_other_from_it(defects: list[str]) -> None:
+    jobs, given = Jobs(), list[int]()
+    ids = local_producer_ids(FilesInMemory(), jobs.store)
+    ids.take(lambda producer_id, error: 1 / 0)  # type: ignore[arg-type, return-value]
+    ids.take(lambda producer_id, error: given.append(producer_id))
+    jobs.run_next()
+    assert given == [1001]
+    assert "ZeroDivisionError" in defects[0]
+    defects.clear()
 
 
 def test_what_is_asked_for_while_a_write_runs_goes_with_the_next() -> None:

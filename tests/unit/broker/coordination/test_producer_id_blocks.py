@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from broker.coordination import znodes
 from broker.coordination.asking import commit
-from broker.coordination.producer_id_blocks import ProducerIdBlocks
+from broker.coordination.producer_id_blocks import cluster_producer_ids
 from broker.coordination.store import Set
 from tests.sim.coordinated import Coordinated, World
 
 
 class _Taker:
     def __init__(self, broker: Coordinated) -> None:
-        self.blocks = ProducerIdBlocks(broker.store, broker.registration.node.broker_id)
+        self.blocks = cluster_producer_ids(broker.store, broker.registration.node.broker_id)
         self.ids: list[int] = []
         self.errors: list[BaseException] = []
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from broker.config.listeners import Listener
+from broker.coordination.image import NO_LEADER
 from broker.coordination.local import Topic
-from broker.coordination.view import NO_LEADER, BrokerAddress, LocalView, PartitionView
+from broker.coordination.view import BrokerAddress, LocalView, PartitionView
 from broker.errors import CoordinatorNotAvailable
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import encode_response, request_class, response_class

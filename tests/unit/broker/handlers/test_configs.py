@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.properties import setting_names
 from broker.protocol.api import ApiKey
 from tests.support.admin import BROKER, TOPIC, describe
 from tests.support.engine import Harness
+from tests.support.setting_names import setting_names
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from broker.storage.segment_index import SegmentIndex
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import plain_batch, produced
 from tests.support.engine import Harness
+from tests.support.logs import headers_from
 from tests.support.two_lanes import Side, produce_frame
 
 STORAGE_ERROR = 56
@@ -231,7 +232,7 @@ def test_a_partition_is_armed_again_as_it_is_then(side: Side, change: Callable[[
     producer.warm()
     assert is_taken(side, producer.send)
     partition = partition_of(side)
-    epochs = {header.leader_epoch for header in partition.log.headers_from(partition.end_offset - 1)}
+    epochs = {header.leader_epoch for header in headers_from(partition.log, partition.end_offset - 1)}
     assert epochs == {partition.leader_epoch}
 
 
@@ -277,7 +278,7 @@ def test_a_write_that_fails_once_is_repeated_by_the_ordinary_path(side: Side, di
     disk.refusals["write_some"] = [True]
     assert producer.send(batches=[plain_batch(1)]) == [(0, 0, end_offset)]
     log = partition_of(side).log
-    assert [header.base_offset for header in log.headers_from(end_offset)] == [end_offset]
+    assert [header.base_offset for header in headers_from(log, end_offset)] == [end_offset]
     assert disk.size(log.segments.active.file) == log.size_bytes
     assert is_taken(side, producer.send)
 

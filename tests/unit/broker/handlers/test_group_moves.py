@@ -24,6 +24,7 @@ from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
 from tests.support.coordinators import Coordinators, code_of
 from tests.support.group_client import SESSION_MS, Client
+from tests.support.logs import headers_from
 
 SLICE_MS = int(SLICE_SECONDS * 1000)
 LOADING, UNAVAILABLE, NOT_MINE = (
@@ -107,7 +108,7 @@ def test_each_group_belongs_to_the_leader_of_its_partition(wide: Coordinators) -
         gone = indexes[group] == 2
         assert first.fetch(group) == ((NOT_MINE, -1) if gone else (0, number))
     assert set(first.client.listed()) == {group for group in groups if indexes[group] != 2}
-    counts = [sum(1 for _ in first.partition(index).log.headers_from(0)) for index in range(4)]
+    counts = [sum(1 for _ in headers_from(first.partition(index).log, 0)) for index in range(4)]
     assert counts == [list(indexes.values()).count(index) for index in range(4)]
 
 

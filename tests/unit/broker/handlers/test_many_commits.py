@@ -14,6 +14,7 @@ from broker.handlers.reply import Pending
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class, response_class
 from tests.support.engine import Harness
+from tests.support.logs import headers_from
 
 COUNT = _CHANGES_PER_TURN * 2 + 100
 
@@ -53,10 +54,10 @@ def codes(broker: Harness, pending: Pending) -> list[int]:
 def test_they_are_written_some_hundreds_at_a_time(broker: Harness) -> None:
     pending = begin_commit(broker)
     assert codes(broker, pending) == [0] * COUNT + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    headers = list(broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.headers_from(0))
+    headers = list(headers_from(broker.engine.partitions.get(OFFSETS_TOPIC, 0).log, 0))
     assert [header.record_count for header in headers] == [_CHANGES_PER_TURN, _CHANGES_PER_TURN, 100]
     offsets = broker.engine.context.offsets
-    assert {offsets.get("g", "wide", index).offset for index in range(COUNT)} == set(range(COUNT))  # type: ignore[union-attr]
+    assert {committed.offset for committed in offsets.of_group("g").values()} == set(range(COUNT))
 
 
 def test_a_disk_that_refuses_is_told_for_all_of_them(broker: Harness) -> None:

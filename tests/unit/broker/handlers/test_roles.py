@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.config.settings import LogConfig
-from broker.errors import NotLeaderOrFollower
+from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.handlers.commits import write_offsets
 from broker.handlers.reply import Pending
@@ -18,6 +18,7 @@ from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class, response_class
 from tests.support.engine import Harness, batch
+from tests.support.logs import headers_from
 from tests.support.replicas import ScriptedWatermarks
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
@@ -129,7 +130,7 @@ def test_batches_carry_the_epoch_of_the_lead_and_it_begins_where_the_log_ended(b
     lead(broker, 7)
     produce(broker, acks=1)
     broker.turn()
-    assert [(header.base_offset, header.leader_epoch) for header in partition.log.headers_from(0)] == [(0, 1), (1, 7)]
+    assert [(header.base_offset, header.leader_epoch) for header in headers_from(partition.log, 0)] == [(0, 1), (1, 7)]
     assert partition.log.epochs.end_offset_of(1, 2) == (1, 1)
 
 
@@ -184,6 +185,27 @@ def test_who_waits_for_replicas_is_told_at_once_when_the_lead_is_lost(
     assert latest_of(broker, end) == (0, 0), "nothing had been acknowledged"
     assert partition.end_offset == 1
     broker.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageError("clicks-0 was deleted"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (NotLeaderOrFollower("clicks-0 is no replica of this broker any more"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+    ids=["deleted", "moved away"],
+)
+def test_who_waits_for_replicas_is_told_at_once_why_the_partition_is_no_longer_here(
+    broker: Harness, partition: Partition, error: BrokerError, code: ErrorCode
+) -> None:
+    pending = produce(broker)
+    broker.settle()
+    assert not pending.done
+    broker.engine.partitions.take_out(broker.engine.partitions.registry.get("clicks"), 0, error)
+    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+    assert (row.error_code, row.error_message) == (code, str(error))
+    with pytest.raises(StorageError, match=str(error)):
+        partition.log.require_online()
 
 
 def test_a_parked_fetch_is_answered_at_once_when_the_lead_is_lost(broker: Harness, partition: Partition) -> None:
@@ -391,10 +413,10 @@ def test_a_commit_is_answered_when_every_replica_in_sync_has_it(broker: Harness,
     offsets = broker.engine.context.offsets.ours("g")
     write_offsets(offsets, [change], broker.engine.context, codes.append)
     broker.settle()
-    assert (codes, broker.engine.context.offsets.get("g", "clicks", 0)) == ([], None)
+    assert (codes, broker.engine.context.offsets.of_group("g").get(("clicks", 0))) == ([], None)
     broker.engine.context.exposure.moved(held, 1, 0)  # type: ignore[attr-defined]
     assert codes == [0]
-    assert broker.engine.context.offsets.get("g", "clicks", 0) == change[1]
+    assert broker.engine.context.offsets.of_group("g").get(("clicks", 0)) == change[1]
     write_offsets(offsets, [change], broker.engine.context, codes.append)
     broker.settle()
     broker.engine.partitions.resign(held)

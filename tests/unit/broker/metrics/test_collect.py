@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StorageError
-from broker.metrics.catalogue import CATALOGUE
 from broker.metrics.collect import collect, health, metrics_page
 from broker.protocol.api import ApiKey
+from tests.support.broker_metrics import CATALOGUE
 from tests.support.engine import Harness, batch
 from tests.support.wire import Wanted, fetch_body, produce_body
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.partitions.cleaner import ENDED, REST_SECONDS_MAX, REST_SECONDS_MIN, SLICE_SECONDS, LogCleaner, run_slice
+from broker.chores import SLICE_SECONDS
+from broker.partitions.cleaner import ENDED, REST_SECONDS_MAX, REST_SECONDS_MIN, LogCleaner, run_slice
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class
 from broker.records.builder import NewRecord, build_batch
@@ -51,6 +52,11 @@ def records(broker: Harness, topic: str = "t") -> list[Record]:
     return [record for raw in log.batches_from(0) for record in read_records(raw)]
 
 
+def passes(caplog: pytest.LogCaptureFixture) -> int:
+    """How many passes have come to their ends."""
+    return sum("compacted up to" in message for message in caplog.messages)
+
+
 def clean(broker: Harness) -> None:
     """Let the backoff pass; a slice runs to its end, since the clock stands still meanwhile."""
     broker.flush()
@@ -81,15 +87,18 @@ def test_a_compacted_topic_keeps_the_last_record_of_each_key(broker: Harness) ->
     assert broker.engine.partitions.get("t", 0).end_offset == 50
 
 
-def test_a_restart_remembers_how_far_the_log_is_clean(broker: Harness, tmp_path: Path) -> None:
+def test_a_restart_remembers_how_far_the_log_is_clean(broker: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "broker.cleaner")
     fill(broker)
     clean(broker)
+    count = passes(caplog)
+    assert count
     expected = records(broker)
     broker.close()
     assert (tmp_path / "cleaner-offset-checkpoint").read_text().startswith("0\n1\nt 0 ")
     again = Harness(tmp_path)
     clean(again)
-    assert again.engine._cleaner.passes == 0
+    assert passes(caplog) == count
     assert records(again) == expected
 
 
@@ -294,7 +303,8 @@ def test_a_slice_ends_after_its_time_and_the_next_goes_on_where_it_ended() -> No
     assert done == list(range(10))
 
 
-def test_a_pass_makes_way_for_a_cut_and_comes_back_later(tmp_path: Path) -> None:
+def test_a_pass_makes_way_for_a_cut_and_comes_back_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "broker.cleaner")
     broker = Harness(tmp_path, cleaner_backoff_ms=1 << 40)
     broker.create("t", cleanup_policy="compact", segment_bytes="1000")
     fill(broker)
@@ -305,10 +315,10 @@ def test_a_pass_makes_way_for_a_cut_and_comes_back_later(tmp_path: Path) -> None
     log.when_quiet(lambda: tickets.append(log.begin_truncation(45)))
     broker.settle()
     assert len(tickets) == 1
-    assert cleaner.passes == 0, "it has not come to its end"
+    assert passes(caplog) == 0, "it has not come to its end"
     tickets[0].run()
     log.finish_truncation(tickets[0])
     cleaner.work(broker.clock.monotonic())
     broker.settle()
-    assert cleaner.passes == 1
+    assert passes(caplog) == 1
     assert {record.key for record in records(broker)} == {b"key-%d" % number for number in range(4)}

@@ -81,13 +81,9 @@ def test_a_flush_of_our_own_moves_what_is_visible_where_it_was_the_last_one(
 def test_followers_are_told_that_somebody_waits_for_their_disks(
     broker: Harness, partition: Partition, exposure: ReplicatedExposure, judge: ScriptedWatermarks
 ) -> None:
-    assert exposure.wanted_offset(partition) == -1
     append(broker, partition, 2)
     exposure.when_visible(partition, 1, lambda error: None)
     assert judge.wanted_by == [partition]
-    assert exposure.wanted_offset(partition) == 2
-    exposure.moved(partition, 2, 2)
-    assert exposure.wanted_offset(partition) == -1
 
 
 def test_safe_offsets_never_fall_while_the_lead_lasts(

@@ -40,3 +40,24 @@ def test_a_deleted_partition_is_free_at_once_without_a_search_for_circles(tmp_pa
     broker.settle()
     assert [one() for one in left] == [None] * len(left)
     broker.close()
+
+
+def test_what_recovery_has_cut_off_is_logged_and_why_a_log_is_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Harness(tmp_path / "data")
+    broker.create("clicks", 2)
+    for index in (0, 1):
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", index): batch(b"v")}))
+    broker.flush()
+    broker.engine._checkpoint()
+    broker.settle()
+    broker.crash()
+    torn, damaged = (tmp_path / "data" / f"clicks-{index}" / "00000000000000000000.log" for index in (0, 1))
+    torn.write_bytes(torn.read_bytes() + bytes(100))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    caplog.clear()
+    again = Harness(tmp_path / "data")
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "broker.partitions"]
+    assert [level for level, _ in lines] == ["WARNING", "CRITICAL"]
+    assert lines[0][1].startswith("clicks-0: recovery has cut off 100 bytes (0 whole segments), the log ends at offset 1: ")
+    assert lines[1][1].startswith("clicks-1 is offline: ")
+    again.crash()

@@ -94,8 +94,8 @@ def test_a_gap_or_an_overlap_is_out_of_order(sequence: int) -> None:
 
 def test_a_batch_sent_again_gets_its_old_offset() -> None:
     states = remembering(header(0, 5, offset=100), header(5, 2, offset=105))
-    assert states.check(header(0, 5)) == DuplicateBatch(100, 104, NOW_MS)
-    assert states.check(header(5, 2)) == DuplicateBatch(105, 106, NOW_MS)
+    assert states.check(header(0, 5)) == DuplicateBatch(100, NOW_MS)
+    assert states.check(header(5, 2)) == DuplicateBatch(105, NOW_MS)
 
 
 def test_a_batch_with_the_same_beginning_and_another_end_is_no_duplicate() -> None:
@@ -106,7 +106,7 @@ def test_a_batch_with_the_same_beginning_and_another_end_is_no_duplicate() -> No
 def test_five_batches_are_remembered_and_a_sixth_is_too_old() -> None:
     states = remembering(*[header(number, offset=100 + number) for number in range(6)])
     for number in range(1, 6):
-        assert states.check(header(number)) == DuplicateBatch(100 + number, 100 + number, NOW_MS)
+        assert states.check(header(number)) == DuplicateBatch(100 + number, NOW_MS)
     with pytest.raises(OutOfOrderSequence):
         states.check(header(0))
 
@@ -115,13 +115,13 @@ def test_sequences_wrap_behind_the_largest_number() -> None:
     states = remembering(header(2**31 - 2, 2, offset=10))
     assert states.check(header(0, offset=12)) is None
     states.apply(header(0, offset=12))
-    assert states.check(header(2**31 - 2, 2)) == DuplicateBatch(10, 11, NOW_MS)
+    assert states.check(header(2**31 - 2, 2)) == DuplicateBatch(10, NOW_MS)
 
 
 def test_a_batch_may_reach_across_the_wrap() -> None:
     states = remembering(header(2**31 - 2, 5, offset=10))
     assert states.check(header(3)) is None
-    assert states.check(header(2**31 - 2, 5)) == DuplicateBatch(10, 14, NOW_MS)
+    assert states.check(header(2**31 - 2, 5)) == DuplicateBatch(10, NOW_MS)
     with pytest.raises(OutOfOrderSequence):
         states.check(header(2**31 - 1))
 
@@ -141,14 +141,14 @@ def test_an_older_epoch_is_refused_even_as_a_duplicate() -> None:
 
 def test_a_new_epoch_forgets_the_batches_of_the_old_one() -> None:
     states = remembering(header(0, 5, offset=10), header(0, 5, epoch=1, offset=20))
-    assert states.check(header(0, 5, epoch=1)) == DuplicateBatch(20, 24, NOW_MS)
+    assert states.check(header(0, 5, epoch=1)) == DuplicateBatch(20, NOW_MS)
 
 
 def test_staged_batches_count_as_sent() -> None:
     states = remembering(header(0))
     states.stage(header(1, offset=50))
     assert states.check(header(2)) is None
-    assert states.check(header(1)) == DuplicateBatch(50, 50, NOW_MS)
+    assert states.check(header(1)) == DuplicateBatch(50, NOW_MS)
     with pytest.raises(OutOfOrderSequence):
         states.check(header(3))
 
@@ -167,7 +167,7 @@ def test_applied_batches_stay() -> None:
     states.stage(header(1, offset=50))
     states.apply_staged()
     states.discard_staged()
-    assert states.check(header(1)) == DuplicateBatch(50, 50, NOW_MS)
+    assert states.check(header(1)) == DuplicateBatch(50, NOW_MS)
 
 
 def test_the_producer_not_heard_of_for_longest_is_forgotten_first() -> None:

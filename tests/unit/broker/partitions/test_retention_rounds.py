@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions.retention_rounds import PAUSE_PER_SLICE, SEGMENTS_PER_STEP
+from broker.chores import PAUSE_PER_SLICE
+from broker.partitions.retention_rounds import SEGMENTS_PER_STEP
 from broker.protocol.api import ApiKey
 from broker.storage.filesystem import FileSystem
 from tests.support.engine import Harness, batch

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.protocol.api import APIS, ApiKey
-from broker.protocol.framing import read_request, response_head
+from broker.protocol.framing import CONSTANT_START, read_request, response_head
 from broker.protocol.produce import ProduceAnswer, encode_produce_response
-from broker.protocol.produce_shape import CONSTANT_BYTES_MAX, CONSTANT_START, ProduceShape, shape_of
+from broker.protocol.produce_shape import CONSTANT_BYTES_MAX, ProduceShape, shape_of
 from tests.support.two_lanes import produce_frame
 
 VERSIONS = range(APIS[ApiKey.PRODUCE].first, APIS[ApiKey.PRODUCE].last + 1)

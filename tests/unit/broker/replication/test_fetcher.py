@@ -53,11 +53,11 @@ def test_a_partition_is_fetched_from_its_newest_leader_alone(tmp_path: Path) -> 
     fetchers = Fetchers(lambda leader: scenes[leader].fetcher)
     replica = scenes[2].open()
     fetchers.follow(replica, 2)
-    assert [scenes[leader].fetcher.is_empty for leader in (2, 3)] == [False, True]
+    assert [list(scenes[leader].fetcher._entries) for leader in (2, 3)] == [[replica.key], []]
     fetchers.follow(replica, 3)
-    assert [scenes[leader].fetcher.is_empty for leader in (2, 3)] == [True, False]
+    assert [list(scenes[leader].fetcher._entries) for leader in (2, 3)] == [[], [replica.key]]
     fetchers.forget(replica.key)
-    assert scenes[3].fetcher.is_empty
+    assert not scenes[3].fetcher._entries
     fetchers.flushed(replica.key)
     for broker in (2, 4):
         fetchers.reached(broker)

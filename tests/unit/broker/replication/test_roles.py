@@ -13,6 +13,7 @@ from broker.config.settings import LogConfig
 from broker.coordination.follow import News
 from broker.coordination.image import ClusterTopic, Image, PartitionState
 from broker.coordination.image_settings import ImageSettings
+from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.replication.local_logs import Opened, Place
 from broker.replication.roles import REOPEN_SECONDS, Roles
 from tests.support.manual_clock import ManualClock
@@ -40,6 +41,7 @@ class ScriptedManager:
     def __init__(self) -> None:
         self.partitions: dict[tuple[str, int], Any] = {}
         self.did: list[tuple[Any, ...]] = []
+        self.told: list[BrokerError] = []  # what requests that wait for partitions taken out get
 
     def held(self, name: str, index: int) -> Any:
         return self.partitions.get((name, index))
@@ -47,8 +49,9 @@ class ScriptedManager:
     def install(self, topic: Any, partition: Any) -> None:
         self.partitions[topic.name, partition.index] = partition
 
-    def take_out(self, topic: Any, index: int) -> None:
+    def take_out(self, topic: Any, index: int, error: BrokerError) -> None:
         del self.partitions[topic.name, index]
+        self.told.append(error)
 
     def lead(self, partition: Any, epoch: int) -> None:
         partition.is_led, partition.leader, partition.leader_epoch = True, ME, epoch
@@ -195,6 +198,28 @@ def test_a_topic_that_goes_while_its_log_is_opened_is_given_up_when_it_is_open(s
     assert scene.logs.removed == [("clicks", 0)]
     assert scene.manager.partitions == {}
     assert scene.manager.did == []
+
+
+@pytest.mark.parametrize(
+    ("now", "kind", "text"),
+    [
+        ((), StorageError, "clicks-0 was deleted"),
+        ((topic(2),), StorageError, "clicks-0 was deleted"),
+        ((topic(replicas=(OTHER, 3), leader=OTHER),), NotLeaderOrFollower, "clicks-0 is no replica of this broker any more"),
+    ],
+    ids=["the topic is gone", "another has its name", "the replica moved away"],
+)
+def test_who_waits_for_a_partition_is_told_why_it_is_no_longer_here(
+    scene: Scene, now: tuple[ClusterTopic, ...], kind: type[BrokerError], text: str
+) -> None:
+    scene.roles.open()
+    scene.roles.begin()
+    scene.see(topic())
+    scene.open_next()
+    scene.work()
+    scene.see(*now)
+    assert [(type(error), str(error)) for error in scene.manager.told] == [(kind, text)]
+    assert scene.logs.removed == [("clicks", 0)]
 
 
 def test_a_log_that_the_disk_refused_is_tried_again_later(scene: Scene) -> None:

@@ -14,7 +14,7 @@ from broker.storage.leader_epochs import LEADER_EPOCHS
 from broker.storage.partition_log import PartitionLog
 from broker.storage.rolling import RELATIVE_OFFSET_MAX
 from tests.support.batches import plain_batch, stamped
-from tests.support.logs import FailingDisk, files_with, flush, located_bytes, open_log
+from tests.support.logs import FailingDisk, files_with, flush, headers_from, located_bytes, open_log
 
 
 def sent(*places: tuple[int, int]) -> memoryview:
@@ -182,7 +182,7 @@ def test_gaps_that_no_single_segment_can_hold_are_spread_over_several(tmp_path: 
     far = [RELATIVE_OFFSET_MAX - 10, 2 * RELATIVE_OFFSET_MAX, 4 * RELATIVE_OFFSET_MAX - 10, 4 * RELATIVE_OFFSET_MAX]
     take(log, sent(*((offset, 0) for offset in (0, 5, *far))))
     assert log.end_offset == far[-1] + 5
-    assert [header.base_offset for header in log.headers_from(0)] == [0, 5, *far]
+    assert [header.base_offset for header in headers_from(log, 0)] == [0, 5, *far]
     assert len(log.segments) > 2
     again = open_log(tmp_path, index_interval_bytes=1, is_replica=True)
     assert (again.offline_reason, again.end_offset) == ("", log.end_offset)

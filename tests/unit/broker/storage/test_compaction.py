@@ -23,6 +23,7 @@ from tests.support.logs import (
     crash_copy,
     files_with,
     flush,
+    headers_from,
     located_bytes,
     open_log,
     open_segments,
@@ -126,7 +127,7 @@ def test_a_tombstone_behind_the_map_is_not_touched_and_brings_no_deleted_key_bac
     assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == of_k
     clean = compact(log, clean, map_bytes=100 * ENTRY_BYTES, now_ms=NOW_MS + DAY_MS + 3_600_000)
     assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == of_k
-    assert all(header.delete_horizon_ms is None for header in log.headers_from(clean)), "its time begins when its key is known"
+    assert all(header.delete_horizon_ms is None for header in headers_from(log, clean)), "its time begins when its key is known"
     while clean < 302:
         clean = compact(log, clean, map_bytes=100 * ENTRY_BYTES, now_ms=NOW_MS + 2 * DAY_MS)
     assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == [(301, None)]
@@ -176,7 +177,7 @@ def test_the_last_batch_of_a_live_producer_keeps_its_header(tmp_path: Path) -> N
     for _ in range(10):
         put(log, (b"k", b"v" * 100))
     compact(log, producers=[0])
-    header = next(log.headers_from(0))
+    header = next(headers_from(log, 0))
     assert (header.producer_id, header.base_sequence, header.record_count, header.last_offset) == (9, 5, 0, 0)
 
 
@@ -184,7 +185,7 @@ def test_a_log_never_ends_before_it_did_although_nothing_of_its_end_is_left(tmp_
     log = filled(tmp_path, count=30, keys=1)
     sealed = log.segments.active.base_offset
     compact(log)
-    assert [header.next_offset for header in log.headers_from(0)].count(sealed) == 1
+    assert [header.next_offset for header in headers_from(log, 0)].count(sealed) == 1
 
 
 def test_records_younger_than_the_smallest_lag_are_left_alone(tmp_path: Path) -> None:

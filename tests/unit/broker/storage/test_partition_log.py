@@ -9,7 +9,7 @@ from broker.errors import OffsetOutOfRange, StorageError
 from broker.records.reader import read_records
 from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, plain_batch
-from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log, read_all
+from tests.support.logs import FailingDisk, append, files_with, flush, headers_from, located_bytes, open_log, read_all
 from tests.support.manual_clock import ManualClock
 
 
@@ -210,7 +210,7 @@ def test_an_offline_log_refuses_everything(tmp_path: Path) -> None:
         log.begin_flush,
         lambda: log.locate(0, 1, upto_offset=1),
         lambda: log.search_by_time(0, upto_offset=1),
-        lambda: list(log.headers_from(0)),
+        lambda: list(log.batches_from(0)),
         lambda: apply_retention(log, 0),
         lambda: log.delete_before(0),
         log.close,
@@ -223,10 +223,10 @@ def test_headers_and_batches_are_walked_from_the_batch_that_holds_the_offset(tmp
     log = open_log(tmp_path, segment_bytes=300)
     for _ in range(10):
         append(log, plain_batch(5))
-    assert [header.base_offset for header in log.headers_from(0)] == list(range(0, 50, 5))
-    assert [header.base_offset for header in log.headers_from(23)] == [20, 25, 30, 35, 40, 45]
+    assert [header.base_offset for header in headers_from(log, 0)] == list(range(0, 50, 5))
+    assert [header.base_offset for header in headers_from(log, 23)] == [20, 25, 30, 35, 40, 45]
     assert [next(read_records(batch)).offset for batch in log.batches_from(30)] == [30, 35, 40, 45]
-    assert list(log.headers_from(50)) == []
+    assert list(headers_from(log, 50)) == []
 
 
 def test_the_recent_part_of_a_log_begins_with_the_oldest_segment_written_to_lately(tmp_path: Path) -> None:
@@ -316,4 +316,4 @@ def test_damage_found_while_reading_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="the file is damaged"):
         log.locate(2, 100, upto_offset=3)
     with pytest.raises(StorageError, match="the file is damaged"):
-        list(log.headers_from(0))
+        list(headers_from(log, 0))

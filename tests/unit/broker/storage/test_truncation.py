@@ -16,7 +16,18 @@ from broker.storage.log_directory import LogDirectory
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, plain_batch, stamped
-from tests.support.logs import FailingDisk, append, compact, files_with, flush, open_log, open_segments, pass_over, read_all
+from tests.support.logs import (
+    FailingDisk,
+    append,
+    compact,
+    files_with,
+    flush,
+    headers_from,
+    open_log,
+    open_segments,
+    pass_over,
+    read_all,
+)
 
 LARGE = {"segment_bytes": 1 << 20}
 SMALL = {"segment_bytes": 200}
@@ -361,7 +372,7 @@ def test_compaction_keeps_the_batch_with_which_a_leader_epoch_began(tmp_path: Pa
     log.roll()
     flush(log)
     compact(log)
-    assert [(header.base_offset, header.leader_epoch) for header in log.headers_from(0)] == [(1, 2), (3, 5), (4, 5)]
+    assert [(header.base_offset, header.leader_epoch) for header in headers_from(log, 0)] == [(1, 2), (3, 5), (4, 5)]
     assert offsets(log) == [4]
 
 
