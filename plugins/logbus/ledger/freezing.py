@@ -33,7 +33,7 @@ from logbus.ledger.boundaries import Neighbours, Scanned
 from logbus.ledger.chain import Chain, ChainEnd
 from logbus.ledger.giving_up import loadable
 from logbus.ledger.retained import refuse_if_recreated
-from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
+from logbus.ledger.rows import Row, load_window, load_windows, pipeline_row, to_pipeline
 from logbus.model import EPOCH, MILLISECOND, FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant_text, milliseconds
 
 # Partitions are rarely added: if a third observation is outdated too, the broker's metadata has not settled.
@@ -359,7 +359,7 @@ class Freeze:
         window_id = self.connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
         if ranges:
             self.connection.execute(insert(part), [range_values(window_id, found) for found in ranges])
-        return load_windows(self.connection, select(window).where(window.c.id == window_id))[0]
+        return load_window(self.connection, window_id)
 
     def loss(self, lost: Sequence[OffsetRange], unknown: Sequence[int]) -> RecordsLost:
         names = [f"{part.topic}-{part.partition} [{part.start_offset}, {part.readable_from})" for part in lost]
