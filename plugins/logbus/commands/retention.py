@@ -11,7 +11,7 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
-from logbus.commands.topic import ANSWER_SECONDS_MAX, there
+from logbus.commands.topic import there
 from logbus.errors import BrokerUnavailable, RetentionOverdue
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
@@ -97,7 +97,7 @@ def set_policy(
     when_overdue: str | None,
 ) -> None:
     """Say how TOPIC is kept. What is not given stays as it is."""
-    refuse_missing(topic, Client(config, timeout_seconds=ANSWER_SECONDS_MAX))
+    refuse_missing(topic, Client.of_a_question(config))
     store = RetentionStore(options.open_ledger(warehouse_url).engine)
     before = next((policy for policy in store.policies() if policy.topic == topic), None)
     retain, max_hold = (None if count is None else timedelta(hours=count) for count in (hours, max_hold_hours))
