@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from logbus.errors import BrokerUnavailable, GroupActive, GroupMissing, LogbusError
-from logbus.kafka.batches import Kind, LogBatches, Question, TopicPlaces
+from logbus.kafka.batches import Kind, LogBatches, Question
 from logbus.kafka.client import LATEST, Client, Place
 from logbus.kafka.errors import explain, explain_code
 from logbus.kafka.topic_list import led_partitions
@@ -231,9 +231,8 @@ def to_member(described: Any) -> GroupMember:
 def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Place, int]:
     """The end offset of every partition that one of the groups reads or has read; those gone or without a leader are left out."""
     read = {place for group in groups for place in group.places}
-    described = log.topics({topic for topic, _ in read})
     # Asking about a partition without a leader would hold the page up for the client's whole time limit.
-    led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
+    led = led_partitions(log.topics({topic for topic, _ in read}))
     wanted = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
     known = log.answers([Question(Kind.END, name, LATEST) for name in wanted], wanted)
     return {
