@@ -8,7 +8,8 @@ next one, with a short lock timeout, because a driver that outlives its task may
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -288,12 +289,22 @@ def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:
 def drop_one(engine: Engine, row: Row) -> None:
     row_of = schema.attempt
     names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table))]
+    with unless_locked(), engine.begin() as connection:
+        drop_tables(connection, names)
+        mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
+        connection.execute(update(row_of).where(*mine).values(cleaned=True))
+
+
+def drop_tables(connection: Connection, names: Iterable[str]) -> None:
+    connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
+    connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
+
+
+@contextmanager
+def unless_locked() -> Iterator[None]:
+    """Around a transaction that drops tables: if one of them is locked, all is left to the next call."""
     try:
-        with engine.begin() as connection:
-            connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
-            connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
-            mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
-            connection.execute(update(row_of).where(*mine).values(cleaned=True))
+        yield
     except OperationalError as error:
         if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
             raise
