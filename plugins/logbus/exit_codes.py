@@ -15,30 +15,18 @@ from logbus import errors
 
 
 class ExitCode(IntEnum):
-    """What a status means; the sentence is for people."""
+    """What a status means; docs/cli.md has a sentence on each, for people."""
 
     DONE = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_THERE = 3
-    NOT_REACHABLE = 4
-    NOT_AS_IT_SHOULD_BE = 5
+    FAILED = 1  # the line on standard error says why and what to do
+    USAGE = 2  # the command line cannot be meant; nothing was done
+    NOT_THERE = 3  # a topic, group, pipeline or window of that name
+    NOT_REACHABLE = 4  # broker or warehouse: trying again later may help
+    NOT_AS_IT_SHOULD_BE = 5  # behind, not exact, different, overdue, an error found
     INTERRUPTED = 128 + signal.SIGINT
     BROKEN_PIPE = 128 + signal.SIGPIPE
     TERMINATED = 128 + signal.SIGTERM
 
-
-MEANINGS: Mapping[ExitCode, str] = {
-    ExitCode.DONE: "done",
-    ExitCode.FAILED: "failed; the line on standard error says why and what to do",
-    ExitCode.USAGE: "the command line cannot be meant; nothing was done",
-    ExitCode.NOT_THERE: "a topic, group, pipeline or window of that name is not there",
-    ExitCode.NOT_REACHABLE: "the broker or the warehouse does not answer: trying again later may help",
-    ExitCode.NOT_AS_IT_SHOULD_BE: "looked, and it is not as it should be: behind, not exact, different, overdue, an error found",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C); the line on standard error says how far it came",
-    ExitCode.BROKEN_PIPE: "the reader closed the pipe, as `head` does; no message",
-    ExitCode.TERMINATED: "ended by SIGTERM, in order",
-}
 
 # Looked up along an error's own ancestors; what is not named here has failed.
 BY_ERROR: Mapping[type[BaseException], ExitCode] = {

@@ -19,6 +19,7 @@ from logbus.pipeline_settings import PipelineSettings
 HOUR = timedelta(hours=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+INTERVAL_LONGEST = timedelta(days=1)  # that a pipeline may have
 
 # How long an hour stays open after its end for records that are still on their way.
 LATENESS_DEFAULT = timedelta(minutes=5)

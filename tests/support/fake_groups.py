@@ -18,7 +18,7 @@ class FakeGroups:
 
     def group(self, name: str) -> GroupFacts:
         members = self.members.get(name, ())
-        state = "STABLE" if members else "EMPTY" if name in self.offsets else "DEAD"
+        state = "Stable" if members else "Empty" if name in self.offsets else "Dead"
         return GroupFacts(name=name, state=state, members=members)
 
     def committed(self, group: str) -> dict[Place, int]:

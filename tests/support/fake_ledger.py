@@ -15,6 +15,8 @@ from logbus.ledger.registration import PipelineRegistration
 from logbus.ledger.standing import Standing
 from logbus.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 
+from tests.support.ledgers import intervals_of
+
 
 def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
     """A window of one partition that holds `records` records; loaded if `attempt` is given."""
@@ -105,7 +107,7 @@ class FakeLedger:
         return LoadPlan(pipeline=self.pipeline(pipeline_name), steps=tuple(steps))
 
     def freeze_plan(self, plan: LoadPlan, log: object, now: datetime, tell: object = None) -> list[FrozenWindow]:
-        return [self.freeze_or_get(plan.pipeline.name, interval, log, now) for interval in plan.intervals()]
+        return [self.freeze_or_get(plan.pipeline.name, interval, log, now) for interval in intervals_of(plan)]
 
     def begin_attempts(
         self,

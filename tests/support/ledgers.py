@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from logbus.ledger import schema
+from logbus.ledger.catch_up import LoadPlan, parts_of
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.pipeline_dags import remember_definition
 from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
@@ -28,6 +29,11 @@ def at(hour: float) -> datetime:
 
 def stamps(*hours: float) -> list[int]:
     return [milliseconds(at(hour)) for hour in hours]
+
+
+def intervals_of(plan: LoadPlan) -> list[Interval]:
+    """The windows that a load takes."""
+    return [interval for step in plan.steps for interval in parts_of(step, plan.pipeline)]
 
 
 def hour(number: int) -> Interval:

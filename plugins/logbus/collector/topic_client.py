@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from logbus.kafka.client import FIRST_ANSWER_SECONDS_MAX, LATEST, Client
+from logbus.kafka.client import ANSWER_SECONDS_MAX, LATEST, Client
 from logbus.kafka.topics import Topics
 
 TIMEOUT_SECONDS = 15.0
@@ -36,7 +36,7 @@ class TopicClient:
             client_config,
             timeout_seconds=TIMEOUT_SECONDS,
             away_seconds_max=AWAY_SECONDS_MAX,
-            first_answer_seconds_max=FIRST_ANSWER_SECONDS_MAX,
+            first_answer_seconds_max=ANSWER_SECONDS_MAX,
         )
         self._topics = Topics(self._client)
 

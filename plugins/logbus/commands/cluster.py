@@ -12,7 +12,7 @@ from logbus.commands import options, output
 from logbus.commands.topic_views import text
 from logbus.errors import UnderReplicated
 from logbus.kafka.client import Client
-from logbus.kafka.cluster import ANSWER_SECONDS_MAX, ClusterFacts, PartitionHolders, cluster_facts
+from logbus.kafka.cluster import ClusterFacts, PartitionHolders, cluster_facts
 
 
 @click.command("cluster")
@@ -24,7 +24,7 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
 
     Ends with status 5 where a partition has no leader, or a replica that is not in sync.
     """
-    facts = cluster_facts(Client(config, timeout_seconds=ANSWER_SECONDS_MAX))
+    facts = cluster_facts(Client.of_a_question(config))
     if as_json:
         output.show_json(summary(facts))
     else:

@@ -16,7 +16,7 @@ import click
 from logbus.commands import options, output
 from logbus.commands.completing import complete_groups, complete_topics
 from logbus.commands.interrupting import Stopped, stopping
-from logbus.commands.produce import ANSWER_SECONDS_MAX, Delimiter, counted
+from logbus.commands.produce import Delimiter, counted
 from logbus.console import formatting
 from logbus.console.formatting import Render
 from logbus.console.positions import PositionKind, PositionSpan, chosen_partitions, parse_span, stretches
@@ -96,7 +96,7 @@ def command(
     form = options.JSON if is_json else form or next(iter(forms), None)
     render = rendering(form, template, delimiter)
     wish = Wish(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
-    there = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)).topic(topic)
+    there = Topics(Client.of_a_question(config)).topic(topic)
     named = chosen_partitions(topic, there.partitions, partitions)
     with reading(config, wish, span, named if partitions or group is None else [], group) as found:
         if form == options.TABLE:
@@ -123,7 +123,7 @@ def reading(
 def limits_of(config: Mapping[str, Any], wish: Wish, span: PositionSpan, partitions: list[int], group: str | None) -> Any:
     if span.kind is PositionKind.STORED and group is None:
         raise click.UsageError("-o stored is where a group is: name it with -G")
-    client = Client(config, timeout_seconds=ANSWER_SECONDS_MAX)
+    client = Client.of_a_question(config)
     committed = Groups(client).committed(group) if group else {}
     stored = {partition: offset for (topic, partition), offset in committed.items() if topic == wish.topic}
     return stretches(Topics(client), wish.topic, partitions, span, wish.isolation_level, stored)

@@ -26,9 +26,6 @@ from logbus.status import checkup
 from logbus.status.checkup import Finding, Severity
 from logbus.warehouse.engine import connect
 
-# Somebody waits for the answer; a broker that is there answers in milliseconds.
-BROKER_SECONDS_MAX = 5.0
-
 AREAS: Mapping[str, Check] = {
     "versions": check_versions,
     "java": check_java,
@@ -67,7 +64,7 @@ def command(
 
     Nothing is changed without --clean. Ends with status 5 where an error is found.
     """
-    log = Topics(Client(config, timeout_seconds=BROKER_SECONDS_MAX))
+    log = Topics(Client.of_a_question(config))
     checks: dict[str, Check] = {
         **AREAS,
         PIPELINES: partial(examine, warehouse_url=warehouse_url, log=log, pipeline_name=pipeline_name, clean=clean),

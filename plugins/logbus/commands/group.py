@@ -13,9 +13,6 @@ from logbus.kafka.batches import TopicBatches
 from logbus.kafka.client import Client, Place
 from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, lag_at
 
-# Somebody waits; a broker that is there answers in milliseconds.
-ANSWER_SECONDS_MAX = 5.0
-
 OFFSET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID")
 POSITION_NAMES = ("group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id", "host", "client_id")
 MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
@@ -31,7 +28,7 @@ command.add_command(group_seek.command)
 
 
 def opened(config: Mapping[str, Any]) -> Groups:
-    return Groups(Client(config, timeout_seconds=ANSWER_SECONDS_MAX))
+    return Groups(Client.of_a_question(config))
 
 
 @command.command("ls")

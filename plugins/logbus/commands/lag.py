@@ -14,7 +14,6 @@ from logbus.commands.completing import complete_pipelines
 from logbus.commands.progress import NO_PIPELINE
 from logbus.errors import Behind, BrokerUnavailable, LogbusError, PipelineUnknown, TopicMissing
 from logbus.kafka.client import Client
-from logbus.kafka.cluster import ANSWER_SECONDS_MAX
 from logbus.kafka.exact_reader import read_range
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
@@ -57,7 +56,7 @@ def command(
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
     ledger, now = options.open_ledger(warehouse_url), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
-    log, measure = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)), reader(config) if counts_bytes else None
+    log, measure = Topics(Client.of_a_question(config)), reader(config) if counts_bytes else None
     lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
     show(lags, now, as_json)
     if not as_json:

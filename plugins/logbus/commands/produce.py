@@ -24,7 +24,6 @@ from logbus.kafka.client import Client
 from logbus.kafka.producing import Sending, open_sending, summary
 from logbus.kafka.topics import Topics
 
-ANSWER_SECONDS_MAX = 5.0  # until it is known that the topic is there
 FINISH_SECONDS_MAX = 10.0  # for what is under way when somebody stops the command
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -74,7 +73,7 @@ def command(
     tail -F access.log | logbus produce access_log
     logbus produce users -K: users.txt        # alice:{"age": 7} gets the key alice
     """
-    there = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)).topic(topic)
+    there = Topics(Client.of_a_question(config)).topic(topic)
     if partition is not None and partition not in there.partitions:
         raise UserError(f"topic {topic} has no partition {partition}: it has 0 to {there.partitions[-1]}")
     form = LineFormat(

@@ -18,9 +18,6 @@ from logbus.ledger.totals import PipelineFacts, read_windows
 from logbus.model import Pipeline, WindowState, instant_text
 from logbus.wording import many
 
-# Looking at the ledger must not wait half a minute for a broker that is not there.
-BROKER_SECONDS_MAX = 5.0
-
 NO_PIPELINE = "no pipeline is registered: `logbus pipeline register` makes one, and so does a DAG when it runs for the first time"
 
 
@@ -100,7 +97,7 @@ class ProgressView:
 
     def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
         self.ledger = ledger
-        self.log = Topics(Client(client_config, timeout_seconds=BROKER_SECONDS_MAX))
+        self.log = Topics(Client.of_a_question(client_config))  # a look at the ledger must not wait half a minute for it
         self.facts = read_windows(ledger.engine)
         self.note: str | None = None
         self.unreachable: BrokerUnavailable | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
-from logbus.commands.topic import ANSWER_SECONDS_MAX, there
+from logbus.commands.topic import there
 from logbus.errors import BrokerUnavailable, RetentionOverdue
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
@@ -21,6 +22,7 @@ from logbus.retention.store import RetentionStore
 from logbus.wording import many, several
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
+TOPICS_NAMED_MAX = 3  # where a hold is of one that the ledger does not know
 NONE_MANAGED = (
     "no topic is managed: `logbus retention adopt TOPIC` takes over the limits that one has, "
     "`logbus retention set TOPIC --hours N` gives it some"
@@ -97,7 +99,7 @@ def set_policy(
     when_overdue: str | None,
 ) -> None:
     """Say how TOPIC is kept. What is not given stays as it is."""
-    refuse_missing(topic, Client(config, timeout_seconds=ANSWER_SECONDS_MAX))
+    refuse_missing(topic, Client.of_a_question(config))
     store = RetentionStore(options.open_ledger(warehouse_url).engine)
     before = next((policy for policy in store.policies() if policy.topic == topic), None)
     retain, max_hold = (None if count is None else timedelta(hours=count) for count in (hours, max_hold_hours))
@@ -150,8 +152,23 @@ def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None
 @click.option("--until", type=options.Instant(), help="When it ends by itself; by default when it is released.")
 def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) -> None:
     """Delete nothing of TOPIC until then."""
-    made = RetentionStore(options.open_ledger(warehouse_url).engine).hold(topic, reason, until, options.clock())
+    ledger = options.open_ledger(warehouse_url)
+    store = RetentionStore(ledger.engine)
+    made = store.hold(topic, reason, until, options.clock())
     click.echo(f"topic {topic}: {made}")
+    managed, read = {policy.topic for policy in store.policies()}, {pipeline.topic for pipeline in ledger.pipelines()}
+    # The ledger tells, not the broker: in an emergency a hold has to succeed while the broker is away, too.
+    if topic in read - managed:
+        output.say(
+            f"note: topic {topic} is not managed, so the broker deletes of it as it is set: `logbus retention adopt {topic}`"
+        )
+    elif topic not in managed:
+        known = sorted(managed | read)
+        output.say(
+            f"note: topic {topic} is not managed and no pipeline in the ledger reads it, so nothing heeds this hold; topics it "
+            f"knows: {several(get_close_matches(topic, known) or known, TOPICS_NAMED_MAX) or 'none'}. If the name is mistyped, "
+            f"`logbus retention release {made.id}` takes it back"
+        )
 
 
 @command.command("release")

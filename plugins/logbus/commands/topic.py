@@ -21,8 +21,6 @@ from logbus.kafka.topics import BROKERS_CHOICE, Topics
 from logbus.status.still_needed import Unloaded, unloaded_of
 from logbus.wording import many
 
-# Somebody waits; a broker that is there answers in milliseconds.
-ANSWER_SECONDS_MAX = 5.0
 SEVERAL = re.compile(r",(?=[\w.]+=)")  # between settings, not inside `cleanup.policy=compact,delete`
 
 
@@ -44,7 +42,7 @@ class TopicSettings(options.Setting):
 
 
 def opened(config: Mapping[str, Any]) -> Client:
-    return Client(config, timeout_seconds=ANSWER_SECONDS_MAX)
+    return Client.of_a_question(config)
 
 
 def read(client: Client, names: Sequence[str]) -> list[TopicReading]:
@@ -285,7 +283,7 @@ def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Se
     if ledger_revision(engine) is None:
         return []
     create_ledger(engine)
-    return list(unloaded_of(engine, Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)), names, options.clock()))
+    return list(unloaded_of(engine, Topics(Client.of_a_question(config)), names, options.clock()))
 
 
 def there(client: Client, wanted: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from logbus.doctor.looking import Surroundings
 from logbus.errors import BrokerUnavailable
 from logbus.kafka.client import Client
-from logbus.kafka.cluster import ANSWER_SECONDS_MAX, DirectoryReading, api_versions, log_directories
+from logbus.kafka.cluster import DirectoryReading, api_versions, log_directories
 from logbus.status.checkup import Finding, error, note, warning, well
 
 # By request the version from which on it can do what is needed, and what does not work without it.
@@ -34,7 +34,7 @@ def check_broker(around: Surroundings) -> Iterator[Finding]:
     """Everything that needs an answer of the broker, in one go: what is dead is asked once."""
     address = str(around.client_config.get("bootstrap.servers"))
     try:
-        versions = api_versions(Client(around.client_config, timeout_seconds=ANSWER_SECONDS_MAX))
+        versions = api_versions(Client.of_a_question(around.client_config))
     except BrokerUnavailable as problem:
         advice = "start it (`logbus broker serve`), or say where it is: --bootstrap-server HOST:PORT, or LOGBUS_BOOTSTRAP_SERVER"
         yield error("broker", str(problem), advice)
@@ -53,7 +53,7 @@ def takes(versions: Mapping[str, tuple[int, int]], name: str, version: int) -> b
 def check_disk(around: Surroundings) -> Iterator[Finding]:
     """How much room is left where the log lies."""
     try:
-        directories = log_directories(Client(around.client_config, timeout_seconds=ANSWER_SECONDS_MAX))
+        directories = log_directories(Client.of_a_question(around.client_config))
     except BrokerUnavailable:
         yield note("disk", "the broker does not say how full its disks are", "logbus doctor --only broker")
         return

@@ -25,7 +25,6 @@ from logbus.warehouse.engine import connect
 
 DIFFERENCE_MAX = timedelta(seconds=2)  # NTP keeps machines within milliseconds
 DIFFERENCE_ALARM = timedelta(minutes=1)  # a fifth of the usual lateness
-BROKER_SECONDS_MAX = 5.0
 TOPICS_MAX = 50
 MEND = "see that both machines keep their clocks by NTP: timedatectl status"
 
@@ -65,7 +64,7 @@ def warehouse_finding(engine: Engine, around: Surroundings) -> Finding:
 
 def record_findings(topics: Sequence[str], around: Surroundings) -> Iterator[Finding]:
     """Topics whose newest record is from the future."""
-    log = Topics(Client(around.client_config, timeout_seconds=BROKER_SECONDS_MAX))
+    log = Topics(Client.of_a_question(around.client_config))
     for topic in topics:
         try:
             newest = log.newest(topic, log.topic(topic).partitions)

@@ -37,7 +37,7 @@ from logbus.kafka.errors import AWAY, explain, failed_handshake, unavailable
 Place = tuple[str, int]
 
 TIMEOUT_SECONDS = 30.0
-FIRST_ANSWER_SECONDS_MAX = 5.0  # for a user who waits: a running broker answers in milliseconds, a wrong address never
+ANSWER_SECONDS_MAX = 5.0  # for a user who waits: a running broker answers in milliseconds, a wrong address never
 
 # A topic just created has no leader yet; this is the pause between tries.
 RETRY_PAUSE_SECONDS = 0.1
@@ -97,7 +97,12 @@ class Client:
     @classmethod
     def of_a_command(cls, config: Mapping[str, Any]) -> Client:
         """For a command line: the first answer has to come soon, later requests may take their time."""
-        return cls(config, first_answer_seconds_max=FIRST_ANSWER_SECONDS_MAX)
+        return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX)
+
+    @classmethod
+    def of_a_question(cls, config: Mapping[str, Any]) -> Client:
+        """For a user who waits for a few answers: each of them has to come soon."""
+        return cls(config, timeout_seconds=ANSWER_SECONDS_MAX)
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -17,7 +17,6 @@ from typing import Any
 from logbus.kafka.client import Client, Place
 from logbus.kafka.other_requests import conversation, explained
 
-ANSWER_SECONDS_MAX = 5.0  # for a user who waits: a running broker answers in milliseconds
 TRIES = 10  # with one broker of three dead, every try picks it once in 60,000 times
 
 

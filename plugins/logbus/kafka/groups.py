@@ -20,22 +20,15 @@ from typing import Any, Protocol
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from logbus.errors import BrokerUnavailable, GroupActive, GroupMissing, LogbusError
-from logbus.kafka.batches import Kind, LogBatches, Question, TopicPlaces
+from logbus.kafka.batches import Kind, LogBatches, Question
 from logbus.kafka.client import LATEST, Client, Place
 from logbus.kafka.errors import explain, explain_code
 from logbus.kafka.topic_list import led_partitions
 
-INACTIVE_STATES = ("EMPTY", "DEAD")
-
-# The names that Kafka's tools print; the client spells some differently.
-STATES = {
-    "PREPARING_REBALANCING": "PreparingRebalance",
-    "COMPLETING_REBALANCING": "CompletingRebalance",
-    "STABLE": "Stable",
-    "EMPTY": "Empty",
-    "DEAD": "Dead",
-}
-DEAD = STATES["DEAD"]  # the state a broker returns for a group that does not exist
+# The names that Kafka's tools print, where the client spells them differently.
+STATES = {"PREPARING_REBALANCING": "PreparingRebalance", "COMPLETING_REBALANCING": "CompletingRebalance"}
+DEAD = "Dead"  # the state a broker returns for a group that does not exist
+INACTIVE_STATES = ("Empty", DEAD)
 UNKNOWN = "Unknown"
 
 
@@ -113,8 +106,8 @@ class Groups:
         try:
             found = self.client.ask(lambda: self.client.ask_groups([name]), name)[name]
         except GroupMissing:
-            return GroupFacts(name=name, state="DEAD")
-        return GroupFacts(name=name, state=found.state.name, members=tuple(member.client_id for member in found.members))
+            return GroupFacts(name=name, state=DEAD)
+        return GroupFacts(name=name, state=state_name(found.state), members=tuple(one.client_id for one in found.members))
 
     def committed(self, group: str) -> dict[Place, int]:
         """Every offset the group has committed; empty for a group that does not exist."""
@@ -221,6 +214,7 @@ def refusal(name: str, offsets: Any) -> LogbusError | None:
 
 
 def state_name(state: Any) -> str:
+    """The client's name of a state as Kafka's tools print it."""
     return STATES.get(state.name, state.name.title())
 
 
@@ -237,9 +231,8 @@ def to_member(described: Any) -> GroupMember:
 def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Place, int]:
     """The end offset of every partition that one of the groups reads or has read; those gone or without a leader are left out."""
     read = {place for group in groups for place in group.places}
-    described = log.topics({topic for topic, _ in read})
     # Asking about a partition without a leader would hold the page up for the client's whole time limit.
-    led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
+    led = led_partitions(log.topics({topic for topic, _ in read}))
     wanted = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
     known = log.answers([Question(Kind.END, name, LATEST) for name in wanted], wanted)
     return {

@@ -87,7 +87,7 @@ def read_topics(
     """The named topics in this order, or all but Kafka's own by name. `BrokerUnavailable` if no broker answers at all."""
     wanted = log.topic_names() if names is None else list(names)
     described = log.topics(wanted)
-    led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
+    led = led_partitions(described)
     with ThreadPoolExecutor(1) as beside:  # sizes use another client and take as long as the rest
         asked_sizes = beside.submit(sizes)
         known = log.answers([question for name in led for question in questions(name, with_settings)], led)
@@ -100,9 +100,13 @@ def questions(topic: str, with_settings: bool = True) -> list[Question]:
     return [Question(Kind.START, topic), Question(Kind.END, topic, LATEST), *own]
 
 
-def led_partitions(topic: TopicPlaces) -> list[int]:
-    """The partitions that have a leader to ask."""
-    return [place.partition for place in topic.partitions if place.leader is not None]
+def led_partitions(described: Mapping[str, TopicPlaces | LogbusError]) -> dict[str, list[int]]:
+    """By topic, the partitions that have a leader to ask."""
+    return {
+        name: [place.partition for place in one.partitions if place.leader is not None]
+        for name, one in described.items()
+        if isinstance(one, TopicPlaces)
+    }
 
 
 def with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:

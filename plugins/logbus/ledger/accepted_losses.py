@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Engine, update
 
 from logbus.errors import UserError
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger import freezing, schema
 from logbus.ledger.giving_up import give_up
-from logbus.ledger.rows import load_windows, pipeline_row
+from logbus.ledger.rows import load_window, pipeline_row
 from logbus.model import FrozenWindow, Interval, instant_text
 
 
@@ -45,7 +45,7 @@ def give_up_all(engine: Engine, window: FrozenWindow) -> FrozenWindow:
         everything = {"lost": part.c.end_offset - part.c.start_offset}
         connection.execute(update(part).where(part.c.window_id == window.id).values(everything))
         connection.execute(update(schema.window).where(schema.window.c.id == window.id).values(head_unknown=True))
-        return read_again(connection, window)
+        return load_window(connection, window.id)
 
 
 def note(engine: Engine, window: FrozenWindow, acceptance: Mapping[str, Any]) -> FrozenWindow:
@@ -54,11 +54,7 @@ def note(engine: Engine, window: FrozenWindow, acceptance: Mapping[str, Any]) ->
     with engine.begin() as connection:
         first = (row_of.c.id == window.id, row_of.c.loss_accepted.is_(None))
         connection.execute(update(row_of).where(*first).values(loss_accepted=dict(acceptance)))
-        return read_again(connection, window)
-
-
-def read_again(connection: Connection, window: FrozenWindow) -> FrozenWindow:
-    return load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))[0]
+        return load_window(connection, window.id)
 
 
 def loss_text(acceptance: Mapping[str, Any]) -> str:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, Select, func, select
 
 from logbus.ledger import schema
-from logbus.ledger.attempts import FAILED
+from logbus.ledger.attempts import FAILED, is_alive
 from logbus.ledger.definition import Definition
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
-from logbus.ledger.rows import ATTEMPT_RUNNING
 from logbus.model import instant_text
 
 FAILURES_BEFORE_ALONE = 2
@@ -30,11 +29,7 @@ def begun_since(
 ) -> set[datetime]:
     """Those of the windows whose loaded attempt began after `asked_at`; with a definition, only those loaded with it."""
     window, attempt = schema.window, schema.attempt
-    query = (
-        select(window.c.starts_at)
-        .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
-        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), attempt.c.began_at > asked_at)
-    )
+    query = loaded_starts(pipeline_name).where(window.c.starts_at.in_(list(starts)), attempt.c.began_at > asked_at)
     if definition is not None:
         query = query.where(attempt.c.definition == definition)
     with engine.connect() as connection:
@@ -43,15 +38,18 @@ def begun_since(
 
 def unaudited_of_run(engine: Engine, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
     """Windows that attempts of a DAG run have loaded and that are not audited."""
-    window, attempt = schema.window, schema.attempt
-    query = (
-        select(window.c.starts_at)
-        .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
-        .where(window.c.pipeline == pipeline_name, window.c.audited_at.is_(None))
-        .where(attempt.c.dag_id == dag_id, attempt.c.run_id == run_id)
-    )
+    attempt = schema.attempt
+    by_run = (attempt.c.dag_id == dag_id, attempt.c.run_id == run_id)
+    query = loaded_starts(pipeline_name).where(schema.window.c.audited_at.is_(None), *by_run)
     with engine.connect() as connection:
         return set(connection.execute(query).scalars())
+
+
+def loaded_starts(pipeline_name: str) -> Select[Any]:
+    """The starts of loaded windows, joined with the attempt that is loaded."""
+    window, attempt = schema.window, schema.attempt
+    loaded_by = (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt)
+    return select(window.c.starts_at).join(attempt, loaded_by).where(window.c.pipeline == pipeline_name)
 
 
 def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> set[datetime]:
@@ -79,8 +77,7 @@ def at_work_elsewhere(
     query = (
         select(window.c.starts_at, attempt.c.number, attempt.c.run_id)
         .join(attempt, attempt.c.window_id == window.c.id)
-        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)))
-        .where(attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at > now - HEARTBEAT_EXPIRY)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), is_alive(now))
     )
     if run_id is not None:
         query = query.where(attempt.c.run_id != run_id)

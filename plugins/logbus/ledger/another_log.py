@@ -6,11 +6,10 @@ Spark workers raise it too, so this module needs no database.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 
 from logbus.errors import LogChanged
 from logbus.fingerprint import as_text
-from logbus.model import EPOCH, Witness, instant_text
+from logbus.model import Witness, instant, instant_text
 
 WHAT_HAPPENED = (
     "The broker's data was restored from a backup, a replica without these records became the leader (unclean.leader.election), "
@@ -42,6 +41,6 @@ def look(witness: Witness) -> str:
 def stamp_text(timestamp_ms: int) -> str:
     """A timestamp may be any number of milliseconds; -1 means none."""
     try:
-        return instant_text(EPOCH + timedelta(milliseconds=timestamp_ms)) if timestamp_ms >= 0 else "not at all"
+        return instant_text(instant(timestamp_ms)) if timestamp_ms >= 0 else "not at all"
     except OverflowError:
         return f"{timestamp_ms} ms"

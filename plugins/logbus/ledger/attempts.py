@@ -8,11 +8,12 @@ next one, with a short lock timeout, because a driver that outlives its task may
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Engine, and_, insert, select, text, tuple_, update
 from sqlalchemy.exc import OperationalError
 
 from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, WindowUnknown
@@ -148,8 +149,18 @@ def begin_one(
 
 def accept(connection: Connection, attempts: Iterable[Attempt]) -> None:
     for attempt in attempts:
-        mine = (schema.attempt.c.window_id == attempt.window_id, schema.attempt.c.number == attempt.number)
-        connection.execute(update(schema.attempt).where(*mine).values(accepts_other_records=True))
+        connection.execute(update(schema.attempt).where(among_attempts([attempt])).values(accepts_other_records=True))
+
+
+def among_attempts(attempts: Iterable[Attempt]) -> ColumnElement[bool]:
+    row_of = schema.attempt
+    return tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
+
+
+def is_alive(now: datetime) -> ColumnElement[bool]:
+    """The attempt is running and has sent a heartbeat recently."""
+    row_of = schema.attempt
+    return and_(row_of.c.state == ATTEMPT_RUNNING, row_of.c.heartbeat_at > now - HEARTBEAT_EXPIRY)
 
 
 def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
@@ -178,9 +189,9 @@ def lock_if_current(connection: Connection, attempt: Attempt) -> None:
     newest = connection.execute(
         select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
     ).scalar_one()
-    mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
     # The attempt's row as well: a process that tries to mark it failed has to wait, and then finds it committed.
-    row = connection.execute(select(row_of.c.state, row_of.c.key).where(*mine).with_for_update()).one_or_none()
+    query = select(row_of.c.state, row_of.c.key).where(among_attempts([attempt]))
+    row = connection.execute(query.with_for_update()).one_or_none()
     if row is None or row.key != attempt.key:
         raise AttemptSuperseded(
             f"the ledger was restored from a backup since attempt {attempt.number} at window {attempt.interval} of "
@@ -193,18 +204,15 @@ def lock_if_current(connection: Connection, attempt: Attempt) -> None:
 
 
 def state_of(engine: Engine, attempt: Attempt) -> str:
-    row_of = schema.attempt
-    mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
     with engine.connect() as connection:
-        state: str = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
+        state: str = connection.execute(select(schema.attempt.c.state).where(among_attempts([attempt]))).scalar_one()
         return state
 
 
 def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> None:
     """All in one statement. Locked rows are skipped: an attempt that is being committed or superseded needs no heartbeat."""
     row_of = schema.attempt
-    mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
-    running = select(row_of.c.window_id, row_of.c.number).where(mine, row_of.c.state == ATTEMPT_RUNNING)
+    running = select(row_of.c.window_id, row_of.c.number).where(among_attempts(attempts), row_of.c.state == ATTEMPT_RUNNING)
     held = running.with_for_update(skip_locked=True).cte("held")
     same = (row_of.c.window_id == held.c.window_id, row_of.c.number == held.c.number)
     with engine.begin() as connection:
@@ -260,8 +268,7 @@ BEYOND_RETRY: Mapping[str, type[LogbusError]] = {kind.__name__: kind for kind in
 def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LogbusError | None:
     """Why the first of the attempts failed for good, if any did: too much did not parse, or the log holds other records."""
     row_of = schema.attempt
-    mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
-    final = (mine, row_of.c.error_kind.in_(list(BEYOND_RETRY)))
+    final = (among_attempts(attempts), row_of.c.error_kind.in_(list(BEYOND_RETRY)))
     query = select(row_of.c.error_kind, row_of.c.error).where(*final).order_by(row_of.c.window_id).limit(1)
     with engine.connect() as connection:
         row = connection.execute(query).one_or_none()
@@ -271,8 +278,8 @@ def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LogbusError | N
 def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
     for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # the order in which all transactions lock
-        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.key == attempt.key)
-        connection.execute(update(row_of).where(*mine, row_of.c.state == ATTEMPT_RUNNING).values(values))
+        mine = (among_attempts([attempt]), row_of.c.key == attempt.key, row_of.c.state == ATTEMPT_RUNNING)
+        connection.execute(update(row_of).where(*mine).values(values))
 
 
 def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:
@@ -289,12 +296,22 @@ def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:
 def drop_one(engine: Engine, row: Row) -> None:
     row_of = schema.attempt
     names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table))]
+    with unless_locked(), engine.begin() as connection:
+        drop_tables(connection, names)
+        mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
+        connection.execute(update(row_of).where(*mine).values(cleaned=True))
+
+
+def drop_tables(connection: Connection, names: Iterable[str]) -> None:
+    connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
+    connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
+
+
+@contextmanager
+def unless_locked() -> Iterator[None]:
+    """Around a transaction that drops tables: if one of them is locked, all is left to the next call."""
     try:
-        with engine.begin() as connection:
-            connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
-            connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
-            mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
-            connection.execute(update(row_of).where(*mine).values(cleaned=True))
+        yield
     except OperationalError as error:
         if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
             raise

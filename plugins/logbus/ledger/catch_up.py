@@ -53,9 +53,6 @@ class LoadPlan:
         """How many of the windows hold no record, as far as that is known before they are frozen."""
         return sum(step.count for step in self.steps if isinstance(step, Gap) and step.is_empty)
 
-    def intervals(self) -> list[Interval]:
-        return [interval for step in self.steps for interval in parts_of(step, self.pipeline)]
-
     def refuse_more_than(self, windows_max: int, advice: str) -> None:
         """`TooManyWindows`, with their number and the command to use instead."""
         if self.count > windows_max:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, true, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus.ledger import schema
@@ -38,9 +39,7 @@ class Chain:
     def boundary(self, partition: int, at: datetime) -> int | None:
         """B(at) if it is decided. An anchor at or after `at` decides it: no record of the partition comes before its anchor."""
         exact = select(schema.boundary.c.offset).where(*self._boundaries(partition), schema.boundary.c.at == at)
-        anchored = select(schema.anchor.c.offset).where(
-            *self._anchors(), schema.anchor.c.partition == partition, schema.anchor.c.at >= at
-        )
+        anchored = self._anchored(partition).where(schema.anchor.c.at >= at)
         for query in (exact, anchored):
             offset: int | None = self.connection.execute(query).scalar_one_or_none()
             if offset is not None:
@@ -54,8 +53,7 @@ class Chain:
         upper = self.connection.execute(select(func.min(row_of.c.offset)).where(*mine, row_of.c.at > at)).scalar_one()
         if lower is not None:
             return Neighbours(lower=lower, upper=upper)
-        anchor = select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
-        return Neighbours(lower=self.connection.execute(anchor).scalar_one_or_none() or 0, upper=upper, lower_is_anchor=True)
+        return Neighbours(lower=self._anchor_offset(partition), upper=upper, lower_is_anchor=True)
 
     def is_guess(self, partition: int, at: datetime, offset: int) -> bool:
         """Whether a boundary was set where retention had cut the log instead of where its hour began: the window that ends there
@@ -65,9 +63,8 @@ class Chain:
         ranges = select(part.c.window_id).join(window, window.c.id == part.c.window_id).where(*mine)
         lossy = ranges.where(window.c.ends_at == at, window.c.head_unknown)
         holding = ranges.where(part.c.start_offset + part.c.lost < offset, part.c.end_offset >= offset)
-        anchor = select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
         return (
-            offset > (self.connection.execute(anchor).scalar_one_or_none() or 0)
+            offset > self._anchor_offset(partition)
             and self.connection.execute(select(lossy.exists())).scalar_one()
             and not self.connection.execute(select(holding.exists())).scalar_one()
         )
@@ -91,10 +88,9 @@ class Chain:
 
     def boundaries_of(self, partition: int) -> list[ChainEnd]:
         """The anchor, then all boundaries of a partition in order."""
-        row_of, anchor = schema.boundary, schema.anchor
-        anchored = select(anchor.c.offset).where(*self._anchors(), anchor.c.partition == partition)
+        row_of = schema.boundary
         rows = self.connection.execute(select(row_of).where(*self._boundaries(partition)).order_by(row_of.c.at)).mappings()
-        first = ChainEnd(offset=self.connection.execute(anchored).scalar_one())
+        first = ChainEnd(offset=self.connection.execute(self._anchored(partition)).scalar_one())
         return [first, *(ChainEnd(offset=row["offset"], witness=to_witness(row)) for row in rows)]
 
     def set_aside(self, former_id: str, kept: Mapping[int, ChainEnd]) -> None:
@@ -169,6 +165,13 @@ class Chain:
         query = select(func.max(window.c.ends_at)).where(window.c.pipeline == self.pipeline_name)
         end: datetime | None = self.connection.execute(query).scalar_one()
         return end
+
+    def _anchor_offset(self, partition: int) -> int:
+        found: int | None = self.connection.execute(self._anchored(partition)).scalar_one_or_none()
+        return found or 0
+
+    def _anchored(self, partition: int) -> Select[Any]:
+        return select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
 
     def _boundaries(self, partition: int) -> tuple[ColumnElement[bool], ...]:
         row_of = schema.boundary

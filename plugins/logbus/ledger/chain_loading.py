@@ -125,8 +125,12 @@ def former_windows(connection: Connection, wanted: FromClause) -> dict[str, tupl
     """By pipeline, the windows of other topics that are not loaded."""
     elsewhere = and_(wanted.c.name == WINDOW.c.pipeline, wanted.c.topic_id != WINDOW.c.topic_id)
     query = select(WINDOW).join(wanted, elsewhere).where(WINDOW.c.loaded_attempt.is_(None))
-    found = load_windows(connection, query.order_by(WINDOW.c.pipeline, WINDOW.c.starts_at))
-    return {name: tuple(group) for name, group in groupby(found, key=attrgetter("pipeline"))}
+    return by_pipeline(load_windows(connection, query.order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)))
+
+
+def by_pipeline(windows: Iterable[FrozenWindow]) -> dict[str, tuple[FrozenWindow, ...]]:
+    """`windows` are ordered by pipeline."""
+    return {name: tuple(group) for name, group in groupby(windows, key=attrgetter("pipeline"))}
 
 
 def begins_of(connection: Connection, wanted: FromClause, done: ColumnElement[bool]) -> list[Begin]:
@@ -185,7 +189,7 @@ def with_windows(
         .order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
     )
     found = load_windows(connection, query)
-    windows = {name: tuple(group) for name, group in groupby(found, key=attrgetter("pipeline"))}
+    windows = by_pipeline(found)
     running = frozenset(running_windows(connection, [one.id for one in found]))
     return {name: replace(chain, windows=windows.get(name, ()), running=running) for name, chain in chains.items()}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Subquery, and_, cast, extract, false, func, select
 
 from logbus.ledger import schema
-from logbus.model import EPOCH, Interval
+from logbus.model import EPOCH, Interval, floor
 
 WINDOW, RANGE, ATTEMPT = schema.window, schema.window_range, schema.attempt
 
@@ -182,7 +182,7 @@ def series(pipeline: str, windows: Sequence[WindowFacts], loaded: Mapping[tuple[
 
 def series_start(span: Interval) -> datetime:
     """Where the first hour of a series begins."""
-    return EPOCH + step_number(series_begin(span)) * SERIES_STEP
+    return floor(series_begin(span), SERIES_STEP)
 
 
 def series_begin(span: Interval) -> datetime:

@@ -33,8 +33,8 @@ from logbus.ledger.boundaries import Neighbours, Scanned
 from logbus.ledger.chain import Chain, ChainEnd
 from logbus.ledger.giving_up import loadable
 from logbus.ledger.retained import refuse_if_recreated
-from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
-from logbus.model import EPOCH, MILLISECOND, FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant_text, milliseconds
+from logbus.ledger.rows import Row, load_window, load_windows, pipeline_row, to_pipeline
+from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant, instant_text, milliseconds
 
 # Partitions are rarely added: if a third observation is outdated too, the broker's metadata has not settled.
 OBSERVATIONS_MAX = 3
@@ -344,7 +344,7 @@ class Freeze:
         left = self.seen.found(partition, at).first_stamped
         if left is None or left.timestamp_ms > boundaries.horizon_ms(self.now, ahead):
             return self.now + ahead
-        return EPOCH + left.timestamp_ms * MILLISECOND + self.pipeline.lateness + ahead
+        return instant(left.timestamp_ms) + self.pipeline.lateness + ahead
 
     def insert(self, ranges: Sequence[OffsetRange], *, head_unknown: bool) -> FrozenWindow:
         window, part = schema.window, schema.window_range
@@ -359,7 +359,7 @@ class Freeze:
         window_id = self.connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
         if ranges:
             self.connection.execute(insert(part), [range_values(window_id, found) for found in ranges])
-        return load_windows(self.connection, select(window).where(window.c.id == window_id))[0]
+        return load_window(self.connection, window_id)
 
     def loss(self, lost: Sequence[OffsetRange], unknown: Sequence[int]) -> RecordsLost:
         names = [f"{part.topic}-{part.partition} [{part.start_offset}, {part.readable_from})" for part in lost]

@@ -1,8 +1,9 @@
 """A frozen window whose records retention deleted before they were loaded: refused, or given up if the pipeline sets accept_loss.
 
-Its boundaries stay what they are. The loss is known exactly, since they were frozen before; it is stored in the window's
-ranges, and the window can never be audited again. Nothing is given up while an attempt is alive: it may have read the records
-before they were deleted.
+The setting `{"accept_loss": true}` makes a pipeline give up records that were deleted before they were loaded. The window's
+boundaries stay what they are. The loss is known exactly, since they were frozen before; it is stored in the window's ranges, and
+the window can never be audited again. Nothing is given up while an attempt is alive: it may have read the records before they
+were deleted.
 """
 
 from __future__ import annotations
@@ -15,13 +16,10 @@ from sqlalchemy import Connection, Engine, select, update
 from logbus.errors import RecordsLost
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger import schema
-from logbus.ledger.attempts import lock_windows
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.attempts import is_alive, lock_windows
 from logbus.ledger.retained import refuse_if_cut
-from logbus.ledger.rows import ATTEMPT_RUNNING, load_windows
+from logbus.ledger.rows import load_window
 from logbus.model import FrozenWindow, OffsetRange, Pipeline
-
-# The setting `{"accept_loss": true}` makes a pipeline give up records that were deleted before they were loaded.
 
 
 def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
@@ -44,14 +42,14 @@ def give_up(engine: Engine, window: FrozenWindow, log: OffsetLog, now: datetime)
         [row] = lock_windows(connection, window.pipeline, [window.interval.start])
         if row["loaded_attempt"] is None and not is_being_loaded(connection, window.id, now):
             note_losses(connection, window, starts)
-        return load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))[0]
+        return load_window(connection, window.id)
 
 
 def is_being_loaded(connection: Connection, window_id: int, now: datetime) -> bool:
     """Whether an attempt is running that has sent a heartbeat recently."""
     attempt = schema.attempt
-    alive = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at >= now - HEARTBEAT_EXPIRY)
-    return connection.execute(select(attempt.c.number).where(attempt.c.window_id == window_id, *alive)).first() is not None
+    query = select(attempt.c.number).where(attempt.c.window_id == window_id, is_alive(now))
+    return connection.execute(query).first() is not None
 
 
 def note_losses(connection: Connection, window: FrozenWindow, starts: Mapping[int, int]) -> None:

@@ -32,7 +32,7 @@ from logbus.ledger.definition import Definition
 from logbus.ledger.missing import Gap
 from logbus.ledger.rebasing import Rebase
 from logbus.ledger.registration import PipelineRegistration
-from logbus.ledger.rows import load_windows, pipeline_row, to_pipeline
+from logbus.ledger.rows import load_windows, pipeline_row, pipeline_rows, to_pipeline
 from logbus.ledger.standing import Standing
 from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
 
@@ -96,8 +96,7 @@ class Ledger:
     def pipelines(self) -> list[Pipeline]:
         """All registered pipelines by name."""
         with self.engine.connect() as connection:
-            rows = connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings()
-            return [to_pipeline(row) for row in rows]
+            return [to_pipeline(row) for row in pipeline_rows(connection)]
 
     def freeze_or_get(self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow:
         """The interval's window: frozen by the first call, the same for every later one.

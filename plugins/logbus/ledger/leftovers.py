@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 
 from sqlalchemy import Engine, select, text
-from sqlalchemy.exc import OperationalError
 
 from logbus.ledger import schema
-from logbus.ledger.attempts import DROP_LOCK_TIMEOUT_MS, FAILED, SUPERSEDED, drop_leftovers, sealed
+from logbus.ledger.attempts import FAILED, SUPERSEDED, drop_leftovers, drop_tables, sealed, unless_locked
 from logbus.ledger.rows import ATTEMPT_RUNNING
-from logbus.ledger.sql_errors import LOCK_NOT_AVAILABLE, sqlstate_of
 from logbus.ledger.table_names import STAGING_SCHEMA
 
 OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
@@ -40,16 +38,7 @@ def drop_ownerless(engine: Engine) -> list[str]:
         windows = connection.execute(over).scalars().all()
     drop_leftovers(engine, windows)
     for name in ownerless(engine):
-        drop(engine, name)
+        with unless_locked(), engine.begin() as connection:
+            drop_tables(connection, [name])
     left = set(ownerless(engine))
     return [name for name in before if name not in left]
-
-
-def drop(engine: Engine, name: str) -> None:
-    try:
-        with engine.begin() as connection:
-            connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
-            connection.execute(text(f"drop table if exists {STAGING_SCHEMA}.{name}"))
-    except OperationalError as error:
-        if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
-            raise

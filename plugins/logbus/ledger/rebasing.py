@@ -21,7 +21,7 @@ from logbus.ledger.chain import Chain, ChainEnd
 from logbus.ledger.retained import SET_ASIDE
 from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
 from logbus.ledger.witnesses import differences, refuse_another_cluster
-from logbus.model import EPOCH, MILLISECOND, Interval, Pipeline, instant_text
+from logbus.model import Interval, Pipeline, floor, instant, instant_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +78,11 @@ def lost_until(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, since: dat
     ahead = boundaries.max_ahead(pipeline)
     horizon = boundaries.horizon_ms(now, ahead)
     first = log.first_at_or_after(pipeline.topic, facts.partitions, 0).values()
-    stamps = [EPOCH + record.timestamp_ms * MILLISECOND for record in first if record.timestamp_ms <= horizon]
+    stamps = [instant(record.timestamp_ms) for record in first if record.timestamp_ms <= horizon]
     begun = min(stamps, default=None)
     if begun is None or (since is not None and begun < since):
         return now + ahead
-    return EPOCH + ((begun + pipeline.lateness + ahead - EPOCH) // pipeline.interval + 1) * pipeline.interval
+    return floor(begun + pipeline.lateness + ahead, pipeline.interval) + pipeline.interval
 
 
 def onto_what_is_left(connection: Connection, row: Row, facts: TopicFacts, log: OffsetLog, now: datetime) -> Rebase | None:

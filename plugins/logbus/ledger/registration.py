@@ -27,11 +27,10 @@ from logbus.ledger.migrations import create_ledger
 from logbus.ledger.rows import pipeline_row, pipeline_values, to_pipeline
 from logbus.ledger.table_names import parse_table
 from logbus.ledger.table_owners import refuse_shared_table
-from logbus.model import Pipeline, milliseconds
+from logbus.model import INTERVAL_LONGEST, Pipeline, milliseconds
 
 CHANGEABLE = ("parse", "lateness", "settings")
 
-LONGEST = timedelta(days=1)
 MINUTE = timedelta(minutes=1)  # the resolution of the names of leaf partitions
 
 ODD_IN_TABLES = frozenset("\"'/\\\0")
@@ -130,10 +129,10 @@ def change(connection: Connection, pipeline: Pipeline, now: datetime) -> None:
 
 
 def refuse_nonsense(pipeline: Pipeline) -> None:
-    if not timedelta(0) < pipeline.interval <= LONGEST or LONGEST % pipeline.interval or pipeline.interval % MINUTE:
+    length = pipeline.interval
+    if not timedelta(0) < length <= INTERVAL_LONGEST or INTERVAL_LONGEST % length or length % MINUTE:
         raise UserError(
-            f"pipeline {pipeline.name}: an interval is whole minutes and divides a day evenly (1h, 15min, 24h); "
-            f"{pipeline.interval} does not"
+            f"pipeline {pipeline.name}: an interval is whole minutes and divides a day evenly (1h, 15min, 24h); {length} does not"
         )
     if pipeline.isolation_level not in ISOLATION_LEVELS:
         raise UserError(

@@ -13,10 +13,9 @@ from sqlalchemy import Connection, Engine, delete, func, or_, select
 
 from logbus.errors import PipelineConflict
 from logbus.ledger import schema
-from logbus.ledger.attempts import COMMITTED
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.attempts import COMMITTED, is_alive
 from logbus.ledger.pipeline_dags import dags_by_pipeline
-from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row
+from logbus.ledger.rows import pipeline_row
 from logbus.model import instant_text
 from logbus.wording import many
 
@@ -74,7 +73,6 @@ def refuse_loaded(connection: Connection, name: str) -> None:
 
 
 def refuse_at_work(connection: Connection, name: str, now: datetime) -> None:
-    alive = (ATTEMPT.c.state == ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at > now - HEARTBEAT_EXPIRY)
     query = select(func.count()).select_from(ATTEMPT.join(WINDOW, WINDOW.c.id == ATTEMPT.c.window_id))
-    if connection.execute(query.where(WINDOW.c.pipeline == name, *alive)).scalar_one():
+    if connection.execute(query.where(WINDOW.c.pipeline == name, is_alive(now))).scalar_one():
         raise PipelineConflict(f"another run loads a window of {name} now: wait until that is over, or end it")

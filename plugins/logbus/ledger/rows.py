@@ -68,6 +68,10 @@ def load_windows(connection: Connection, query: Select[Any]) -> list[FrozenWindo
     return [to_window(row, topic_of[row["id"]], ranges[row["id"]], row["id"] in running) for row in rows]
 
 
+def load_window(connection: Connection, window_id: int) -> FrozenWindow:
+    return load_windows(connection, select(schema.window).where(schema.window.c.id == window_id))[0]
+
+
 def running_windows(connection: Connection, ids: Iterable[int]) -> set[int]:
     attempt = schema.attempt
     query = select(attempt.c.window_id).where(among(attempt.c.window_id, ids), attempt.c.state == ATTEMPT_RUNNING)

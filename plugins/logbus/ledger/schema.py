@@ -29,6 +29,8 @@ They are created and changed by the revisions in `migrations/`, which lead to ex
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -119,6 +121,22 @@ boundary = Table(
     Column("witness_hash", BigInteger),  # logbus.fingerprint, signed
 )
 
+
+def what_was_loaded() -> list[Column[Any]]:
+    """An attempt has these columns, and the window has them for the attempt that is public."""
+    return [
+        Column("read_count", BigInteger),
+        Column("loaded_count", BigInteger),
+        Column("dead_lettered_count", BigInteger),
+        Column("filtered_count", BigInteger),
+        Column("late_count", BigInteger),  # stamped before the window
+        Column("early_count", BigInteger),  # stamped after it
+        Column("lost_count", BigInteger),  # deleted before they were read
+        Column("byte_count", BigInteger),
+        Column("fingerprint", Text),
+    ]
+
+
 window = Table(
     "window",
     metadata,
@@ -132,15 +150,7 @@ window = Table(
     Column("last_attempt", Integer, nullable=False, server_default="0"),  # the fence: only this one may commit
     Column("loaded_attempt", Integer),  # the attempt whose rows are public; null: none
     Column("loaded_at", DateTime(timezone=True)),
-    Column("read_count", BigInteger),
-    Column("loaded_count", BigInteger),
-    Column("dead_lettered_count", BigInteger),
-    Column("filtered_count", BigInteger),
-    Column("late_count", BigInteger),  # stamped before the window
-    Column("early_count", BigInteger),  # stamped after it
-    Column("lost_count", BigInteger),  # deleted before they were read
-    Column("byte_count", BigInteger),
-    Column("fingerprint", Text),
+    *what_was_loaded(),
     Column("audited_at", DateTime(timezone=True)),
     Column("audit_problems", JSONB),
     Column("unstamped_count", BigInteger),  # without a usable timestamp; null: loaded before hours were counted
@@ -187,16 +197,7 @@ attempt = Table(
     Column("heartbeat_at", DateTime(timezone=True), nullable=False),
     Column("ended_at", DateTime(timezone=True)),
     Column("error", Text),
-    # What it loaded, if it is committed; the window has the same columns for the attempt that is public.
-    Column("read_count", BigInteger),
-    Column("loaded_count", BigInteger),
-    Column("dead_lettered_count", BigInteger),
-    Column("filtered_count", BigInteger),
-    Column("late_count", BigInteger),
-    Column("early_count", BigInteger),
-    Column("lost_count", BigInteger),
-    Column("byte_count", BigInteger),
-    Column("fingerprint", Text),
+    *what_was_loaded(),  # if it is committed
     Column("partitions", JSONB),
     Column("error_samples", JSONB),  # of an attempt over its error budget: what did not parse
     Column("streams", Integer),  # how many streams of numbered records it holds; null: not counted

@@ -39,7 +39,7 @@ from logbus.ledger import schema
 from logbus.ledger.boundaries import max_ahead
 from logbus.ledger.coverage import missing_span
 from logbus.ledger.rows import pipeline_row, to_pipeline
-from logbus.model import EPOCH, MILLISECOND, FrozenWindow, Interval, Pipeline, instant_text, milliseconds
+from logbus.model import INTERVAL_LONGEST, FrozenWindow, Interval, Pipeline, ceiling, instant, instant_text
 from logbus.wording import several
 
 Histogram = Mapping[int, int]
@@ -54,8 +54,6 @@ HOURS_MAX = 1000
 # of the hour and were logged after it.
 REMARKABLE_SHARE = 0.01
 REMARKABLE_RECORDS = 10
-
-INTERVAL_LONGEST = timedelta(days=1)  # that registration accepts
 
 # A day of an hourly pipeline: an alert on these ends a day after its cause, and an old mistake is not reported forever.
 NEWEST_WINDOWS = 24
@@ -95,11 +93,7 @@ def write(connection: Connection, window_id: int, histogram: Histogram | None) -
     """
     hours, known = schema.window_hour, histogram or {}
     connection.execute(delete(hours).where(hours.c.window_id == window_id))
-    rows = [
-        {"window_id": window_id, "hour": EPOCH + timedelta(milliseconds=hour), "record_count": count}
-        for hour, count in known.items()
-        if hour >= 0
-    ]
+    rows = [{"window_id": window_id, "hour": instant(hour), "record_count": count} for hour, count in known.items() if hour >= 0]
     if rows:
         connection.execute(insert(hours), rows)
     beside = {"unstamped_count": NO_HOUR, "far_count": FAR_HOURS}
@@ -281,9 +275,7 @@ def holding_span(pipeline: Pipeline, span: Interval, lateness: timedelta | None 
     or after an hour's start, and not further ahead than that, ends the hour before.
     """
     reach = (pipeline.lateness if lateness is None else lateness) + max_ahead(pipeline)
-    until = milliseconds(span.end + reach)
-    length = pipeline.interval // MILLISECOND
-    return Interval(span.start, EPOCH + timedelta(milliseconds=-(-until // length) * length))
+    return Interval(span.start, ceiling(span.end + reach, pipeline.interval))
 
 
 def missing_of_stamped(

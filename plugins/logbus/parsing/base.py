@@ -67,6 +67,11 @@ def storable(text: str) -> str:
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
+def null(field: str | None) -> str | None:
+    """A field of a log line; `-` stands for no value."""
+    return None if field == "-" else field
+
+
 def shown(text: str) -> str:
     """The beginning of the text, for an error message."""
     return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "...")

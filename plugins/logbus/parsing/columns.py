@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +26,14 @@ def declared_columns(settings: Mapping[str, Any]) -> dict[str, str]:
             f"with _ (logbus's own do); got {', '.join([*sorted(unknown), *reserved])}"
         )
     return dict(columns)
+
+
+def columns_named(names: Collection[str], settings: Mapping[str, Any], what: str) -> dict[str, str]:
+    """A column for each of the names, in their order: text, unless the settings declare another type. `what` the names are."""
+    declared = declared_columns(settings)
+    if strangers := [name for name in declared if name not in names]:
+        raise UserError(f"settings.columns: {', '.join(strangers)} is not {what}")
+    return declared_columns({"columns": {name: declared.get(name, "text") for name in names}})
 
 
 def from_text(name: str, kind: str, text: str | None) -> Any:

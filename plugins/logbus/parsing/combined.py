@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
-from logbus.parsing.base import Parser, Unparsable, decode, shown
+from logbus.parsing.base import Parser, Unparsable, decode, null, shown
 
 COLUMNS = {
     "host": "text",
@@ -69,10 +69,6 @@ def parse_line(value: bytes) -> Sequence[Any]:
         unescaped(referer),
         unescaped(agent),
     )
-
-
-def null(field: str | None) -> str | None:
-    return None if field == "-" else field
 
 
 def unescaped(field: str | None) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from logbus.errors import UserError
 from logbus.parsing.base import Filtered, Parser, Unparsable, decode, shown
-from logbus.parsing.columns import declared_columns, from_text
+from logbus.parsing.columns import columns_named, from_text
 
 
 def csv_parser(settings: Mapping[str, Any]) -> Parser:
@@ -24,11 +24,7 @@ def csv_parser(settings: Mapping[str, Any]) -> Parser:
         raise UserError('the parser "csv" needs settings.fields: the names of a line\'s fields, in their order, each once')
     if not isinstance(delimiter, str) or len(delimiter) != 1:
         raise UserError(f"settings.delimiter is one character, such as ; or a tab; got {delimiter!r}")
-    declared = declared_columns(settings)
-    strangers = [name for name in declared if name not in fields]
-    if strangers:
-        raise UserError(f"settings.columns: {', '.join(strangers)} is not among settings.fields")
-    columns = declared_columns({"columns": {name: declared.get(name, "text") for name in fields}})
+    columns = columns_named(fields, settings, "among settings.fields")
     return Parser(columns=columns, parse=lambda value: parse_line(value, columns, delimiter))
 
 

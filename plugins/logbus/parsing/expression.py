@@ -14,15 +14,12 @@ from typing import Any
 
 from logbus.errors import UserError
 from logbus.parsing.base import Parser, Unparsable, decode, shown
-from logbus.parsing.columns import declared_columns, from_text
+from logbus.parsing.columns import columns_named, from_text
 
 
 def regex_parser(settings: Mapping[str, Any]) -> Parser:
-    pattern, declared = compiled(settings.get("pattern")), declared_columns(settings)
-    strangers = [name for name in declared if name not in pattern.groupindex]
-    if strangers:
-        raise UserError(f"settings.columns: {', '.join(strangers)} is not a named group of settings.pattern")
-    columns = declared_columns({"columns": {name: declared.get(name, "text") for name in pattern.groupindex}})
+    pattern = compiled(settings.get("pattern"))
+    columns = columns_named(pattern.groupindex, settings, "a named group of settings.pattern")
     return Parser(columns=columns, parse=lambda value: parse_line(value, pattern, columns))
 
 

@@ -20,17 +20,11 @@ REST = "_rest"
 
 
 def json_parser(settings: Mapping[str, Any]) -> Parser:
-    columns = declared_columns(settings)
-    if settings.get("infer"):
-        return Parser(
-            columns={**columns, REST: "jsonb"},
-            parse=lambda value: parse_members(value, columns, with_rest=True),
-            quick=lambda values: quick_columns(values, columns, with_rest=True),
-        )
-    if not columns:
+    columns, infers = declared_columns(settings), bool(settings.get("infer"))
+    if not columns and not infers:
         return Parser(columns={WHOLE_OBJECT: "jsonb"}, parse=parse_whole, quick=quick_whole)
     return Parser(
-        columns=columns,
-        parse=lambda value: parse_members(value, columns),
-        quick=lambda values: quick_columns(values, columns),
+        columns={**columns, REST: "jsonb"} if infers else columns,
+        parse=lambda value: parse_members(value, columns, with_rest=infers),
+        quick=lambda values: quick_columns(values, columns, with_rest=infers),
     )

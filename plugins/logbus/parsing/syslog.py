@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from logbus.parsing.base import Parser, Unparsable, decode, shown
+from logbus.parsing.base import Parser, Unparsable, decode, null, shown
 
 COLUMNS = {
     "facility": "text",
@@ -70,10 +70,6 @@ def parse_line(value: bytes) -> Sequence[Any]:
     if line is None or (time is not None and program is None):
         raise Unparsable("NotSyslog", f"neither `Mon DD HH:MM:SS host program[pid]: message` nor RFC 5424: {shown(text)}")
     return *names_of(priority, text), to_instant(time or "-", text), host, program, pid, None, None, message
-
-
-def null(field: str) -> str | None:
-    return None if field == "-" else field
 
 
 def names_of(priority: str | None, text: str) -> tuple[str | None, str | None]:

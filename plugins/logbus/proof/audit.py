@@ -23,7 +23,7 @@ from logbus.ledger.retained import SET_ASIDE, lost_ranges
 from logbus.ledger.rows import pipeline_row
 from logbus.ledger.stamped_hours import stamped_hours
 from logbus.ledger.values import Published, ValuesReport
-from logbus.ledger.witnesses import on_its_cluster, refuse_another_cluster
+from logbus.ledger.witnesses import topic_on_its_cluster
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
 from logbus.proof.history import other_records_text
@@ -84,10 +84,7 @@ def refuse_another_broker(engine: Engine, log: OffsetLog, window: FrozenWindow) 
     """`AnotherCluster` if another cluster has a topic of the same name: by its id the topic would seem to have been recreated."""
     with engine.connect() as connection:
         row = pipeline_row(connection, window.pipeline)
-    with on_its_cluster(row, log):
-        found = log.topic(window.topic).topic_id
-    if found != row["topic_id"]:
-        refuse_another_cluster(row, log)
+    topic_on_its_cluster(row, log)
 
 
 def count_again(

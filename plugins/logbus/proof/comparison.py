@@ -15,7 +15,7 @@ from logbus.errors import WindowUnknown
 from logbus.fingerprint import as_text, combine, record_hash
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.retained import refuse_if_recreated
-from logbus.model import FrozenWindow, OffsetRange
+from logbus.model import FrozenWindow, OffsetRange, WindowCounts
 from logbus.proof.history import AttemptRecord, WindowHistory
 
 # Per partition; a compacted topic may have a gap at every second offset.
@@ -80,18 +80,18 @@ def attempt_reading(history: WindowHistory, number: int) -> WindowReading:
     if record is None or record.counts is None or record.fingerprint is None:
         what = "is not there" if record is None else f"is {record.state}: only what was committed can be compared"
         raise WindowUnknown(f"attempt {number} at window {window.interval} of {window.pipeline} {what}")
-    counts = record.counts
-    return WindowReading(
-        name=f"attempt {number}",
-        read=counts.read,
-        fingerprint=record.fingerprint,
-        partitions=partitions_of(window, record),
-        results={"loaded": counts.loaded, "dead-lettered": counts.dead_lettered, "filtered": counts.filtered},
-    )
+    return ledger_reading(f"attempt {number}", record.counts, record.fingerprint, partitions_of(window, record))
 
 
-def partitions_of(window: FrozenWindow, record: AttemptRecord) -> Mapping[int, ComparedPartition] | None:
-    if record.partitions is None:
+def ledger_reading(
+    name: str, counts: WindowCounts, fingerprint: str, partitions: Mapping[int, ComparedPartition] | None
+) -> WindowReading:
+    results = {"loaded": counts.loaded, "dead-lettered": counts.dead_lettered, "filtered": counts.filtered}
+    return WindowReading(name=name, read=counts.read, fingerprint=fingerprint, partitions=partitions, results=results)
+
+
+def partitions_of(window: FrozenWindow, record: AttemptRecord | None) -> Mapping[int, ComparedPartition] | None:
+    if record is None or record.partitions is None:
         return None
     nothing = {"read": 0, "fingerprint": as_text(0)}  # partitions without records are absent
     found = {part.partition: (part, record.partitions.get(str(part.partition), nothing)) for part in window.ranges}
@@ -108,14 +108,8 @@ def loaded_reading(history: WindowHistory) -> WindowReading:
     window = history.window
     if window.loaded_attempt is None or window.counts is None or window.fingerprint is None:
         raise WindowUnknown(f"window {window.interval} of {window.pipeline} is not loaded: there is nothing to compare")
-    record, counts = history.attempt(window.loaded_attempt), window.counts
-    return WindowReading(
-        name=f"{window.pipeline} {window.interval}",
-        read=counts.read,
-        fingerprint=window.fingerprint,
-        partitions=None if record is None else partitions_of(window, record),
-        results={"loaded": counts.loaded, "dead-lettered": counts.dead_lettered, "filtered": counts.filtered},
-    )
+    partitions = partitions_of(window, history.attempt(window.loaded_attempt))
+    return ledger_reading(f"{window.pipeline} {window.interval}", window.counts, window.fingerprint, partitions)
 
 
 class ComparedRecord(Protocol):

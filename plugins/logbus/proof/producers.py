@@ -95,10 +95,8 @@ def neighbours(connection: Connection, window: FrozenWindow, here: StreamCount) 
     place = {"window_id": window.id, "pipeline": window.pipeline, "topic_id": window.topic_id, "stream": here.stream}
     place |= {"first": here.first, "last": here.last}
     overlapping = tuple(to_count(row) for row in connection.execute(OVERLAPPING, place).mappings())
-    before = connection.execute(BEFORE, place).one_or_none()
-    if before is None:
-        return StreamNeighbours(overlapping=overlapping)
-    return StreamNeighbours(before=before.last_number, before_ends_at=before.ends_at, overlapping=overlapping)
+    before, before_ends_at = connection.execute(BEFORE, place).one_or_none() or (None, None)
+    return StreamNeighbours(before=before, before_ends_at=before_ends_at, overlapping=overlapping)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,13 +94,13 @@ class RetentionRun:
             )
         if not limits:
             raise UserError(f"topic {topic} has no limit of its own to adopt: `logbus retention set {topic} --hours N` sets one")
-        if not self._chains(topic, self.log.topic(topic)):
+        facts = self.log.topic(topic)
+        if not self._chains(topic, facts):
             raise UserError(f"no pipeline reads topic {topic}, so no window says what may go: leave it to the broker")
-        partitions = len(self.log.topic(topic).partitions)
         policy = RetentionPolicy(
             topic=topic,
             retain=age_kept(own),
-            retain_bytes=limits[RETENTION_BYTES] * partitions if RETENTION_BYTES in limits else None,
+            retain_bytes=limits[RETENTION_BYTES] * len(facts.partitions) if RETENTION_BYTES in limits else None,
         )
         self.store.set_policy(policy, now, adopted={name: own[name] for name in limits})
         self.log.change_settings(topic, dict.fromkeys(limits, NO_LIMIT))

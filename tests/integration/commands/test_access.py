@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from logbus.commands import topic as module
+from logbus.kafka import client
 
 from tests.support.broker import AnyBroker
 
@@ -26,7 +26,7 @@ LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl
 def test_a_port_that_speaks_neither_tls_nor_sasl_is_told_from_a_broker_that_is_away(
     run: Run, broker: AnyBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], words: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", 2.0)
+    monkeypatch.setattr(client, "ANSWER_SECONDS_MAX", 2.0)
     path = tmp_path / "client.json"
     path.write_text(json.dumps(settings))
     said = run("topic", "ls", "--client-config", str(path), status=1).stderr

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import Result
 from confluent_kafka import Producer
-from logbus.doctor import broker as checks
 from logbus.doctor.clocks import check_clocks
 from logbus.doctor.looking import Surroundings
+from logbus.kafka import client
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import api_versions, log_directories
 from logbus.kafka.topics import Topics
@@ -34,7 +34,7 @@ def test_broker_disk_and_versions_are_well_here(run: Run, broker: AnyBroker) -> 
 
 
 def test_what_is_wrong_ends_with_status_5_and_what_to_type(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "ANSWER_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(client, "ANSWER_SECONDS_MAX", 0.5)
     result = run("doctor", "--only", "broker", "-b", "127.0.0.1:1", status=5)
     assert result.stdout.startswith("error: broker: the broker at 127.0.0.1:1 did not answer")
     assert "start it (`logbus broker serve`)" in result.stdout

@@ -13,7 +13,7 @@ from logbus.status.lag import lag_of
 from sqlalchemy import func, select
 
 from tests.support.fake_log import NO_TIMESTAMP
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at, intervals_of, stamps
 from tests.support.loads import Loading
 
 YEARS = 24 * 365
@@ -28,11 +28,11 @@ def two(world: World) -> World:
 
 
 def hours(world: World, now: datetime = NOW, **span: datetime | int) -> list[int]:
-    return [interval.start.hour for interval in world.ledger.plan_load("p", world.log, now, **span).intervals()]  # type: ignore[arg-type]
+    return [interval.start.hour for interval in intervals_of(world.ledger.plan_load("p", world.log, now, **span))]  # type: ignore[arg-type]
 
 
 def missing(world: World, now: datetime = NOW) -> list[datetime]:
-    return [part.start for part in world.ledger.plan_load("p", world.log, now, only_missing=True).intervals()]
+    return [part.start for part in intervals_of(world.ledger.plan_load("p", world.log, now, only_missing=True))]
 
 
 def load(world: World, url: str, *numbers: int) -> None:
@@ -122,7 +122,7 @@ def test_no_hour_begins_before_the_pipeline_does(world: World) -> None:
 def test_intervals_are_as_long_as_the_pipeline_says(world: World) -> None:
     world.log.append("t", *stamps(10.4, 10.9))
     world.register(interval=timedelta(minutes=15))
-    found = world.ledger.plan_load("p", world.log, NOW).intervals()
+    found = intervals_of(world.ledger.plan_load("p", world.log, NOW))
     assert [interval.start.minute for interval in found] == [15, 30, 45]
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from tests.support.examples import examples
 from tests.support.fake_log import NO_TIMESTAMP
-from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.ledgers import NOW, World, at, hour, intervals_of, stamps
 
 PARTITIONS = 2
 IN_2099 = 84 * 24 * 365.0
@@ -50,7 +50,7 @@ def freeze_all(world: World, name: str, *, together: bool) -> list[Any]:
             plan = world.ledger.plan_load(name, world.log, SOON, since=at(8), until=at(14))
             world.ledger.freeze_plan(plan, world.log, SOON)
         else:
-            for interval in world.ledger.plan_load(name, world.log, SOON, since=at(8), until=at(14)).intervals():
+            for interval in intervals_of(world.ledger.plan_load(name, world.log, SOON, since=at(8), until=at(14))):
                 world.ledger.freeze_or_get(name, interval, world.log, SOON)
     except LogbusError as error:
         refused = type(error)

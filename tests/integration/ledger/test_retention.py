@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
+from click.testing import CliRunner
+from logbus.cli import main
 from logbus.errors import RecordsLost, UserError
 from logbus.ledger.migrations import create_ledger
 from logbus.proof.audit import audit_window
@@ -153,6 +155,25 @@ def test_a_hold_stops_a_topic_until_it_ends_or_is_released(world: World, retenti
     retention.store.hold("t", "another", at(20.75), LATER)
     assert retention.run(LATER, "manual").records == 0
     assert retention.run(at(20.75), "manual").records == 8
+
+
+def test_a_hold_of_a_topic_from_which_no_run_deletes_says_so(retention: RetentionRun, warehouse_url: str) -> None:
+    def hold(topic: str) -> tuple[str, str]:
+        words = ["retention", "hold", topic, "--reason", "a look at yesterday", "--warehouse", warehouse_url]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        return result.stdout, result.stderr
+
+    mistyped, note = hold("tt")
+    assert mistyped == "topic tt: hold 1 until it is released: a look at yesterday\n"
+    assert "topic tt is not managed and no pipeline in the ledger reads it" in note
+    assert "so nothing heeds this hold; topics it knows: t. If" in note
+    assert "`logbus retention release 1`" in note
+    unmanaged, note = hold("t")
+    assert unmanaged.startswith("topic t: hold 2 ")
+    assert "topic t is not managed, so the broker deletes of it as it is set: `logbus retention adopt t`" in note
+    keep(retention)
+    assert hold("t")[1] == ""
 
 
 def test_a_hold_without_sense_is_refused(retention: RetentionRun) -> None:

@@ -17,6 +17,7 @@ from logbus.warehouse.sinks import sink_for
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker
+from tests.support.ledgers import intervals_of
 from tests.support.spark import LoadInProcess
 from tests.support.topics import create_topic
 
@@ -45,7 +46,7 @@ def test_a_spark_job_loads_many_windows_into_files(
     ledger, log = Ledger(connect(warehouse_url)), Topics(Client(client_config))
     settings = {"sink": sink, "warehouse": f"file://{tmp_path}/lake", "directory": f"{tmp_path}/files"}
     ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines", settings=settings), log, now)
-    windows = [ledger.freeze_or_get("p", interval, log, now) for interval in ledger.plan_load("p", log, now).intervals()]
+    windows = [ledger.freeze_or_get("p", interval, log, now) for interval in intervals_of(ledger.plan_load("p", log, now))]
     starts = [window.interval.start for window in windows]
     for _ in range(2):
         outcomes = load_in_process(warehouse_url, client_config, ledger.begin_attempts("p", starts, "test", 1, now))

@@ -18,6 +18,7 @@ from logbus.warehouse.sinks import sink_for
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker
+from tests.support.ledgers import intervals_of
 from tests.support.spark import LoadInProcess
 
 END = datetime(2015, 5, 17, 16, tzinfo=UTC)
@@ -36,7 +37,7 @@ def test_every_number_that_ship_gave_arrives_once_however_the_hours_cut_them(
         ship([log], topic="numbered", client_config=config, state_path=tmp_path / "state")
     ledger, offsets = Ledger(connect(warehouse_url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic="numbered", table="t", parse="combined"), offsets, NOW)
-    intervals = ledger.plan_load("p", offsets, NOW).intervals()
+    intervals = intervals_of(ledger.plan_load("p", offsets, NOW))
     windows = [ledger.freeze_or_get("p", interval, offsets, NOW) for interval in intervals]
     starts = [window.interval.start for window in windows]
     outcomes = load_in_process(warehouse_url, config, ledger.begin_attempts("p", starts, "run", 1, NOW))

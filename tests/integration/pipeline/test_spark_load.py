@@ -30,6 +30,7 @@ from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
 
 from tests.support.broker import AnyBroker
+from tests.support.ledgers import intervals_of
 from tests.support.topics import create_topic
 
 TOPIC, PARTITIONS, HOURS = "access", 3, 6
@@ -101,7 +102,7 @@ def story(broker: AnyBroker, postgres_server: EmbeddedPostgres) -> Iterator[Stor
     engine, log = connect(url), Topics(Client(client_config))
     sent, ledger, output = fill(broker.bootstrap), Ledger(engine), []
     ledger.register(Pipeline(name="access", topic=TOPIC, table="access_log", parse="combined"), log, now())
-    intervals = ledger.plan_load("access", log, now()).intervals()
+    intervals = intervals_of(ledger.plan_load("access", log, now()))
     frozen = [ledger.freeze_or_get("access", interval, log, now()) for interval in intervals]
     kill_in_the_middle(engine, ledger, frozen, url, client_config)
     rows_after_kill, windows_after_kill = count_rows(engine), ledger.windows("access")

@@ -63,8 +63,3 @@ def test_the_menu_names_every_page(folder: Path) -> None:
     named = set(re.findall(r"[\w/.-]+\.md", yaml.safe_dump(CONFIG["nav"])))
     assert {page for page in pages - named if not page.startswith(("decisions/", "source/"))} == set()
     assert named <= pages
-
-
-def test_every_decision_is_in_the_list(folder: Path) -> None:
-    listed = (folder / "decisions" / "README.md").read_text()
-    assert [one.name for one in (folder / "decisions").glob("2*.md") if one.name not in listed] == []

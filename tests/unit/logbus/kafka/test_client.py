@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
-from logbus.kafka.client import FIRST_ANSWER_SECONDS_MAX, OF_CONSUMERS, OF_PRODUCERS, TIMEOUT_SECONDS, Client, noting
+from logbus.kafka.client import ANSWER_SECONDS_MAX, OF_CONSUMERS, OF_PRODUCERS, TIMEOUT_SECONDS, Client, noting
 
 AWAY = BrokerUnavailable("nobody there")
 SOON = BrokerNotReady("a leader is being chosen")
@@ -143,7 +143,10 @@ def test_settings_that_no_client_takes_are_the_callers_to_mend() -> None:
 
 def test_a_command_gives_a_broker_up_sooner_that_has_never_answered() -> None:
     client = Client.of_a_command({"bootstrap.servers": "b:1"})
-    assert client.limits() == {"request_timeout": FIRST_ANSWER_SECONDS_MAX}
+    assert client.limits() == {"request_timeout": ANSWER_SECONDS_MAX}
     client.patiently(lambda: "an answer")
     assert client.limits() == {"request_timeout": TIMEOUT_SECONDS}
     assert Client({"bootstrap.servers": "b:1"}).limits() == {"request_timeout": TIMEOUT_SECONDS}
+    client = Client.of_a_question({"bootstrap.servers": "b:1"})
+    client.patiently(lambda: "an answer")
+    assert client.limits() == {"request_timeout": ANSWER_SECONDS_MAX}

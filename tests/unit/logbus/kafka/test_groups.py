@@ -3,9 +3,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError
-from logbus.errors import BrokerNotReady, GroupMissing
-from logbus.kafka.groups import GroupMember, GroupReading, end_offsets_of, group_json, to_group
+from logbus.errors import BrokerNotReady, GroupActive, GroupMissing
+from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, group_json, refuse_if_active, to_group
 
 from tests.support.fake_batches import FakeBatches
 from tests.support.fake_log import FakeLog
@@ -80,6 +81,19 @@ def test_a_group_is_told_in_kafkas_words() -> None:
         ("z", "/10.0.0.1", "10.0.0.1"),
     ]
     assert (found.members[0].assignments, dict(found.committed)) == ((("t", 0), ("t", 1)), {("t", 0): 5})
+
+
+def test_one_group_is_told_in_the_same_words() -> None:
+    def facts(state: str, *members: Any) -> Any:
+        client = SimpleNamespace(ask=lambda question, about: {about: described(state, *members)})
+        return Groups(client).group("g")  # type: ignore[arg-type]
+
+    refuse_if_active(facts("EMPTY"))
+    refuse_if_active(facts("DEAD"))
+    with pytest.raises(GroupActive, match=r"group g is active: it has members \(state PreparingRebalance\)"):
+        refuse_if_active(facts("PREPARING_REBALANCING"))
+    stable = facts("STABLE", SimpleNamespace(client_id="c"))
+    assert (stable.state, stable.members) == ("Stable", ("c",))
 
 
 def test_what_is_not_told_of_a_group_is_its_error() -> None:
