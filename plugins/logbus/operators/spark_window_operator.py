@@ -113,7 +113,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
                 "with which Airflow watches and ends drivers there"
             ) from None
         self._refuse_unsupported(hook)
-        if self._environment:
+        if self._environment and not hook._should_track_driver_status:  # a standalone cluster's driver would get none of them
             hook._env_vars = {**(self.env_vars or {}), **self._environment}
         return hook
 
