@@ -121,6 +121,7 @@ class WindowOperator(OverWindows, BaseOperator):
         if isinstance(pipeline, Pipeline):
             check_pipeline(pipeline)
         self.pipeline = pipeline
+        self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.windows = windows
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id

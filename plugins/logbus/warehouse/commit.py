@@ -378,16 +378,11 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
     ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": by_partition(load)}
-    ended["streams"] = write_sent(connection, load)
+    # Which numbers of which producers arrived; how many streams there are.
+    producers.write_sent(connection, load.window.id, load.attempt.number, load.read.sent)
+    ended["streams"] = len(load.read.sent)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
-
-
-def write_sent(connection: Connection, load: SealedWindow) -> int:
-    """Which numbers of which producers arrived; how many streams there are."""
-    sent = load.read.sent
-    producers.write_sent(connection, load.window.id, load.attempt.number, sent)
-    return len(sent)
 
 
 def by_partition(load: SealedWindow) -> dict[str, dict[str, Any]]:

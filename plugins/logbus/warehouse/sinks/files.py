@@ -106,8 +106,7 @@ class FileSink:
     # What they share.
 
     def task_options(self) -> Mapping[str, Any]:
-        uri = libpq_uri(self.engine.url.render_as_string(hide_password=False))
-        return {"uri": uri, "directory": self.directory().uri}
+        return {"uri": libpq_uri(self.engine.url), "directory": self.directory().uri}
 
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         public = self.public_entries([attempt.interval.start for attempt in attempts])

@@ -35,7 +35,7 @@ class PostgresSink:
         self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target has them
 
     def task_options(self) -> Mapping[str, Any]:
-        return {"uri": libpq_uri(self.engine.url.render_as_string(hide_password=False))}
+        return {"uri": libpq_uri(self.engine.url)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         target.ensure_target(self.engine, self.target, columns)
