@@ -21,7 +21,8 @@ from benchmarks.contest import Contest, contest, topic
 from benchmarks.costs import replica_append
 from benchmarks.figures import Figure, Target
 from benchmarks.loads import CLIENT_DEFAULTS, FLUSHED, Load, Scale
-from benchmarks.peers.cluster import BrokerCluster
+from benchmarks.peers.cluster import ApacheKafkaOnZooKeeper, BrokerCluster
+from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.produce import MEMORY, producer_figures
 from benchmarks.sides import KAFKA, OURS, LogSide, Opener, Side, fresh
 from benchmarks.turns import compare
@@ -112,15 +113,13 @@ def _flushing(running: Contest) -> Contest:
     return replace(running, present=present)
 
 
-def _logbus(directory: Path, stack: ExitStack) -> dict[str, Side]:
-    server = stack.enter_context(BrokerCluster.of_logbus(directory / "server"))
-    return {OURS: LogSide.of(server, into=fresh(directory / "load"))}
+def _opener(name: str, kind: type[LogbusBroker | ApacheKafkaOnZooKeeper]) -> Opener:
+    def start(directory: Path, stack: ExitStack) -> dict[str, Side]:
+        server = stack.enter_context(BrokerCluster.of(kind, directory / "server"))
+        return {name: LogSide.of(server, into=fresh(directory / "load"))}
+
+    return Opener(names=(name,), open=start)
 
 
-def _kafka(directory: Path, stack: ExitStack) -> dict[str, Side]:
-    server = stack.enter_context(BrokerCluster.of_kafka(directory / "server"))
-    return {KAFKA: LogSide.of(server, into=fresh(directory / "load"))}
-
-
-OPEN_LOGBUS_CLUSTER = Opener(names=(OURS,), open=_logbus)
-OPEN_KAFKA_CLUSTER = Opener(names=(KAFKA,), open=_kafka)
+OPEN_LOGBUS_CLUSTER = _opener(OURS, LogbusBroker)
+OPEN_KAFKA_CLUSTER = _opener(KAFKA, ApacheKafkaOnZooKeeper)

@@ -15,7 +15,7 @@ import random
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
@@ -52,7 +52,9 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
         console.print("writing the logs ...")
         sizes = {"small": (1, SMALL_MIB), "large": (1, int(LARGE_MIB * scale.share)), "other": (PARTITIONS - 2, OTHER_MIB)}
         began = time.time_ns() // 1_000_000 - LARGE_MIB * MIB // BATCH_BYTES * STAMP_STEP_MS
-        counts = write_logs(broker.data, sizes, began_ms=began)
+        counts = {name: mib * MIB // BATCH_BYTES for name, (_, mib) in sizes.items()}
+        partitions = {name: count for name, (count, _) in sizes.items()}
+        write_topics(broker.data, partitions, lambda name, path, disk: write_log(path, counts[name], disk, began_ms=began))
         cold, warm = [], []
         for _ in range(scale.rounds):
             console.print("starting ...")
@@ -122,22 +124,21 @@ class SparseDisk(FileSystem):
         pass
 
 
-def write_logs(data: Path, sizes: dict[str, tuple[int, int]], *, began_ms: int) -> dict[str, int]:
-    """Writes topics, given as (partitions, MiB of each), as after a clean stop; returns each topic's records per partition."""
+def write_topics(data: Path, partitions: Mapping[str, int], write: Callable[[str, Path, FileSystem], PartitionLog]) -> None:
+    """Writes topics of so many partitions as after a clean stop; `write` fills the log of each."""
     disk = SparseDisk()
     directory = LogDirectory.open(data, broker_id=0, filesystem=disk, new_id=uuid.uuid4)
     registry = TopicRegistry(directory, uuid.uuid4)
     logs = {}
-    for name, (partition_count, mib) in sizes.items():
+    for name, partition_count in partitions.items():
         topic = registry.new(name, partition_count, {})
         registry.plan(topic)
         for index in range(partition_count):
             path = directory.make_partition(name, index, topic.topic_id)
-            logs[name, index] = write_log(path, mib * MIB // BATCH_BYTES, disk, began_ms=began_ms)
+            logs[name, index] = write(name, path, disk)
     registry.write_job()()
     directory.checkpoint_job(logs)()
     directory.close(clean=True)
-    return {name: mib * MIB // BATCH_BYTES for name, (_, mib) in sizes.items()}
 
 
 def write_log(path: Path, batches: int, disk: FileSystem, *, began_ms: int) -> PartitionLog:

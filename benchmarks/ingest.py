@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
-from logbus.model import FrozenWindow, Interval, Pipeline
+from logbus.model import FrozenWindow, Interval, Pipeline, utc_now
 from logbus.proof.audit import audit_window
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect, libpq_uri
@@ -170,7 +170,7 @@ def small_hours(place: Place, console: Console, scale: Scale) -> list[Figure]:
         [log_file], topic="small", client_config=dict(place.client), state_path=place.directory / "state.json", partitions=2
     )
     register(place, "small")
-    loader = Loader(warehouse_url=place.warehouse, client_config=place.client, now=now, say=lambda line: None)
+    loader = Loader(warehouse_url=place.warehouse, client_config=place.client, now=utc_now, say=lambda line: None)
     started = time.monotonic()
     reports = loader.load(Load(pipeline="small"))
     seconds = time.monotonic() - started
@@ -188,27 +188,23 @@ def small_hours(place: Place, console: Console, scale: Scale) -> list[Figure]:
     ]
 
 
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
 def register(place: Place, topic: str) -> None:
     pipeline = Pipeline(
         name=topic, topic=topic, table=topic, parse="json", lateness=timedelta(minutes=5), settings={"columns": COLUMNS}
     )
-    place.ledger.register(pipeline, place.log, now())
+    place.ledger.register(pipeline, place.log, utc_now())
 
 
 def load_ours(place: Place, topic: str, count: int, *, rerun: bool = False) -> tuple[Timed, Timed]:
     """The first load and, if `rerun`, a second one (otherwise the first again); the rows of each are counted."""
     register(place, topic)
-    window = place.ledger.freeze_or_get(topic, Interval.hour(STARTED), place.log, now())
+    window = place.ledger.freeze_or_get(topic, Interval.hour(STARTED), place.log, utc_now())
     first = load_window(place, window, count)
     return first, load_window(place, window, count) if rerun else first
 
 
 def load_window(place: Place, window: FrozenWindow, count: int) -> Timed:
-    attempts = place.ledger.begin_attempts(window.pipeline, [window.interval.start], "benchmark", 1, now())
+    attempts = place.ledger.begin_attempts(window.pipeline, [window.interval.start], "benchmark", 1, utc_now())
     timed = submit(place, "ours", spark_submit.application_arguments(window.pipeline, attempts))
     require_rows(place, window.pipeline, count)
     return timed
@@ -216,7 +212,7 @@ def load_window(place: Place, window: FrozenWindow, count: int) -> Timed:
 
 def audit_seconds(place: Place, topic: str) -> float:
     started = time.monotonic()
-    report = audit_window(place.ledger.engine, place.log, topic, STARTED, now(), sink_for)
+    report = audit_window(place.ledger.engine, place.log, topic, STARTED, utc_now(), sink_for)
     assert report.ok, report.problems
     return time.monotonic() - started
 

@@ -6,17 +6,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 from logbus.ledger.migrations import create_ledger
+from logbus.local.airflow_api import AirflowApi
 from logbus.local.airflow_instance import AirflowSettings, airflow_environment
 from logbus.local.processes import Program, Supervisor, wait_until
 from logbus.local.stack import project_directory
-from logbus.model import HOUR, instant_text
+from logbus.model import HOUR, floor, instant_text, utc_now
 from logbus.provider import CONNECTION_TYPE
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
@@ -43,9 +43,8 @@ class Place:
         try:
             server = supervisor.start(program(self.airflow, "api-server", "--workers", "1"))
             with httpx.Client(base_url=self.airflow.url, timeout=60.0, trust_env=False) as client:
-                wait_until(
-                    lambda: answers(client), timeout_seconds=START_SECONDS_MAX, what="Airflow's api-server", processes=[server]
-                )
+                with closing(AirflowApi(self.airflow.url)) as api:
+                    wait_until(api.answers, timeout_seconds=START_SECONDS_MAX, what="Airflow's api-server", processes=[server])
                 client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
                 yield client
         finally:
@@ -63,7 +62,7 @@ def seeded(partitions: int) -> Iterator[Place]:
         engine = connect(postgres.create_database("warehouse"))
         stack.callback(engine.dispose)
         create_ledger(engine)
-        begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOURS * HOUR
+        begin = floor(utc_now(), HOUR) - HOURS * HOUR
         Platform(engine=engine, bootstrap=broker.bootstrap, partitions=partitions, begin=begin).seed()
         airflow = airflow_settings(directory / "airflow", postgres, broker.bootstrap)
         Supervisor().run(program(airflow, "db", "migrate"), START_SECONDS_MAX)
@@ -101,10 +100,3 @@ def program(settings: AirflowSettings, *arguments: str) -> Program:
         directory=settings.home / "run",
         working_directory=settings.home,
     )
-
-
-def answers(client: httpx.Client) -> bool:
-    try:
-        return client.get("/api/v2/version").status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False

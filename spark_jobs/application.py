@@ -36,14 +36,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from spark_jobs.inference import inferred_columns, sampled_values
 from spark_jobs.job import StagedWindow, TaskJob, TaskResult
 from spark_jobs.outcomes import LoadState, WindowOutcome
-from spark_jobs.packing import TaskPlan, pack
+from spark_jobs.packing import TASKS_PER_CORE, TaskPlan, pack
 from spark_jobs.spark_job import runner_for
 
 # A job per window costs a second each; one job for everything would lose all of it if it failed.
 WINDOWS_PER_JOB_MAX = 84
-
-# Two, so that a core has work while its other task waits for the warehouse.
-TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from pyspark.sql.utils import AnalysisException
 from spark_jobs.job import TaskJob, TaskResult
 from spark_jobs.load_task import load
 from spark_jobs.packing import PlanSlice, Run, TaskPlan, join
-from spark_jobs.records import Records, pairs_of
+from spark_jobs.records import Headers, Records
 
 RESULT_COLUMN = "result"
 RESULT_SCHEMA = f"{RESULT_COLUMN} binary"
@@ -161,7 +161,7 @@ def of_connector(batch: pa.RecordBatch, runs: Mapping[int, Run]) -> Iterator[Rec
                 stamps_ms=stamps[chosen],
                 keys=keys[chosen],
                 values=values[chosen],
-                headers=pairs_of(renamed(headers[chosen])),
+                headers=pairs_of(headers[chosen]),
             )
 
 
@@ -174,8 +174,7 @@ def pieces(partitions: Sequence[int], offsets: Sequence[int]) -> Iterator[tuple[
             start = place
 
 
-def renamed(headers: Sequence[list[dict[str, Any]] | None]) -> list[list[dict[str, Any]] | None]:
-    """Headers as `RECORD_SCHEMA` has them."""
-    return [
-        None if found is None else [{"name": header["key"], "content": header["value"]} for header in found] for found in headers
-    ]
+def pairs_of(headers: Sequence[list[dict[str, Any]] | None]) -> list[Headers] | None:
+    if not any(headers):
+        return None
+    return [[(header["key"], header["value"]) for header in found or ()] for found in headers]

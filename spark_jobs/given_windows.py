@@ -22,11 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jobs.packing import TaskPlan, pack
+from spark_jobs.packing import TASKS_PER_CORE, TaskPlan, pack
 from spark_jobs.records import read_plan, to_batch
-
-# Two, so that a core has work while its other task waits for the broker.
-TASKS_PER_CORE = 2
 
 
 def given_windows(environ: Mapping[str, str]) -> HandedWindows:

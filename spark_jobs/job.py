@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from logbus.model import Witness
+from logbus.model import HOUR, MILLISECOND, Witness
 from logbus.proof.read_tally import ReadTally
-
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class TaskJob:
     parse: str
     settings: Mapping[str, Any]
     windows: Mapping[int, StagedWindow]
-    interval_ms: int = HOUR_MS  # by which stamps are counted
+    interval_ms: int = HOUR // MILLISECOND  # by which stamps are counted
     sink: str = "postgres"
     sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 

@@ -14,7 +14,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from logbus.errors import LogbusError, UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
+from logbus.model import utc_now
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, RESULT_PREFIX, WAREHOUSE_URL_VARIABLE
 from logbus.warehouse.engine import connect
 from sqlalchemy.exc import DBAPIError
@@ -57,7 +57,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
         ledger=Ledger(connect(secret(environ, WAREHOUSE_URL_VARIABLE))),
         log=Topics(Client(client_config)),
         client_config=client_config,
-        now=lambda: datetime.now(UTC),
+        now=utc_now,
         report=telling(lambda line: print(line, flush=True)),
     )
     return application.load(arguments.pipeline, arguments.window)

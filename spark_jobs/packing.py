@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from logbus.model import FrozenWindow
 
+# Two, so that a core has work while its other task waits for the broker or the warehouse.
+TASKS_PER_CORE = 2
+
 # Below this many records another task costs more than it saves.
 RECORDS_PER_TASK_MIN = 2_000
 

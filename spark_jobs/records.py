@@ -67,12 +67,6 @@ def of_messages(messages: Sequence[Message], offsets: Sequence[int], run: Run) -
         )
 
 
-def pairs_of(headers: Sequence[list[dict[str, Any]] | None]) -> list[Headers] | None:
-    if not any(headers):
-        return None
-    return [[(header["name"], header["content"]) for header in found or ()] for found in headers]
-
-
 def to_batch(found: Records) -> pa.RecordBatch:
     """A batch of `RECORD_SCHEMA`."""
     size = len(found)

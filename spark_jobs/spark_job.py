@@ -6,8 +6,8 @@ and back, and planning it started three more processes (docs/decisions).
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import Any, cast
 
 from logbus.errors import UserError
@@ -34,8 +34,7 @@ def runner_for(pipeline: Pipeline) -> RunJob:
     name = pipeline.options.reader
     if name not in READERS:
         raise UserError(f"pipeline {pipeline.name} reads by {name!r}, which is none of {', '.join(READERS)}")
-    module_name, _, attribute = READERS[name].partition(":")
-    return cast(RunJob, getattr(importlib.import_module(module_name), attribute))
+    return cast(RunJob, resolve_name(READERS[name]))
 
 
 def run_job(

@@ -9,7 +9,6 @@ segments are deleted, from the first file to the last.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +18,14 @@ from rich.console import Console
 from benchmarks.costs.lines import batches_of, log_lines
 from benchmarks.costs.load import SteadyProducer, acknowledged_beside, create_topic
 from benchmarks.figures import Figure, figure
-from benchmarks.growth import SparseDisk
+from benchmarks.growth import write_topics
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from broker.clock import SystemClock
 from broker.config.settings import DAY_MS, LogConfig
-from broker.coordination.local import TopicRegistry
 from broker.records.batch import read_header, stamp
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.filesystem import FileSystem
-from broker.storage.log_directory import LogDirectory
 from broker.storage.partition_log import PartitionLog
 from broker.storage.segment import DELETED, segment_name
 
@@ -80,18 +77,7 @@ def _round(directory: Path, count: int, *, quiet_seconds: float) -> Pass:
 
 def write_logs(data: Path, count: int, *, now_ms: int) -> None:
     """Writes a topic of `count` partitions, as after a clean stop."""
-    disk = SparseDisk()
-    directory = LogDirectory.open(data, broker_id=0, filesystem=disk, new_id=uuid.uuid4)
-    registry = TopicRegistry(directory, uuid.uuid4)
-    topic = registry.new(TOPIC, count, {})
-    registry.plan(topic)
-    registry.write_job()()
-    logs = {}
-    for index in range(count):
-        path = directory.make_partition(TOPIC, index, topic.topic_id)
-        logs[TOPIC, index] = write_log(path, disk, now_ms=now_ms)
-    directory.checkpoint_job(logs)()
-    directory.close(clean=True)
+    write_topics(data, {TOPIC: count}, lambda _, path, disk: write_log(path, disk, now_ms=now_ms))
 
 
 def write_log(path: Path, disk: FileSystem, *, now_ms: int) -> PartitionLog:

@@ -92,25 +92,11 @@ class BrokerCluster:
         self._stack = ExitStack()
 
     @classmethod
-    def of_logbus(cls, directory: Path) -> BrokerCluster:
+    def of(cls, kind: type[LogbusBroker | ApacheKafkaOnZooKeeper], directory: Path) -> BrokerCluster:
         zookeeper = ZooKeeper(directory / "zookeeper")
         settings = {"zookeeper.connect": zookeeper.connect, **REPLICATED}
-        return cls(
-            zookeeper,
-            [LogbusBroker(directory / str(number), settings={"broker.id": str(number), **settings}) for number in _numbers()],
-        )
-
-    @classmethod
-    def of_kafka(cls, directory: Path) -> BrokerCluster:
-        zookeeper = ZooKeeper(directory / "zookeeper")
-        settings = {"zookeeper.connect": zookeeper.connect, **REPLICATED}
-        return cls(
-            zookeeper,
-            [
-                ApacheKafkaOnZooKeeper(directory / str(number), settings={"broker.id": str(number), **settings})
-                for number in _numbers()
-            ],
-        )
+        numbers = map(str, range(1, BROKERS + 1))
+        return cls(zookeeper, [kind(directory / number, settings={"broker.id": number, **settings}) for number in numbers])
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -151,7 +137,3 @@ class BrokerCluster:
 
     def disk_bytes(self, part: str = ".") -> int:
         return sum(broker.disk_bytes(part) for broker in self.brokers)
-
-
-def _numbers() -> range:
-    return range(1, BROKERS + 1)

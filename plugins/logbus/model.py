@@ -32,6 +32,10 @@ def utc(instant: datetime) -> datetime:
     return instant.astimezone(UTC)
 
 
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 def milliseconds(instant: datetime) -> int:
     """Since the epoch, rounded up: a timestamp in whole milliseconds is at or after the instant if and only if it is >= this."""
     return -((EPOCH - utc(instant)) // MILLISECOND)

@@ -34,8 +34,8 @@ from logbus.operators.audit_window import AuditWindowOperator
 from logbus.operators.catch_up import FreezeClosedWindowsOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import WINDOWS_PER_APPLICATION_MAX, LoadWindowOperator
-from logbus.operators.spark_window_operator import POOL_DEFAULT
 from logbus.pipeline_options import PipelineOptions, as_pipeline, define_pipeline
+from logbus.spark_submit import LOAD_POOL
 from logbus.timetable import WindowTimetable
 
 __all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
@@ -54,7 +54,7 @@ class Connections:
     kafka: str = BrokerHook.default_conn_name
     warehouse: str = WarehouseHook.default_conn_name
     spark: str = "spark_default"
-    pool: str = POOL_DEFAULT
+    pool: str = LOAD_POOL
 
 
 CONNECTIONS_DEFAULT = Connections()

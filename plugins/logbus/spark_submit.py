@@ -25,6 +25,10 @@ KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
 WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for users' own programs: logbus.ledger.handover
 RESULT_PREFIX = "LOGBUS_RESULT "
 
+# Airflow's pool for loads. It has one slot: on one machine, two drivers at once only slow each other down.
+LOAD_POOL = "logbus_load"
+LOAD_POOL_DESCRIPTION = "One Spark driver at a time"
+
 LOCAL_MASTER = "local[2]"
 LOCAL_DRIVER_MEMORY = "512m"  # rows never gather in the driver; Python workers hold them, outside the heap
 

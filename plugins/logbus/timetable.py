@@ -7,20 +7,16 @@ created before it can work. Its data interval is the one it would have anyway.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pendulum
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from logbus.model import LATENESS_DEFAULT
+from logbus.model import LATENESS_DEFAULT, utc_now
 
 HOURLY = "0 * * * *"
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class WindowTimetable(CronDataIntervalTimetable):

@@ -20,21 +20,15 @@ HELP_COLUMNS = 120
 
 INTRODUCTION = """# Command line
 
-Made from the commands themselves: `logbus COMMAND --help` says the same. [The command line](../{page}) tells what they have in
+Made from the commands themselves: `logbus COMMAND --help` says the same. [The command line](../cli.md) tells what they have in
 common.
 
 """
-INTRODUCTION_ALONE = """# Command line
-
-Made from the commands themselves: `logbus COMMAND --help` says the same.
-
-"""
 
 
-def command_page(*, overview: str | None) -> str:
-    """All commands, one after another; `overview` is the page in docs/ on what they have in common."""
-    head = INTRODUCTION.format(page=overview) if overview else INTRODUCTION_ALONE
-    return head + "\n".join(sections(main, click.Context(main, info_name=PROGRAM), level=2))
+def command_page() -> str:
+    """All commands, one after another."""
+    return INTRODUCTION + "\n".join(sections(main, click.Context(main, info_name=PROGRAM), level=2))
 
 
 def sections(group: click.Group, context: click.Context, *, level: int) -> Iterator[str]:

@@ -19,10 +19,9 @@ from pathlib import Path
 from scripts.site import broker_settings, commands, failures, ledger_tables, links, provider, routes
 
 PROJECT = Path(__file__).parents[2]
-COMMANDS_OVERVIEW = "cli.md"
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "reference/commands.md": lambda: commands.command_page(overview=COMMANDS_OVERVIEW),
+    "reference/commands.md": commands.command_page,
     "reference/pipelines.md": provider.pipelines_page,
     **{f"reference/{room}.md": partial(provider.room_page, room) for room in provider.ROOMS},
     "reference/broker-settings.md": broker_settings.settings_page,

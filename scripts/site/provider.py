@@ -60,9 +60,7 @@ MEMBERS = "    options:\n      members: null\n      filters: ['!^_']\n"
 
 
 def pipelines_page() -> str:
-    functions = "\n".join(
-        directive(f"logbus.pipelines.{name}") for name in ("hourly_ingest", "many_topics", "catch_up", "Connections")
-    )
+    functions = "\n".join(directive(f"logbus.pipelines.{name}") for name in FUNCTIONS)
     known = [*FIELDS.items(), *((name, setting.meaning) for name, setting in SETTINGS.items())]
     return (
         PIPELINES + functions + OPTIONS + table(("option", "meaning"), [(code(name), plain(text)) for name, text in known]) + "\n"

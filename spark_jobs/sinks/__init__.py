@@ -9,8 +9,8 @@ driver takes what the winners wrote.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 from types import TracebackType
 from typing import Protocol, Self, cast
 
@@ -51,6 +51,5 @@ def sink_for(job: TaskJob, columns: Mapping[str, str], task: int) -> TaskSink:
     """The sink that a job names, built for one task attempt."""
     if job.sink not in SINKS:
         raise UserError(f"no sink {job.sink!r}; a pipeline loads into one of {', '.join(SINKS)}")
-    module_name, _, attribute = SINKS[job.sink].partition(":")
-    make = cast(MakeSink, getattr(importlib.import_module(module_name), attribute))
+    make = cast(MakeSink, resolve_name(SINKS[job.sink]))
     return make(job, columns, task)

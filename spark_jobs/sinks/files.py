@@ -18,19 +18,16 @@ from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from logbus.durable_files import sync
 from logbus.model import EPOCH
 from logbus.parsing.schemas import row_schema
-from logbus.warehouse.directory import Directory, sync, window_folder
+from logbus.warehouse.directory import Directory, window_folder
 from pyarrow import fs
 
 from spark_jobs.job import StagedWindow, TaskJob
-from spark_jobs.sinks.postgres import PostgresTaskSink
+from spark_jobs.sinks.postgres import BUFFERED_BYTES_MAX, BUFFERED_ROWS_MAX, PostgresTaskSink
 
 COMPRESSION = "zstd"
-
-# Rows buffered over all windows: a row group of a few megabytes reads well, and a worker's memory stays bounded.
-BUFFERED_ROWS_MAX = 50_000
-BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
 # Never null (logbus.warehouse.target.SYSTEM_COLUMNS): a table with required columns refuses a file in which they may be null.
 REQUIRED = ("_topic", "_partition", "_offset", "_window_start", "_fingerprint")

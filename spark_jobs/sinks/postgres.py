@@ -28,7 +28,8 @@ APPEND = {
     StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
 }
 
-# Rows buffered to be written together, over all windows: COPY's own cost becomes small, a worker's memory stays bounded.
+# Rows buffered to be written together, over all windows, here and by the file sink: COPY's own cost becomes small, a row group
+# of a few megabytes reads well, and a worker's memory stays bounded.
 BUFFERED_ROWS_MAX = 50_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 

@@ -1,13 +1,27 @@
-"""Reading a topic back in tests: every record of every partition, with the stock client, by assignment."""
+"""Topics of tests: a name for each, made and deleted, read back: every record of every partition, with the stock client, by
+assignment.
+
+In a conftest.py: `from tests.support.topics import topic  # noqa: F401`
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 TIMEOUT_SECONDS = 20.0
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"topic-{next(_numbers)}"
 
 
 def admin(bootstrap: str) -> AdminClient:

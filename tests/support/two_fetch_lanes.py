@@ -284,12 +284,8 @@ def run(
             reader = made.reader(readers)
             frame = made.request(reader)
             done += 1
-            if chance.random() < 0.05:  # the rest follows in another turn
-                cut = chance.randrange(1, len(frame))
-                rivals.feed(reader.number, frame[:cut])
-                rivals.turn()
-                frame = frame[cut:]
-            rivals.feed(reader.number, frame)
+            cut = chance.randrange(1, len(frame)) if chance.random() < 0.05 else 0
+            rivals.feed(reader.number, frame, cut=cut)
         rivals.turn(settles=chance.random() < 0.7)
         for reader in list(made.readers):
             if rivals.is_over(reader.number):

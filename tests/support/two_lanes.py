@@ -172,9 +172,13 @@ class Rivals:
             for name, configs in TOPICS.items():
                 side.harness.create(name, PARTITIONS, **configs)
 
-    def feed(self, number: int, data: bytes) -> None:
+    def feed(self, number: int, data: bytes, *, cut: int = 0) -> None:
+        """What follows after `cut` bytes comes in another turn."""
+        if cut:
+            self.feed(number, data[:cut])
+            self.turn()
         for side in self.sides:
-            side.feed(number, data)
+            side.feed(number, data[cut:])
 
     def turn(self, settles: bool = True) -> None:
         for side in self.sides:
@@ -635,12 +639,8 @@ def run(
             sender = made.sender(senders)
             frame = made.request(sender)
             done += 1
-            if pipelined > 1 and chance.random() < 0.1:  # the rest follows in another turn
-                cut = chance.randrange(1, len(frame))
-                rivals.feed(sender.number, frame[:cut])
-                rivals.turn()
-                frame = frame[cut:]
-            rivals.feed(sender.number, frame)
+            cut = chance.randrange(1, len(frame)) if pipelined > 1 and chance.random() < 0.1 else 0
+            rivals.feed(sender.number, frame, cut=cut)
         rivals.turn()
         rivals.drain()
         made.arrived()

@@ -16,8 +16,9 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from logbus.model import EPOCH, MILLISECOND
+
 STAMPS_REMEMBERED = 4096
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 # The zone must be complete: the `-07` of `10:05:03-07` alone could be hours, or the beginning of the next field.
@@ -131,7 +132,7 @@ def _century(written: bytes) -> int:
 
 
 def milliseconds(moment: datetime) -> int:
-    return (moment - EPOCH) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // MILLISECOND
 
 
 def any_time(value: Any, zone: tzinfo) -> Moment | None:

@@ -15,7 +15,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clo
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
 from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
-from logbus.model import instant_text
+from logbus.model import instant, instant_text, milliseconds, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 
 SHARE_MIN = 0.9
@@ -150,7 +150,7 @@ def first_records(
     """The first records, and whether the file is damaged after them. Read by the same reader as in `ship`, with its clock, zone
     and joining: a proposal that read lines differently would promise what ship does not do."""
     source = Source(source_id="", path=str(path), device=0, inode=UNKNOWN_INODE, head=Fingerprint())
-    now_ms, damaged = int(datetime.now(UTC).timestamp() * 1000), list[UnreadableLog]()
+    now_ms, damaged = milliseconds(utc_now()), list[UnreadableLog]()
     reading = LineReading(now_ms, line_bytes_max, True, times, {"": clock}, joins, damaged)
     return [line for line in islice(merged([source], reading), LOOKED_AT_LINES) if line.text is not None], bool(damaged)
 
@@ -158,7 +158,7 @@ def first_records(
 def moment(lines: Sequence[StampedLine], which: Callable[..., int]) -> datetime | None:
     if not lines:
         return None
-    return datetime.fromtimestamp(which(line.timestamp_ms for line in lines) / 1000, UTC)
+    return instant(which(line.timestamp_ms for line in lines))
 
 
 def candidates(

@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from random import Random
 
+from logbus.durable_files import replace_atomically
 from logbus.model import HOUR, LATENESS_DEFAULT, floor
 
 CLOSED_FOR = LATENESS_DEFAULT  # a sample's last hour has been closed for this long, so that a load need not wait for it
@@ -69,9 +70,7 @@ class _Visitor:
 
 def write_sample(path: Path, *, lines: int = 20_000, hours: int = 24, seed: int = 2011, end: datetime) -> None:
     """Write `lines` lines over the `hours` hours before `end`; the file exists either complete or not at all."""
-    scratch = path.with_name(path.name + ".new")
-    scratch.write_text("".join(sample_lines(lines=lines, hours=hours, seed=seed, end=end)), encoding="utf-8")
-    scratch.replace(path)
+    replace_atomically(path, "".join(sample_lines(lines=lines, hours=hours, seed=seed, end=end)).encode())
 
 
 def sample_lines(*, lines: int, hours: int, seed: int, end: datetime) -> Iterator[str]:

@@ -131,10 +131,7 @@ class Shipment:
 
     def _settle(self, *, clean: bool) -> None:
         settle(self._delivery)
-        self._checkpoint(self._positions(), clean)
-
-    def _positions(self) -> list[Source]:
-        return [self._position(source) for source in self._sources.values()]
+        self._checkpoint([self._position(source) for source in self._sources.values()], clean)
 
     def _position(self, source: Source) -> Source:
         """The source at its current position."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 
 from logbus.collector.errors import StateInUse, StateUnusable
 from logbus.collector.sources import Fingerprint, Source
+from logbus.durable_files import replace_atomically
 
 FORMAT_VERSION = 1
 ANOTHER_STATE = "Without it, or with another one (--state), every line is sent again"
@@ -64,7 +64,8 @@ class ShipState:
             "sources": [asdict(source) for source in latest],
         }
         try:
-            _replace(self._path, json.dumps({"version": FORMAT_VERSION, "topics": self._topics}, indent=1))
+            content = json.dumps({"version": FORMAT_VERSION, "topics": self._topics}, indent=1)
+            replace_atomically(self._path, content.encode())
         except OSError as error:
             raise StateUnusable(
                 f"cannot write the state file {self._path}: {error.strerror}. Give it space, or change its owner. {ANOTHER_STATE}"
@@ -110,17 +111,3 @@ def open_state(path: Path) -> Iterator[ShipState]:
 def _read_source(stored: dict[str, Any]) -> Source:
     fingerprints = {name: Fingerprint(**stored[name]) for name in ("head", "last_line")}
     return Source(**{**stored, **fingerprints, "ahead": tuple(stored["ahead"])})
-
-
-def _replace(path: Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".new")
-    with scratch.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

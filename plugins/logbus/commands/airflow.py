@@ -14,11 +14,8 @@ from sqlalchemy.engine import URL
 
 from logbus.commands import options
 from logbus.provider import CONNECTION_TYPE
-from logbus.spark_submit import LOCAL_MASTER
+from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
 from logbus.warehouse.engine import warehouse_url as parse_warehouse_url
-
-POOL_NAME = "logbus_load"
-POOL_DESCRIPTION = "One Spark driver at a time"
 
 
 @click.group("airflow")
@@ -40,7 +37,7 @@ def setup(warehouse_url: str, config: Mapping[str, Any], master: str, slots: int
         "spark_default": {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "client"}},
     }
     make_pool(slots)
-    click.echo(f"pool {POOL_NAME}: {slots} slot{'s' if slots > 1 else ''}")
+    click.echo(f"pool {LOAD_POOL}: {slots} slot{'s' if slots > 1 else ''}")
     for conn_id, fields in connections.items():
         click.echo(
             f"connection {conn_id}: {'made' if make_connection(conn_id, fields, replace) else 'there already, left alone'}"
@@ -65,7 +62,7 @@ def warehouse_connection(url: URL) -> dict[str, Any]:
 def make_pool(slots: int) -> None:
     from airflow.models.pool import Pool
 
-    Pool.create_or_update_pool(POOL_NAME, slots=slots, description=POOL_DESCRIPTION, include_deferred=False)
+    Pool.create_or_update_pool(LOAD_POOL, slots=slots, description=LOAD_POOL_DESCRIPTION, include_deferred=False)
 
 
 def make_connection(conn_id: str, fields: Mapping[str, Any], replace: bool) -> bool:

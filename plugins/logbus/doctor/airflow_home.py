@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from logbus.doctor.looking import Surroundings
+from logbus.spark_submit import LOAD_POOL
 from logbus.status.checkup import Finding, error, note, warning, well
 
 CONNECTIONS: Mapping[str, str] = {"kafka_default": "kafka", "warehouse_default": "logbus_warehouse", "spark_default": "spark"}
-POOL = "logbus_load"
 SEEN = (
     "write the words dag and airflow into the file, a comment will do, or set AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE=False; "
     "see .airflowignore, too"
@@ -53,7 +53,7 @@ def check_airflow(around: Surroundings) -> Iterator[Finding]:
     if not (home / "airflow.cfg").is_file() and "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in around.environment:
         yield note("airflow", f"no Airflow is set up in {home}", "export AIRFLOW_HOME, if it is somewhere else")
         return
-    said = around.run([sys.executable, "-c", PROGRAM, json.dumps([list(CONNECTIONS), POOL, MARK])])
+    said = around.run([sys.executable, "-c", PROGRAM, json.dumps([list(CONNECTIONS), LOAD_POOL, MARK])])
     _, mark, answer = said.text.rpartition(MARK)
     if not mark:
         last = (said.text.strip().splitlines() or ["it says nothing"])[-1]
@@ -70,9 +70,9 @@ def judged(found: Mapping[str, Any], home: Path) -> Iterator[Finding]:
         elif connections[name]["type"] != kind:
             yield error("airflow", f"connection {name} is of type {connections[name]['type']}, not {kind}", f"{SETUP} --replace")
     if not found["has_pool"]:
-        yield error("airflow", f"there is no pool {POOL}: loads stay in the state scheduled forever", SETUP)
+        yield error("airflow", f"there is no pool {LOAD_POOL}: loads stay in the state scheduled forever", SETUP)
     for path in found["skipped"]:
         yield error("airflow", f"{path} uses logbus.pipelines, but Airflow skips it without a message", SEEN)
     if found["has_pool"] and connections.keys() == CONNECTIONS.keys():
         places = ", ".join(f"{name} at {one['place']}" for name, one in connections.items())
-        yield well("airflow", f"{home}: {places}; pool {POOL}")
+        yield well("airflow", f"{home}: {places}; pool {LOAD_POOL}")

@@ -14,7 +14,6 @@ import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from sqlalchemy import make_url
 
 from logbus.local.airflow_api import AirflowApi
 from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.model import utc_now
 
 MIGRATE_TIMEOUT_SECONDS = 180.0
 READY_TIMEOUT_SECONDS = 180.0  # seen: 18 to 54 s on two loaded cores
@@ -123,7 +123,7 @@ class AirflowInstance:
         self._supervisor = supervisor
 
     def start(self) -> None:
-        started_at = datetime.now(UTC)
+        started_at = utc_now()
         self._migrate()
         api_server = self._supervisor.start(self._program("api-server", "api-server", "--workers", "1"))
         wait_until(self.api.answers, timeout_seconds=READY_TIMEOUT_SECONDS, what="Airflow's api-server", processes=[api_server])

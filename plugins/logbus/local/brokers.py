@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from logbus.local.processes import Program, SupervisedProcess, Supervisor, accepts_connections, wait_until
-from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
+from logbus.local.zookeeper import HERE, ZooKeeperServer, mode, zookeeper_program
 
 READY_TIMEOUT_SECONDS = 60.0  # a log of many segments is checked at start
 ANSWER_TIMEOUT_SECONDS = 5.0
 REPLICAS = 3
-HERE = "127.0.0.1"
 
 # A local cluster ends as a whole: no broker remains to take over, and programs are killed after some ten seconds.
 HAND_OVER_MS_MAX = 3_000

@@ -23,10 +23,9 @@ from logbus.local.airflow_instance import AirflowInstance, AirflowSettings
 from logbus.local.brokers import LocalBrokers
 from logbus.local.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
 from logbus.provider import CONNECTION_TYPE
-from logbus.spark_submit import LOCAL_MASTER
+from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
 from logbus.warehouse.embedded import EmbeddedPostgres
 
-POOL_NAME = "logbus_load"
 PORTS_FILE = "ports.json"
 
 # Ports that users can remember, used if they are free: Airflow's default, then Kafka's and those after it.
@@ -105,7 +104,7 @@ class LocalStack:
     def start_airflow(self) -> None:
         """Starts Airflow, with its connections and the loads' pool; takes twenty seconds, so usually run in a thread."""
         self.airflow.start()
-        self.airflow.api.ensure_pool(POOL_NAME, 1, "One Spark driver at a time")
+        self.airflow.api.ensure_pool(LOAD_POOL, 1, LOAD_POOL_DESCRIPTION)
 
     def notes(self) -> list[str]:
         """What a user of an earlier start should know: which brokers have another address now."""

@@ -34,7 +34,6 @@ class AuditWindowOperator(WindowOperator):
     def __init__(self, *, pipeline: Pipeline | str, also: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(pipeline=pipeline, **kwargs)
         self.also = also
-        self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts = sorted({*self._starts(context), *window_starts(self.also)})

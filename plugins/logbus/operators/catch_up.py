@@ -16,7 +16,8 @@ from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, 
 
 
 class FreezeClosedWindowsOperator(WindowOperator):
-    """Freeze the closed hours between `since` and `until` (templated; empty means from the first record, up to the last).
+    """Freeze the closed hours between `since` and `until` (templated; empty means from the first record, up to the last closed
+    hour that holds a record).
 
     Returns the starts of the windows as `starts`, for downstream tasks, which are skipped if no hour is closed.
 

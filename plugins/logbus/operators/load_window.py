@@ -26,7 +26,7 @@ from logbus.lineage import load_lineage
 from logbus.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import fail_without_retry, task_key
+from logbus.operators.window_operator import fail_without_retry, is_true, task_key
 from logbus.pipeline_checks import check_pipeline
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and all that is lost if its driver dies
@@ -132,7 +132,7 @@ class LoadWindowOperator(SparkWindowOperator):
         self._refuse_early(environment)
         self._beside = self._hours_beside(ledger, context)
         beside = [*self._beside, *self._gaps_before(ledger, [*starts, *self._beside], context)]
-        attempts = self._begin(ledger, [*starts, *beside], context, starts if is_said(self.accept_other_records) else ())
+        attempts = self._begin(ledger, [*starts, *beside], context, starts if is_true(self.accept_other_records) else ())
         self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
         failure: LoadFailed | None = None
         try:
@@ -214,11 +214,6 @@ class LoadWindowOperator(SparkWindowOperator):
             raise
         finally:
             self._under_way = None
-
-
-def is_said(value: bool | str) -> bool:
-    """Whether the value is true; a DAG parameter renders as text."""
-    return value is True or str(value).lower() == "true"
 
 
 def load_summary(windows: Sequence[FrozenWindow]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import BaseOperator, Context
 
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.triggers.window_closed import utc_now
+from logbus.model import utc_now
 from logbus.warehouse.sinks import Upkeep
 from logbus.warehouse.upkeep import maintain
 

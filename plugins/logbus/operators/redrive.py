@@ -30,7 +30,6 @@ class RedriveOperator(WindowOperator):
 
     def __init__(self, *, pipeline: Pipeline | str, dry_run: bool = False, **kwargs: Any) -> None:
         super().__init__(pipeline=pipeline, **kwargs)
-        self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:

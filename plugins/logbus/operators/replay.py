@@ -9,8 +9,8 @@ from airflow.sdk import Context
 
 from logbus.model import instant_text
 from logbus.operators.catch_up import optional_instant
-from logbus.operators.load_window import LoadWindowOperator, is_said
-from logbus.operators.window_operator import fail_without_retry, window_starts
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.window_operator import fail_without_retry, is_true, window_starts
 from logbus.status import replay
 from logbus.status.replay import Span
 
@@ -49,7 +49,7 @@ class ReplayOperator(LoadWindowOperator):
         ledger, log = self.warehouse.ledger(), self.broker.log_offsets()
         with fail_without_retry():
             plan = replay.plan(ledger, log, self.pipeline.name, self._span(), self._now(), str(context["run_id"]))
-            accepted = is_said(self.accept_other_records)
+            accepted = is_true(self.accept_other_records)
             starts = plan.starts(skip_lost=self.skip_lost, supersede=self.supersede, accept_other_records=accepted)
         for one in plan.windows:
             lost = f"; left out, deleted: {', '.join(one.lost)}" if one.lost else ""

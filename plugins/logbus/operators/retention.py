@@ -12,11 +12,10 @@ from airflow.sdk import BaseOperator, Context
 from logbus.errors import RetentionOverdue
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.model import utc_now
+from logbus.operators.window_operator import is_true
 from logbus.retention.model import RetentionPolicy
 from logbus.retention.run import RetentionReport, RetentionRun
-from logbus.triggers.window_closed import utc_now
-
-TRUE_WORDS = ("true", "yes", "1", "on")
 
 
 class RetentionOperator(BaseOperator):
@@ -81,8 +80,3 @@ class RetentionOperator(BaseOperator):
                 self.log.info("  %s", remark)
         for line in report.metrics():
             self.log.info(line)
-
-
-def is_true(value: bool | str) -> bool:
-    """Whether the value is true; a template renders it as text."""
-    return value if isinstance(value, bool) else value.strip().lower() in TRUE_WORDS

@@ -12,7 +12,7 @@ from logbus.model import parse_instant
 from logbus.operators.window_operator import WindowOperator, fail_without_retry
 from logbus.status import group_seek
 from logbus.status.group_checkpoint import take_turn
-from logbus.status.group_seek import Move, Target, TopicChoice
+from logbus.status.group_seek import Target, TopicChoice
 
 WINDOW = "window"
 TARGETS: Mapping[str, Callable[[str], Target]] = {
@@ -68,7 +68,7 @@ class RewindOffsetsOperator(WindowOperator):
         return {
             "group": self.group,
             "topic": self.pipeline.topic,
-            "moves": {str(move.partition): from_to(move) for move in moves},
+            "moves": {str(move.partition): [move.current, move.new] for move in moves},
         }
 
     def _target(self, context: Context) -> Target:
@@ -79,7 +79,3 @@ class RewindOffsetsOperator(WindowOperator):
             return TARGETS[self.to](self.value or "")
         except ValueError as error:
             raise UserError(f"cannot move a group to {self.to} {self.value!r}: {error}") from None
-
-
-def from_to(move: Move) -> list[int | None]:
-    return [move.current, move.new]

@@ -2,8 +2,9 @@
 
 The program can read them from three places: the environment variable LOGBUS_WINDOWS and the Spark setting
 `spark.logbus.windows` hold the same JSON (logbus.ledger.handover); `spark.logbus.topic`, `spark.logbus.startingOffsets` and
-`spark.logbus.endingOffsets` can be passed to the Kafka connector as they are. A rerun gets the same offsets. What the program
-writes is its own responsibility: nothing here makes that exactly once.
+`spark.logbus.endingOffsets` can be passed to the Kafka connector as they are. A driver in a standalone cluster gets no
+environment variables, so it has the settings only. A rerun gets the same offsets. What the program writes is its own
+responsibility: nothing here makes that exactly once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
     :param pipeline: the name of a registered pipeline (templated), or a `Pipeline`, which is registered if necessary
     :param application: the program, as spark-submit takes it
     :param warehouse_in_environment: also pass LOGBUS_WAREHOUSE_URL, with its password. The broker's configuration is passed
-        either way, in LOGBUS_KAFKA_CONFIG.
+        either way, in LOGBUS_KAFKA_CONFIG: it may hold a password too, so neither is if `credentials_in_environment` is False.
     """
 
     template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "pipeline_name")
@@ -57,10 +58,12 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         return {"pipeline": pipeline.name, "windows": [window.summary() for window in windows]}
 
     def _handed_over(self, windows: str) -> dict[str, str]:
+        """The program's environment. The windows are no secret: anyone may see them on a command line."""
+        handed = {spark_submit.WINDOWS_VARIABLE: windows}
         if not self.credentials_in_environment:
-            return {}
+            return handed
         secrets = self.warehouse.url if self.warehouse_in_environment else None
-        return {**spark_submit.environment(secrets, self.broker.client_config()), spark_submit.WINDOWS_VARIABLE: windows}
+        return {**spark_submit.environment(secrets, self.broker.client_config()), **handed}
 
     def _frozen(self, ledger: Ledger, starts: Sequence[datetime], dag_id: str) -> tuple[Pipeline, list[FrozenWindow]]:
         log, now = self.broker.log_offsets(), self._now()

@@ -21,10 +21,8 @@ from logbus.errors import LoadFailed, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.links import WindowLink
+from logbus.model import utc_now
 from logbus.operators.window_operator import CONNECTION_FIELDS, OverWindows
-from logbus.triggers.window_closed import utc_now
-
-POOL_DEFAULT = "logbus_load"  # one slot: on one machine, two drivers at once only slow each other down
 
 
 class SparkWindowOperator(OverWindows, SparkSubmitOperator):
@@ -54,7 +52,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         now: Callable[[], datetime] = utc_now,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("pool", POOL_DEFAULT)
+        kwargs.setdefault("pool", spark_submit.LOAD_POOL)
         kwargs.setdefault("driver_memory", spark_submit.LOCAL_DRIVER_MEMORY)
         super().__init__(conf={**spark_submit.conf(), **(kwargs.pop("conf", None) or {})}, **kwargs)
         self.windows = windows
@@ -113,7 +111,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
                 "with which Airflow watches and ends drivers there"
             ) from None
         self._refuse_unsupported(hook)
-        if self._environment:
+        if self._environment and not hook._should_track_driver_status:  # a standalone cluster's driver would get none of them
             hook._env_vars = {**(self.env_vars or {}), **self._environment}
         return hook
 

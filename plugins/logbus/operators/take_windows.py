@@ -19,9 +19,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from logbus.errors import UserError
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.announcements import take, told_since
-from logbus.model import instant_text, parse_instant
+from logbus.model import instant_text, parse_instant, utc_now
 from logbus.run_interval import plain
-from logbus.triggers.window_closed import utc_now
 
 CLOCK_SKEW = timedelta(minutes=1)  # between Airflow's database, which dates events, and the triggerer, which dates announcements
 

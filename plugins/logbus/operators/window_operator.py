@@ -32,10 +32,9 @@ from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.definition import differences, in_words, is_same
 from logbus.ledger.ledger import Ledger
 from logbus.links import WindowLink
-from logbus.model import Pipeline, TaskKey, parse_instant
+from logbus.model import Pipeline, TaskKey, parse_instant, utc_now
 from logbus.pipeline_checks import check_pipeline
 from logbus.run_interval import run_interval
-from logbus.triggers.window_closed import utc_now
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
 BEYOND_RETRY = (
@@ -49,6 +48,7 @@ BEYOND_RETRY = (
     AttemptSuperseded,
     TooManyWindows,
 )
+TRUE_WORDS = ("true", "yes", "1", "on")
 
 
 class OverWindows:
@@ -121,6 +121,7 @@ class WindowOperator(OverWindows, BaseOperator):
         if isinstance(pipeline, Pipeline):
             check_pipeline(pipeline)
         self.pipeline = pipeline
+        self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.windows = windows
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
@@ -140,6 +141,11 @@ def window_starts(windows: Sequence[str] | str) -> list[datetime]:
         return sorted({parse_instant(word) for word in words})
     except ValueError as error:
         raise UserError(f"windows are the starts of hours, such as 2015-05-17T10:00:00Z: {error}") from None
+
+
+def is_true(value: bool | str) -> bool:
+    """Whether the value is true; a DAG parameter renders as text."""
+    return str(value).strip().lower() in TRUE_WORDS
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.triggers.base import BaseTrigger
 
-from logbus.triggers.window_closed import utc_now
+from logbus.model import utc_now
 
 RETRIES_DEFAULT = 2
 RETRY_DELAY_DEFAULT = timedelta(seconds=10)

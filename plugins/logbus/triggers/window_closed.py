@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from logbus.model import instant_text, parse_instant
+from logbus.model import instant_text, parse_instant, utc_now
 
 SLEEP_SECONDS_MAX = 30.0
 Sleep = Callable[[float], Awaitable[None]]
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class WindowClosedTrigger(BaseTrigger):

@@ -12,23 +12,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow.utils.log.logging_mixin import LoggingMixin
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
 
-from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.announcements import Stage, begin_watch, note_announced, unannounced
-from logbus.model import Interval, instant_text
-from logbus.triggers.window_closed import utc_now
-from logbus.triggers.window_loaded import POLL_SECONDS_DEFAULT
-
-AWAY = (WarehouseUnavailable, OperationalError)
-Answer = TypeVar("Answer")
+from logbus.model import Interval, instant_text, utc_now
+from logbus.triggers.window_loaded import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger
 
 
 class WindowEventTrigger(BaseEventTrigger):
@@ -117,14 +111,7 @@ class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
         """Queries the ledger in a thread, outside the triggerer's event loop; waits while the warehouse is unavailable."""
         while True:
             try:
-                return await asyncio.to_thread(self._answer, question)
+                return await asyncio.to_thread(ask_ledger, self._hook(self._trigger.warehouse_conn_id), question)
             except AWAY as error:
                 self.log.warning("The ledger did not answer, asking again in %g s: %s", self._trigger.poll_seconds, error)
             await asyncio.sleep(self._trigger.poll_seconds)
-
-    def _answer(self, question: Callable[[Engine], Answer]) -> Answer:
-        engine = self._hook(self._trigger.warehouse_conn_id).ledger().engine
-        try:
-            return question(engine)
-        finally:
-            engine.dispose()

@@ -7,9 +7,9 @@ If the warehouse restarts, the trigger keeps waiting: a wait of hours should not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
@@ -22,6 +22,17 @@ from logbus.ledger.stamped_hours import missing_of_stamped
 from logbus.model import Interval, parse_instant
 
 POLL_SECONDS_DEFAULT = 30.0
+AWAY = (WarehouseUnavailable, OperationalError)
+Answer = TypeVar("Answer")
+
+
+def ask_ledger(hook: WarehouseHook, question: Callable[[Engine], Answer]) -> Answer:
+    """The answer of the ledger, on a connection that is closed afterwards: a thousand waits would hold a thousand of them."""
+    engine = hook.ledger().engine
+    try:
+        return question(engine)
+    finally:
+        engine.dispose()
 
 
 class WindowLoadedTrigger(BaseTrigger):
@@ -63,17 +74,10 @@ class WindowLoadedTrigger(BaseTrigger):
     async def is_loaded(self, hook: WarehouseHook) -> bool:
         """Whether the whole span is loaded now; False if the warehouse does not answer."""
         try:
-            return await asyncio.to_thread(self._look, hook)
-        except (WarehouseUnavailable, OperationalError) as error:
+            return await asyncio.to_thread(ask_ledger, hook, self.missing) is None
+        except AWAY as error:
             self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poll_seconds, error)
             return False
-
-    def _look(self, hook: WarehouseHook) -> bool:
-        engine = hook.ledger().engine
-        try:
-            return self.missing(engine) is None
-        finally:
-            engine.dispose()  # a thousand waits would hold a thousand connections
 
     def missing(self, engine: Engine) -> Interval | None:
         """The first part of the span that is not loaded yet; None once all of it is."""

@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from logbus.ledger.ledger import Ledger
-from logbus.triggers.window_closed import utc_now
+from logbus.model import utc_now
 from logbus.ui import access, actions, routes, shell
 from logbus.ui.request_context import ContextDep, instant, told
 from logbus.ui.sources import PageSources

@@ -37,6 +37,7 @@ from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, Window
 from logbus.proof import producers, tally
 from logbus.proof.read_tally import ReadTally, total
 from logbus.warehouse import checksum
+from logbus.warehouse.checksum import DEAD_LETTERS
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
 from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK
@@ -322,13 +323,12 @@ def replace(connection: Connection, load: SealedWindow) -> None:
 
 
 def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
-    dead_letter = f"{SCHEMA}.{schema.dead_letter.name}"
     staged = [column.name for column in schema.dead_letter.columns if column.name != "run_id"]
     columns = ", ".join(quoted(name) for name in staged)
-    connection.execute(text(f"delete from {dead_letter} where window_id = :id"), {"id": load.window.id})
+    connection.execute(text(f"delete from {DEAD_LETTERS.sql} where window_id = :id"), {"id": load.window.id})
     run_id = f"select run_id from {SCHEMA}.{schema.attempt.name} where window_id = :id and number = :number"
     connection.execute(
-        text(f"insert into {dead_letter} ({columns}, run_id) select {columns}, ({run_id}) from {load.dead.sql}"),
+        text(f"insert into {DEAD_LETTERS.sql} ({columns}, run_id) select {columns}, ({run_id}) from {load.dead.sql}"),
         {"id": load.window.id, "number": load.attempt.number},
     )
     connection.execute(text(f"drop table {load.dead.sql}"))
@@ -378,16 +378,11 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
     ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": by_partition(load)}
-    ended["streams"] = write_sent(connection, load)
+    # Which numbers of which producers arrived; how many streams there are.
+    producers.write_sent(connection, load.window.id, load.attempt.number, load.read.sent)
+    ended["streams"] = len(load.read.sent)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
-
-
-def write_sent(connection: Connection, load: SealedWindow) -> int:
-    """Which numbers of which producers arrived; how many streams there are."""
-    sent = load.read.sent
-    producers.write_sent(connection, load.window.id, load.attempt.number, sent)
-    return len(sent)
 
 
 def by_partition(load: SealedWindow) -> dict[str, dict[str, Any]]:

@@ -9,12 +9,10 @@ with "." is still being written. The file system is any that pyarrow supports by
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyarrow import fs
 
@@ -89,12 +87,3 @@ class Directory:
             self.filesystem.delete_file(path)
         except FileNotFoundError:
             pass
-
-
-def sync(path: str | Path) -> None:
-    """Makes a local file's content, or a directory's entries, survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_SECONDS = 10
 DRIVERS = {"postgres", "postgresql", "postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"}
 
 
-def warehouse_url(url: str) -> URL:
+def warehouse_url(url: str | URL) -> URL:
     """The URL for SQLAlchemy with psycopg 3, whatever PostgreSQL driver it was written for."""
     try:
         parsed = make_url(url)
@@ -34,7 +34,7 @@ def warehouse_url(url: str) -> URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
-def libpq_uri(url: str) -> str:
+def libpq_uri(url: str | URL) -> str:
     """The same database as a libpq URI, which ADBC and psql take. It holds the password: never print it."""
     return warehouse_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 

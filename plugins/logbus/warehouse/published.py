@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from logbus.fingerprint import as_text
 from logbus.ledger.table_names import parse_table
 from logbus.ledger.values import NOT_WITNESSED, Published, ValuesReport
-from logbus.model import FrozenWindow, Pipeline, utc
-from logbus.proof.tally import Counted
+from logbus.model import FrozenWindow, PartitionTally, Pipeline, utc
+from logbus.proof import tally
 from logbus.warehouse import checksum
 from logbus.warehouse.checksum import DEAD_LETTERS
 
@@ -23,7 +23,7 @@ def window_place(pipeline: Pipeline, window: FrozenWindow) -> dict[str, Any]:
     return {"start": utc(window.interval.start), "topic": pipeline.topic}
 
 
-def published(connection: Connection, window_id: int, staged: Counted) -> Published:
+def published(connection: Connection, window_id: int, staged: tally.Counted) -> Published:
     """The checksums of a window whose dead letters are already in the ledger; its rows are the sealed ones."""
     has_dead_letters = any(part.dead_lettered for part in staged.tallies.values())
     return Published(
@@ -32,6 +32,14 @@ def published(connection: Connection, window_id: int, staged: Counted) -> Publis
         files=staged.files,
         dead_letters=checksum.take_dead_letters(connection, window_id) if has_dead_letters else None,
     )
+
+
+def count_window(connection: Connection, pipeline: Pipeline, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+    """Counts the public rows in the pipeline's table and the dead letters of a window, by partition."""
+    rows = tally.target_rows(parse_table(pipeline.table).sql, ROWS_OF_WINDOW)
+    dead = tally.dead_letters(DEAD_LETTERS.sql, "window_id = :window_id")
+    place = {**window_place(pipeline, window), "window_id": window.id}
+    return tally.count(connection, rows, dead, place).tallies
 
 
 def of_window(window: FrozenWindow) -> Published | None:

@@ -25,14 +25,22 @@ from logbus.fingerprint import as_text
 from logbus.ledger import schema
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.rows import load_windows
-from logbus.ledger.table_names import SCHEMA, TableName, parse_table, quoted
+from logbus.ledger.table_names import TableName, parse_table, quoted
 from logbus.ledger.values import Published, join
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, storable
 from logbus.proof import audit, dead_letters, tally
 from logbus.proof.dead_letters import Value
 from logbus.warehouse import checksum
-from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, compare_table, of_window, window_place
+from logbus.warehouse.checksum import DEAD_LETTERS
+from logbus.warehouse.published import (
+    ROWS_OF_WINDOW,
+    compare_dead_letters,
+    compare_table,
+    count_window,
+    of_window,
+    window_place,
+)
 from logbus.warehouse.sinks import sink_for
 from logbus.warehouse.target import table_columns
 
@@ -214,10 +222,7 @@ class Redrive:
     def refuse_mismatch(self, connection: Connection, window: FrozenWindow) -> None:
         """Counts the window as the audit does: rows, dead letters and ledger must agree, and the fingerprint be unchanged."""
         (after,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
-        rows = tally.target_rows(parse_table(self.pipeline.table).sql, ROWS_OF_WINDOW)
-        dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
-        place = {**window_place(self.pipeline, window), "window_id": window.id}
-        found = tally.count(connection, rows, dead, place).tallies
+        found = count_window(connection, self.pipeline, window)
         assert after.counts is not None, "a loaded window has counts"
         # Filtered records leave gaps among the offsets of rows and dead letters; only their number is kept.
         gaps_allowed = self.pipeline.options.offset_gaps or after.counts.filtered > 0
@@ -271,16 +276,16 @@ class RedriveMove:
     columns: Mapping[str, str]
 
     def apply(self, found: Sorted) -> None:
-        dead_letter = f"{SCHEMA}.{schema.dead_letter.name}"
         rows = [{**self.place(value), **dict(zip(self.parameters(), values, strict=True))} for value, values in found.rows]
         gone = [self.place(value) for value in [*(value for value, _ in found.rows), *found.left_out]]
         kept = [{**self.place(value), "kind": error.kind, "error": storable(str(error))} for value, error in found.refused]
         if rows:
             self.connection.execute(self.insertion(), rows)
         if gone:
-            self.connection.execute(text(f"delete from {dead_letter} where {PLACE}"), gone)
+            self.connection.execute(text(f"delete from {DEAD_LETTERS.sql} where {PLACE}"), gone)
         if kept:
-            self.connection.execute(text(f"update {dead_letter} set error_class = :kind, error = :error where {PLACE}"), kept)
+            update_kept = text(f"update {DEAD_LETTERS.sql} set error_class = :kind, error = :error where {PLACE}")
+            self.connection.execute(update_kept, kept)
 
     def place(self, value: Value) -> dict[str, Any]:
         found = {"window_id": self.window.id, "partition": value.partition, "offset": value.offset}
@@ -295,6 +300,4 @@ class RedriveMove:
         parsed = [f"cast(:{name} as {kind})" for name, kind in zip(self.parameters(), self.columns.values(), strict=True)]
         names = ", ".join(quoted(name) for name in [*origin, *self.columns])
         values = ", ".join([*origin.values(), *parsed])
-        return text(
-            f"insert into {self.target.sql} ({names}) select {values} from {SCHEMA}.{schema.dead_letter.name} where {PLACE}"
-        )
+        return text(f"insert into {self.target.sql} ({names}) select {values} from {DEAD_LETTERS.sql} where {PLACE}")

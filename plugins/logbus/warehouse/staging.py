@@ -16,10 +16,9 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import AttemptSuperseded
-from logbus.ledger import schema
 from logbus.ledger.attempts import lock_if_current, sealed
 from logbus.ledger.sql_errors import UNDEFINED_TABLE, sqlstate_of
-from logbus.ledger.table_names import SCHEMA, TASK_COLUMN, TableName, quoted, staging
+from logbus.ledger.table_names import TASK_COLUMN, TableName, quoted, staging
 from logbus.model import Attempt, instant_text
 from logbus.proof import tally
 from logbus.warehouse import checksum
@@ -78,8 +77,8 @@ def create_rows(connection: Connection, attempt: Attempt, target: TableName) -> 
 
 
 def create_dead_letters(connection: Connection, attempt: Attempt) -> None:
-    dead, like = staging(attempt.dead_letter_table), f"{SCHEMA}.{schema.dead_letter.name}"
-    definition = f"(like {like} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
+    dead = staging(attempt.dead_letter_table)
+    definition = f"(like {checksum.DEAD_LETTERS.sql} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
     connection.execute(text(f"create table if not exists {dead.sql} {definition}"))
 
 

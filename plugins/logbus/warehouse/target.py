@@ -41,7 +41,7 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
     """Creates the table unless it exists, and adds those of the parser's columns it lacks. `columns`: name to type."""
     wanted = {**SYSTEM_COLUMNS, **columns}
     with engine.begin() as connection:
-        connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:name))"), {"key": TARGET_LOCK, "name": target.sql})
+        lock_target(connection, target)
         if relation_kind(connection, target) is None:
             definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in wanted.items())
             connection.execute(text(f"create schema if not exists {quoted(target.schema)}"))
@@ -50,6 +50,11 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
         present = table_columns(connection, target)
         refuse_other_types(target, present, wanted)
         add_columns(connection, target, {name: kind for name, kind in wanted.items() if name not in present})
+
+
+def lock_target(connection: Connection, target: TableName) -> None:
+    """One creator at a time, until the transaction ends."""
+    connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:name))"), {"key": TARGET_LOCK, "name": target.sql})
 
 
 def add_columns(connection: Connection, target: TableName, missing: Mapping[str, str]) -> None:

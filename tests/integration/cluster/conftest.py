@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.clusters import RunningCluster
+from tests.support.topics import topic  # noqa: F401
 from tests.support.zookeeper import zookeeper  # noqa: F401
 
 _numbers = itertools.count(1)
@@ -17,9 +18,3 @@ _numbers = itertools.count(1)
 def cluster(zookeeper: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:  # noqa: F811
     with RunningCluster(tmp_path_factory.mktemp("cluster"), zookeeper, chroot=f"/clients/{next(_numbers)}") as running:  # type: ignore[arg-type]
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name that no other test uses."""
-    return f"topic-{next(_numbers)}"

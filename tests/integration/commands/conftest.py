@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +12,9 @@ from tests.support.broker import AnyBroker, any_broker
 from tests.support.consumers import GROUP_SETTINGS
 from tests.support.databases import ledger_databases, warehouse_url  # noqa: F401
 from tests.support.postgres import empty_warehouse_url, postgres_server, server_directory  # noqa: F401
+from tests.support.topics import topic  # noqa: F401
 
 Run = Callable[..., Result]
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="package")
@@ -23,12 +22,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
     """One broker for all commands; its groups do not wait for late members."""
     with any_broker(tmp_path_factory.mktemp("broker"), GROUP_SETTINGS) as running:
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 @pytest.fixture

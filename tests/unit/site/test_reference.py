@@ -20,7 +20,7 @@ from tests.support.setting_names import setting_names
 
 
 def test_every_command_is_there_with_its_subcommands_and_options() -> None:
-    page = command_page(overview=None)
+    page = command_page()
     assert [name for name in COMMANDS if f"\n## logbus {name}\n" not in page] == []
     assert "\n### logbus group seek\n" in page
     assert "`--to-datetime" in page

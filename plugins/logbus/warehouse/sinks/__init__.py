@@ -7,8 +7,8 @@ another sink's libraries.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 from typing import cast
 
 from sqlalchemy import Engine
@@ -31,12 +31,11 @@ def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
     name = pipeline.options.sink
     if name not in SINKS:
         raise UserError(f"pipeline {pipeline.name} loads into sink {name!r}, which is none of {', '.join(SINKS)}")
-    module_name, _, attribute = SINKS[name].partition(":")
     try:
-        module = importlib.import_module(module_name)
+        make = cast(MakeSink, resolve_name(SINKS[name]))
     except ModuleNotFoundError as error:
         raise UserError(f"the sink {name} needs {error.name}, which is not installed: pip install 'logbus[{name}]'") from None
-    return cast(MakeSink, getattr(module, attribute))(pipeline, engine)
+    return make(pipeline, engine)
 
 
 def each_sink_once() -> Callable[[Pipeline, Engine], Sink]:

@@ -26,12 +26,13 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus.errors import AttemptSuperseded, EquationMismatch, ErrorBudgetExceeded, LoadFailed, OtherRecords
-from logbus.ledger import schema
-from logbus.ledger.table_names import SCHEMA, TableName, parse_table
+from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.ledger.table_names import TableName, parse_table
 from logbus.ledger.values import NOT_WITNESSED, Checksum, ValuesReport, join
 from logbus.model import Attempt, FrozenWindow, Interval, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
 from logbus.warehouse import staging
+from logbus.warehouse.checksum import DEAD_LETTERS
 from logbus.warehouse.commit import SealedWindow, commit_in, committed_counts, connection_died
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.engine import libpq_uri
@@ -41,7 +42,7 @@ from logbus.warehouse.sinks.base import Upkeep
 from logbus.warehouse.sinks.content import compare_files, content_hashes
 from logbus.warehouse.sinks.counting import count_batches, counted_batches, with_dead_letters
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of
-from logbus.warehouse.sinks.settle import committed_attempts, running_attempts, settle_window
+from logbus.warehouse.sinks.settle import attempts_in, committed_attempts, settle_window
 
 # Before another try, the ledger is asked whether the last one took effect.
 COMMIT_TRIES_MAX = 3
@@ -105,8 +106,7 @@ class FileSink:
     # What they share.
 
     def task_options(self) -> Mapping[str, Any]:
-        uri = libpq_uri(self.engine.url.render_as_string(hide_password=False))
-        return {"uri": uri, "directory": self.directory().uri}
+        return {"uri": libpq_uri(self.engine.url), "directory": self.directory().uri}
 
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         public = self.public_entries([attempt.interval.start for attempt in attempts])
@@ -164,7 +164,7 @@ class FileSink:
         )
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
-        dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
+        dead = tally.dead_letters(DEAD_LETTERS.sql, "window_id = :window_id")
         with self.engine.connect() as connection:
             dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
         try:
@@ -183,7 +183,7 @@ class FileSink:
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
         """Removes files that are not public, unless they are recent or their attempt is running."""
-        keeps, running = self.keeps(), running_attempts(self.engine, self.pipeline.name)
+        keeps, running = self.keeps(), attempts_in(self.engine, self.pipeline.name, ATTEMPT_RUNNING)
         over = [
             file
             for file in self.directory().all_attempt_files()

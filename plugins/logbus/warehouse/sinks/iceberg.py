@@ -23,9 +23,9 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
-from sqlalchemy import text
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, UserError
+from logbus.ledger.attempts import COMMITTED, FAILED, SUPERSEDED
 from logbus.model import Interval, instant_text, utc
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.sinks.base import Upkeep
@@ -33,8 +33,8 @@ from logbus.warehouse.sinks.counting import COUNTED_COLUMNS
 from logbus.warehouse.sinks.entry import LedgerEntry, from_json
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.sinks.iceberg_table import ensure_table, load_table, open_catalog
-from logbus.warehouse.sinks.settle import committed_attempts_of, ended_attempts
-from logbus.warehouse.target import TARGET_LOCK
+from logbus.warehouse.sinks.settle import attempts_in
+from logbus.warehouse.target import lock_target
 
 # A snapshot's properties. The entry contains everything; window and attempt are repeated for searches.
 ENTRY_PROPERTY = "logbus.entry"
@@ -55,9 +55,8 @@ class IcebergSink(FileSink):
     _table: Table | None = None
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
-        with self.engine.begin() as connection:  # one creator at a time: catalogs race if two create a table
-            key = {"key": TARGET_LOCK, "name": self.target.sql}
-            connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:name))"), key)
+        with self.engine.begin() as connection:
+            lock_target(connection, self.target)  # catalogs race if two create a table
             try:
                 self._table = ensure_table(open_catalog(self.pipeline, self.engine), self.pipeline, columns)
             except OSError as error:
@@ -114,9 +113,9 @@ class IcebergSink(FileSink):
         table, name = self.table(), self.pipeline.name
         live = {urlsplit(task.file.file_path).path for task in table.scan().plan_files()}
         published = {(entry.interval.start, entry.attempt) for entry in all_entries(table)}
-        over = ended_attempts(self.engine, name) - published
+        over = attempts_in(self.engine, name, FAILED, SUPERSEDED) - published
         if set(table.refs()) == {MAIN_BRANCH}:  # a tag keeps files alive that no entry mentions
-            over |= replaced_attempts(committed_attempts_of(self.engine, name), published)
+            over |= replaced_attempts(attempts_in(self.engine, name, COMMITTED), published)
         return lambda file: file.path in live or (file.start, file.number) not in over
 
     def publish(self, entry: LedgerEntry, files: Sequence[str]) -> None:

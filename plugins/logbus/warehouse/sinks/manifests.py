@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from logbus.durable_files import replace_atomically
 from logbus.errors import LogbusError
 from logbus.model import utc
-from logbus.warehouse.directory import sync
+from logbus.warehouse.directory import STAMP
 from logbus.warehouse.sinks.entry import LedgerEntry
 
 Manifest = dict[str, Any]
@@ -33,7 +33,7 @@ class Manifests:
     directory: Path
 
     def path(self, start: datetime) -> Path:
-        return self.directory / f"{utc(start):%Y%m%dT%H%M%SZ}.json"
+        return self.directory / f"{utc(start):{STAMP}}.json"
 
     def read(self, start: datetime) -> Manifest | None:
         return read_manifest(self.path(start))
@@ -45,11 +45,12 @@ class Manifests:
 
     def write(self, entry: LedgerEntry, files: Sequence[str]) -> None:
         content = json.dumps({"entry": json.loads(entry.to_json()), "files": list(files)})
-        replace_atomically(self.path(entry.interval.start), content)
+        replace_atomically(self.path(entry.interval.start), content.encode())
 
     def write_schema(self, files: Sequence[str]) -> None:
         """Files without rows that define the columns: they belong to no window, and are read with all of them."""
-        replace_atomically(self.directory / "schema.json", json.dumps({"entry": None, "files": list(files)}))
+        content = json.dumps({"entry": None, "files": list(files)})
+        replace_atomically(self.directory / "schema.json", content.encode())
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -60,17 +61,6 @@ def read_manifest(path: Path) -> Manifest | None:
     except ValueError as error:
         raise LogbusError(f"the manifest {path} cannot be read: {error}") from error
     return manifest
-
-
-def replace_atomically(path: Path, content: str) -> None:
-    """Afterwards the file has this content, or after a crash still the old one."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(path.parent)
 
 
 @contextmanager

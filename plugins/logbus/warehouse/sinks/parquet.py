@@ -23,13 +23,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from logbus.durable_files import replace_atomically
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
 from logbus.model import Interval
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.sinks.counting import counted_batches
 from logbus.warehouse.sinks.entry import LedgerEntry, from_json
 from logbus.warehouse.sinks.files import FileSink
-from logbus.warehouse.sinks.manifests import Manifests, locked, replace_atomically
+from logbus.warehouse.sinks.manifests import Manifests, locked
 from logbus.warehouse.sinks.parquet_schema import SCHEMA_FILE, write_schema
 
 READ_SQL = """\
@@ -69,7 +70,7 @@ class ParquetSink(FileSink):
             text = READ_SQL.format(
                 directory=str(self.root).replace("'", "''"), view=f'"{view}"', variable=f"{self.target.name}_files"
             )
-            replace_atomically(self.root / "read.sql", text)
+            replace_atomically(self.root / "read.sql", text.encode())
 
     def directory(self) -> Directory:
         return Directory.at(str(self.root))

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from logbus.durable_files import replace_atomically
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.warehouse.directory import sync
 from logbus.warehouse.target import SYSTEM_COLUMNS
 
 SCHEMA_FILE = "_schema.parquet"
@@ -54,8 +54,6 @@ def write_schema(root: Path, pipeline: Pipeline, columns: Mapping[str, str]) -> 
 
 
 def replace_schema(root: Path, schema: pa.Schema) -> None:
-    temporary = root / f".{SCHEMA_FILE}.new"
-    pq.write_table(schema.empty_table(), temporary)
-    sync(temporary)
-    temporary.replace(root / SCHEMA_FILE)
-    sync(root)
+    written = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), written)
+    replace_atomically(root / SCHEMA_FILE, written.getvalue().to_pybytes())

@@ -12,15 +12,14 @@ from typing import Any
 from sqlalchemy import Engine
 
 from logbus.ledger import attempts as attempts_of
-from logbus.ledger import schema
-from logbus.ledger.table_names import SCHEMA, parse_table
+from logbus.ledger.table_names import parse_table
 from logbus.ledger.values import ValuesReport, join
 from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
 from logbus.warehouse import commit, staging, target
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.leaves import merge_closed_days
-from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, compare_table, window_place
+from logbus.warehouse.published import compare_dead_letters, compare_table, count_window
 from logbus.warehouse.sinks.base import Upkeep
 
 
@@ -36,7 +35,7 @@ class PostgresSink:
         self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target has them
 
     def task_options(self) -> Mapping[str, Any]:
-        return {"uri": libpq_uri(self.engine.url.render_as_string(hide_password=False))}
+        return {"uri": libpq_uri(self.engine.url)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         target.ensure_target(self.engine, self.target, columns)
@@ -52,11 +51,8 @@ class PostgresSink:
         return commit.commit_window(self.engine, load, now)
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
-        rows = tally.target_rows(self.target.sql, ROWS_OF_WINDOW)
-        dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
-        parameters = {**window_place(self.pipeline, window), "window_id": window.id}
         with self.engine.connect() as connection:
-            return tally.count(connection, rows, dead, parameters).tallies
+            return count_window(connection, self.pipeline, window)
 
     def compare_values(self, window: FrozenWindow) -> ValuesReport:
         with self.engine.connect() as connection:

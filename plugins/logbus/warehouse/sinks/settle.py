@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus.errors import UserError
 from logbus.ledger import schema, stamped_hours
-from logbus.ledger.attempts import COMMITTED, FAILED, SUPERSEDED
-from logbus.ledger.rows import ATTEMPT_RUNNING, Row, count_values
+from logbus.ledger.attempts import COMMITTED
+from logbus.ledger.rows import Row, count_values
 from logbus.model import Attempt, utc
 from logbus.warehouse.sinks.entry import LedgerEntry
 
@@ -87,21 +87,8 @@ def committed_attempts(engine: Engine, window_id: int) -> set[int]:
         return set(connection.execute(query).scalars())
 
 
-def running_attempts(engine: Engine, pipeline_name: str) -> set[tuple[datetime, int]]:
-    """Window starts and numbers of the attempts under way."""
-    return attempts_in(engine, pipeline_name, [ATTEMPT_RUNNING])
-
-
-def ended_attempts(engine: Engine, pipeline_name: str) -> set[tuple[datetime, int]]:
-    """Those that ended without a commit."""
-    return attempts_in(engine, pipeline_name, [FAILED, SUPERSEDED])
-
-
-def committed_attempts_of(engine: Engine, pipeline_name: str) -> set[tuple[datetime, int]]:
-    return attempts_in(engine, pipeline_name, [COMMITTED])
-
-
-def attempts_in(engine: Engine, pipeline_name: str, states: list[str]) -> set[tuple[datetime, int]]:
+def attempts_in(engine: Engine, pipeline_name: str, *states: str) -> set[tuple[datetime, int]]:
+    """Window starts and numbers of a pipeline's attempts in one of these states."""
     attempt, window = schema.attempt, schema.window
     query = (
         select(window.c.starts_at, attempt.c.number)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from logbus.collector import state as state_module
 from logbus.collector.errors import StateInUse, StateUnusable
 from logbus.collector.sources import Fingerprint, Source
 from logbus.collector.state import ShippedTopic, open_state
@@ -70,7 +70,7 @@ def test_a_crash_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: 
         def full(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(state_module.os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(StateUnusable, match="No space left"):
             state.save("id", ShippedTopic(topic="access", next_offsets={0: 2}))
     with open_state(path) as state:

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from logbus.commands import airflow
 from logbus.commands.airflow import command, warehouse_connection
 from logbus.hooks.warehouse import warehouse_url
-from logbus.operators.spark_window_operator import POOL_DEFAULT
+from logbus.spark_submit import LOAD_POOL
 from logbus.warehouse.engine import warehouse_url as parse
 
 URLS = [
@@ -36,6 +36,6 @@ def test_it_makes_the_pool_our_loads_wait_for_and_says_what_it_left_alone(monkey
     said = CliRunner().invoke(command, ["setup", "--warehouse", "postgresql://u:secret@h/d", "--slots", "2"])
     assert said.exit_code == 0, said.output
     assert made == [2, ("kafka_default", False), ("warehouse_default", False), ("spark_default", False)]
-    assert f"pool {POOL_DEFAULT}: 2 slots" in said.output
+    assert f"pool {LOAD_POOL}: 2 slots" in said.output
     assert "spark_default: there already, left alone" in said.output
     assert "secret" not in said.output

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from logbus.errors import RetentionOverdue
-from logbus.operators.retention import RetentionOperator, is_true
+from logbus.operators.retention import RetentionOperator
+from logbus.operators.window_operator import is_true
 from logbus.retention.model import Deletion, RetentionPolicy, TopicPlan
 from logbus.retention.run import RetentionReport
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from logbus.errors import RecordsLost
+from logbus.errors import LoadFailed, RecordsLost
 from logbus.model import Interval, Pipeline
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 
@@ -61,6 +61,34 @@ def test_only_what_is_asked_for_of_the_secrets_is_handed_over(registered: FakeLe
     assert "broker-password" in submitted[0].env["LOGBUS_KAFKA_CONFIG"]
     assert ["LOGBUS_WAREHOUSE_URL" in submit.env for submit in submitted] == [False, True]
     assert not [word for submit in submitted for word in submit.command if "password" in word]
+
+
+@pytest.mark.parametrize(("master", "setting"), [("local[2]", None), ("yarn", "spark.yarn.appMasterEnv.LOGBUS_WINDOWS")])
+def test_the_windows_are_handed_over_where_the_secrets_are_mounted(
+    master: str, setting: str | None, registered: FakeLedger, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master}))
+    operator(registered, credentials_in_environment=False, warehouse_in_environment=True).execute(run_context())
+    [submit] = submitted
+    handed = submit.env.get("LOGBUS_WINDOWS") if setting is None else conf(submit)[setting]
+    assert handed == conf(submit)["spark.logbus.windows"]
+    assert not {"LOGBUS_KAFKA_CONFIG", "LOGBUS_WAREHOUSE_URL"} & submit.env.keys()
+    assert not [word for word in submit.command if "password" in word]
+
+
+def test_a_driver_in_a_standalone_cluster_gets_the_windows_as_settings_alone(
+    registered: FakeLedger, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "spark", "host": "spark://master", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    mine = SparkSubmitWindowOperator(
+        task_id="mine", application="mine.jar", pipeline="access_log", credentials_in_environment=False
+    )
+    with pytest.raises(LoadFailed, match="out of luck"):  # the process that stands for spark-submit names no driver to wait for
+        offline(mine, registered).execute(run_context())
+    [submit] = submitted
+    assert "spark.logbus.windows" in conf(submit)
+    assert "LOGBUS_WINDOWS" not in submit.env
 
 
 def test_many_windows_can_be_asked_for(registered: FakeLedger, submitted: Submitted) -> None:
