@@ -1,9 +1,9 @@
-"""The `logbus` command: one group, its subcommands loaded only when they are asked for.
+"""The `logbus` command: one group that imports a subcommand only when it runs.
 
-Airflow, Spark and pyarrow take seconds to import, so the group knows its subcommands by a table of module paths, in sections by
-what people want, and imports the one that runs; help and completion read the table only. A `LogbusError` is printed as one line
-(where a broker does not answer, a second one says who named its address) and ends with the status that logbus.exit_codes has for
-it, and so do an interrupt and a reader that went away; anything else is a bug and keeps its traceback.
+Airflow, Spark and pyarrow take seconds to import, so the group finds its subcommands in a table of module paths, in sections by
+purpose, and imports only the one that runs; help and completion read the table alone. A `LogbusError` is printed as one line (if
+the broker does not answer, a second line says where its address came from), with the exit status that logbus.exit_codes has for
+it; an interrupt and a closed output pipe end the same way. Anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SECTIONS = {
         "lag": ("logbus.commands.lag:command", "Show how many closed hours are not loaded, and since when."),
         "window": ("logbus.commands.window:command", "List, show, compare and audit the windows in the ledger."),
         "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
-        "doctor": ("logbus.commands.doctor:command", "Say what is not as it should be, and what to type."),
-        "query": ("logbus.commands.query:command", "Ask the Parquet tables of pipelines in SQL, by DuckDB."),
+        "doctor": ("logbus.commands.doctor:command", "Say what is wrong, and what to type."),
+        "query": ("logbus.commands.query:command", "Query the Parquet tables of pipelines in SQL, with DuckDB."),
     },
     "Move records": {
         "produce": ("logbus.commands.produce:command", "Send lines to a topic."),
         "consume": ("logbus.commands.consume:command", "Print the records of a topic; -f follows it."),
-        "ship": ("logbus.commands.ship:command", "Send log files to a topic, and go on where the last run ended."),
-        "try": ("logbus.commands.try_log:command", "Show what would become of a log: its times, its columns, what to type."),
+        "ship": ("logbus.commands.ship:command", "Send log files to a topic, continuing where the last run ended."),
+        "try": ("logbus.commands.try_log:command", "Show how a log would be read: its times, its columns, what to type."),
         "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),
     },
     "Load": {
@@ -53,20 +53,20 @@ SECTIONS = {
     "Administer": {
         "up": ("logbus.commands.up:command", "Run the broker and a PostgreSQL on this machine until Ctrl-C."),
         "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
-        "cluster": ("logbus.commands.cluster:command", "Show brokers, who leads, and replicas that are not in sync."),
+        "cluster": ("logbus.commands.cluster:command", "Show brokers, leaders, and replicas that are not in sync."),
         "topic": ("logbus.commands.topic:command", "List, create, describe, change and delete topics."),
-        "group": ("logbus.commands.group:command", "List, describe and delete consumer groups, and move them."),
+        "group": ("logbus.commands.group:command", "List, describe and delete consumer groups, and move their offsets."),
         "retention": ("logbus.commands.retention:command", "Delete old records once every pipeline has loaded them."),
         "exporter": ("logbus.commands.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),
         "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove unused files."),
         "ledger": (
             "logbus.commands.ledger:command",
-            "Show the ledger's version, bring it up to date, make a lost one again.",
+            "Show the ledger's version, upgrade it, rebuild a lost one.",
         ),
-        "airflow": ("logbus.commands.airflow:command", "Make the pool and the connections in an Airflow of your own."),
+        "airflow": ("logbus.commands.airflow:command", "Create the pool and the connections in an Airflow of your own."),
         "connector-jars": (
             "logbus.commands.connector_jars:command",
-            "Fetch the jars of Spark's Kafka connector, for those who read by it.",
+            "Fetch the jars of Spark's Kafka connector, for pipelines that read with it.",
         ),
         "completion": ("logbus.commands.completion:command", "Print the completion script of a shell."),
     },
@@ -110,7 +110,7 @@ class LazyGroup(click.Group):
 
 
 def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
-    """What `run` gives; or the one line and the status of whatever ended it."""
+    """The result of `run`; or one line and the exit status for whatever ended it."""
     try:
         return run()
     except LogbusError as error:

@@ -1,8 +1,8 @@
-"""What can go wrong, split by who can mend it.
+"""The errors that logbus raises, split by who can fix them.
 
-Every error the library raises on purpose is a `LogbusError`. A `UserError` is one the caller can mend (a server that
+Every error the library raises on purpose is a `LogbusError`. A `UserError` is one the caller can fix (a server that
 is not running, a wrong name); the others report a fact about the data (records lost, an audit that does not add up)
-or about a load. The command line prints all of them as `error: ...` without a traceback; so a message says what
+or about a load. The command line prints all of them as `error: ...` without a traceback, so a message says what
 happened and what to do next.
 """
 
@@ -17,7 +17,7 @@ class LogbusError(Exception):
 
 
 class UserError(LogbusError):
-    """The caller can mend it: a name, a setting, a server that is not running."""
+    """The caller can fix it: a name, a setting, a server that is not running."""
 
 
 class WarehouseUnavailable(UserError):
@@ -25,7 +25,7 @@ class WarehouseUnavailable(UserError):
 
 
 class LedgerMissing(UserError):
-    """The warehouse answers, and holds no ledger yet."""
+    """The warehouse answers, but holds no ledger yet."""
 
 
 class LedgerOutdated(UserError):
@@ -37,19 +37,19 @@ class BrokerUnavailable(UserError):
 
 
 class BrokerNotReady(BrokerUnavailable):
-    """The broker says that it will know soon: a leader or a coordinator is being chosen."""
+    """The broker has no answer yet: a leader or a coordinator is being elected."""
 
 
 class AccessDenied(BrokerUnavailable):
-    """The broker does not let in this connection (TLS), this login (SASL), or this user's request (ACL)."""
+    """The broker refuses this connection (TLS), this login (SASL), or this user's request (ACL)."""
 
 
 class TopicMissing(UserError):
-    """The broker does not know the topic."""
+    """The broker has no topic of that name."""
 
 
 class GroupMissing(UserError):
-    """The broker knows no consumer group of that name."""
+    """The broker has no consumer group of that name."""
 
 
 class GroupActive(UserError):
@@ -65,7 +65,7 @@ class PipelineConflict(UserError):
 
 
 class TooManyWindows(UserError):
-    """More windows than are begun without a word."""
+    """More windows than a load begins without confirmation."""
 
 
 class LoadFailed(LogbusError):
@@ -73,7 +73,7 @@ class LoadFailed(LogbusError):
 
 
 class AttemptSuperseded(LoadFailed):
-    """A newer attempt at the same window has begun; this one may not commit any more."""
+    """A newer attempt at the same window has begun; this one may no longer commit."""
 
 
 class EquationMismatch(LoadFailed):
@@ -89,7 +89,7 @@ class ErrorBudgetExceeded(LoadFailed):
 
 
 class OtherRecords(LoadFailed):
-    """A window that is loaded would be replaced by other records than it was loaded from; nothing became public."""
+    """A loaded window would be replaced by records other than those it was loaded from; nothing became public."""
 
 
 class ShortRead(LoadFailed):
@@ -113,15 +113,15 @@ class WindowNotLoaded(WindowError):
 
 
 class WindowBusy(WindowError):
-    """Another run is at work on the window."""
+    """Another run is working on the window."""
 
 
 class WindowOverlap(WindowError):
-    """The interval overlaps a frozen window with other limits, or lies before the pipeline's start."""
+    """The interval overlaps a frozen window with other boundaries, or begins before the pipeline does."""
 
 
 class RecordsLost(WindowError):
-    """Retention has deleted records that belong to a window which is not loaded."""
+    """Retention has deleted records of a window that is not loaded."""
 
     def __init__(self, message: str, *, lost: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -129,19 +129,19 @@ class RecordsLost(WindowError):
 
 
 class TopicRecreated(WindowError):
-    """The topic was deleted and made again: its offsets mean other records now."""
+    """The topic was deleted and recreated: its offsets now refer to other records."""
 
 
 class TransactionOpen(WindowError):
-    """Whether records of the window count is not decided yet: their transaction has not ended."""
+    """It is not decided yet whether records of the window count: their transaction is still open."""
 
 
 class LogChanged(WindowError):
-    """The log is not the one that the ledger remembers: it ends too early, or holds other records at the same offsets."""
+    """The log is not the one recorded in the ledger: it ends too early, or holds other records at the same offsets."""
 
 
 class AnotherCluster(UserError):
-    """The broker that answers is not of the cluster on which the pipeline's windows are."""
+    """The broker that answers belongs to another cluster than the one the pipeline's windows were frozen on."""
 
 
 class AuditMismatch(LogbusError):
@@ -149,7 +149,7 @@ class AuditMismatch(LogbusError):
 
 
 class Behind(LogbusError):
-    """A pipeline is further behind than whoever asked allows."""
+    """A pipeline is further behind than the caller allows."""
 
 
 class UnderReplicated(LogbusError):
@@ -161,4 +161,4 @@ class RetentionOverdue(LogbusError):
 
 
 class ProduceFailed(LogbusError):
-    """A record was not acknowledged; those before it may well be stored."""
+    """A record was not acknowledged; earlier ones may be stored."""

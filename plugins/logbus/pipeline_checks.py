@@ -1,7 +1,7 @@
-"""Values of a pipeline's options, looked at where its DAG is read: what no load could use is an import error with advice.
+"""Checks of a pipeline's options when its DAG file is parsed: a value that no load could use is an import error with advice.
 
-Nothing is opened or imported for it. A parser of the user's own (`module:function`) may be installed only where Spark runs, so of
-that the form alone is looked at, and settings that nobody here knows are its own affair.
+Nothing is opened or imported for this. A parser of the user's own (`module:function`) may be installed only where Spark runs, so
+only its form is checked, and settings unknown here are left to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
 
     check_fields(pipeline, wrong)
     check_parse(pipeline.parse, wrong)
-    # A parser of the user's own is given all settings, and which of them it knows is its affair.
+    # A parser of the user's own receives all settings and decides which of them it takes.
     if not is_own_parser(pipeline.parse):
         refuse_unknown(pipeline.settings, wrong)
     pipeline.options.refuse_wrong(wrong)
@@ -37,7 +37,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
     check_pattern(pipeline, wrong)
     check_csv(pipeline, wrong)
     check_place(pipeline.options, wrong)
-    # The ledger keeps settings as JSON, and compares them with those of the next DAG file: a value that JSON changes would be a
+    # The ledger stores settings as JSON and compares them with those of the next DAG file: a value that JSON changes would be a
     # changed pipeline at every parse.
     refuse_what_json_cannot_hold(pipeline)
     refuse_nonsense(pipeline)
@@ -71,7 +71,7 @@ def check_parse(parse: str, wrong: Say) -> None:
 
 
 def refuse_unknown(settings: Mapping[str, Any], wrong: Say) -> None:
-    """Settings that nobody looks at: a parser that logbus has takes no others."""
+    """Refuses unknown settings: logbus's own parsers take no others."""
     names = sorted(SETTINGS)
     for name in settings:
         if name not in names:
@@ -79,19 +79,19 @@ def refuse_unknown(settings: Mapping[str, Any], wrong: Say) -> None:
 
 
 def refuse_idle(pipeline: Pipeline, wrong: Say) -> None:
-    """A setting that nobody looks at promises what nobody does: files in a directory, while rows go to PostgreSQL."""
+    """Refuses a setting that nothing would read, such as a directory for files while rows go to PostgreSQL."""
     sink, known = pipeline.options.sink, [setting for name, setting in SETTINGS.items() if name in pipeline.settings]
     for setting in known:
         name, value = setting.name, pipeline.settings[setting.name]
         if setting.parsers and value and not is_own_parser(pipeline.parse) and pipeline.parse not in setting.parsers:
             meant = " or ".join(map(repr, setting.parsers))
-            raise wrong(f"parse={pipeline.parse!r} does not look at {name}; that is for parse={meant}")
+            raise wrong(f"parse={pipeline.parse!r} does not use {name}; that is for parse={meant}")
         if setting.sink and sink != setting.sink:
             raise wrong(f"{name} is for sink={setting.sink!r}, and this pipeline's sink is {sink!r}")
 
 
 def check_csv(pipeline: Pipeline, wrong: Say) -> None:
-    """As the parser `csv` will: columns are some of the fields, which have to be there."""
+    """As the parser `csv` will: fields have to be given, and columns have to be among them."""
     if pipeline.parse != "csv":
         return
     fields = pipeline.options.fields
@@ -103,7 +103,7 @@ def check_csv(pipeline: Pipeline, wrong: Say) -> None:
 
 
 def check_pattern(pipeline: Pipeline, wrong: Say) -> None:
-    """As the parser `regex` will: the pattern has named groups, and columns are some of them."""
+    """As the parser `regex` will: the pattern has to have named groups, and columns have to be among them."""
     if pipeline.parse != "regex":
         return
     pattern = pipeline.options.pattern
@@ -121,7 +121,7 @@ def check_pattern(pipeline: Pipeline, wrong: Say) -> None:
 
 
 def check_place(options: PipelineSettings, wrong: Say) -> None:
-    """Files need a place, and tasks run in other directories than whoever says it."""
+    """Files need an absolute place: tasks run in other directories than the DAG file's."""
     if options.sink == "parquet" and not str(options.directory or "").startswith("/"):
         raise wrong(f"sink='parquet' needs directory=..., an absolute path; got {options.directory!r}")
     if options.sink == "iceberg" and options.catalog is None:

@@ -1,8 +1,8 @@
-"""A pipeline said in one sentence: `pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01`.
+"""A pipeline defined in one call: `pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01`.
 
-What decides where windows begin and where rows go are fields of `Pipeline`; everything else is one of its settings. Both are
-options by name here, typed for editors and type checkers; a typing mistake is an error where the DAG is read and not a setting
-without effect. Their values are looked at, too (`pipeline_checks`).
+Fields of `Pipeline` decide where windows begin and where rows go; everything else is one of its settings. Here both are options
+by name, typed for editors and type checkers; a misspelled one is an error when the DAG file is parsed, not a setting without
+effect. Their values are checked, too (`pipeline_checks`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIELDS: Mapping[str, str] = {
 
 
 class OptionsBesideNames(TypedDict, total=False):
-    """What a pipeline takes beside its topic, table and parser; `FIELDS` and `SETTINGS` say what each means."""
+    """A pipeline's options apart from its topic, table and parser; `FIELDS` and `SETTINGS` say what each means."""
 
     lateness: timedelta
     starts_at: datetime | None
@@ -53,7 +53,7 @@ class OptionsBesideNames(TypedDict, total=False):
 
 
 class PipelineOptions(OptionsBesideNames, total=False):
-    """What `hourly_ingest` and `catch_up` take by name where the pipeline is not made before."""
+    """The options that `hourly_ingest` and `catch_up` take when they define the pipeline themselves."""
 
     topic: str | None
     table: str | None
@@ -63,7 +63,7 @@ class PipelineOptions(OptionsBesideNames, total=False):
 def define_pipeline(
     name: str, *, parse: str | None, topic: str | None = None, table: str | None = None, **options: Unpack[OptionsBesideNames]
 ) -> Pipeline:
-    """The pipeline of that name. Topic and table are called like it unless said otherwise."""
+    """The pipeline of that name. Topic and table have the same name unless given."""
     if parse is None:
         raise UserError(f"pipeline {name!r}: say how records become rows, parse='json' for example")
     refuse_unknown(name, options)
@@ -75,7 +75,7 @@ def define_pipeline(
 
 
 def refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
-    """An error for options that nobody knows, with those that may have been meant."""
+    """An error for unknown options, with the closest known names."""
     known = [*FIELDS, *SETTINGS, "settings"]
     for option in options:
         if option not in known:

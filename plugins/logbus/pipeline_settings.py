@@ -1,11 +1,11 @@
-"""What a pipeline may say beside its topic, table and parser: every setting once, with its default, its values and its meaning.
+"""A pipeline's settings apart from its topic, table and parser: each declared once, with its default, its values and its meaning.
 
-`PipelineSettings` is the frozen mapping that the ledger keeps as JSON and that parsers are given; by attribute it is typed, and
-has the default in the place of what nobody gave. A setting that is None was not given. Values are looked at where a pipeline is
-defined and registered, never where one is read: a ledger may hold what an older logbus took.
+`PipelineSettings` is the immutable mapping that the ledger stores as JSON and that parsers receive; its attributes are typed, and
+return the default for a setting that was not given. A setting that is None was not given. Values are checked where a pipeline is
+defined and registered, never where one is read: a ledger may hold what an older logbus accepted.
 
-Parsers, sinks and readers are named here and not imported, since a DAG file shall not pay for Arrow; a test holds the names
-together with theirs.
+Parsers, sinks and readers are named here and not imported, because a DAG file should not pay for importing Arrow; a test keeps
+these names in line with theirs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SINKS = ("postgres", "iceberg", "parquet")
 READERS = ("python", "connector")
 DECLARABLE_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb")
 
-# What other systems call the same.
+# Other systems' names for them.
 OTHER_NAMES: Mapping[str, str] = {
     "int": "integer",
     "int4": "integer",
@@ -50,7 +50,7 @@ Check = Callable[[str, Any, Say], None]
 
 
 def advice(given: str, names: Iterable[str]) -> str:
-    """What may have been meant, or what there is."""
+    """The closest names, or all of them."""
     choices = list(names)
     meant = difflib.get_close_matches(given, choices)
     return f"did you mean {' or '.join(meant)}?" if meant else f"there are {', '.join(choices)}"
@@ -73,7 +73,7 @@ def check_boolean(name: str, value: Any, wrong: Say) -> None:
 
 def check_text(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, str) or not value:
-        raise wrong(f"{name} must be a text; got {value!r}")
+        raise wrong(f"{name} must be a non-empty string; got {value!r}")
 
 
 def check_columns(name: str, value: Any, wrong: Say) -> None:
@@ -82,7 +82,7 @@ def check_columns(name: str, value: Any, wrong: Say) -> None:
     for column, kind in value.items():
         if not isinstance(column, str) or not 0 < len(column.encode()) <= COLUMN_BYTES_MAX or column.startswith("_"):
             raise wrong(
-                f"{column!r} cannot be the name of a column: up to {COLUMN_BYTES_MAX} bytes, and those with _ are logbus's own"
+                f"{column!r} cannot be a column name: at most {COLUMN_BYTES_MAX} bytes, and names with a leading _ are logbus's"
             )
         if kind not in DECLARABLE_TYPES:
             raise wrong(f"column {column!r} has the type {kind!r}: {advised_type(kind)}")
@@ -102,7 +102,7 @@ def check_filter(name: str, value: Any, wrong: Say) -> None:
 def check_names(name: str, value: Any, wrong: Say) -> None:
     is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
     if not is_list or not value or len({*value}) < len(value):
-        raise wrong(f"{name} must be a list of names, each once, in the order of a line; got {value!r}")
+        raise wrong(f"{name} must be a list of names, each once, in the order of a line's fields; got {value!r}")
 
 
 def check_delimiter(name: str, value: Any, wrong: Say) -> None:
@@ -137,8 +137,8 @@ def check_minutes_ahead(name: str, value: Any, wrong: Say) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class PipelineSetting(Generic[T]):
-    """One setting. `check` raises for a value that no load could use; None: another place looks at it. Only the `parsers` and the
-    `sink` named here look at the setting; none named: all do."""
+    """One setting. `check` raises for a value that no load could use; None: it is checked elsewhere. Only the `parsers` and the
+    `sink` named here use the setting; if none is named, all do."""
 
     default: T
     meaning: str
@@ -147,8 +147,8 @@ class PipelineSetting(Generic[T]):
     sink: str | None = None
     name: str = ""
 
-    # A descriptor, and not fields of a dataclass: the mapping has to stay what its author gave. The ledger compares definitions
-    # to the letter, and a default that was filled in would make a new definition of every pipeline on the day the default
+    # A descriptor, not dataclass fields: the mapping must stay exactly what its author gave. The ledger compares definitions
+    # literally, and if defaults were filled in, every pipeline would get a new definition on the day a default
     # changes.
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -165,7 +165,7 @@ class PipelineSetting(Generic[T]):
 
 
 class PipelineSettings(Mapping[str, Any]):
-    """What a pipeline's author gave, None left out; names that are none of these belong to a parser of the user's own."""
+    """The settings that a pipeline's author gave, None left out; other names belong to a parser of the user's own."""
 
     columns = PipelineSetting[Mapping[str, str]](
         default={},
@@ -174,7 +174,7 @@ class PipelineSettings(Mapping[str, Any]):
         parsers=("csv", "json", "logfmt", "regex"),
     )
     infer = PipelineSetting(
-        default=False, meaning="take the columns of JSON from the records themselves", check=check_boolean, parsers=("json",)
+        default=False, meaning="infer the columns of JSON from the records", check=check_boolean, parsers=("json",)
     )
     pattern = PipelineSetting[str | None](
         default=None, meaning="the regular expression of parse='regex', with named groups", parsers=("regex",)
@@ -187,7 +187,7 @@ class PipelineSettings(Mapping[str, Any]):
     )
     delimiter = PipelineSetting(
         default=",",
-        meaning="the character between the fields of parse='csv'; a comma unless said otherwise",
+        meaning="the character between the fields of parse='csv'; a comma by default",
         check=check_delimiter,
         parsers=("csv",),
     )
@@ -206,7 +206,7 @@ class PipelineSettings(Mapping[str, Any]):
         default=None, meaning="the Iceberg catalog, as pyiceberg's own configuration names it", check=check_text, sink="iceberg"
     )
     keep_snapshots_days = PipelineSetting[float | None](
-        default=None, meaning="how long Iceberg's older snapshots stay", check=check_days, sink="iceberg"
+        default=None, meaning="how many days Iceberg's older snapshots are kept", check=check_days, sink="iceberg"
     )
     directory = PipelineSetting[str | None](
         default=None, meaning="the directory of Parquet tables", check=check_text, sink="parquet"
@@ -214,7 +214,7 @@ class PipelineSettings(Mapping[str, Any]):
     reader = PipelineSetting(default="python", meaning="what reads the topic", check=check_one_of(READERS))
     max_error_rate = PipelineSetting[float | None](
         default=None,
-        meaning="the share of records that may fail to parse before the hour fails instead, 0 to 1; without it a tenth",
+        meaning="the share of records that may fail to parse before the hour fails instead, 0 to 1; a tenth by default",
         check=check_share,
     )
     max_errors = PipelineSetting[int | None](
@@ -224,32 +224,32 @@ class PipelineSettings(Mapping[str, Any]):
     )
     accept_loss = PipelineSetting(
         default=False,
-        meaning="load what is left where retention was faster, and keep the loss on record",
+        meaning="load what is left if retention deleted records first, and record the loss",
         check=check_boolean,
     )
     accept_producer_gaps = PipelineSetting(
         default=False,
-        meaning="pass the audit though producers have counted records that are not there",
+        meaning="pass the audit even if producers have counted records that are missing",
         check=check_boolean,
     )
     # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused there.
     max_ahead_minutes = PipelineSetting[float](
         default=60,
-        meaning="how far ahead of the clock a record's timestamp may lie and still begin an hour, 0 to 1440 (60)",
+        meaning="how far ahead of the clock a record's timestamp may be and still begin an hour, 0 to 1440 (60)",
         check=check_minutes_ahead,
     )
-    # Compaction and transactions leave offsets without a record, and no stock client can see why one is missing: the pipeline's
-    # own word for it.
+    # Compaction and transactions leave offsets without a record, and no stock client can see why one is missing, so the pipeline
+    # has to declare it.
     offset_gaps = PipelineSetting(
         default=False,
-        meaning="the topic is compacted or holds transactions, so that offsets are missing",
+        meaning="the topic is compacted or holds transactions, so offsets are missing",
         check=check_boolean,
     )
 
     __slots__ = ("_given",)
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        # None is how a call passes on that it was not told: `hourly_ingest(sink=None)` must be the same pipeline as
+        # None means that the caller did not give the setting: `hourly_ingest(sink=None)` must be the same pipeline as
         # `hourly_ingest()`.
         self._given = {name: value for name, value in given.items() if value is not None}
 
@@ -272,7 +272,7 @@ class PipelineSettings(Mapping[str, Any]):
                 setting.check(name, self[name], wrong)
 
 
-# By name, in the order in which they are told.
+# By name, in the order of their declaration.
 SETTINGS: Mapping[str, PipelineSetting[Any]] = {
     name: value for name, value in vars(PipelineSettings).items() if isinstance(value, PipelineSetting)
 }

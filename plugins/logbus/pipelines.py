@@ -1,18 +1,18 @@
-"""Whole DAGs out of one sentence: the hourly ingest of a topic, of many, and the catch-up.
+"""Whole DAGs from one call: the hourly ingest of a topic, of many, and the catch-up.
 
     hourly_ingest:  freeze -> load -> audit                     one hour a run, due when the hour is closed
     catch_up:       freeze all closed hours -> load -> audit    one Spark application for all of them, on demand
 
     hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
 
-Where several DAGs work on one pipeline it is defined once and given to each, because they have to say the same of it:
+If several DAGs work on one pipeline, define it once and pass it to each, because their definitions have to agree:
 
     CLICKS = define_pipeline("clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
     hourly_ingest(CLICKS)
     catch_up(CLICKS)
 
 Building them touches nothing: no broker, no warehouse, no clock. Both DAGs work on the same ledger, so it does not matter which
-of them loads an hour first, or again. A DAG made here belongs to the file that calls: it need not be kept in a variable.
+of them loads an hour first, or again. A DAG made here belongs to the calling file and need not be kept in a variable.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from logbus.timetable import WindowTimetable
 
 __all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
 
-# Runs of the past may be asked for (a rerun of an old hour); with catchup off, the start date schedules nothing by itself.
+# Runs of the past may be triggered (a rerun of an old hour); with catchup off, the start date alone schedules nothing.
 START_DATE = datetime(2000, 1, 1, tzinfo=UTC)
-# The hours that the load has filled, as text: what one returned before there were any is none.
+# The gaps that the load has also filled, as text; empty if its XCom has no such key.
 FILLED = "{{ ((ti.xcom_pull(task_ids='load') or {}).get('filled') or []) | join(' ') }}"
 TASK_DEFAULTS: Mapping[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """Airflow connections by their ids, and the pool that keeps Spark drivers from running beside each other."""
+    """Airflow connections by their ids, and the pool that keeps Spark drivers from running in parallel."""
 
     kafka: str = BrokerHook.default_conn_name
     warehouse: str = WarehouseHook.default_conn_name
@@ -71,25 +71,25 @@ def hourly_ingest(
 ) -> DAG:
     """The DAG named after the pipeline: every hour, load the hour before into its table, exactly once.
 
-    Its runs are due when their hour is closed, so none waits in a slot: what somebody asks for at HH:01 begins at HH:01.
+    Its runs are due when their hour is closed, so none waits in a slot: a run triggered at HH:01 begins at HH:01.
     The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
 
     :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_options): `topic` and `table`, by
-        default called like it, `parse`, and whatever else it needs
+        default the same name, `parse`, and whatever else it needs
     :param connections: which of Airflow's connections and which pool
     :param dag_arguments: arguments for the DAG itself, such as tags, default_args or callbacks
-    :param max_windows_per_application: how many hours of a backfill one Spark application takes at the most
-    :param fill_gaps: a run of the schedule also loads the closed hours before its own that are missing, with its own application:
-        those of a run that failed, or never came while the scheduler was away
+    :param max_windows_per_application: how many hours of a backfill one Spark application loads at most
+    :param fill_gaps: a scheduled run also loads the missing closed hours before its own, in the same application: those whose run
+        failed, or was never created while the scheduler was down
     """
     made = as_pipeline(pipeline, options)
     if made.interval != HOUR:
-        raise UserError(f"the windows of {made.name} are {made.interval} long: an hourly ingest takes those of an hour")
+        raise UserError(f"the windows of {made.name} are {made.interval} long: an hourly ingest needs windows of an hour")
     common = common_arguments(made, connections)
     arguments = {
         "description": f"Load each hour of the topic {made.topic} into {made.table}, exactly once",
         "schedule": WindowTimetable(lateness=made.lateness),
-        "max_active_runs": 1,  # its loads share one pool slot anyway; an hour asked for goes before the hour that is due
+        "max_active_runs": 1,  # its loads share one pool slot anyway; a triggered hour runs before the hour that is due
     }
     with DAG(made.name, **dag_defaults(arguments, dag_arguments)) as dag:
         freeze = FreezeWindowOperator(task_id="freeze", **common)
@@ -125,7 +125,7 @@ def catch_up(
 
     Both parameters may be left out: from the first record, up to the last closed hour that holds one.
 
-    :param max_windows: how many windows a run may begin at the most; where there are more it fails before anything is frozen
+    :param max_windows: how many windows a run may begin at most; with more, it fails before anything is frozen
     """
     made = as_pipeline(pipeline, options)
     common = common_arguments(made, connections)
@@ -147,7 +147,7 @@ def catch_up(
 
 
 def dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What all our DAGs have in common, then what this kind has, then what the author says."""
+    """The defaults of all our DAGs, then those of this kind, then the author's arguments."""
     defaults = {"start_date": START_DATE, "catchup": False, "tags": ["logbus"], **arguments, **(given or {})}
     return {**defaults, "default_args": {**TASK_DEFAULTS, **defaults.get("default_args", {})}}
 

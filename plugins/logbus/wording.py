@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-LINE_CHARACTERS_MAX = 200  # of a reason that stands in a row of others; the page or command about the one thing has all of it
+LINE_CHARACTERS_MAX = 200  # of a reason shown in a list; the page or command for the single item shows all of it
 
 
 def many(count: int, what: str) -> str:
@@ -15,21 +15,21 @@ def many(count: int, what: str) -> str:
 
 
 def several(names: Sequence[str], named_max: int, *, count: int | None = None, separator: str = ", ") -> str:
-    """`a, b and 7 more`: the first `named_max`, and how many are not named. `count` is how many there are where `names` itself
-    is only the first of them."""
+    """`a, b and 7 more`: the first `named_max`, and how many are not named. `count` is the total if `names` holds only the
+    first of them."""
     named = separator.join(names[:named_max])
     more = (len(names) if count is None else count) - named_max
     return f"{named} and {more:,} more" if more > 0 else named
 
 
 def first_line(text: str) -> str:
-    """What an error or a program said, as far as one line shows it."""
-    line = text.strip().partition("\n")[0] or "it says nothing"
+    """The first line of an error or of a program's output, cut to a length that fits."""
+    line = text.strip().partition("\n")[0] or "no message"
     return line if len(line) <= LINE_CHARACTERS_MAX else line[: LINE_CHARACTERS_MAX - 1] + "…"
 
 
 def shown_value(value: bytes | None) -> dict[str, Any]:
-    """A value for JSON: as text where it is text that PostgreSQL holds, otherwise in base64."""
+    """A value for JSON: as text if it is text that PostgreSQL can store, otherwise in base64."""
     if value is None:
         return {"value": None}
     text_of = value.decode(errors="replace")
@@ -39,7 +39,7 @@ def shown_value(value: bytes | None) -> dict[str, Any]:
 
 
 def cut(value: bytes | None, size: int) -> bytes | None:
-    """The first `size` bytes; without a character of UTF-8 that would be cut in two at their end."""
+    """The first `size` bytes, without a UTF-8 character that would be cut in two at the end."""
     if value is None or len(value) < size:
         return value
     head = value[:size]

@@ -83,7 +83,7 @@ def test_hours_chosen_on_the_map_are_loaded_together(second: SecondDemo, engine:
     cells[0].click(modifiers=["Control"])
     cells[1].click(modifiers=["Shift"])
     confirm(frame, "Load 2 hours")
-    expect(frame.get_by_role("region", name="Chosen hours")).to_contain_text("2 runs asked for")
+    expect(frame.get_by_role("region", name="Chosen hours")).to_contain_text("2 runs requested")
     for cell in cells:
         expect(cell).to_have_class(re.compile(f"s-{GREEN}"), timeout=DONE_WITHIN_MS)
     assert all(ledger.window(PIPELINE, hour.start).audited_at is not None for hour in hours)

@@ -17,7 +17,7 @@ from tests.support.platform_facts import Facts, Row
 # An hour expires soon if it will be deleted within a day, or within a quarter of its retention time if that is less.
 SOON, SHARE = timedelta(hours=24), 4
 DOWN = "the broker does not answer"
-HIDDEN = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
+HIDDEN = "a record's timestamp is in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
 FUTURE = timedelta(hours=1)  # stamps further ahead are not evidence of an hour
 LABELS = {  # in the order of the legend
     **{"lost": "Lost", "expiring": "Expiring", "failed": "Failed", "loading": "Loading", "dead_letters": "Dead letters"},

@@ -123,7 +123,7 @@ class FakeLog:
         """The client raises TopicMissing if some of the partitions do not exist, and that they have no leader if none does."""
         numbers, found = list(numbers), dict(enumerate(self.topics.get(topic, ())))
         if numbers and not found.keys() & set(numbers):
-            raise BrokerUnavailable(f"the broker at (memory) did not answer what was asked: nobody leads {topic}-{numbers[0]}")
+            raise BrokerUnavailable(f"the broker at (memory) did not answer a request: nobody leads {topic}-{numbers[0]}")
         if set(numbers) - found.keys():
             raise TopicMissing(f"the broker at (memory) has no topic {topic!r}")
         return {number: found[number] for number in numbers}

@@ -1,7 +1,7 @@
 """`logbus airflow setup`: the pool and the connections that our DAGs need, in an Airflow of your own.
 
-Run it where the scheduler runs, with its configuration: it writes into Airflow's own database. What is there already stays, so
-it may be run again at any time.
+Run it where the scheduler runs, with its configuration: it writes into Airflow's own database. What exists already stays, so it
+may be run again at any time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from logbus.warehouse.engine import warehouse_url as parse_warehouse_url
 
 @click.group("airflow")
 def command() -> None:
-    """Make an Airflow ready for logbus."""
+    """Prepare an Airflow for logbus."""
 
 
 @command.command("setup")
 @options.warehouse_option
 @options.with_client
 @click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
-@click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Spark drivers beside each other.")
-@click.option("--replace", is_flag=True, help="Also change connections that are there already.")
+@click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="How many Spark drivers may run in parallel.")
+@click.option("--replace", is_flag=True, help="Also change connections that exist already.")
 def setup(warehouse_url: str, config: Mapping[str, Any], master: str, slots: int, replace: bool) -> None:
-    """Make the pool of the loads and the connections kafka_default, warehouse_default and spark_default."""
+    """Create the pool for loads and the connections kafka_default, warehouse_default and spark_default."""
     connections = {
         "kafka_default": {"conn_type": "kafka", "extra": config},
         "warehouse_default": warehouse_connection(parse_warehouse_url(warehouse_url)),
@@ -40,7 +40,7 @@ def setup(warehouse_url: str, config: Mapping[str, Any], master: str, slots: int
     click.echo(f"pool {LOAD_POOL}: {slots} slot{'s' if slots > 1 else ''}")
     for conn_id, fields in connections.items():
         click.echo(
-            f"connection {conn_id}: {'made' if make_connection(conn_id, fields, replace) else 'there already, left alone'}"
+            f"connection {conn_id}: {'created' if make_connection(conn_id, fields, replace) else 'exists already, unchanged'}"
         )
 
 
@@ -66,7 +66,7 @@ def make_pool(slots: int) -> None:
 
 
 def make_connection(conn_id: str, fields: Mapping[str, Any], replace: bool) -> bool:
-    """Whether it was made (or made anew) now. The password goes into Airflow's database, encrypted by its key."""
+    """Whether it was created or replaced now. The password is stored in Airflow's database, encrypted with its key."""
     from airflow.models.connection import Connection
     from airflow.utils.session import create_session
     from sqlalchemy import select

@@ -1,4 +1,4 @@
-"""`logbus cluster`: brokers, who leads, and what is not as it should be, of any Kafka cluster."""
+"""`logbus cluster`: brokers, leaders, and what is wrong, for any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from logbus.kafka.cluster import ClusterFacts, PartitionHolders, cluster_facts
 def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
     """Show brokers, the controller, and partitions that are offline, under-replicated or moving.
 
-    Ends with status 5 where a partition has no leader, or a replica that is not in sync.
+    Exits with status 5 if a partition has no leader, or a replica that is not in sync.
     """
     facts = cluster_facts(Client.of_a_question(config))
     if as_json:

@@ -1,6 +1,6 @@
 """Names for the shell's completion: topics and groups from the broker, pipelines from the ledger, if they answer at once.
 
-Somebody waits between two keys: what does not answer within a second completes to nothing, and nothing is ever printed.
+The user is waiting between two keys: what does not answer within a second completes to nothing, and nothing is ever printed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ask = Callable[[click.Context], Iterable[str]]
 
 
 def completer(ask: Ask) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Those names that go on like what was typed; none where something is in the way, whatever it is."""
+    """The names that begin with what was typed; none if anything fails."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         with suppress(Exception):
@@ -44,7 +44,7 @@ def topics(ctx: click.Context) -> Iterable[str]:
 
 def groups(ctx: click.Context) -> Iterable[str]:
     asked = client(ctx)
-    asked.metadata()  # fails at once where no broker answers, as listing groups does not
+    asked.metadata()  # fails at once if no broker answers, which listing groups does not
     return [str(group.group_id) for group in asked.ask_group_names().result(SECONDS_MAX).valid]
 
 
@@ -52,7 +52,7 @@ def pipelines(ctx: click.Context) -> Iterable[str]:
     import psycopg
 
     url = str(ctx.params.get("warehouse_url") or os.environ["LOGBUS_WAREHOUSE_URL"])
-    rest = url.partition("://")[2]  # without the driver that SQLAlchemy is told
+    rest = url.partition("://")[2]  # without SQLAlchemy's driver name
     with psycopg.connect(f"postgresql://{rest}", connect_timeout=int(2 * SECONDS_MAX)) as connection:
         return [str(name) for (name,) in connection.execute("select name from logbus.pipeline")]
 

@@ -12,7 +12,7 @@ VARIABLE = "_LOGBUS_COMPLETE"
 
 
 class WholeSentences(FishComplete):
-    """click splits its answers at every comma, and with them the sentences behind the names; the first comma is the one."""
+    """click's script splits each answer at every comma, and so the help text after the name; only the first one separates."""
 
     source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
 
@@ -30,9 +30,9 @@ def command(shell: str) -> None:
     zsh   echo 'eval "$(logbus completion zsh)"' >> ~/.zshrc   # after: autoload -Uz compinit && compinit
     fish  logbus completion fish > ~/.config/fish/completions/logbus.fish
 
-    Bash must be 4.4 or newer. Names of topics, groups and pipelines are asked for at --bootstrap-server and --warehouse, or where
-    LOGBUS_BOOTSTRAP_SERVER and LOGBUS_WAREHOUSE_URL point.
+    Bash must be 4.4 or newer. Names of topics and groups come from --bootstrap-server, those of pipelines from --warehouse, or
+    from where LOGBUS_BOOTSTRAP_SERVER and LOGBUS_WAREHOUSE_URL point.
     """
     program = click.get_current_context().find_root().command
-    # The plain `source`: bash's own starts another program to look for bash's version.
+    # The base class's `source`: bash's own starts another program to check bash's version.
     click.echo(ShellComplete.source(SHELLS[shell](program, {}, PROGRAM, VARIABLE)))

@@ -1,6 +1,6 @@
 """`logbus consume TOPIC`: the records of a topic, with kcat's options except where docs/cli.md says otherwise.
 
-`-o` is kcat's: where to begin. No place in a topic is spelled `json` or `table`, so those two mean the form of the output here as
+`-o` is kcat's: where to begin. No place in a topic is spelled `json` or `table`, so those two choose the form of the output, as
 they do everywhere else. `-f` follows, as `tail -f` does; a format is `--format`.
 """
 
@@ -43,7 +43,9 @@ RESETS: Mapping[PositionKind, str] = {
     metavar="PLACE",
     help="Where to begin: beginning, end, stored, N, -N (from the end), s@TIME; e@TIME is where to end. Or json, table.",
 )
-@click.option("--output", "form", type=click.Choice(FORMS), help="JSON objects a line, or columns; by default values alone.")
+@click.option(
+    "--output", "form", type=click.Choice(FORMS), help="One JSON object a line, or columns; by default the values alone."
+)
 @click.option("-J", "--json", "is_json", is_flag=True, help="The same as --output json: kcat's envelope.")
 @click.option(
     "--format", "template", help=r"kcat's: %s value, %k key, %o offset, %p partition, %t topic, %T time, %h headers, \n."
@@ -51,9 +53,9 @@ RESETS: Mapping[PositionKind, str] = {
 @click.option(
     "-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="What follows each value."
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on when the end is reached, forever.")
-@click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; what happens without -f.")
-@click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after so many records.")
+@click.option("-f", "--follow", is_flag=True, help="Continue at the end, and wait for new records, forever.")
+@click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; the default without -f.")
+@click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after this many records.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(0), help="This partition; may be repeated.")
 @click.option(
     "-G",
@@ -61,7 +63,7 @@ RESETS: Mapping[PositionKind, str] = {
     shell_complete=complete_groups,
     help="Read as a member of this group, and commit what was printed; with -p do not join it, and commit nothing.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not say at the end how many records it were.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the number of records at the end.")
 @click.option("--isolation-level", type=click.Choice(list(ISOLATION_LEVELS)), default="read_committed", show_default=True)
 @options.with_broker
 def command(
@@ -80,19 +82,19 @@ def command(
     isolation_level: str,
     config: Mapping[str, Any],
 ) -> None:
-    """Print the records of TOPIC, from the beginning to the end there is now; with -f forever.
+    """Print the records of TOPIC, from the beginning to the current end; with -f, forever.
 
     \b
-    logbus consume access_log -o -10 -f              # the last ten of each partition, and what comes
+    logbus consume access_log -o -10 -f              # the last ten of each partition, and new ones
     logbus consume access_log -o s@2015-05-17T10:00:00Z -o e@2015-05-17T11:00:00Z -o json
     logbus consume access_log --format '%p %o %k %s\\n'
     """
     if follow and exits:
-        raise click.UsageError("-f goes on at the end and -e exits there: not both")
+        raise click.UsageError("-f continues at the end and -e exits there: not both")
     forms = [word for word in places if word in FORMS]
     span = usable(lambda: parse_span(word for word in places if word not in FORMS))
     if follow and span.until_ms is not None:
-        raise click.UsageError("-f goes on forever and e@TIME ends: not both")
+        raise click.UsageError("-f continues forever and e@TIME ends: not both")
     form = options.JSON if is_json else form or next(iter(forms), None)
     render = rendering(form, template, delimiter)
     wish = Wish(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
@@ -108,10 +110,12 @@ def command(
 def reading(
     config: Mapping[str, Any], wish: Wish, span: PositionSpan, partitions: list[int], group: str | None
 ) -> Iterator[ConsoleReading]:
-    """By assignment where partitions are named or no group is; else as the group's member. Closed in order at the end."""
+    """By assignment if partitions are named or no group is; otherwise as a member of the group. Closed cleanly at the end."""
     is_member = group is not None and not partitions
     if is_member and (span.kind not in RESETS or span.until_ms is not None):
-        raise click.UsageError("a group goes on where it is: -o is beginning or end with -G, and counts for partitions new to it")
+        raise click.UsageError(
+            "a group continues where it is: with -G, -o is beginning or end, and applies to partitions new to it"
+        )
     limits = None if is_member else limits_of(config, wish, span, partitions, group)
     client = consumer(config, wish, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
     try:
@@ -122,7 +126,7 @@ def reading(
 
 def limits_of(config: Mapping[str, Any], wish: Wish, span: PositionSpan, partitions: list[int], group: str | None) -> Any:
     if span.kind is PositionKind.STORED and group is None:
-        raise click.UsageError("-o stored is where a group is: name it with -G")
+        raise click.UsageError("-o stored begins where a group is: name it with -G")
     client = Client.of_a_question(config)
     committed = Groups(client).committed(group) if group else {}
     stored = {partition: offset for (topic, partition), offset in committed.items() if topic == wish.topic}
@@ -130,7 +134,7 @@ def limits_of(config: Mapping[str, Any], wish: Wish, span: PositionSpan, partiti
 
 
 def print_all(found: ConsoleReading, render: Render, quiet: bool) -> None:
-    """Writes batch after batch, flushed before the group may commit it."""
+    """Writes batch by batch; each is flushed before the group may commit it."""
     file: BinaryIO = sys.stdout.buffer
     with stopping() as stop:
         for batch in found.batches(lambda: bool(stop)):
@@ -143,9 +147,9 @@ def print_all(found: ConsoleReading, render: Render, quiet: bool) -> None:
 
 
 def rendering(form: str | None, template: str | None, delimiter: bytes) -> Render:
-    """How a record becomes bytes. On a terminal control characters of records are shown, not obeyed."""
+    """How a record becomes bytes. On a terminal, control characters in records are shown, not obeyed."""
     if form is not None and template is not None:
-        raise click.UsageError("--format and --output are two answers to one question: give one")
+        raise click.UsageError("--format and --output exclude each other: give one")
     if form == options.JSON:
         return formatting.envelope
     if form == options.TABLE:
@@ -155,7 +159,7 @@ def rendering(form: str | None, template: str | None, delimiter: bytes) -> Rende
 
 
 def usable(make: Callable[[], Any]) -> Any:
-    """What is made; a word that cannot be meant is the caller's mistake."""
+    """The result of `make`; its `ValueError` is a usage error."""
     try:
         return make()
     except ValueError as error:

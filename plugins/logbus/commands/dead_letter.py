@@ -40,7 +40,7 @@ def command() -> None:
 def list_groups(
     pipeline_name: str, since: datetime | None, until: datetime | None, error_class: str | None, warehouse_url: str, as_json: bool
 ) -> None:
-    """How many of which class lie in which window."""
+    """Count dead letters by window and class."""
     ledger = options.open_ledger(warehouse_url)
     ledger.pipeline(pipeline_name)
     selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)
@@ -103,7 +103,11 @@ def short(text: str) -> str:
     help="One JSON object a line, or the values alone, each with a line end.",
 )
 @click.option(
-    "--file", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Where to; by default standard output."
+    "--file",
+    "--output",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write them; by default standard output.",
 )
 @options.warehouse_option
 def export(
@@ -115,7 +119,7 @@ def export(
     file: Path | None,
     warehouse_url: str,
 ) -> None:
-    """Write dead letters out, whole."""
+    """Write out dead letters, in full."""
     ledger = options.open_ledger(warehouse_url)
     ledger.pipeline(pipeline_name)
     selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)

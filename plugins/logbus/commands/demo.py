@@ -38,8 +38,8 @@ WATCH_SECONDS = 1.0
 def command(log: Path | None, report: Path | None, home: Path) -> None:
     """Take a log through broker, Airflow and Spark into PostgreSQL, hour by hour, and prove it.
 
-    On a terminal everything stays up until Ctrl-C. Otherwise it ends when all is done, with status 0 only if every hour was
-    audited exactly and loading one of them again gave the same.
+    On a terminal everything stays up until Ctrl-C. Otherwise it ends when all is done, with status 0 only if the audit of every
+    hour was exact and loading one of them again gave the same.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
@@ -83,16 +83,16 @@ def as_typed(program: Path) -> Path:
 
 
 def stay_up(stack: LocalStack, console: Console) -> None:
-    """Until Ctrl-C, or until a part of the stack ends by itself."""
+    """Until Ctrl-C, or until a part of the stack exits on its own."""
     console.print("Everything stays up: Ctrl-C ends it.")
     try:
         while True:
             stack.raise_if_broken()
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
-        console.print("Ending everything ...")
+        console.print("Stopping everything ...")
 
 
 def interrupt(number: int, frame: object) -> NoReturn:
-    """A request to end is a Ctrl-C: the stack is ended on the way out."""
+    """SIGTERM and SIGHUP act as Ctrl-C: the stack is stopped on the way out."""
     raise KeyboardInterrupt

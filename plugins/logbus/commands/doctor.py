@@ -1,4 +1,4 @@
-"""`logbus doctor`: what is not as it should be, and what to type."""
+"""`logbus doctor`: what is wrong, and what to type."""
 
 from __future__ import annotations
 
@@ -37,17 +37,13 @@ AREAS: Mapping[str, Check] = {
     "disk": check_disk,
     "clocks": check_clocks,
 }
-PIPELINES = "pipelines"  # what the ledger and the broker tell; the area that --pipeline and --clean are about
+PIPELINES = "pipelines"  # checks of the ledger and the broker; the area that --pipeline and --clean apply to
 COLOURS: Mapping[Severity, str] = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green"}
 
 
 @click.command("doctor")
-@click.option(
-    "--pipeline", "pipeline_name", metavar="NAME", shell_complete=complete_pipelines, help="Of the pipelines only this one."
-)
-@click.option(
-    "--only", "areas", multiple=True, type=click.Choice([*AREAS, PIPELINES]), help="Look at this only; may be repeated."
-)
+@click.option("--pipeline", "pipeline_name", metavar="NAME", shell_complete=complete_pipelines, help="Check only this pipeline.")
+@click.option("--only", "areas", multiple=True, type=click.Choice([*AREAS, PIPELINES]), help="Check only this; may be repeated.")
 @click.option("--clean", is_flag=True, help="End attempts without a heartbeat, drop staging tables without an owner.")
 @options.warehouse_if_named_option
 @options.with_broker
@@ -60,9 +56,9 @@ def command(
     config: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    """Check Java, Spark, Airflow, versions, broker, disks, clocks, and the chains of windows; say how to mend what is wrong.
+    """Check Java, Spark, Airflow, versions, broker, disks, clocks, and the chains of windows; say how to fix what is wrong.
 
-    Nothing is changed without --clean. Ends with status 5 where an error is found.
+    Nothing is changed without --clean. Exits with status 5 if an error is found.
     """
     log = Topics(Client.of_a_question(config))
     checks: dict[str, Check] = {
@@ -92,19 +88,19 @@ def tell(findings: Sequence[Finding], as_json: bool) -> None:
 def examine(
     around: Surroundings, *, warehouse_url: str | None, log: Topics, pipeline_name: str | None, clean: bool
 ) -> Iterator[Finding]:
-    """What the ledger and the broker tell; the first obstacle first."""
+    """Findings from the ledger and the broker; stops at the first obstacle."""
     if warehouse_url is None:
         advice = "logbus doctor --warehouse URL, or export LOGBUS_WAREHOUSE_URL; `logbus demo` starts one of its own"
-        yield checkup.warning("warehouse", "none is named, so the ledger is not looked at", advice)
+        yield checkup.warning("warehouse", "none is named, so the ledger is not checked", advice)
         return
     try:
         engine = connect(warehouse_url)
     except WarehouseUnavailable as problem:
-        yield checkup.error("warehouse", str(problem), "logbus doctor --warehouse URL, of a PostgreSQL that runs")
+        yield checkup.error("warehouse", str(problem), "logbus doctor --warehouse URL, of a running PostgreSQL")
         return
     revision = ledger_revision(engine)
     if revision != REVISION and not clean:
-        message = f"the ledger is at version {revision or 'none'}, this logbus makes {REVISION}"
+        message = f"the ledger is at version {revision or 'none'}, this logbus needs {REVISION}"
         yield checkup.warning("warehouse", message, "logbus ledger upgrade (the next task or command does it, too)")
         return
     create_ledger(engine)

@@ -1,7 +1,7 @@
-"""`logbus exporter`: lag, windows, topics and groups for Prometheus. Ends at SIGTERM and Ctrl-C.
+"""`logbus exporter`: lag, windows, topics and groups for Prometheus. Stops on SIGTERM and Ctrl-C.
 
-It starts whether or not broker and warehouse are there: `logbus_up` says which is not, and what comes back is shown again.
-Nothing is made or changed.
+It starts whether or not broker and warehouse are up: `logbus_up` shows which is down, and its metrics return when it does.
+Nothing is created or changed.
 """
 
 from __future__ import annotations

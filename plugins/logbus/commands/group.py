@@ -44,11 +44,11 @@ def list_groups(config: Mapping[str, Any], as_json: bool) -> None:
 
 
 def of_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """The options of everything that shows groups."""
+    """The options shared by the commands that show groups."""
     for option in (
         options.json_option,
         options.with_broker,
-        click.option("--all-groups", is_flag=True, help="Every group there is."),
+        click.option("--all-groups", is_flag=True, help="All groups."),
         options.groups_argument(required=False),
     ):
         function = option(function)
@@ -56,9 +56,9 @@ def of_groups(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def chosen(broker: Groups, groups: Sequence[str], all_groups: bool) -> list[GroupReading]:
-    """The groups as they are now. Of those named each must be told; of all, what is not told of one is said."""
+    """The groups as they are now. A named group that cannot be read is an error; with --all-groups it is only reported."""
     if bool(groups) == all_groups:
-        raise click.UsageError("name groups, or say --all-groups")
+        raise click.UsageError("name groups, or give --all-groups")
     return named(broker, groups) if groups else every(broker)
 
 
@@ -93,7 +93,7 @@ def describe(what: str, verbose: bool, groups: Sequence[str], all_groups: bool, 
 @command.command("offsets")
 @of_groups
 def offsets(groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
-    """Show how far GROUPS have read: what describe shows."""
+    """Show how far GROUPS have read, as describe does."""
     broker = opened(config)
     show_offsets(broker, chosen(broker, groups, all_groups), as_json)
 
@@ -102,7 +102,7 @@ def offsets(groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], 
 @click.option("--verbose", is_flag=True, help="Which partitions each holds.")
 @of_groups
 def members(verbose: bool, groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
-    """Show who is in GROUPS: what describe --members shows."""
+    """Show who is in GROUPS, as describe --members does."""
     broker = opened(config)
     show_members(broker, chosen(broker, groups, all_groups), as_json, verbose)
 
@@ -166,7 +166,7 @@ SHOWN: Mapping[str, Callable[..., None]] = {"offsets": show_offsets, "members": 
 @options.with_broker
 @options.json_option
 def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any], as_json: bool) -> None:
-    """Delete GROUPS with what they have committed; they must have no members. A dry run unless --execute."""
+    """Delete GROUPS with their committed offsets; they must have no members. A dry run unless --execute."""
     broker = opened(config)
     found = named(broker, groups)
     for group in found:

@@ -1,4 +1,4 @@
-"""`logbus group seek`: where consumer groups read on, with the flags of kafka-consumer-groups; a dry run unless --execute."""
+"""`logbus group seek`: moves a group's offsets, with the flags of kafka-consumer-groups; a dry run unless --execute."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Duration(click.ParamType[timedelta]):
 
 
 @click.command("seek")
-@click.option("--group", "group", required=True, help="The consumer group; made where it is not there.")
+@click.option("--group", "group", required=True, help="The consumer group; created if it does not exist.")
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="A topic, or some of its partitions; may be repeated."
 )
 @click.option("--all-topics", is_flag=True, help="Every topic for which the group has committed offsets.")
 @click.option("--to-earliest", is_flag=True, help="To the first record that is still there.")
 @click.option("--to-latest", is_flag=True, help="After the last record.")
-@click.option("--to-current", is_flag=True, help="To where the group is; with --export a backup.")
+@click.option("--to-current", is_flag=True, help="To where the group is now; with --export, a backup.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
 @click.option("--to-datetime", type=options.Instant(), help="To the first record at or after this instant.")
 @click.option("--by-duration", type=Duration(), metavar="PnDTnHnMnS", help="To the first record younger than this.")
-@click.option("--shift-by", type=int, metavar="N", help="N records ahead, or back where N is negative.")
+@click.option("--shift-by", type=int, metavar="N", help="N records forward, or back if N is negative.")
 @click.option(
     "--from-file", type=click.Path(path_type=Path, dir_okay=False), help="To the offsets of a file: topic,partition,offset."
 )
@@ -113,7 +113,7 @@ TARGETS: Mapping[str, Callable[[Any], Target]] = {
 
 
 def only_target(targets: Mapping[str, Any]) -> tuple[str, Any]:
-    """The one flag that says where to."""
+    """The one flag that names the target."""
     given = [(name, value) for name, value in targets.items() if value is not None and value is not False]
     if len(given) != 1:
         flags = ", ".join("--" + name.replace("_", "-") for name in targets)
@@ -122,7 +122,7 @@ def only_target(targets: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def every_topic(committed: Mapping[Place, int], group: str, is_wanted: bool) -> list[TopicChoice]:
-    """All topics with committed offsets, if that was asked for."""
+    """All topics with committed offsets, if --all-topics is given."""
     if not is_wanted:
         raise click.UsageError("say which topics: --topic TOPIC[:0,1] (may be repeated) or --all-topics")
     if not committed:
@@ -131,11 +131,11 @@ def every_topic(committed: Mapping[Place, int], group: str, is_wanted: bool) -> 
 
 
 def restricted(chosen: list[TopicChoice], own: list[TopicChoice]) -> list[TopicChoice]:
-    """The topics that the target brings along, or those of them that were chosen."""
+    """The target's own topics, or the chosen ones among them."""
     known = {choice.topic for choice in own}
     strange = [choice.topic for choice in chosen if choice.topic not in known]
     if strange:
-        raise UserError(f"the target says nothing of topic {', '.join(strange)}; it is about {', '.join(sorted(known))}")
+        raise UserError(f"the target has no offsets for topic {', '.join(strange)}, only for {', '.join(sorted(known))}")
     return chosen or own
 
 
@@ -149,7 +149,7 @@ def from_file(path: Path, group: str, warehouse_url: str | None) -> tuple[Target
 
 
 def read_offsets(path: Path, group: str) -> dict[Place, int]:
-    """`topic,partition,offset` lines, or with the group in front, of which only this group's are taken."""
+    """`topic,partition,offset` lines; with a group in front, only this group's lines are taken."""
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(path.read_text().splitlines()) if row]
     except OSError as error:
@@ -169,7 +169,7 @@ def to_window(text: str, group: str, warehouse_url: str | None) -> tuple[Target,
     if not at_sign:
         raise click.UsageError(f"--to-window is PIPELINE@START, such as access_log@2015-05-17T10:00:00Z; got {text!r}")
     if warehouse_url is None:
-        raise click.UsageError("--to-window looks into the ledger: give --warehouse, or set LOGBUS_WAREHOUSE_URL")
+        raise click.UsageError("--to-window needs the ledger: give --warehouse, or set LOGBUS_WAREHOUSE_URL")
     found = options.open_ledger(warehouse_url).window(pipeline_name, window_start(start))
     return group_seek.window(found), [TopicChoice(topic=found.topic)]
 
@@ -181,7 +181,7 @@ def window_start(text: str) -> datetime:
         raise UserError(f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
 
 
-# Targets that say themselves which topics they are about.
+# Targets that name their topics themselves.
 OWN_TOPICS: Mapping[str, Callable[[Any, str, str | None], tuple[Target, list[TopicChoice]]]] = {
     "from_file": from_file,
     "to_window": to_window,
@@ -189,14 +189,14 @@ OWN_TOPICS: Mapping[str, Callable[[Any, str, str | None], tuple[Target, list[Top
 
 
 def table(moves: Sequence[Move]) -> str:
-    """What kafka-consumer-groups prints, with where the group is now behind it."""
+    """What kafka-consumer-groups prints, followed by the group's current offset."""
     rows = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET")]
     rows += [(m.group, m.topic, str(m.partition), str(m.new), "-" if m.current is None else str(m.current)) for m in moves]
     return "\n".join("{:<30} {:<30} {:<10} {:<15} {}".format(*row).rstrip() for row in rows)
 
 
 def summary(move: Move) -> dict[str, Any]:
-    """As JSON-ready values; `wanted_offset` is what the target said before it was clamped into the log."""
+    """As JSON-ready values; `wanted_offset` is the target's offset before it was clamped to the log."""
     names = {"group": move.group, "topic": move.topic, "partition": move.partition}
     return {**names, "new_offset": move.new, "current_offset": move.current, "wanted_offset": move.wanted}
 
@@ -208,10 +208,10 @@ def exported(moves: Sequence[Move]) -> str:
 
 
 def tell(moves: Sequence[Move], is_executed: bool) -> None:
-    """What a reader of the table must know besides; never among the output that a program reads."""
+    """What the table does not show; on standard error, never in the output that a program reads."""
     for move in moves:
         if move.wanted != move.new:
-            message = f"{move.topic}-{move.partition}: offset {move.wanted} is outside the log, so it is {move.new}"
+            message = f"{move.topic}-{move.partition}: offset {move.wanted} is outside the log, so {move.new} is used"
             click.echo(message, err=True)
     if not is_executed:
         click.echo("dry run: nothing was changed; --execute does it", err=True)

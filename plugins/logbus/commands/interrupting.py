@@ -1,9 +1,9 @@
-"""Being stopped in the middle: Ctrl-C and SIGTERM end a command in order, with one line that says how far it came.
+"""Interruption: Ctrl-C and SIGTERM end a command cleanly, with one line that says how far it got.
 
-A command that sends or reads runs inside `stopping()`. There a first signal only leaves a note, which the command looks at
-between two records: so no record is half taken. Where it waits for input, which a note would not wake, the signal raises. The
-command finishes what it has promised and raises `Stopped` with its sentence; the group (logbus.cli) prints that and ends with
-128 plus the signal's number. A second signal is obeyed at once.
+A command that sends or reads runs inside `stopping()`. There the first signal only sets a flag, which the command checks between
+two records, so no record is half processed. While the command waits for input, which a flag would not wake, the signal raises.
+The command finishes what is under way and raises `Stopped` with its sentence; the group (logbus.cli) prints that and exits with
+128 plus the signal's number. A second signal takes effect at once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Item = TypeVar("Item")
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, where Ctrl-C would be understood as well."""
+    """SIGTERM, handled wherever Ctrl-C is."""
 
 
 class Stopped(Exception):
-    """Stopped in order; the message says how far it came."""
+    """Stopped cleanly; the message says how far it got."""
 
     def __init__(self, message: str, exit_code: ExitCode) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """The note that a signal leaves."""
+    """The flag that a signal sets."""
 
     def __init__(self) -> None:
         self.exit_code: ExitCode | None = None
@@ -46,11 +46,11 @@ class Stop:
         return self.exit_code is not None
 
     def waiting_for(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The same items, until a signal: one that comes while the next item is waited for ends the waiting."""
+        """The same items, until a signal: one that arrives while waiting for the next item ends the wait."""
         remaining = iter(items)
         try:
             while True:
-                self._is_waiting = True  # first: a signal from here on raises, one before is seen
+                self._is_waiting = True  # set first: a signal from here on raises, an earlier one is seen below
                 if self:
                     return
                 try:
@@ -74,7 +74,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Takes both signals while it lasts. Only a main thread gets signals, so elsewhere nothing changes."""
+    """Handles both signals while it is active. Only the main thread receives signals, so elsewhere nothing changes."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -89,7 +89,7 @@ def stopping() -> Iterator[Stop]:
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """SIGTERM and the end of the terminal raise as Ctrl-C does: for work that ends what it started when it is left."""
+    """SIGTERM and a closed terminal raise as Ctrl-C does: for work that stops what it started when it is interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -110,8 +110,8 @@ def exit_code_of(interrupt: KeyboardInterrupt) -> ExitCode:
 
 
 def forget_output() -> None:
-    """Standard output has no reader any more: what is still buffered for it must not fail at the very end."""
-    with suppress(OSError):  # not a file at all
+    """Standard output has lost its reader: what is still buffered for it must not fail at exit."""
+    with suppress(OSError):  # not a real file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

@@ -43,7 +43,7 @@ DAY = timedelta(days=1)
     "hours_max",
     type=options.Hours(),
     metavar="HOURS",
-    help="End with status 5 where a pipeline is more hours behind, or by an unknown number.",
+    help="Exit with status 5 if a pipeline is more hours behind, or by an unknown number.",
 )
 def command(
     pipeline_names: tuple[str, ...],
@@ -53,7 +53,7 @@ def command(
     counts_bytes: bool,
     hours_max: float | None,
 ) -> None:
-    """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
+    """Show closed hours that are not loaded, the oldest of them, their records, and when retention would delete them."""
     ledger, now = options.open_ledger(warehouse_url), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
     log, measure = Topics(Client.of_a_question(config)), reader(config) if counts_bytes else None
@@ -79,7 +79,7 @@ def show(lags: list[Lag], now: datetime, as_json: bool) -> None:
 
 
 def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measure: Measure | None) -> Lag:
-    """A pipeline whose topic cannot be looked at is one line with its problem, and hides nothing of the others."""
+    """A pipeline whose topic cannot be read is one line with its problem, and does not hide the others."""
     try:
         return lag_of(ledger.engine, log, name, now, measure)
     except (BrokerUnavailable, PipelineUnknown):
@@ -89,7 +89,7 @@ def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measur
 
 
 def check(lags: list[Lag], hours_max: float | None) -> None:
-    """`Behind` names the pipelines that are further behind than that. `TopicMissing` where nothing is known of any."""
+    """`Behind` names the pipelines that are further behind than that. `TopicMissing` if nothing is known of any."""
     behind = [] if hours_max is None else [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
     if behind:
         names = ", ".join(f"{lag.pipeline} ({'?' if lag.problem else lag.hours_behind})" for lag in behind)
@@ -155,7 +155,7 @@ def taken_text(lag: Lag, now: datetime) -> str:
 
 
 def span_text(span: timedelta | None) -> str:
-    """`4:00:00`; of days `3 days 4 h`: nobody needs the seconds of a week."""
+    """`4:00:00`; from a day on `3 days 4 h`, without minutes and seconds."""
     if span is None:
         return "-"
     if span < DAY:

@@ -1,6 +1,6 @@
-"""`logbus ledger`: the version of the ledger's tables, and making a lost ledger again.
+"""`logbus ledger`: the version of the ledger's tables, and rebuilding a lost ledger.
 
-Every task and every command brings the tables up to date by itself; `upgrade` is for who wants to do that at a chosen time.
+Every task and every command upgrades the tables automatically; `upgrade` does it at a time of your choice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("upgrade")
 @options.warehouse_option
 def upgrade(warehouse_url: str) -> None:
-    """Make the ledger, or bring it up to date; does nothing where nothing is missing."""
+    """Create the ledger, or upgrade it; does nothing if it is up to date."""
     engine = connect(warehouse_url)
     before = ledger_revision(engine)
     create_ledger(engine)
@@ -37,7 +37,7 @@ def upgrade(warehouse_url: str) -> None:
 @options.warehouse_option
 @options.json_option
 def version(warehouse_url: str, as_json: bool) -> None:
-    """Print the version of the ledger in the warehouse, and the one that this logbus makes."""
+    """Print the version of the ledger in the warehouse, and the one that this logbus needs."""
     found = ledger_revision(connect(warehouse_url))
     if as_json:
         output.show_json({"ledger": found, "logbus": REVISION})
@@ -50,9 +50,9 @@ def version(warehouse_url: str, as_json: bool) -> None:
 @options.warehouse_option
 @options.json_option
 def rebuild_windows(pipeline_name: str, warehouse_url: str, as_json: bool) -> None:
-    """Make a pipeline's windows again from its Iceberg or Parquet table, after the ledger was lost.
+    """Rebuild a pipeline's windows from its Iceberg or Parquet table, after the ledger was lost.
 
-    Register the pipeline first, as it was. Windows that the ledger knows already stay as they are.
+    Register the pipeline first, as it was. Windows that are in the ledger already stay as they are.
     """
     engine = connect(warehouse_url)
     create_ledger(engine)
@@ -62,15 +62,15 @@ def rebuild_windows(pipeline_name: str, warehouse_url: str, as_json: bool) -> No
     else:
         tell(done, pipeline_name)
     if done.refused:
-        raise LogbusError(f"{len(done.refused)} windows could not be made again: " + "; ".join(done.refused))
+        raise LogbusError(f"{len(done.refused)} windows could not be rebuilt: " + "; ".join(done.refused))
 
 
 def tell(done: Rebuilt, pipeline_name: str) -> None:
-    click.echo(f"{many(len(done.made), 'window')} made again, {len(done.unchanged)} known already")
+    click.echo(f"{many(len(done.made), 'window')} rebuilt, {len(done.unchanged)} in the ledger already")
     if done.made:
         click.echo(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
     for interval in done.without_dead_letters:
-        click.echo(f"{instant_text(interval.start)} had dead letters, which went with the ledger: load it again")
+        click.echo(f"{instant_text(interval.start)} had dead letters, which were lost with the ledger: load it again")
 
 
 def summary(done: Rebuilt) -> dict[str, Any]:
@@ -81,4 +81,4 @@ def summary(done: Rebuilt) -> dict[str, Any]:
 
 
 def described(revision: str | None) -> str:
-    return revision or "not there, or from before versions were counted"
+    return revision or "none, or from before versions were counted"

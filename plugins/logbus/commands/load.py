@@ -1,4 +1,4 @@
-"""`logbus load`: the closed hours of a pipeline into the warehouse, exactly once, and the proof beside it."""
+"""`logbus load`: the closed hours of a pipeline into the warehouse, exactly once, with the proof."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from logbus.model import AuditReport, WindowCounts, instant_text
 @options.with_client
 @options.json_option
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many windows.")
-@click.option("--only-missing", is_flag=True, help="Leave windows alone that are loaded already.")
-@click.option("--yes", "is_agreed", is_flag=True, help=f"Begin more than {WINDOWS_UNASKED_MAX} windows without being asked.")
+@click.option("--only-missing", is_flag=True, help="Skip windows that are loaded already.")
+@click.option("--yes", "is_agreed", is_flag=True, help=f"Begin more than {WINDOWS_UNASKED_MAX} windows without asking.")
 @click.option(
     "--accept-other-records",
     is_flag=True,
-    help="Replace what is loaded by what the log holds now, though these are other records. The window says so forever.",
+    help="Replace what is loaded with what the log holds now, even if these are other records. The window shows it forever.",
 )
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def command(
@@ -48,9 +48,9 @@ def command(
     accept_other_records: bool,
     master: str,
 ) -> None:
-    """Freeze the closed hours of a pipeline, load them in one Spark application, audit each.
+    """Freeze the closed hours of a pipeline, load them in one Spark application, and audit each.
 
-    Those are all that are not loaded, and without --only-missing also those that are and that the broker still holds.
+    These are all hours that are not loaded and, without --only-missing, also loaded ones that the broker still holds.
     """
     loader = Loader(
         warehouse_url=warehouse_url,
@@ -73,7 +73,7 @@ def command(
 
 
 def ask(plan: LoadPlan) -> None:
-    """Whoever sits at a terminal is asked whether to begin very many windows; a script has to say so beforehand."""
+    """On a terminal, asks for confirmation before very many windows; a script has to confirm them with --yes."""
     if plan.count > WINDOWS_UNASKED_MAX and output.somebody_types():
         click.confirm(
             f"{plan.count} windows are to be loaded, {plan.empty} of them without any record. Begin?", abort=True, err=True
@@ -97,7 +97,7 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
 
 
 def report_table(reports: list[AuditReport]) -> Table:
-    """A line for each window: hour, read, loaded, dead-lettered, audited; one for many empty ones behind each other."""
+    """A line for each window: hour, read, loaded, dead-lettered, audited; one line for many empty ones in a row."""
     table = Table("window", "read", "loaded", "dead-lettered", "fingerprint", "audited")
     verdicts = {report.window.id: report.verdict for report in reports}
     for windows in folded((report.window for report in reports), lambda window: verdicts[window.id]):

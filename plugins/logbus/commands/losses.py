@@ -1,4 +1,4 @@
-"""What is said of records that are gone: by `logbus pipeline rebase`, and by `logbus window accept-loss`."""
+"""What `logbus pipeline rebase` and `logbus window accept-loss` print about records that are gone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SHOWN_MAX = 24  # hours named one by one
 def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
     """What a rebase did, and which hours have to be given up by name."""
     if done is None:
-        yield f"pipeline {name} is on its topic as it was: nothing is to be done"
+        yield f"pipeline {name} is on its topic as it was: nothing to do"
         return
-    yield f"pipeline {name} goes on with topic {done.pipeline.topic} as it is now; what is loaded stays"
+    yield f"pipeline {name} continues with topic {done.pipeline.topic} as it is now; what is loaded stays"
     hours = list(done.hours())
     if hours:
-        yield f"records may be gone of {named(hours)}"
+        yield f"records may be missing from {named(hours)}"
     elif done.since is None:
-        yield f"records may be gone of every hour before {instant_text(done.until)}"
+        yield f"records may be missing from every hour before {instant_text(done.until)}"
     if done.unloaded:
-        yield f"records are gone of what was frozen and not loaded: {named(done.unloaded)}"
+        yield f"records are missing from what was frozen and not loaded: {named(done.unloaded)}"
     if hours or done.unloaded or done.since is None:
         yield "these are refused until their loss is accepted by name:"
         yield f"    logbus window accept-loss --pipeline {name} HOUR... --reason TEXT"
@@ -56,7 +56,7 @@ def named(hours: Sequence[Interval]) -> str:
 def accept_loss(
     pipeline_name: str, starts: Sequence[datetime], reason: str, by: str | None, warehouse_url: str, config: Mapping[str, Any]
 ) -> None:
-    """Accept that records are gone of the windows that begin at STARTS: what is left of them may be loaded and audited then.
+    """Accept that records are missing from the windows that begin at STARTS: what is left can then be loaded and audited.
 
     They are never called exact: every audit says who accepted the loss, when and why.
     """

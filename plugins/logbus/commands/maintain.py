@@ -28,14 +28,14 @@ from logbus.warehouse.upkeep import maintain
     type=click.IntRange(min=0),
     default=24,
     show_default=True,
-    help="Files that are not public (any more) stay this long (Iceberg, Parquet).",
+    help="Files that are not, or no longer, public stay this long (Iceberg, Parquet).",
 )
 @options.warehouse_option
 @options.json_option
 def command(
     pipelines: tuple[str, ...], keep_hourly_days: int, keep_replaced_hours: int, warehouse_url: str, as_json: bool
 ) -> None:
-    """Maintain the targets of PIPELINES, by default of all. May be run at any time, beside loads and readers."""
+    """Maintain the targets of PIPELINES, by default of all. May be run at any time, alongside loads and readers."""
     engine = connect(warehouse_url)
     create_ledger(engine)
     upkeep = Upkeep(

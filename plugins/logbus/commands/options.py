@@ -1,7 +1,7 @@
-"""Options that several subcommands share, and what they stand for.
+"""Options that several subcommands share, and the values they stand for.
 
-Each has one name everywhere and, where it is worth it, an environment variable. Nothing heavy is imported before a command asks
-for it: completion and `--help` come through here.
+Each has one name everywhere and, where it is worth it, an environment variable. Nothing heavy is imported before a command needs
+it: completion and `--help` import this module, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from logbus.ledger.ledger import Ledger
 
 TABLE, JSON = "table", "json"
-# Parts of the names of librdkafka's settings that hold credentials: a command line shows in `ps` and in a shell's history.
+# Parts of the names of librdkafka's settings that hold credentials: a command line shows up in `ps` and in a shell's history.
 SECRET_WORDS = ("password", "secret", "key.pem", "oauthbearer.config", "sasl.jaas")
 
 
@@ -92,7 +92,7 @@ class Setting(click.ParamType[tuple[str, str]]):
 
 
 class ClientSetting(Setting):
-    """A setting of the client, which everybody may read; those that nobody may read stand in a file."""
+    """A client setting that others may read; secrets belong in a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         name, text = super().convert(value, param, ctx)
@@ -150,7 +150,9 @@ since_option: Decorator = click.option(
 until_option: Decorator = click.option(
     "--until", type=Instant(), metavar="INSTANT", help="Last instant; by default that of the last record."
 )
-execute_option: Decorator = click.option("--execute", "is_executed", is_flag=True, help="Do it. Without this, only show it.")
+execute_option: Decorator = click.option(
+    "--execute", "is_executed", is_flag=True, help="Do it. Without this, only show what would be done."
+)
 
 
 def json_option(function: Function) -> Function:
@@ -162,7 +164,13 @@ def json_option(function: Function) -> Function:
 
     short = click.option("--json", "is_json", is_flag=True, help="The same as -o json.")(command)
     form = click.option(
-        "-o", "--output", "output_form", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True, help="How to print."
+        "-o",
+        "--output",
+        "output_form",
+        type=click.Choice([TABLE, JSON]),
+        default=TABLE,
+        show_default=True,
+        help="The form of the output.",
     )
     return form(short)
 
@@ -183,7 +191,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def names_argument(name: str, metavar: str, option: str, sentence: str, complete: Completer, required: bool) -> Decorator:
-    """Names that may come as arguments and by a repeated option."""
+    """Names given as arguments, by a repeated option, or both."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -244,7 +252,7 @@ def settings_of(path: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise UserError(f"the client settings {path} are not JSON: {error}") from None
     if not isinstance(settings, dict):
-        raise UserError(f'the client settings {path} are a JSON object, such as {{"security.protocol": "SSL"}}')
+        raise UserError(f'the client settings {path} must be a JSON object, such as {{"security.protocol": "SSL"}}')
     return settings
 
 
@@ -253,14 +261,14 @@ def parse_settings(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text)
     except ValueError as error:
-        raise UserError(f'--settings is JSON, such as {{"fields": ["time"]}}: {error}') from None
+        raise UserError(f'--settings must be JSON, such as {{"fields": ["time"]}}: {error}') from None
     if not isinstance(settings, dict):
-        raise UserError('--settings is a JSON object, such as {"fields": ["time"]}')
+        raise UserError('--settings must be a JSON object, such as {"fields": ["time"]}')
     return settings
 
 
 def open_ledger(warehouse_url: str) -> Ledger:
-    """The ledger, made or brought up to date if need be."""
+    """The ledger, created or upgraded if need be."""
     from logbus.ledger.ledger import Ledger
     from logbus.ledger.migrations import create_ledger
     from logbus.warehouse.engine import connect

@@ -1,7 +1,7 @@
 """How commands print: tables for people, JSON for programs, both on standard output; everything else goes to standard error.
 
-On a terminal a table is as wide as the terminal; where even its longest words do not fit, each row becomes a few lines of its
-own. Into a pipe it is plain columns, as wide as they need, without colours, so that `awk` and `grep` find what they look for.
+On a terminal a table is as wide as the terminal; if even its longest words do not fit, each row becomes a few lines of its own.
+Into a pipe it is plain columns, as wide as they need to be, without colours, so that `awk` and `grep` find what they look for.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PIPE_COLUMNS = 100_000  # nothing is folded in a pipe
-ROWS_DRAWN_MAX = 1_000  # rich takes 1.4 ms for a row; more than that nobody reads, but `grep` does
-MOVED_EVERY = 1_000  # items of a stream without a known end, which are many and quick
+ROWS_DRAWN_MAX = 1_000  # rich takes 1.4 ms a row; no person reads more rows than this, but `grep` does
+MOVED_EVERY = 1_000  # items of a stream of unknown length, which are many and quick
 Item = TypeVar("Item")
 
 
 def say(line: str) -> None:
-    """A line for people: never among what a program reads."""
+    """A line for people, on standard error: never in what a program reads."""
     click.echo(line, err=True)
 
 
@@ -39,7 +39,7 @@ def show_json(value: Any, indent: int | None = None) -> None:
 
 
 def show(table: Table) -> None:
-    """Prints the table as the place it goes to takes it."""
+    """Prints the table in the form that suits where it goes."""
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
@@ -76,7 +76,7 @@ def undrawn(table: Table) -> str:
 
 
 def row_lines(table: Table) -> Iterator[str]:
-    """`column: value` for each cell, rows apart by an empty line."""
+    """`column: value` for each cell, rows separated by an empty line."""
     columns = [(str(column.header), list(column.cells)) for column in table.columns]
     for number in range(table.row_count):
         if number:
@@ -86,7 +86,7 @@ def row_lines(table: Table) -> Iterator[str]:
 
 @contextmanager
 def bar(description: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """A progress bar on standard error, if that is a terminal; gives the function that moves it on by so much."""
+    """A progress bar on standard error, if that is a terminal; yields the function that advances it."""
     if not sys.stderr.isatty():
         yield lambda amount: None
         return

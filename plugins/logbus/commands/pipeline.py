@@ -1,4 +1,4 @@
-"""`logbus pipeline`: register a pipeline, list them, begin anew after a topic was made again, mend or take back a mistake."""
+"""`logbus pipeline`: register and list pipelines, continue after a topic was recreated, correct or undo a mistake."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command() -> None:
 )
 @click.option("--starts-at", type=options.Instant(), help="Where the first window begins; by default at the earliest record.")
 @click.option("--settings", default="{}", help='JSON: {"columns": {"host": "text"}, "accept_loss": false, "offset_gaps": false}.')
-@click.option("--change", "may_change", is_flag=True, help="Change a pipeline that is registered otherwise.")
+@click.option("--change", "may_change", is_flag=True, help="Change a pipeline that is registered with other values.")
 @options.warehouse_option
 @options.with_client
 def register(
@@ -60,7 +60,7 @@ def register(
     warehouse_url: str,
     config: Mapping[str, Any],
 ) -> None:
-    """Register NAME, once. Doing it again with other values shows the difference, and changes it with --change."""
+    """Register NAME, once. Registering it again with other values shows the difference; --change applies it."""
     pipeline = Pipeline(
         name=name,
         topic=topic,
@@ -79,7 +79,7 @@ def register(
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)
     if done.changes and (dags := pipeline_dags.standing_for_another(ledger.engine, done.pipeline)):
-        output.say(f"note: {', '.join(dags)} defines {name} otherwise, and its next run sets it back: change it there, too")
+        output.say(f"note: {', '.join(dags)} defines {name} differently, and its next run sets it back: change it there, too")
 
 
 def tell_registration(done: PipelineRegistration) -> None:
@@ -95,7 +95,7 @@ def tell_registration(done: PipelineRegistration) -> None:
 @options.with_client
 @options.json_option
 def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
-    """List the registered pipelines and how far they have come."""
+    """List the registered pipelines and how far they are."""
     ledger = options.open_ledger(warehouse_url)
     view = ProgressView(ledger, config)
     found = [view.progress(pipeline) for pipeline in ledger.pipelines()]
@@ -121,7 +121,7 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
 @options.with_client
 @options.json_option
 def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
-    """Show everything about the pipeline NAME: how it is registered, how far it has come."""
+    """Show everything about the pipeline NAME: how it is registered, how far it is."""
     ledger = options.open_ledger(warehouse_url)
     view = ProgressView(ledger, config)
     found = view.progress(ledger.pipeline(name))
@@ -132,14 +132,14 @@ def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool
         return
     click.echo("\n".join(found.lines()))
     for dag_id, otherwise in dag_definitions(ledger, name).items():
-        click.echo(f"  DAG {dag_id}" + (f" defined it otherwise: {otherwise}" if otherwise else ""))
+        click.echo(f"  DAG {dag_id}" + (f" defined it differently: {otherwise}" if otherwise else ""))
     view.raise_unreachable()
     if found.note:
         output.say(f"note: {found.note}")
 
 
 def dag_definitions(ledger: Ledger, name: str) -> dict[str, str | None]:
-    """The DAGs of the pipeline, and what each said otherwise when it last ran."""
+    """The DAGs of the pipeline, and how each one's definition differed when it last ran."""
     registered = ledger.registered(name)
     with ledger.engine.connect() as connection:
         given = pipeline_dags.definitions_by_dag(connection, name)
@@ -154,9 +154,9 @@ def dag_definitions(ledger: Ledger, name: str) -> dict[str, str | None]:
 @options.with_client
 @click.option("--other-cluster", is_flag=True, help="The topic has moved to another cluster for good.")
 def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_cluster: bool) -> None:
-    """Go on with NAME after its topic was deleted and made again, or holds another log than its windows were frozen on.
+    """Continue NAME after its topic was deleted and recreated, or holds another log than its windows were frozen on.
 
-    What is loaded stays. The hours of which records may be gone are printed; each is refused until its loss is accepted.
+    What is loaded stays. The hours that may have lost records are printed; each is refused until its loss is accepted.
     """
     log = Topics(Client.of_a_command(config))
     done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
@@ -168,7 +168,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 @click.argument("dag_id")
 @options.warehouse_option
 def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
-    """Forget how the DAG_ID, which is gone, defined the pipeline NAME."""
+    """Forget how DAG_ID, which no longer exists, defined the pipeline NAME."""
     pipeline_dags.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
     click.echo(f"forgotten: how DAG {dag_id} defines pipeline {name}, until it runs again")
 
@@ -179,7 +179,7 @@ def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
 @options.warehouse_option
 @options.json_option
 def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
-    """Delete NAME, of which nothing is loaded: registered by mistake. Its topic and its table stay as they are."""
+    """Delete NAME, which was registered by mistake: nothing may be loaded. Its topic and its table stay as they are."""
     found = removal.remove(options.open_ledger(warehouse_url).engine, name, options.clock(), is_executed=is_executed)
     if as_json:
         output.show_json({"executed": is_executed, **asdict(found)})
@@ -189,7 +189,7 @@ def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> N
         f"{done}: pipeline {name}, {many(found.windows, 'window')} frozen and not loaded, {many(found.attempts, 'attempt')}"
     )
     if found.dag_ids:
-        output.say(f"note: {', '.join(found.dag_ids)} registers it again when it runs next: take it away first")
+        output.say(f"note: {', '.join(found.dag_ids)} registers it again when it runs next: remove it first")
     if not is_executed:
         output.say("dry run: nothing was changed; --execute does it")
 
@@ -201,13 +201,13 @@ def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> N
 @options.warehouse_option
 @options.json_option
 def move(name: str, table: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
-    """Give NAME a table of its own, where another pipeline is registered for the same one. Its hours are to be loaded again."""
+    """Give NAME a table of its own, if another pipeline is registered for the same one. Its hours must be loaded again."""
     moved = table_moves.move(options.open_ledger(warehouse_url).engine, name, table, options.clock(), is_executed=is_executed)
     if as_json:
         output.show_json({"executed": is_executed, "pipeline": name, **asdict(moved)})
         return
     click.echo(f"pipeline {name}: table {moved.before} becomes {moved.after}")
-    click.echo(f"{moved.window_count} loaded windows of {name} are to be loaded again")
-    click.echo(f"pipelines that keep {moved.before}: {', '.join(moved.others)}; all their windows are to be audited again")
+    click.echo(f"{moved.window_count} loaded windows of {name} must be loaded again")
+    click.echo(f"pipelines that keep {moved.before}: {', '.join(moved.others)}; all their windows must be audited again")
     if not is_executed:
         output.say("dry run: nothing was changed; --execute does it")

@@ -1,7 +1,7 @@
 """`logbus produce TOPIC`: lines to records, with kcat's options.
 
 The producer is idempotent and waits for all in-sync replicas; the command ends with status 0 only when every record is
-acknowledged. Stopped in the middle it waits for what is under way, as long as a person waits, and says how many records are
+acknowledged. If it is interrupted, it waits briefly for what is in flight and says how many records are
 stored.
 """
 
@@ -24,7 +24,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.producing import Sending, open_sending, summary
 from logbus.kafka.topics import Topics
 
-FINISH_SECONDS_MAX = 10.0  # for what is under way when somebody stops the command
+FINISH_SECONDS_MAX = 10.0  # for what is in flight when the command is interrupted
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -41,12 +41,14 @@ class Delimiter(click.ParamType[bytes]):
 @click.command("produce")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option("-K", "--key-delimiter", type=Delimiter(), metavar="DELIM", help="What stands before it in a line is the key.")
+@click.option("-K", "--key-delimiter", type=Delimiter(), metavar="DELIM", help="What is before it in a line is the key.")
 @click.option("-k", "--key", help="The key of every record that has none of its own.")
 @click.option(
     "-H", "--header", "headers", multiple=True, type=options.Setting(), help="A header of every record; may be repeated."
 )
-@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; by default the key says (murmur2), or chance.")
+@click.option(
+    "-p", "--partition", type=click.IntRange(0), help="The partition; by default chosen by the key (murmur2), or at random."
+)
 @click.option("-z", "--compression", "codec", type=click.Choice(CODECS), help="The codec of batches; by default lz4.")
 @click.option(
     "-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="What ends a record."
@@ -96,7 +98,7 @@ def command(
 
 
 def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop, seconds_max: float = FINISH_SECONDS_MAX) -> None:
-    """Sends and waits for every acknowledgement; `Stopped` says how far it came, if somebody stops it."""
+    """Sends and waits for every acknowledgement; if it is interrupted, `Stopped` says how far it got."""
     for record in stop.waiting_for(found):
         sending.send(record)
         if sending.has_failed or stop:
@@ -105,12 +107,12 @@ def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop, s
     if stop.exit_code is None:
         return
     unknown = sending.finish(seconds_max)
-    rest = f"; {counted(unknown)} on the way may be stored or not" if unknown else ""
+    rest = f"; {counted(unknown)} in flight may or may not be stored" if unknown else ""
     raise Stopped(f"interrupted: {counted(sending.acknowledged)} stored in topic {sending.topic}{rest}", stop.exit_code)
 
 
 def opened(paths: Sequence[Path], stack: ExitStack) -> Iterator[BinaryIO]:
-    """The files one after another, standard input where none is named or `-` is."""
+    """The files one after another; standard input if none is named, or for `-`."""
     if sys.stdin is None and (not paths or Path("-") in paths):
         raise UserError("standard input is closed: name a file, or pipe something in")
     for path in paths or [Path("-")]:

@@ -1,4 +1,4 @@
-"""How far pipelines have come, for `logbus pipeline` and `logbus window`: from the ledger, and the broker where it answers."""
+"""How far pipelines are, for `logbus pipeline` and `logbus window`: from the ledger, and from the broker if it answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Progress:
 
     @property
     def is_known(self) -> bool:
-        """Whether the broker has told how far the log reaches."""
+        """Whether the broker has reported how far the log reaches."""
         return self.note is None
 
     @property
@@ -92,8 +92,8 @@ class Progress:
 
 
 class ProgressView:
-    """Asks the broker; once it has not answered (`unreachable` is the error then) no more. `note` says what the last gaps lack
-    for that."""
+    """Asks the broker, until it fails to answer once (`unreachable` is then the error). `note` says what the last gaps lack
+    because of that."""
 
     def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
         self.ledger = ledger
@@ -118,7 +118,7 @@ class ProgressView:
         return self.ledger.gaps(pipeline.name, None, options.clock(), since, until)
 
     def raise_unreachable(self) -> None:
-        """At a command's end: what the ledger shows is printed by then, and it is not all."""
+        """Called at a command's end: what the ledger shows has been printed by then, and it is not complete."""
         if self.unreachable is not None:
             output.say("hours that are not frozen yet are missing here:")
             raise self.unreachable

@@ -1,4 +1,4 @@
-"""`logbus query`: SQL over the Parquet tables of pipelines, by DuckDB."""
+"""`logbus query`: SQL over the Parquet tables of pipelines, with DuckDB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from logbus.warehouse.sinks.parquet import table_directory
 @options.warehouse_option
 @options.json_option
 def command(statement: str, warehouse_url: str, as_json: bool) -> None:
-    """Run the SQL STATEMENT over the tables of all pipelines whose sink is parquet. Each window is seen whole."""
+    """Run the SQL STATEMENT over the tables of all pipelines whose sink is parquet. Each window is seen whole, or not at all."""
     try:
         import duckdb
     except ModuleNotFoundError:
@@ -45,7 +45,7 @@ def command(statement: str, warehouse_url: str, as_json: bool) -> None:
 
 
 def make_view(connection: Any, pipeline: Pipeline) -> None:
-    """Nothing where no window was ever loaded."""
+    """Does nothing if no window was ever loaded."""
     directory = table_directory(pipeline.options.directory, pipeline.name, pipeline.table)
     if (directory / "_manifests").is_dir():
         create_view(connection, directory)
@@ -59,7 +59,7 @@ def to_table(names: list[str], rows: list[tuple[Any, ...]]) -> Table:
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON and people can read it."""
+    """A value in a form that suits JSON and people."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return instant_text(value)
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""`logbus redrive`: parse dead letters again; says what would happen unless it is told to do it."""
+"""`logbus redrive`: parse dead letters again; a dry run unless --execute."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def chosen(windows: Sequence[FrozenWindow], starts: Sequence[datetime]) -> list[
 
 def tell(outcomes: Sequence[Redriven], executed: bool) -> None:
     if not outcomes:
-        click.echo("no dead letters there")
+        click.echo("these windows have no dead letters")
         return
     table = Table("window", "dead letters", "loaded" if executed else "would load", "stay", "why")
     for outcome in outcomes:

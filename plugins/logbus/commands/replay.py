@@ -1,4 +1,4 @@
-"""`logbus replay`: load windows again, from the same records; `plan` says before what that would do."""
+"""`logbus replay`: load windows again, from the same records; `plan` shows beforehand what that would do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.group("replay")
 def command() -> None:
-    """Load windows again, exactly the records that they hold; look at the plan first."""
+    """Load windows again, from exactly the same records; look at the plan first."""
 
 
 def of_span(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def of_span(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--read/--no-read",
             default=None,
-            help="Read what the broker holds, and say whether it is what is loaded. Left out: up to a million records.",
+            help="Read what the broker holds, and say whether it is what is loaded. By default, up to a million records.",
         ),
         click.option("--window", "starts", type=options.Instant(), multiple=True, help="The start of a window; may be repeated."),
         click.option("--until", type=options.Instant(), help="Windows that begin before this instant."),
@@ -68,8 +68,8 @@ def show_plan(
     read: bool | None,
     as_json: bool,
 ) -> None:
-    """Show windows, records, bytes, whether they are still retained and the same, rows to be replaced, and who is at work on
-    them."""
+    """Show windows, records, bytes, whether they are still retained and the same, rows to be replaced, and which runs are
+    working on them."""
     span = Span(since=since, until=until, starts=starts)
     found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, read)
     if as_json:
@@ -82,14 +82,14 @@ def show_plan(
 
 @command.command("run")
 @of_span
-@click.option("--skip-lost", is_flag=True, help="Leave out windows of which retention has deleted records.")
+@click.option("--skip-lost", is_flag=True, help="Leave out windows that have lost records to retention.")
 @click.option(
-    "--supersede", is_flag=True, help="Take over windows that another run is at work on; its attempts cannot commit then."
+    "--supersede", is_flag=True, help="Take over windows that another run is working on; its attempts can then no longer commit."
 )
 @click.option(
     "--accept-other-records",
     is_flag=True,
-    help="Replace what is loaded by what the log holds now, though these are other records. The window says so forever.",
+    help="Replace what is loaded with what the log holds now, even if these are other records. The window shows it forever.",
 )
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def run(
@@ -106,9 +106,9 @@ def run(
     accept_other_records: bool,
     master: str,
 ) -> None:
-    """Load the windows again with one Spark application, and audit each. All or nothing but for --skip-lost."""
+    """Load the windows again with one Spark application, and audit each. All or nothing, except with --skip-lost."""
     span = Span(since=since, until=until, starts=starts)
-    wanted = False if accept_other_records and read is None else read  # whatever it finds
+    wanted = False if accept_other_records and read is None else read  # the comparison would change nothing
     found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, wanted)
     chosen = found.starts(skip_lost=skip_lost, supersede=supersede, accept_other_records=accept_other_records)
     for line in (*totals(found), *found.notes):
@@ -124,7 +124,7 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReader:
-    """Reads windows with one consumer, telling how far it is."""
+    """Reads windows with one consumer, and shows its progress."""
 
     consumer: Consumer
     log: Topics
@@ -141,7 +141,7 @@ class BrokerReader:
 
 
 def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, read: bool | None) -> ReplayPlan:
-    """`read` None: where it is not too much."""
+    """`read` None: read only if it is not too much."""
     log, now = Topics(Client.of_a_command(config)), options.clock()
     if read is False:
         return replay.plan(ledger, log, name, span, now)

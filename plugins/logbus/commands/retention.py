@@ -24,14 +24,14 @@ from logbus.wording import many, several
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
 TOPICS_NAMED_MAX = 3  # where a hold is of one that the ledger does not know
 NONE_MANAGED = (
-    "no topic is managed: `logbus retention adopt TOPIC` takes over the limits that one has, "
-    "`logbus retention set TOPIC --hours N` gives it some"
+    "no topic is managed: `logbus retention adopt TOPIC` takes over a topic's own limits, "
+    "`logbus retention set TOPIC --hours N` gives it others"
 )
 
 
 @click.group("retention")
 def command() -> None:
-    """Managed retention: a record goes when its window is old enough AND every pipeline has loaded and audited it."""
+    """Managed retention: a record is deleted when its window is old enough AND every pipeline has loaded and audited it."""
 
 
 topics_argument = click.argument("topics", nargs=-1, shell_complete=complete_topics)
@@ -39,7 +39,7 @@ topics_argument = click.argument("topics", nargs=-1, shell_complete=complete_top
 
 def open_retention(warehouse_url: str, config: Mapping[str, Any]) -> RetentionRun:
     client = Client.of_a_command(config)
-    client.metadata()  # a broker that does not answer is one error, not an alarm of each topic
+    client.metadata()  # a broker that does not answer is one error, not one alarm for each topic
     return RetentionRun(options.open_ledger(warehouse_url).engine, Topics(client))
 
 
@@ -49,7 +49,7 @@ def open_retention(warehouse_url: str, config: Mapping[str, Any]) -> RetentionRu
 @options.with_client
 @options.json_option
 def plan(topics: Sequence[str], warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
-    """Show what a run would delete now, of all managed topics or of TOPICS, and which windows stop being replayable."""
+    """Show what a run would delete now from all managed topics or TOPICS, and which windows would no longer be replayable."""
     report = open_retention(warehouse_url, config).plan(options.clock(), list(topics) or None)
     tell(report, as_json)
     if report.plans:
@@ -67,9 +67,9 @@ def plan(topics: Sequence[str], warehouse_url: str, config: Mapping[str, Any], a
 def run(
     topics: Sequence[str], warehouse_url: str, config: Mapping[str, Any], as_json: bool, is_executed: bool, dry_run: bool
 ) -> None:
-    """Delete what may go; a dry run unless --execute.
+    """Delete what may be deleted; a dry run unless --execute.
 
-    Ends with status 5 where a pipeline holds back longer than it may, or records were lost.
+    Exits with status 5 if a pipeline holds records back longer than it may, or records were lost.
     """
     if is_executed and dry_run:
         raise click.UsageError("--execute and --dry-run exclude each other")
@@ -85,10 +85,12 @@ def run(
 @click.argument("topic", shell_complete=complete_topics)
 @options.warehouse_option
 @options.with_client
-@click.option("--hours", type=options.Hours(), help="Keep windows that ended less than so long ago: 36, 36h or 7d.")
-@click.option("--bytes", "retain_bytes", type=click.IntRange(min=0), help="Keep so many bytes of the newest records.")
-@click.option("--max-hold-hours", type=options.Hours(), help="How long a pipeline may hold back before it is an alarm.")
-@click.option("--when-overdue", type=click.Choice([ALARM, DELETE]), help="What then: only say so, or delete what is not loaded.")
+@click.option("--hours", type=options.Hours(), help="Keep windows that ended less than this long ago: 36, 36h or 7d.")
+@click.option("--bytes", "retain_bytes", type=click.IntRange(min=0), help="Keep this many bytes of the newest records.")
+@click.option("--max-hold-hours", type=options.Hours(), help="How long a pipeline may hold records back before an alarm.")
+@click.option(
+    "--when-overdue", type=click.Choice([ALARM, DELETE]), help="What to do then: only say so, or delete what is not loaded."
+)
 def set_policy(
     topic: str,
     warehouse_url: str,
@@ -98,7 +100,7 @@ def set_policy(
     max_hold_hours: float | None,
     when_overdue: str | None,
 ) -> None:
-    """Say how TOPIC is kept. What is not given stays as it is."""
+    """Set how long TOPIC is kept. What is not given stays as it is."""
     refuse_missing(topic, Client.of_a_question(config))
     store = RetentionStore(options.open_ledger(warehouse_url).engine)
     before = next((policy for policy in store.policies() if policy.topic == topic), None)
@@ -115,7 +117,7 @@ def set_policy(
 
 
 def refuse_missing(topic: str, client: Client) -> None:
-    """`TopicMissing`, where the broker can be asked: a name mistyped would be managed forever, and each run fail."""
+    """`TopicMissing`, if the broker can be asked: a mistyped name would be managed forever, and every run would fail."""
     try:
         there(client, [topic])
     except BrokerUnavailable as error:
@@ -127,11 +129,11 @@ def refuse_missing(topic: str, client: Client) -> None:
 @options.warehouse_option
 @options.with_client
 def adopt(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None:
-    """Take over TOPIC's own retention.ms and retention.bytes, and set them to -1 so that the broker deletes nothing by itself."""
+    """Take over TOPIC's own retention.ms and retention.bytes, and set them to -1, so that the broker itself deletes nothing."""
     policy = open_retention(warehouse_url, config).adopt(topic, options.clock())
     click.echo(policy_text(policy))
     then = "schedule `logbus retention run --execute`, or dags/retention.py"
-    click.echo(f"the broker deletes nothing of {topic} by itself any more: {then}")
+    click.echo(f"the broker no longer deletes anything from {topic} on its own: {then}")
 
 
 @command.command("give-back")
@@ -148,10 +150,10 @@ def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None
 @command.command("hold")
 @click.argument("topic", shell_complete=complete_topics)
 @options.warehouse_option
-@click.option("--reason", required=True, help="Why; who wonders later reads it.")
-@click.option("--until", type=options.Instant(), help="When it ends by itself; by default when it is released.")
+@click.option("--reason", required=True, help="Why; for those who wonder later.")
+@click.option("--until", type=options.Instant(), help="When it ends; by default when it is released.")
 def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) -> None:
-    """Delete nothing of TOPIC until then."""
+    """Delete nothing from TOPIC until the hold ends."""
     ledger = options.open_ledger(warehouse_url)
     store = RetentionStore(ledger.engine)
     made = store.hold(topic, reason, until, options.clock())
@@ -200,10 +202,10 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
         table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, mine or "-")
     output.show(table)
     for topic in unmanaged:
-        advice = f"`logbus retention adopt {topic}`, or `set` where it has no limit"
-        click.echo(f"topic {topic} is left to the broker, which deletes loaded or not: {advice}")
+        advice = f"`logbus retention adopt {topic}`, or `set` if it has no limit"
+        click.echo(f"topic {topic} is left to the broker, which deletes records whether they are loaded or not: {advice}")
     for one in (one for one in holds if one.topic not in managed):
-        click.echo(f"topic {one.topic}: {one}; it is not managed, so the broker deletes of it as it is set")
+        click.echo(f"topic {one.topic}: {one}; it is not managed, so the broker deletes by the topic's own limits")
 
 
 @command.command("log")
@@ -234,14 +236,12 @@ def policy_json(policy: RetentionPolicy) -> dict[str, Any]:
 
 
 def policy_text(policy: RetentionPolicy) -> str:
-    then = "an alarm" if policy.when_overdue == ALARM else "deleted unloaded, after an hour is frozen"
-    return (
-        f"topic {policy.topic} keeps {policy}; what is not loaded is held back, after {hours_text(policy.max_hold)} it is {then}"
-    )
+    then = "that is an alarm" if policy.when_overdue == ALARM else "it is deleted unloaded, once its hour is frozen"
+    return f"topic {policy.topic} keeps {policy}; what is not loaded is held back; after {hours_text(policy.max_hold)}, {then}"
 
 
 def tell(report: RetentionReport, as_json: bool) -> None:
-    """Prints it. That no topic is managed is said, and is no failure: nothing was to be done, and it is done."""
+    """Prints the report. That no topic is managed is only a message, not a failure: there was nothing to do."""
     if not report.plans and not report.alarms:
         output.say(NONE_MANAGED)
     if as_json:
@@ -264,7 +264,7 @@ def plan_table(plan: TopicPlan) -> Table:
 
 
 def remarks(plan: TopicPlan) -> list[str]:
-    """What of a plan is no number: held back, no longer replayable, given up, noted."""
+    """The parts of a plan that are not numbers: held back, no longer replayable, given up, noted."""
     lines = [str(one) for one in plan.held]
     if plan.unreplayable:
         names = [window_name(window) for window in plan.unreplayable]

@@ -21,12 +21,12 @@ from logbus.model import instant_text
 @click.option(
     "--end", type=click.DateTime(), show_default="the last hour that is closed", help="When it ends, in UTC, such as 2015-05-21."
 )
-@click.option("--force", is_flag=True, help="Write over a FILE that is there.")
+@click.option("--force", is_flag=True, help="Overwrite a FILE that exists.")
 def command(file: Path, lines: int, hours: int, seed: int, end: datetime | None, force: bool) -> None:
     """Write a small realistic access log of the last hours to FILE."""
     if file.exists() and not force:
-        # The name that comes to mind first is that of a log.
-        raise UserError(f"{file} is there already: choose another name, or --force to write over it")
+        # The obvious name for a sample is often that of a real log.
+        raise UserError(f"{file} exists already: choose another name, or --force to overwrite it")
     ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
     try:
         write_sample(file, lines=lines, hours=hours, seed=seed, end=ends_at)

@@ -28,13 +28,13 @@ from logbus.errors import BrokerUnavailable
 from logbus.exit_codes import ExitCode
 from logbus.wording import many
 
-FOLLOW_SECONDS = 1.0  # between two looks at the files: what is written is sent within it
+FOLLOW_SECONDS = 1.0  # between two checks of the files: what is written is sent within this time
 QUIET_SECONDS = JOIN_WAIT_MS / 1000 + FOLLOW_SECONDS
-AWAY_SECONDS_MAX = 30.0  # between two attempts while the broker is away
+AWAY_SECONDS_MAX = 30.0  # between two attempts while the broker does not answer
 
 
 def default_state_path(topic: str) -> Path:
-    """Where a run notes how far it came, unless --state says otherwise."""
+    """Where a run records how far it got, unless --state names another file."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return base / "logbus" / "ship" / f"{topic}.json"
 
@@ -42,38 +42,40 @@ def default_state_path(topic: str) -> Path:
 @click.command("ship")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--topic", required=True, metavar="NAME", shell_complete=complete_topics, help="The topic to send to.")
-@click.option("--partitions", type=click.IntRange(1), default=PARTITIONS_DEFAULT, show_default=True, help="If the topic is made.")
-@click.option("--no-create-topic", is_flag=True, help="Fail where the topic does not exist.")
+@click.option(
+    "--partitions", type=click.IntRange(1), default=PARTITIONS_DEFAULT, show_default=True, help="If the topic is created."
+)
+@click.option("--no-create-topic", is_flag=True, help="Fail if the topic does not exist.")
 @click.option(
     "--state", type=click.Path(path_type=Path), help="Where progress is kept  [default: ~/.local/state/logbus/ship/TOPIC.json]"
 )
-@click.option("--server-name", help="The `server` header, and the key where a line names no host  [default: this machine's name]")
+@click.option("--server-name", help="The `server` header, and the key if a line names no host  [default: this machine's name]")
 @click.option("--include-partial-line", is_flag=True, help="Also send a last line that has no newline yet.")
 @click.option(
     "--timezone",
     "zone",
     type=options.TimeZone(),
-    help="Of times that are written without a zone: Europe/Berlin  [default: UTC, and the summary counts them]",
+    help="The zone of times that are written without one: Europe/Berlin  [default: UTC, and the summary counts them]",
 )
 @click.option(
     "--time-format", metavar="FORMAT", help="How a line's time is written, in strptime's directives: '%d.%m.%Y %H:%M:%S'."
 )
-@click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time; a.b inside another.")
+@click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time; a.b for b inside a.")
 @click.option(
-    "--allow-undated", is_flag=True, help="Send files most of whose lines have no time, each line with that of the line before."
+    "--allow-undated", is_flag=True, help="Send files most of whose lines have no time; each gets that of the line before."
 )
 @click.option(
     "--join-lines",
     is_flag=True,
     help="Lines without a time of their own belong to the record of the line before: stack traces stay whole.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on sending what is written, through rotations, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep sending what is written, through rotations, until Ctrl-C.")
 @click.option(
     "--line-bytes-max",
     type=click.IntRange(1),
     default=LINE_BYTES_MAX,
     show_default=True,
-    help="Pass over longer lines; a topic that is made takes them.",
+    help="Skip longer lines; a topic that is created takes lines up to this size.",
 )
 @click.option(
     "--producer-option",
@@ -82,7 +84,7 @@ def default_state_path(topic: str) -> Path:
     type=options.ClientSetting(),
     help="A librdkafka setting of the producer alone: compression.type=zstd; may be repeated.",
 )
-@click.option("--accept-loss", is_flag=True, help="Do not send again what the topic has lost of what it had acknowledged.")
+@click.option("--accept-loss", is_flag=True, help="Do not resend what the topic had acknowledged and has lost.")
 @options.with_broker
 @options.json_option
 def command(
@@ -105,10 +107,10 @@ def command(
     config: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    """Send the lines of log FILEs to a topic, oldest first; run again, it sends only what is new.
+    """Send the lines of log FILEs to a topic, oldest first; the next run sends only what is new.
 
     Each line becomes a record: its key is the host in the line, its timestamp the line's own time. Files may be gzip; rotated
-    files beside a named one (access.log.1, access.log-20260522.gz) are found by themselves once the log has been sent from.
+    files next to a named one (access.log.1, access.log-20260522.gz) are found automatically from the second run on.
     """
 
     def run(named: Sequence[Path], progress: ShowProgress | None, stop: Callable[[], bool]) -> ShipReport:
@@ -138,7 +140,7 @@ def command(
         unwarned = True
         with stopping() as stop:
             for report in following(files, lambda there: run(there, None, lambda: bool(stop)), lambda: bool(stop)):
-                # Said once: what is written later is written by the same clock.
+                # Printed once: what is written later is written with the same clock.
                 for warning in warnings(report) if unwarned else ():
                     click.echo(f"warning: {warning}", err=True)
                     unwarned = False
@@ -146,14 +148,18 @@ def command(
                     output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
                 else:
                     click.echo(summary(topic, broker, report, line_bytes_max))
-        raise Stopped("stopped: what was sent is acknowledged and noted; run it again to go on", stop.exit_code or ExitCode.DONE)
+        raise Stopped(
+            "stopped: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code or ExitCode.DONE
+        )
     with _progress_bar(topic) as show_progress, stopping() as stop:
         report = run(files, show_progress, lambda: bool(stop))
     for warning in warnings(report):
         click.echo(f"warning: {warning}", err=True)
     if stop.exit_code is not None:
         done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max)
-        raise Stopped(f"{done}\ninterrupted: what was sent is acknowledged and noted; run it again to go on", stop.exit_code)
+        raise Stopped(
+            f"{done}\ninterrupted: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code
+        )
     if as_json:
         output.show_json({"topic": topic, "bootstrap_servers": config["bootstrap.servers"], **asdict(report)})
     else:
@@ -163,16 +169,16 @@ def command(
 def following(
     files: Sequence[Path], run: Callable[[Sequence[Path]], ShipReport], stopped: Callable[[], bool]
 ) -> Iterator[ShipReport]:
-    """Runs whenever one of the files or of those beside it has changed; gives the reports of runs that sent something. A broker
-    that is away is waited for: nothing is lost meanwhile, since it is all in the files. A file that is not there yet, or is gone
-    for a moment while it is rotated, does not keep the others waiting."""
+    """Runs whenever one of the files, or a rotated one next to it, has changed; yields the reports of runs that sent something.
+    It waits for a broker that does not answer: nothing is lost, since it is all in the files. A file that does not exist yet, or
+    is missing for a moment while it is rotated, does not keep the others waiting."""
     for missing in [path for path in files if not path.exists()]:
-        click.echo(f"waiting for {missing}, which is not there yet", err=True)
+        click.echo(f"waiting for {missing}, which does not exist yet", err=True)
     seen: object = None
     pause = FOLLOW_SECONDS
     while not stopped():
         now, there = looks(files), [path for path in files if path.exists()]
-        # A pause that has grown says that the last run failed: it is tried again though nobody has written since.
+        # A longer pause means that the last run failed: it is tried again even if nothing was written since.
         if there and (now != seen or pause > FOLLOW_SECONDS):
             try:
                 report = run(there)
@@ -183,8 +189,8 @@ def following(
                     click.echo(f"warning: {error}; trying again", err=True)
                 pause = min(2 * pause, AWAY_SECONDS_MAX)
             else:
-                # What a run holds back (the last record, where lines are joined) is looked at again though nothing changes, until
-                # it has waited long enough to be whole.
+                # What a run holds back (the last record, if lines are joined) is checked again even if nothing changes, until it
+                # has waited long enough to count as complete.
                 seen, pause = now if is_quiet(now) else None, FOLLOW_SECONDS
                 if report.lines or report.skipped:
                     yield report
@@ -194,24 +200,24 @@ def following(
 
 
 def is_quiet(looked: Sequence[tuple[str, int, int, int]]) -> bool:
-    """Nobody has written for so long that nothing is held back."""
+    """Nothing was written for so long that no record is held back."""
     return all(written_ns / 1e9 < time.time() - QUIET_SECONDS for _, _, _, written_ns in looked)
 
 
 def looks(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
-    """What of the files and those beside them changes when somebody writes or rotates."""
+    """The attributes of the files, and of rotated ones next to them, that change on a write or a rotation."""
     found = []
     for path in files:
         for one in (path.absolute(), *beside(path.absolute())):
             with suppress(OSError):
                 status = one.stat()
-                # All four: a file that was rotated may have grown to its former size between two looks.
+                # All four: a file that was rotated may have grown to its former size between two checks.
                 found.append((str(one), status.st_ino, status.st_size, status.st_mtime_ns))
     return found
 
 
 def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) -> str:
-    """What happened, in a sentence or a few. The broker is named: whoever has two would send to the wrong one without a sign."""
+    """What happened, in a sentence or a few. The broker is named: with two, sending to the wrong one would go unnoticed."""
     rate = report.lines / report.seconds if report.seconds else 0.0
     sent = f"{many(report.lines, 'line')} ({report.bytes:,} bytes) of {many(report.files, 'file')}"
     sentences = [f"{topic} at {broker}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
@@ -222,11 +228,11 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) ->
         )
     if report.lost:
         sentences.append(
-            f"warning: {topic} had lost {report.lost} records that it had acknowledged: what of these files it did not hold any "
-            "more was sent again, unless --accept-loss said otherwise"
+            f"warning: {topic} had lost {report.lost} records that it had acknowledged: what it no longer held of these files "
+            "was sent again, unless --accept-loss was given"
         )
     if report.unnamed:
-        sentences.append(f"warning: lines of these files may be among them, name them, too: {', '.join(report.unnamed)}")
+        sentences.append(f"warning: lines of these files may be among them; name these, too: {', '.join(report.unnamed)}")
     if report.recovered and not report.lost:
         sentences.append(
             f"{many(report.recovered, 'line')} that an interrupted run had sent were found in the topic and not sent again"
@@ -235,8 +241,8 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) ->
         sentences.append(f"of {many(len(report.rotated), 'rotated file')}, too: {', '.join(report.rotated)}")
     if report.rotated_before:
         sentences.append(
-            f"{many(len(report.rotated_before), 'rotated file')} beside it from before the first run: name it, too, to send "
-            f"what it holds: {' '.join(report.rotated_before)}"
+            f"{many(len(report.rotated_before), 'rotated file')} next to it from before the first run; to send what they "
+            f"hold, name them, too: {' '.join(report.rotated_before)}"
         )
     sentences += undated_sentences(report)
     if report.zoneless and not report.timezone_assumed:
@@ -249,7 +255,7 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) ->
 
 
 def undated_sentences(report: ShipReport) -> Iterator[str]:
-    """Whose time the lines took that have none of their own."""
+    """Which time the lines were given that have none of their own."""
     before = report.undated - report.undated_before_any - report.undated_by_file
     if before:
         yield f"{many(before, 'line')} without a believable time took that of the line before"
@@ -262,11 +268,11 @@ def undated_sentences(report: ShipReport) -> Iterator[str]:
 
 
 def warnings(report: ShipReport) -> Iterator[str]:
-    """What puts lines into hours that they were not written in, unless somebody looks."""
+    """What puts lines into hours that they were not written in, unless the user acts."""
     if report.zoneless and report.timezone_assumed:
         yield (
             f"{many(report.zoneless, 'line')} carry a time without a zone and were assumed to be UTC: if their host writes local "
-            "time, they are in the wrong hours. --timezone names its zone (--timezone UTC says that this is right)"
+            "time, they are in the wrong hours. --timezone names its zone (--timezone UTC confirms that this is right)"
         )
     if report.ahead:
         yield (
@@ -275,8 +281,8 @@ def warnings(report: ShipReport) -> Iterator[str]:
         )
     if (undated := report.undated - report.ahead) > report.lines / 2:
         yield (
-            f"{undated} of {report.lines} lines have no time that is understood, so their hours are not those they were "
-            "written in: --time-format or --time-field say how it is written, `logbus try FILE` shows what is understood"
+            f"{undated} of {report.lines} lines have no time that is understood, so their hours are not those in which they "
+            "were written: --time-format or --time-field say how it is written, `logbus try FILE` shows what is understood"
         )
 
 

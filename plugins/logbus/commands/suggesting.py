@@ -1,7 +1,7 @@
 """What to type instead of a command or an option that does not exist: Kafka's and kubectl's words come to the fingers first.
 
-These are words that mean the same and look different (`topics`, `-t`). What is spelled alike (`lst`) comes after them: click
-suggests that for options and within a group of commands.
+These are words that mean the same and look different (`topics`, `-t`). Similar spellings (`lst`) come second: click suggests
+those for options and within a group of commands.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ELSEWHERE: Mapping[str, str] = {
     "version": "--version",
     "help": "--help",
 }
-# Within a group of commands: words for one thing, of which the group has one.
+# Within a group of commands: synonyms, of which the group has one.
 SAME: tuple[frozenset[str], ...] = (
     frozenset({"ls", "list", "get", "all"}),
     frozenset({"describe", "show", "get", "info", "inspect"}),
@@ -90,7 +90,7 @@ TOPIC_OPTIONS = frozenset({"-t", "--topic", "--topics"})  # of commands that tak
 
 
 def with_suggestion(error: click.UsageError) -> click.UsageError:
-    """The error, and what was probably meant; as it is where nobody can tell. Our words for a command go before click's."""
+    """The error with what was probably meant; unchanged without a guess. Our words for a command take precedence over click's."""
     if (argument := EXTRA_ARGUMENT.match(error.message)) and error.ctx is not None and takes_pipeline(error.ctx):
         return click.UsageError(f"{error.message.rstrip('.')}. Did you mean --pipeline {argument[1]}?", error.ctx)
     if isinstance(error, click.MissingParameter) and error.param is not None and error.param.envvar in UP_SETS:
@@ -117,7 +117,7 @@ def option_meant(error: click.NoSuchOption) -> str | None:
 
 
 def is_there(meant: str, context: click.Context) -> bool:
-    """Whether the command at hand has the option, or the group around it the command."""
+    """Whether the current command has that option, or its group that command."""
     first = meant.split(maxsplit=1)[0].rstrip(":,")
     if first.startswith("-"):
         return any(first in param.opts for param in context.command.params)
@@ -126,7 +126,7 @@ def is_there(meant: str, context: click.Context) -> bool:
 
 
 def command_meant(error: click.UsageError) -> str | None:
-    """`error` says which command of a group there is not."""
+    """`error` names the command that its group does not have."""
     context, (_, quote, rest) = error.ctx, error.message.partition("No such command '")
     if context is None or not quote or not isinstance(context.command, click.Group):
         return None

@@ -30,7 +30,7 @@ def command() -> None:
 
 
 class TopicSettings(options.Setting):
-    """`name=value`, or several with commas between them, as kafka-configs takes them; lists may stand in brackets."""
+    """`name=value`, or several with commas between them, as kafka-configs takes them; lists may be in brackets."""
 
     name = "name=value"
 
@@ -46,8 +46,8 @@ def opened(config: Mapping[str, Any]) -> Client:
 
 
 def read(client: Client, names: Sequence[str]) -> list[TopicReading]:
-    """The topics as they are now; what the broker does not tell of one is said, and hides nothing of the others."""
-    # Settled: a topic that was made a moment ago may be unknown to the broker that is asked first.
+    """The topics as they are now; an error about one is printed and does not hide the others."""
+    # Settled: a topic that was created a moment ago may be unknown to the broker that is asked first.
     found = client.settled(lambda: read_topics(TopicBatches(client), names, lambda: sizes(client), with_settings=False))
     for one in found:
         if one.error is not None:
@@ -60,7 +60,7 @@ def sizes(client: Client) -> Mapping[Place, int]:
 
 
 def named(client: Client, names: Sequence[str]) -> list[TopicReading]:
-    """The topics that somebody named: an error where nothing is known of one of them."""
+    """The topics named on the command line: an error if nothing is known of one of them."""
     found = read(client, names)
     for one in found:
         if one.places is None and one.error is not None:
@@ -76,7 +76,7 @@ def named(client: Client, names: Sequence[str]) -> list[TopicReading]:
 @options.with_broker
 @options.json_option
 def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: bool, as_json: bool) -> None:
-    """List topics with their partitions, records and bytes on the disk."""
+    """List topics with their partitions, records and bytes on disk."""
     client = opened(config)
     names = TopicBatches(client).topic_names(with_internal=not exclude_internal)
     if names_only:
@@ -100,7 +100,7 @@ def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: b
 @options.with_broker
 @options.json_option
 def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) -> None:
-    """Show partitions, leaders, offsets and own settings of TOPICS, by default of all."""
+    """Show partitions, leaders, offsets and overridden settings of TOPICS, by default of all."""
     client = opened(config)
     found = named(client, there(client, topics)) if topics else read(client, TopicBatches(client).topic_names())
     settings = Topics(client).settings_in_force([one.name for one in found if one.places is not None])
@@ -115,10 +115,8 @@ def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) ->
 
 @command.command("create")
 @options.topics_argument(required=True)
-@click.option("--partitions", type=click.IntRange(1), help="How many; by default what the broker's num.partitions says.")
-@click.option(
-    "--replication-factor", type=click.IntRange(1), help="By default what the broker's default.replication.factor says."
-)
+@click.option("--partitions", type=click.IntRange(1), help="How many; by default the broker's num.partitions.")
+@click.option("--replication-factor", type=click.IntRange(1), help="By default the broker's default.replication.factor.")
 @click.option("--config", "settings", multiple=True, type=TopicSettings(), help="A setting of the topic; may be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @options.with_broker
@@ -140,12 +138,12 @@ def create(
             settings=values,
             if_not_exists=if_not_exists,
         )
-        click.echo(f"topic {name} created" if is_made else f"topic {name} is there already; left as it is")
+        click.echo(f"topic {name} created" if is_made else f"topic {name} exists already; left as it is")
 
 
 @command.command("alter")
 @options.topics_argument(required=True)
-@click.option("--partitions", type=click.IntRange(1), help="How many it shall have; they never become fewer.")
+@click.option("--partitions", type=click.IntRange(1), help="How many it should have; never fewer than now.")
 @click.option("--config", "--add-config", "settings", multiple=True, type=TopicSettings(), help="Set this; may be repeated.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
 @options.with_broker
@@ -159,7 +157,7 @@ def alter(
     """Add partitions to TOPICS, change their settings."""
     client, values, gone = opened(config), flat(settings), flat_names(deleted)
     if partitions is None and not values and not gone:
-        raise click.UsageError("say what shall change: --partitions, --config or --delete-config")
+        raise click.UsageError("say what to change: --partitions, --config or --delete-config")
     there(client, topics)
     for name in topics:
         if partitions is not None:
@@ -173,15 +171,15 @@ def change(client: Client, name: str, values: Mapping[str, str], gone: Sequence[
     if not values and not gone:
         return
     Topics(client).change_settings(name, values, gone)
-    done = [*(f"{key}={value}" for key, value in values.items()), *(f"{key} as the broker has it" for key in gone)]
+    done = [*(f"{key}={value}" for key, value in values.items()), *(f"{key} as the broker sets it" for key in gone)]
     click.echo(f"topic {name}: {', '.join(done)}")
 
 
 @command.command("config")
 @options.topics_argument(required=True)
-@click.option("--describe", "is_described", is_flag=True, help="Show them; what happens where nothing is changed.")
-@click.option("--all", "shows_all", is_flag=True, help="Also those that are as the broker has them for all topics.")
-@click.option("--alter", "is_altered", is_flag=True, help="Change them; --add-config and --delete-config say so already.")
+@click.option("--describe", "is_described", is_flag=True, help="Show them; the default if nothing is changed.")
+@click.option("--all", "shows_all", is_flag=True, help="Also those that the broker sets for all topics.")
+@click.option("--alter", "is_altered", is_flag=True, help="Change them; --add-config and --delete-config imply it.")
 @click.option("--add-config", "settings", multiple=True, type=TopicSettings(), help="Set this; may be repeated.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
 @options.with_broker
@@ -218,13 +216,13 @@ def config_command(
             table.add_row(name, one.name, escape(secret_or_value(one)), one.source)
     output.show(table)
     if not any(shown.values()):
-        output.say("no setting of its own; --all shows what the broker has for all topics")
+        output.say("no setting of its own; --all shows what the broker sets for all topics")
 
 
 @command.command("delete")
 @options.topics_argument(required=True)
 @click.option("--if-exists", is_flag=True, help="Do nothing if the topic does not exist.")
-@click.option("--accept-loss", is_flag=True, help="Also where a pipeline has not loaded all of it.")
+@click.option("--accept-loss", is_flag=True, help="Also if a pipeline has not loaded all of it.")
 @options.warehouse_if_named_option
 @options.execute_option
 @options.with_broker
@@ -240,7 +238,7 @@ def delete(
 ) -> None:
     """Delete TOPICS with all their records. A dry run unless --execute.
 
-    The ledger says whether a pipeline has not loaded all of a topic yet: then it is refused, unless --accept-loss.
+    If the ledger shows that a pipeline has not loaded all of a topic yet, it is refused, unless --accept-loss is given.
     """
     client = opened(config)
     names = (
@@ -272,7 +270,7 @@ def delete(
 
 
 def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Sequence[str]) -> list[Unloaded]:
-    """Pipelines that have not loaded all of these topics; nobody knows where no ledger is named."""
+    """Pipelines that have not loaded all of these topics; none can be found without a ledger."""
     if warehouse_url is None:
         output.say("no warehouse is named: not checked whether a pipeline still needs the records (--warehouse)")
         return []
@@ -287,7 +285,7 @@ def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Se
 
 
 def there(client: Client, wanted: Sequence[str]) -> list[str]:
-    """The topics asked for; `TopicMissing` names those that are not there."""
+    """The wanted topics; `TopicMissing` names those that do not exist."""
     known = set(TopicBatches(client).topic_names(with_internal=True))
     if missing := [name for name in wanted if name not in known]:
         raise TopicMissing(

@@ -22,11 +22,11 @@ VALUE_CHARACTERS = 100
 
 @click.command("try")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--parse", metavar="NAME", help="Try this parser alone; by default the one that fits is proposed.")
-@click.option("--settings", default="{}", help='Of that parser, as JSON: {"fields": ["time", "user"]}.')
+@click.option("--parse", metavar="NAME", help="Try only this parser; by default the one that fits is proposed.")
+@click.option("--settings", default="{}", help='Settings of that parser, as JSON: {"fields": ["time", "user"]}.')
 @click.option("--time-format", metavar="FORMAT", help="How a line's time is written: '%d.%m.%Y %H:%M:%S'.")
 @click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time.")
-@click.option("--timezone", "zone", type=options.TimeZone(), help="Of times that are written without a zone.")
+@click.option("--timezone", "zone", type=options.TimeZone(), help="The zone of times that are written without one.")
 @click.option("--join-lines", is_flag=True, help="Lines without a time of their own belong to the line before.")
 @options.json_option
 def command(
@@ -39,7 +39,7 @@ def command(
     join_lines: bool,
     as_json: bool,
 ) -> None:
-    """Show what would become of the first thousand lines of FILE: their times, their columns, and what to type to load them.
+    """Show how the first thousand lines of FILE would be read: their times, their columns, and what to type to load them.
 
     Nothing is sent, and neither a broker nor a warehouse is needed.
     """
@@ -55,7 +55,7 @@ def command(
 
 def show(found: LogProposal, words: list[str]) -> None:
     if not found.records:
-        click.echo(f"{found.path} holds no line yet")
+        click.echo(f"{found.path} holds no lines yet")
         return
     for sentence in (times_of(found), parser_of(found)):
         click.echo(sentence)
@@ -65,7 +65,7 @@ def show(found: LogProposal, words: list[str]) -> None:
     click.echo("\nTo load it:\n")
     for line in commands(found, words):
         click.echo(f"    {line}")
-    click.echo("\nOr every hour by Airflow: the first of these, and this file among its DAGs:\n")
+    click.echo("\nOr every hour with Airflow: the first of these commands, and this file among its DAGs:\n")
     for line in dag(found).splitlines():
         click.echo(f"    {line}".rstrip())
 
@@ -77,7 +77,7 @@ def times_of(found: LogProposal) -> str:
     if found.zoneless:
         sentences.append("          written without a zone and taken in UTC: --timezone names another, such as Europe/Berlin")
     if found.is_damaged:
-        sentences.append("          the file ends in the middle of its compression: no more than these can be read")
+        sentences.append("          the compressed file is cut off: only these can be read")
     if found.ahead:
         sentences.append(
             f"          {many(found.ahead, 'record')} more than an hour ahead of now: a clock is wrong, or it is local time "
@@ -85,7 +85,7 @@ def times_of(found: LogProposal) -> str:
         )
     if found.joins and found.continued:
         lines = many(found.continued, "line")
-        sentences.append(f"          {lines} that go on with the one before are joined to it (--join-lines)")
+        sentences.append(f"          {lines} that continue the one before are joined to it (--join-lines)")
     return "\n".join(sentences)
 
 

@@ -1,7 +1,7 @@
-"""`logbus up`: broker and PostgreSQL on this machine until Ctrl-C, and a file that tells other terminals where they are.
+"""`logbus up`: broker and PostgreSQL on this machine until Ctrl-C, and a file with their addresses for other terminals.
 
-For trying things and for development: what is stored stays in one directory, and the next start finds it. The file is there
-exactly while both answer; it holds addresses and no password (the server listens on a unix socket of its owner's).
+For trials and development: what is stored stays in one directory, and the next start finds it. The file exists exactly while both
+answer; it holds addresses and no password (the server listens on its owner's unix socket).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ ENVIRONMENT_FILE = "env"
     type=click.IntRange(1, 9),
     default=1,
     show_default=True,
-    help="How many; several are a cluster with a ZooKeeper, and keep each record three times.",
+    help="How many; several form a cluster with a ZooKeeper, and keep each record three times.",
 )
 @options.json_option
 def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
-    """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too where --dags is given.
+    """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too if --dags is given.
 
-    Other terminals learn where they are with `source .logbus/up/env`. With -o json the addresses are one object on standard
+    Other terminals get the addresses with `source .logbus/up/env`. With -o json the addresses are one object on standard
     output as soon as everything answers, and all else goes to standard error.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -73,7 +73,7 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
                     show(console, stack, path, with_airflow=dags is not None)
                 stay_up(stack, console)
     except KeyboardInterrupt:
-        console.print("Ended before everything was up.")
+        console.print("Stopped before everything was up.")
 
 
 def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool) -> None:
@@ -103,7 +103,7 @@ def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, A
 
 @contextmanager
 def environment_file(path: Path, variables: Mapping[str, str]) -> Iterator[Path]:
-    """The file that a shell reads, as long as what it says is true. On its PATH our commands come first, PostgreSQL's last."""
+    """The file for a shell; it exists while its addresses are valid. On its PATH our commands come first, PostgreSQL's last."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     folders = [str(Path(sys.executable).parent), "$PATH", str(binary("psql").parent)]
     path.write_text("\n".join([*lines, f'export PATH="{":".join(folders)}"', ""]))
@@ -114,7 +114,7 @@ def environment_file(path: Path, variables: Mapping[str, str]) -> Iterator[Path]
 
 
 def addresses(stack: LocalStack) -> Mapping[str, str]:
-    """What our commands and PostgreSQL's own (psql) look at."""
+    """The variables that our commands and PostgreSQL's own (psql) read."""
     url = make_url(stack.warehouse_url)
     return {
         "LOGBUS_WAREHOUSE_URL": stack.warehouse_url,

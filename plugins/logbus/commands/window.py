@@ -1,4 +1,4 @@
-"""`logbus window`: what the ledger knows about windows, and whether it is still true."""
+"""`logbus window`: what the ledger records about windows, and whether it is still true."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def list_windows(
 ) -> None:
     """List the windows of a pipeline, and the closed hours that are not frozen or not loaded.
 
-    The broker says how far the log reaches; where it does not answer, what the ledger itself shows is listed, with
+    The broker says how far the log reaches; if it does not answer, only what the ledger itself shows is listed, with
     status 4.
     """
     ledger = options.open_ledger(warehouse_url)
@@ -102,8 +102,8 @@ def show(pipeline_name: str, warehouse_url: str, as_json: bool, start: datetime)
 @options.warehouse_option
 @options.with_client
 @options.json_option
-@click.option("--attempts", type=(int, int), help="Two attempts at the one window named.")
-@click.option("--against", type=click.Choice(["broker"]), help="Read the one window named again, from the broker.")
+@click.option("--attempts", type=(int, int), help="Compare two attempts at the one window named.")
+@click.option("--against", type=click.Choice(["broker"]), help="Compare the one window named with the broker.")
 @click.argument("windows", nargs=-1, required=True, metavar="[PIPELINE@]START...")
 def diff(
     pipeline_name: str,
@@ -114,7 +114,7 @@ def diff(
     against: str | None,
     windows: tuple[str, ...],
 ) -> None:
-    """Compare two windows, two attempts at one window, or a window and the broker as it is now. Status 5 where they differ."""
+    """Compare two windows, two attempts at one window, or a window and the broker as it is now. Status 5 if they differ."""
     engine = options.open_ledger(warehouse_url).engine
     if len(windows) != 1 + (attempts is None and against is None) or (attempts and against):
         raise click.UsageError("name two windows, or one with --attempts N M, or one with --against broker")
@@ -131,7 +131,7 @@ def diff(
 
 
 def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
-    """`START` of the pipeline asked about, or `PIPELINE@START`."""
+    """`START` of the --pipeline, or `PIPELINE@START`."""
     pipeline, _, start = name.rpartition("@")
     try:
         return pipeline or pipeline_name, parse_instant(start)

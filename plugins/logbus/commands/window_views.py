@@ -20,14 +20,14 @@ from logbus.proof.producers import StreamCount
 
 ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10
-FOLDED_FROM = 10  # empty windows behind each other: a log of 2015 and one of today have 100,000 hours between them
+FOLDED_FROM = 10  # empty windows in a row: a log of 2015 and one of today have 100,000 hours between them
 
 
 def windows_table(
     pipeline: Pipeline, windows: Sequence[FrozenWindow], gaps: Sequence[Gap], failed: Collection[datetime] = ()
 ) -> Table:
-    """Windows in order of time, and between them what nobody has frozen. `failed`: where the last attempt did, and nothing is
-    loaded. Many that are alike and empty are one line."""
+    """Windows in order of time, and between them what is not frozen. `failed`: the starts of windows whose last attempt failed
+    with nothing loaded. Many identical empty windows in a row are one line."""
     table = Table("window", "state", "records", "read", "loaded", "dead-lettered", "late", "attempt", "fingerprint")
     states = {window.id: state_text(window, window.interval.start in failed) for window in windows}
     rows = [
@@ -45,7 +45,7 @@ def state_text(window: FrozenWindow, is_failed: bool) -> str:
 
 
 def folded(windows: Iterable[FrozenWindow], state_of: Callable[[FrozenWindow], str]) -> Iterator[Sequence[FrozenWindow]]:
-    """One by one; those without records that touch and are alike all together, if they are many."""
+    """One by one; adjacent windows without records and in the same state come together, if they are many."""
 
     def flushed() -> Iterator[Sequence[FrozenWindow]]:
         return iter([run] if len(run) >= FOLDED_FROM else [[one] for one in run])
@@ -70,7 +70,7 @@ def span_text(windows: Sequence[FrozenWindow]) -> str:
 
 
 def window_row(windows: Sequence[FrozenWindow], state: str) -> tuple[str, ...]:
-    """Of one window, or of many that are alike and empty."""
+    """For one window, or for many identical empty ones."""
     counts = windows[0].counts or WindowCounts()
     loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if windows[0].counts else ("-",) * 4
     how_many = "" if len(windows) == 1 else f", {len(windows)} windows, without any record"
@@ -80,7 +80,7 @@ def window_row(windows: Sequence[FrozenWindow], state: str) -> tuple[str, ...]:
 
 
 def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
-    """One line for intervals behind each other that are not frozen."""
+    """One line for consecutive intervals that are not frozen."""
     first, last = gap.interval.start, gap.interval.end - pipeline.interval
     span = instant_text(first) if gap.count == 1 else f"{instant_text(first)} .. {instant_text(last)}"
     how_many = "" if gap.count == 1 else f", {gap.count} windows"
@@ -90,11 +90,11 @@ def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def behind_text(pipeline: Pipeline, gaps: Sequence[Gap], *, is_span: bool = False) -> str:
-    """`p is 3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that wait for their records to be loaded. Of a span
-    it says that it is one: there may be more outside."""
+    """`p is 3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that wait for their records to be loaded. For a span
+    it says so, since there may be more outside."""
     name = f"in this span {pipeline.name}" if is_span else pipeline.name
     count, without, first = behind(gaps), empty(gaps), oldest(gaps)
-    besides = f"; {unit_text(pipeline, without)} besides hold{'s' if without == 1 else ''} no record" if without else ""
+    besides = f"; {unit_text(pipeline, without)} hold{'s' if without == 1 else ''} no record" if without else ""
     if first is None:
         every = "every closed window with records is loaded" if without else "every closed window is loaded"
         return f"{name} is up to date: {every}{besides}"
@@ -124,7 +124,7 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         yield f"  {counts_text(window.counts)}"
         yield f"  fingerprint {window.fingerprint}"
         yield f"  values: {values_text(window)}"
-        yield from (f"  the pipeline is defined otherwise since: {change}" for change in found.changes)
+        yield from (f"  the pipeline has been defined differently since: {change}" for change in found.changes)
     yield from (f"  {sentence}" for sentence in (found.hours.sentences() if found.hours else ()))
     yield from (f"  {other_records_text(note)}" for note in window.other_records)
     yield from (f"  audit: {problem}" for problem in found.audit_problems)
@@ -151,7 +151,7 @@ def stream_lines(streams: Sequence[StreamCount]) -> Iterator[str]:
     for stream in streams[:STREAMS_SHOWN_MAX]:
         yield f"  producer {stream.stream}: {stream.count} records, numbers {stream.first} to {stream.last}"
     if len(streams) > STREAMS_SHOWN_MAX:
-        yield f"  and {len(streams) - STREAMS_SHOWN_MAX} producers more (--json has all)"
+        yield f"  and {len(streams) - STREAMS_SHOWN_MAX} more producers (--json has all)"
 
 
 def redrive_line(redrive: Mapping[str, Any]) -> str:
@@ -199,7 +199,7 @@ def attempts_table(attempts: Iterable[AttemptRecord]) -> Table:
 
 
 def run_text(found: AttemptRecord) -> str:
-    """The run, and of which Dag where a task began the attempt."""
+    """The run, with its Dag if a task began the attempt."""
     return found.run_id if found.task is None else f"{found.task.dag_id} {found.run_id}"
 
 

@@ -1,7 +1,7 @@
-"""Airflow: has the one that is set up here the connections and the pool that our DAGs name, and does it see those DAGs?
+"""Airflow: does the one that is set up here have the connections and the pool that our DAGs name, and does it see those DAGs?
 
-Airflow is asked in a process of its own, because importing it takes seconds and reads its home once for all. Nothing secret
-leaves that process: it prints types and addresses.
+Airflow is queried in a process of its own, because importing it takes seconds and fixes its home for good. Nothing secret leaves
+that process: it prints types and addresses.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def check_airflow(around: Surroundings) -> Iterator[Finding]:
     said = around.run([sys.executable, "-c", PROGRAM, json.dumps([list(CONNECTIONS), LOAD_POOL, MARK])])
     _, mark, answer = said.text.rpartition(MARK)
     if not mark:
-        last = (said.text.strip().splitlines() or ["it says nothing"])[-1]
-        yield error("airflow", f"the Airflow in {home} cannot be asked: {last}", "airflow db check; airflow db migrate")
+        last = (said.text.strip().splitlines() or ["no message"])[-1]
+        yield error("airflow", f"the Airflow in {home} cannot be queried: {last}", "airflow db check; airflow db migrate")
         return
     yield from judged(json.loads(answer.splitlines()[0]), home)
 

@@ -10,7 +10,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.cluster import DirectoryReading, api_versions, log_directories
 from logbus.status.checkup import Finding, error, note, warning, well
 
-# By request the version from which on it can do what is needed, and what does not work without it.
+# By request, the lowest version that does what is needed, and what does not work without it.
 NEEDED: Mapping[str, tuple[int, str]] = {
     "Produce": (3, "sending records with times and headers"),
     "Fetch": (4, "reading records"),
@@ -31,7 +31,7 @@ GIB = 1 << 30
 
 
 def check_broker(around: Surroundings) -> Iterator[Finding]:
-    """Everything that needs an answer of the broker, in one go: what is dead is asked once."""
+    """All kinds of requests in one go: a dead broker is asked only once."""
     address = str(around.client_config.get("bootstrap.servers"))
     try:
         versions = api_versions(Client.of_a_question(around.client_config))
@@ -41,9 +41,9 @@ def check_broker(around: Surroundings) -> Iterator[Finding]:
         return
     lacking = [f"{name} v{version} ({what})" for name, (version, what) in NEEDED.items() if not takes(versions, name, version)]
     if lacking:
-        yield error("broker", f"{address} does not take {', '.join(lacking)}", "use a newer broker, or do without")
+        yield error("broker", f"{address} does not support {', '.join(lacking)}", "use a newer broker, or do without")
     else:
-        yield well("broker", f"{address} takes all {len(NEEDED)} kinds of requests that are needed, of {len(versions)} it knows")
+        yield well("broker", f"{address} supports all {len(NEEDED)} kinds of requests that are needed, {len(versions)} in all")
 
 
 def takes(versions: Mapping[str, tuple[int, int]], name: str, version: int) -> bool:
@@ -51,7 +51,7 @@ def takes(versions: Mapping[str, tuple[int, int]], name: str, version: int) -> b
 
 
 def check_disk(around: Surroundings) -> Iterator[Finding]:
-    """How much room is left where the log lies."""
+    """How much space is left where the log is stored."""
     try:
         directories = log_directories(Client.of_a_question(around.client_config))
     except BrokerUnavailable:
@@ -65,7 +65,7 @@ def room(directory: DirectoryReading) -> Finding:
     share, total, usable = directory.usable_share, directory.total_bytes, directory.usable_bytes
     place = f"{directory.path} of broker {directory.broker_id}"
     if share is None or total is None or usable is None:
-        return note("disk", f"{place}: the broker does not say how much space is left", "look with df")
+        return note("disk", f"{place}: the broker does not say how much space is left", "check with df")
     message = f"{place}: {usable / GIB:.1f} of {total / GIB:.1f} GiB free ({share:.0%})"
     advice = "free some: logbus retention plan shows what may go, logbus topic ls what is large; a full disk stops the broker"
     if share < USABLE_SHARE_MIN:

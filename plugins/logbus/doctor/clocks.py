@@ -1,8 +1,8 @@
 """Clocks: this machine's against the warehouse's and against the records'.
 
-Windows close by this machine's clock and records are put into them by theirs. A clock that is ahead closes hours before their
-records have come; one behind delays every load. The warehouse says what time it is; a broker cannot, but a record from the
-future tells that its producer's clock or ours is wrong.
+Windows close by this machine's clock, and records are put into them by their producers' clocks. A clock that is ahead closes
+hours before their records have arrived; one that is behind delays every load. The warehouse can be asked for its time; a broker
+cannot, but a record from the future shows that its producer's clock or ours is wrong.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from logbus.warehouse.engine import connect
 DIFFERENCE_MAX = timedelta(seconds=2)  # NTP keeps machines within milliseconds
 DIFFERENCE_ALARM = timedelta(minutes=1)  # a fifth of the usual lateness
 TOPICS_MAX = 50
-MEND = "see that both machines keep their clocks by NTP: timedatectl status"
+MEND = "make sure that both machines set their clocks by NTP: timedatectl status"
 
 
 def check_clocks(around: Surroundings) -> Iterator[Finding]:
-    """Nothing is said where there is no warehouse: that is a finding of its own."""
+    """Only a note if there is no warehouse: that is a finding of its own."""
     if around.warehouse_url is None:
         yield note("clocks", "nothing to compare this machine's clock with", "logbus doctor --warehouse URL")
         return
@@ -41,14 +41,14 @@ def check_clocks(around: Surroundings) -> Iterator[Finding]:
         return
     yield warehouse_finding(engine, around)
     topics = set[str]()
-    with suppress(ProgrammingError):  # a ledger that is not there yet
+    with suppress(ProgrammingError):  # no ledger yet
         topics = {pipeline.topic for pipeline in Ledger(engine).pipelines()}
     yield from record_findings(sorted(topics)[:TOPICS_MAX], around)
     engine.dispose()
 
 
 def warehouse_finding(engine: Engine, around: Surroundings) -> Finding:
-    """The difference to the middle of the question; half of how long that took is uncertain."""
+    """The difference to the midpoint of the query; half of its duration is uncertain."""
     with engine.connect() as connection:
         before = around.clock()
         theirs: datetime = connection.execute(text("select clock_timestamp()")).scalar_one()
@@ -76,7 +76,7 @@ def record_findings(topics: Sequence[str], around: Surroundings) -> Iterator[Fin
             message = (
                 f"topic {topic} has a record from the future: {shown(stamp)}, {seconds(ahead)} ahead of this machine's clock"
             )
-            yield warning("clocks", message, f"mend the clock of its producer, or this machine's; {MEND}")
+            yield warning("clocks", message, f"correct the clock of its producer, or this machine's; {MEND}")
 
 
 def shown(stamp_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""What checks look at, and all of them run beside each other within a deadline."""
+"""What checks examine, and how all of them run in parallel within a deadline."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOutput:
-    """What a program said, on both its outputs, and its exit status; status None where it did not end in time."""
+    """A program's output, of stdout and stderr, and its exit status; status None if it did not end in time."""
 
     text: str
     status: int | None
 
 
 class RunProgram(Protocol):
-    """Runs a command; `more` comes on top of our own environment."""
+    """Runs a command; `more` is added to our own environment."""
 
     def __call__(self, command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) -> ProgramOutput: ...
 
 
 def run_program(command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) -> ProgramOutput:
-    """Runs it without input and without a terminal, for so long at the most."""
+    """Runs it without input and without a terminal, within a time limit."""
     try:
         done = subprocess.run(
             list(command),
@@ -51,7 +51,7 @@ def run_program(command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) 
             errors="replace",
         )
     except subprocess.TimeoutExpired:
-        return ProgramOutput(text=f"no end within {PROGRAM_SECONDS_MAX:.0f} s", status=None)
+        return ProgramOutput(text=f"it did not end within {PROGRAM_SECONDS_MAX:.0f} s", status=None)
     except OSError as problem:
         return ProgramOutput(text=str(problem.strerror), status=127)
     return ProgramOutput(text=done.stdout, status=done.returncode)
@@ -59,7 +59,7 @@ def run_program(command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The machine as a check sees it; a test gives its own."""
+    """The machine as a check sees it; a test passes its own."""
 
     clock: Callable[[], datetime]
     client_config: Mapping[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ Check = Callable[[Surroundings], Iterator[Finding]]
 
 
 def look(checks: Mapping[str, Check], around: Surroundings, seconds_max: float = CHECK_SECONDS_MAX) -> list[Finding]:
-    """All findings in the order of the checks. One that does not end in time is a finding itself, and is not waited for."""
+    """All findings in the order of the checks. A check that does not end in time is itself a finding, and is not waited for."""
     found: dict[str, list[Finding]] = {}
     threads = {
         name: threading.Thread(target=_note, args=(found, name, check, around), name=f"check {name}", daemon=True)
@@ -94,8 +94,8 @@ def _note(found: dict[str, list[Finding]], name: str, check: Check, around: Surr
     try:
         findings.extend(check(around))
     except LogbusError as problem:
-        findings.append(error(name, str(problem), "mend that first, then look again"))
-    except Exception as problem:  # a check that fails is no reason to say nothing of the others
+        findings.append(error(name, str(problem), "fix that first, then check again"))
+    except Exception as problem:  # one failing check must not hide the others
         findings.append(error(name, f"the check itself failed: {type(problem).__name__}: {problem}", "please report it"))
     found.setdefault(name, findings)
 

@@ -1,4 +1,4 @@
-"""Spark: a new enough Java, one version of everything, a spark-submit that runs, workers of our own Python, connector jars."""
+"""Spark: a new enough Java, one version of everything, a spark-submit that runs, workers with our Python, connector jars."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ def check_java(around: Surroundings) -> Iterator[Finding]:
 
 
 def check_spark(around: Surroundings) -> Iterator[Finding]:
-    """What is installed, what SPARK_HOME says, which Python the workers are."""
+    """What is installed, where SPARK_HOME points, which Python the workers use."""
     versions = {name: installed(name) for name in ("pyspark", "pyspark-client")}
     if len(set(versions.values())) > 1:
         shown = ", ".join(f"{name} {version or 'is not installed'}" for name, version in versions.items())
         message = f"{shown}: they install into the same directory, so one overwrites the other"
         yield error(
-            "spark", message, f"install both anew, equal: pyspark=={versions['pyspark']} pyspark-client=={versions['pyspark']}"
+            "spark",
+            message,
+            f"reinstall both in one version: pyspark=={versions['pyspark']} pyspark-client=={versions['pyspark']}",
         )
     else:
         yield well("spark", f"pyspark and pyspark-client {versions['pyspark']}")
@@ -48,7 +50,7 @@ def check_spark(around: Surroundings) -> Iterator[Finding]:
 
 
 def check_home(around: Surroundings, version: str | None) -> Iterator[Finding]:
-    """SPARK_HOME wins over the Spark that spark-submit lies in."""
+    """SPARK_HOME takes precedence over the Spark that contains spark-submit."""
     home = around.environment.get("SPARK_HOME")
     if not home:
         return
@@ -57,7 +59,9 @@ def check_home(around: Surroundings, version: str | None) -> Iterator[Finding]:
         yield error("spark", f"SPARK_HOME is {home}, where there is no Spark", "unset SPARK_HOME")
     elif version is not None and not cores[0].stem.endswith(f"-{version}"):
         yield warning(
-            "spark", f"SPARK_HOME is {home} with {cores[0].name}, pyspark is {version}", "unset SPARK_HOME, or make them equal"
+            "spark",
+            f"SPARK_HOME is {home} with {cores[0].name}, pyspark is {version}",
+            "unset SPARK_HOME, or use the same version",
         )
 
 
@@ -81,8 +85,8 @@ def check_python(around: Surroundings) -> Iterator[Finding]:
 def check_spark_submit(around: Surroundings) -> Iterator[Finding]:
     """Does it start? It needs a Java that works, and takes some seconds."""
     program = spark_submit_binary()
-    # Spark's scripts look for a Python that has pyspark, which the one on the PATH has not where no environment is activated.
-    # Loads name ours, so we do.
+    # Spark's scripts look for a Python that has pyspark; without an activated environment, the one on the PATH does not.
+    # Loads set ours, so this check does, too.
     said = around.run([program, "--version"], {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
     found = SUBMIT_VERSION.search(said.text)
     if said.status == 0 and found is not None:
@@ -93,7 +97,7 @@ def check_spark_submit(around: Surroundings) -> Iterator[Finding]:
 
 
 def check_jars(around: Surroundings) -> Iterator[Finding]:
-    """The connector's jars, for pipelines that read by it; all others need none."""
+    """The connector's jars, for pipelines that read with it; all others need none."""
     named = around.environment.get(connector_jars.JARS_VARIABLE)
     if not named:
         message = f"{connector_jars.JARS_VARIABLE} is not set; only pipelines with the reader `connector` need those jars"

@@ -1,4 +1,4 @@
-"""Versions: is everything installed that logbus names, in a version that it was made for, and does Airflow find the provider?"""
+"""Versions: is everything that logbus requires installed, in a version that it supports, and does Airflow find the provider?"""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PROVIDERS = "apache_airflow_provider"  # the entry points that Airflow looks for
 
 
 def check_versions(around: Surroundings) -> Iterator[Finding]:
-    """Every requirement of the distribution against what is there."""
+    """Every requirement of the distribution against what is installed."""
     wrong = list(unmet())
     for name, wanted, found in wrong:
-        message = f"{name} is {found or 'not installed'}, logbus was made for {wanted}"
+        message = f"{name} is {found or 'not installed'}, logbus needs {wanted}"
         yield error("versions", message, f"uv pip install '{wanted}' (or pip), into the environment of {sys.executable}")
     if not any(point.value.startswith("logbus.") for point in metadata.entry_points(group=PROVIDERS)):
         yield error(
@@ -36,7 +36,7 @@ def check_versions(around: Surroundings) -> Iterator[Finding]:
 
 
 def unmet() -> Iterator[tuple[str, str, str | None]]:
-    """Name, requirement and what is there, of each requirement that is not met."""
+    """Name, requirement and installed version of each requirement that is not met."""
     from packaging.requirements import Requirement
 
     for text in metadata.requires("logbus") or []:

@@ -1,8 +1,8 @@
-"""What a broker's error codes mean, each in one place: whose fault it is, and a sentence that says what to do.
+"""What each Kafka error code means, in one place: which error it becomes, and a sentence that says what to do.
 
-Every request of this package ends here when it fails, whichever noun sent it and whichever library. Codes are Kafka's own
-(positive) and librdkafka's (negative: it got no answer, or no connection). A code that is not in the table is a `BrokerUnavailable` with the
-broker's own words: nobody has met it yet.
+Every failed request of logbus.kafka is explained here, whichever module and library sent it. Codes are Kafka's own (positive) and
+librdkafka's (negative: it got no answer, or no connection). A code that is not in the table becomes a `BrokerUnavailable` with
+the broker's own message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ THE_BROKER = "the broker"  # where a sentence may be shown to people who need no
 
 MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
-# The broker knows soon: a leader is being chosen, or a coordinator starts or moves. librdkafka does not call these retriable.
+# Temporary: a leader is being elected, or a coordinator is starting or moving. librdkafka does not call these retriable.
 COMING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -28,7 +28,7 @@ COMING = (
     KafkaError.UNKNOWN_TOPIC_ID,
 )
 
-# No connection, or no answer over it. Clients go on trying by themselves; a producer gives a record up in the end.
+# No connection, or no answer over it. Clients keep retrying on their own; a producer gives a record up in the end.
 AWAY = (
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
@@ -37,27 +37,27 @@ AWAY = (
     KafkaError._MSG_TIMED_OUT,
 )
 
-# Why there is no connection. librdkafka tells these by its error callback alone; the request itself just times out.
+# Why there is no connection. librdkafka reports these only through its error callback; the request itself just times out.
 CONNECTING = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
-TLS_FAILED = "SSL handshake failed"  # where the peer hung up librdkafka gives the code _TRANSPORT: the port may not speak TLS
+TLS_FAILED = "SSL handshake failed"  # if the peer hung up, librdkafka gives the code _TRANSPORT: the port may not speak TLS
 
-# What librdkafka puts around such words: "ssl://host:9093/bootstrap: ... (after 2ms in state SSL_HANDSHAKE)".
+# What librdkafka puts around such a message: "ssl://host:9093/bootstrap: ... (after 2ms in state SSL_HANDSHAKE)".
 AROUND = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")
 
 _MISSING = "{broker} has no topic {about!r}: create it, or ship something to it first"
 _LOGIN = "{broker} refuses the login: {said}. Check sasl.mechanism, sasl.username and sasl.password"
 _GRANT = "kafka-acls --add --allow-principal User:NAME --operation {needs}"
 
-# The caller can mend it.
+# The caller can fix it.
 REFUSED: Mapping[int, str] = {
     KafkaError.TOPIC_EXCEPTION: "{about!r} cannot be the name of a topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
     KafkaError.INVALID_PARTITIONS: "topic {about} cannot have that many partitions: at least one, never fewer than it has",
     KafkaError.INVALID_REPLICATION_FACTOR: "topic {about} cannot have that many replicas: leave --replication-factor out",
-    KafkaError.INVALID_CONFIG: "topic {about} takes no such setting, or not that value: `logbus topic config TOPIC --all` lists "
-    "them; times are whole milliseconds, sizes whole bytes",
-    KafkaError.TOPIC_DELETION_DISABLED: "{broker} deletes no topics: set its delete.topic.enable=true",
+    KafkaError.INVALID_CONFIG: "topic {about} has no such setting, or not with that value: `logbus topic config TOPIC --all` "
+    "lists them; times are whole milliseconds, sizes whole bytes",
+    KafkaError.TOPIC_DELETION_DISABLED: "{broker} does not allow topics to be deleted: set its delete.topic.enable=true",
     KafkaError.POLICY_VIOLATION: "a policy of the broker forbids that for {about}",
-    KafkaError.INVALID_REQUEST: "{broker} does not do that to {about}",
+    KafkaError.INVALID_REQUEST: "{broker} does not allow that for {about}",
     KafkaError.MSG_SIZE_TOO_LARGE: "the max.message.bytes of topic {about} is smaller than a batch: raise it or lower batch.size",
 }
 
@@ -67,7 +67,8 @@ DENIED: Mapping[int, str] = {
     "TLS, and ssl.ca.location to the certificate of the authority that signed the broker's",
     KafkaError._AUTHENTICATION: _LOGIN,
     KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} has no such login: set sasl.mechanism to one of its sasl.enabled.mechanisms",
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} does not support this login: set sasl.mechanism to one of its "
+    "sasl.enabled.mechanisms",
     KafkaError.ILLEGAL_SASL_STATE: "{broker} wants a login first: set security.protocol to SASL_SSL or SASL_PLAINTEXT",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user lacks {needs} on topic {about}: grant it, " + _GRANT + " --topic {about}",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "this user lacks {needs} on group {about}: grant it, " + _GRANT + " --group {about}",
@@ -75,19 +76,19 @@ DENIED: Mapping[int, str] = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user lacks {needs} on that transactional.id: grant it, " + _GRANT,
 }
 
-# By code the kind of error and its sentence. The broker's own words are appended where the sentence does not quote them.
+# Error class and sentence by code. The broker's own message is appended if the sentence does not quote it.
 MEANINGS: Mapping[int, tuple[type[UserError], str]] = {
     **dict.fromkeys(MISSING, (TopicMissing, _MISSING)),
     **{code: (UserError, sentence) for code, sentence in REFUSED.items()},
     **{code: (AccessDenied, sentence) for code, sentence in DENIED.items()},
     KafkaError.GROUP_ID_NOT_FOUND: (GroupMissing, "{broker} has no group {about!r}: `logbus group ls` lists those it has"),
     KafkaError.NON_EMPTY_GROUP: (GroupActive, "group {about} has members: stop them first"),
-    KafkaError._MSG_TIMED_OUT: (BrokerUnavailable, "{broker} was away for too long: check that it runs"),
+    KafkaError._MSG_TIMED_OUT: (BrokerUnavailable, "{broker} did not answer for too long: check that it runs"),
 }
 
 
 def explain(error: KafkaError, about: str, *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
-    """The error in our words. `about` is the topic or group that was asked about, `needs` the ACL operation of the request."""
+    """The error in our words. `about` is the topic or group of the request, `needs` the ACL operation it requires."""
     found = explain_code(error.code(), error.str(), about, broker=broker, needs=needs)
     if type(found) is BrokerUnavailable and error.retriable():
         return BrokerNotReady(str(found))
@@ -95,7 +96,7 @@ def explain(error: KafkaError, about: str, *, broker: str = THE_BROKER, needs: s
 
 
 def explain_code(code: int, said: str, about: str = "", *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
-    """The same, of a code and the words that came with it."""
+    """The same, from a code and the message that came with it."""
     if code not in MEANINGS:
         return unavailable(said, about, broker=broker, kind=BrokerNotReady if code in COMING else BrokerUnavailable)
     kind, sentence = MEANINGS[code]
@@ -105,7 +106,7 @@ def explain_code(code: int, said: str, about: str = "", *, broker: str = THE_BRO
 
 
 def failed_handshake(error: KafkaError) -> KafkaError | None:
-    """Why no connection came about, out of what librdkafka's callback tells; None where it is another error."""
+    """Why no connection was made, from what librdkafka's callback reports; None for any other error."""
     said = error.str()
     if error.code() not in CONNECTING and TLS_FAILED not in said:
         return None
@@ -115,9 +116,9 @@ def failed_handshake(error: KafkaError) -> KafkaError | None:
 def unavailable(
     said: str, about: str = "", *, broker: str = THE_BROKER, kind: type[BrokerUnavailable] = BrokerUnavailable
 ) -> BrokerUnavailable:
-    """What is left to say when there is no answer."""
+    """The error when there was no answer."""
     subject = f" about {about!r}" if about else ""
     return kind(
-        f"{broker} did not answer what was asked{subject}: {said}. "
+        f"{broker} did not answer a request{subject}: {said}. "
         "Check that it runs (`logbus up` or `logbus broker serve` starts one) and that bootstrap.servers is right"
     )

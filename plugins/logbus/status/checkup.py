@@ -1,7 +1,7 @@
-"""What is not as it should be, and what to type: `logbus doctor` looks at everything that the ledger and the broker can tell.
+"""What is wrong, and what to type: the checks of `logbus doctor` on the ledger and the broker.
 
-Each check is a function of a `Case` that gives findings; none of them changes anything. `clean` does what may be done for
-everybody: it ends attempts without a heartbeat and drops tables that no running attempt owns.
+Each check is a function of a `Case` that yields findings; none of them changes anything. `clean` does what is always
+safe: it ends attempts without a heartbeat and drops tables that no running attempt owns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from logbus.ledger.totals import read_windows
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.wording import first_line, several
 
-# A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
+# A window that was frozen this long ago and never tried: its load probably is never scheduled.
 UNTRIED_AFTER = timedelta(hours=1)
 
 NAMED_MAX = 3  # windows or tables that a finding names before it says how many more there are
@@ -88,7 +88,7 @@ class Case:
 
     @cached_property
     def windows(self) -> list[FrozenWindow]:
-        """Those that a check may have something to say of."""
+        """Those that a check may report something about."""
         return self.ledger.remarkable_windows(self.pipeline.name)
 
     @property
@@ -105,7 +105,7 @@ Check = Callable[[Case], Iterator[Finding]]
 
 
 def check_topic(case: Case) -> Iterator[Finding]:
-    """Is the topic there, and the one that was registered?"""
+    """Does the topic exist, and is it the one that was registered?"""
     if case.log is None:
         return
     topic, name = case.pipeline.topic, case.pipeline.name
@@ -120,14 +120,14 @@ def check_topic(case: Case) -> Iterator[Finding]:
         yield error(case.subject, str(problem), "name the right broker")
         return
     except LogbusError as problem:
-        # Where hours are frozen the topic was there: made again it is another one, and a second one on a wrong broker.
-        again = f"name the right broker, or make the topic again and `logbus pipeline rebase {name}`"
+        # If hours are frozen, the topic existed: recreated it is another one, and on a wrong broker a second one.
+        again = f"name the right broker, or recreate the topic and `logbus pipeline rebase {name}`"
         yield error(case.subject, str(problem), again if case.is_frozen else f"create the topic {topic}, or ship something to it")
         return
     try:
         if found != row["topic_id"]:
-            # First the cluster, then the topic: with a wrong address every topic looks deleted and made again, and the advice
-            # to rebase would then throw away what is known of the right one.
+            # First the cluster, then the topic: with a wrong address every topic looks deleted and recreated, and the advice
+            # to rebase would then discard what is known of the right one.
             witnesses.refuse_another_cluster(row, case.log)
             yield error(case.subject, f"topic {topic} was deleted and made again", f"logbus pipeline rebase {name}")
         else:
@@ -139,7 +139,7 @@ def check_topic(case: Case) -> Iterator[Finding]:
 
 
 def check_attempts(case: Case) -> Iterator[Finding]:
-    """Do all running attempts give heartbeats?"""
+    """Do all running attempts send heartbeats?"""
     with case.ledger.engine.connect() as connection:
         silent = trouble.silent_attempts(connection, case.pipeline.name, case.now)
     for start, number, run_id, heard in silent:
@@ -174,7 +174,7 @@ def check_chain(case: Case) -> Iterator[Finding]:
         starts = several([instant_text(part.start) for part in islice(waiting, NAMED_MAX)], NAMED_MAX, count=count)
         yield warning(case.subject, f"{windows_are(count)} not loaded: {starts}", advice)
     if count := empty(gaps):
-        yield note(case.subject, f"{windows_are(count)} not loaded; no record lies in {'it' if count == 1 else 'them'}", advice)
+        yield note(case.subject, f"{windows_are(count)} not loaded; no record is in {'it' if count == 1 else 'them'}", advice)
 
 
 def windows_are(count: int) -> str:
@@ -182,7 +182,7 @@ def windows_are(count: int) -> str:
 
 
 def check_untried(case: Case) -> Iterator[Finding]:
-    """Does somebody wait who is never called? A task in a pool that does not exist is never scheduled."""
+    """Is a load waiting that never starts? A task in a pool that does not exist is never scheduled."""
     # Frozen by one task, loaded by the next. A DAG that is paused in between, or a pool with no slots, leaves no error
     # anywhere.
     old = [window for window in case.unloaded if window.last_attempt == 0 and frozen_before(window, case.now - UNTRIED_AFTER)]
@@ -203,7 +203,7 @@ def check_retained(case: Case) -> Iterator[Finding]:
         return
     partitions = sorted({part.partition for window in waiting for part in window.ranges})
     try:
-        # The topic first: of the offsets of one that is gone a client says what it says of a broker that is away.
+        # The topic first: for the offsets of one that is gone, a client reports the same error as for an unreachable broker.
         case.log.topic(case.pipeline.topic)
         starts = case.log.start_offsets(case.pipeline.topic, partitions)
     except BrokerUnavailable:
@@ -213,7 +213,7 @@ def check_retained(case: Case) -> Iterator[Finding]:
     for window in waiting:
         if lost := lost_ranges(window, starts):
             advice = 'make retention longer, or give them up: register the pipeline with the setting {"accept_loss": true}'
-            yield error(case.subject, f"retention took {several(lost, NAMED_MAX)} before {window.interval} was loaded", advice)
+            yield error(case.subject, f"retention deleted {several(lost, NAMED_MAX)} before {window.interval} was loaded", advice)
 
 
 def check_audits(case: Case) -> Iterator[Finding]:
@@ -224,7 +224,7 @@ def check_audits(case: Case) -> Iterator[Finding]:
     for start, found in problems.items():
         advice = f"logbus load --pipeline {name} --since {instant_text(start)} --limit 1"
         yield error(case.subject, f"the audit of {instant_text(start)} found: {found[0]}", advice)
-    # An audit that found something is told above; the window is told once.
+    # An audit that found something is reported above; each window is reported once.
     unaudited = [
         found for found in case.windows if found.counts and not found.audited_at and found.interval.start not in problems
     ]
@@ -248,7 +248,7 @@ def check_stamps(case: Case) -> Iterator[Finding]:
     with case.ledger.engine.connect() as connection:
         for told in elsewhere_notes(connection, {name}):
             yield note(
-                case.subject, told.removeprefix(f"{name}: "), f"logbus window ls --pipeline {name}; a producer's clock is off?"
+                case.subject, told.removeprefix(f"{name}: "), f"logbus window ls --pipeline {name}; is a producer's clock off?"
             )
 
 
@@ -257,16 +257,16 @@ def check_other_records(case: Case) -> Iterator[Finding]:
     starts = [window.interval.start for window in case.windows if window.other_records]
     if starts:
         texts = [instant_text(start) for start in starts]
-        message = f"a reload replaced the records by others, as its run accepted: {several(texts, NAMED_MAX)}"
+        message = f"a reload replaced the records with others, as its run accepted: {several(texts, NAMED_MAX)}"
         yield note(case.subject, message, f"logbus window show --pipeline {case.pipeline.name} {texts[0]} says by whom")
 
 
 def check_table(case: Case) -> Iterator[Finding]:
-    """Has the pipeline its table for itself?"""
+    """Does the pipeline have its table to itself?"""
     with case.ledger.engine.connect() as connection:
         others = others_of_table(connection, case.pipeline)
     if others:
-        message = f"table {case.pipeline.table} is registered for {' and '.join(others)}, too: nothing is loaded by either"
+        message = f"table {case.pipeline.table} is registered for {' and '.join(others)}, too: neither loads anything"
         yield error(case.subject, message, f"logbus pipeline move {case.pipeline.name} --table OTHER, or the other one")
 
 
@@ -293,7 +293,7 @@ def check_leftovers(ledger: Ledger) -> Iterator[Finding]:
 
 
 def check_all(ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[Pipeline], now: datetime) -> Iterator[Finding]:
-    """Everything that is found, pipeline by pipeline. A broker that does not answer is one finding, and not asked again."""
+    """All findings, pipeline by pipeline. A broker that does not answer is one finding, and is not asked again."""
     yield from check_leftovers(ledger)
     for pipeline in pipelines:
         case = Case(ledger=ledger, log=log, pipeline=pipeline, now=now)
@@ -303,7 +303,7 @@ def check_all(ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[Pipelin
             except BrokerUnavailable as problem:
                 yield error("broker", str(problem), "logbus doctor --bootstrap-server HOST:PORT, where the broker listens")
                 log = case.log = None
-                # Begun anew, it says what the ledger alone tells. Nothing is said twice: each check asks the broker first.
+                # Run again, it reports what the ledger alone shows. Nothing is reported twice: each check asks the broker first.
                 yield from check(case)
 
 
@@ -316,7 +316,7 @@ class Cleaned:
 
 
 def clean(ledger: Ledger, now: datetime) -> Cleaned:
-    """Ends attempts without a heartbeat and drops tables without an owner; one that is held stays for the next time."""
+    """Ends attempts without a heartbeat and drops tables without an owner; one that is locked stays for the next time."""
     ended = end_expired(ledger.engine, now)
     names = tuple(f"{attempt.pipeline} {attempt.token}" for attempt in ended)
     return Cleaned(ended=names, dropped=tuple(leftovers.drop_ownerless(ledger.engine)))

@@ -1,12 +1,13 @@
-"""The lag of all pipelines at once: the figures of `logbus.status.lag`, by one reading of the ledger and few requests.
+"""The lag of all pipelines at once: the figures of `logbus.status.lag`, from one reading of the ledger and few requests.
 
-The same code counts: it runs over answers that are there already, and where it asks for one that is not, the question is put
-down and the pipeline waits. When all wait (or are done), the questions are asked together, for all topics in one request to
-each broker, and everybody goes on. So the rounds are as many as the longest chain of questions of one pipeline, however many
-there are. End offsets are asked for while the ledger's windows are read; what those let us guess goes with the second round.
+The same code counts: it runs on answers that are there already, and when it needs one that is not, the question is recorded and
+the pipeline waits. When all wait (or are done), the questions are sent together, for all topics in one request to each broker,
+and all pipelines continue. So the number of rounds is that of the longest chain of questions of one pipeline, however many
+pipelines there are. End offsets are asked for while the ledger's windows are read; what the windows let us guess is asked in
+the second round.
 
-What only reading records can tell (a timestamp from the future hides the end of the hours) is not read here: such a pipeline
-has a problem, and `logbus lag` tells.
+What only reading records would show (a timestamp from the future hides the end of the hours) is not read here: such a pipeline
+has a problem, and `logbus lag` finds the answer.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from logbus.retention.model import RetentionPolicy
 from logbus.retention.store import policies_by_topic
 from logbus.status.lag import Lag, lag_over
 
-FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
-TOPIC_GONE = "the topic {topic} is gone: name the right broker, or make the topic again and `logbus pipeline rebase {name}`"
-NO_TOPIC = "the topic {topic} is not there yet: create it, or ship something to it"
+FUTURE_STAMPS = "a record's timestamp is in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
+TOPIC_GONE = "the topic {topic} is gone: name the right broker, or recreate the topic and `logbus pipeline rebase {name}`"
+NO_TOPIC = "the topic {topic} does not exist yet: create it, or ship something to it"
 
 Result = TypeVar("Result")
 
@@ -41,7 +42,7 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReading:
     """A pipeline, what of it is not loaded, how far it is behind. `starts` and `ends` are the topic's offsets by partition,
-    empty where the broker did not tell."""
+    empty if the broker did not report them."""
 
     pipeline: Pipeline
     chain: PipelineChain
@@ -54,7 +55,7 @@ class PipelineReading:
 
 
 class Unanswered(Exception):
-    """Nobody has asked these yet."""
+    """These questions have not been asked yet."""
 
     def __init__(self, *questions: Question) -> None:
         super().__init__(*questions)
@@ -62,7 +63,7 @@ class Unanswered(Exception):
 
 
 class Answers:
-    """A log as far as it was asked: what `lag_over` counts by. Answers that are errors are raised."""
+    """What is known of a log so far, for `lag_over` to count from. Answers that are errors are raised."""
 
     def __init__(self, topics: Mapping[str, TopicPlaces | LogbusError]) -> None:
         self.topics = topics
@@ -114,7 +115,7 @@ class Answers:
 
 
 class NeedsReading(UserError):
-    """Only reading records can tell."""
+    """Only reading records would answer this."""
 
 
 def raised_if_error(answer: Any) -> Any:
@@ -124,7 +125,7 @@ def raised_if_error(answer: Any) -> Any:
 
 
 def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineReading]:
-    """All pipelines by name. `BrokerUnavailable` where the broker answers nothing; a topic's trouble is its lag's problem."""
+    """All pipelines by name. `BrokerUnavailable` if the broker answers nothing; an error of one topic is its lag's problem."""
     with engine.connect() as connection:
         rows, policies = pipeline_rows(connection), policies_by_topic(connection)
     return read_pipelines(engine, log, now, rows, policies)
@@ -169,7 +170,7 @@ def with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, 
 
 
 def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
-    """The chain, told that the broker has another topic of that name."""
+    """The chain, marked if the broker has another topic of that name."""
     found = answers.topics[row["topic"]]
     return replace(chain, is_other_topic=isinstance(found, TopicPlaces) and found.topic_id != row["topic_id"])
 
@@ -191,7 +192,7 @@ def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) ->
 
 
 def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]) -> dict[str, Result]:
-    """Computes all, asking what they need together."""
+    """Computes all; the questions that they need are asked together."""
     done: dict[str, Result] = {}
     while len(done) < len(names):
         questions = set[Question]()
@@ -209,13 +210,13 @@ def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable
 def lag_or_problem(
     pipeline: Pipeline, chain: PipelineChain, answers: Answers, policy: RetentionPolicy | None, now: datetime
 ) -> Lag:
-    """What `lag_of` says; what it cannot say as the lag's problem."""
+    """What `lag_of` returns; an error is the lag's problem."""
     try:
         return lag_over(pipeline, chain, answers, now, answers.topic(pipeline.topic).partitions, policy)
     except NeedsReading:
         problem = FUTURE_STAMPS.format(name=pipeline.name)
     except TopicMissing:
-        # Where hours are frozen the topic was there: made again it is another one.
+        # If hours are frozen, the topic existed: recreated it is another one.
         problem = (TOPIC_GONE if chain.windows else NO_TOPIC).format(name=pipeline.name, topic=pipeline.topic)
     except LogbusError as error:
         problem = str(error)

@@ -1,9 +1,9 @@
-"""A consumer group as a mirror of what is loaded: committed offsets that dashboards and kafka-consumer-groups can look at.
+"""A consumer group as a mirror of what is loaded: committed offsets for dashboards and kafka-consumer-groups.
 
-The ledger decides what is loaded; a group's offsets are written behind it and read by nobody here. They only move ahead:
-an older run that ends late, or is cleared, leaves them alone. Kafka has no compare-and-set for offsets, so runs take
-turns by a lock in the ledger's database. An offset beyond the log's end stems from a topic that was deleted and made
-again: it is replaced.
+The ledger decides what is loaded; the group's offsets are written after it and never read by logbus. They only move
+forward: an older run that ends late, or is cleared, leaves them alone. Kafka has no compare-and-set for offsets, so runs
+take turns by a lock in the ledger's database. An offset beyond the log's end comes from a topic that was deleted and
+recreated: it is replaced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Checkpoint:
 def commit_ends(engine: Engine, groups: GroupOffsets, log: OffsetLog, group: str, windows: Sequence[FrozenWindow]) -> Checkpoint:
     """Commits where the last of a pipeline's loaded windows ends in each partition; never moves the group back.
 
-    Raises `WindowNotLoaded`, `TopicRecreated`, and `GroupActive` where somebody consumes in the group.
+    Raises `WindowNotLoaded`, `TopicRecreated`, and `GroupActive` if the group has members.
     """
     if not windows:
         raise UserError("no window is named: nothing to commit")
@@ -59,12 +59,12 @@ def commit_ends(engine: Engine, groups: GroupOffsets, log: OffsetLog, group: str
 
 
 def take_turn(connection: Connection, group: str) -> None:
-    """Waits for whoever else moves this group; until the transaction ends nobody does."""
+    """Waits for any other run that moves this group; until the transaction ends, no other run does."""
     connection.execute(text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": f"logbus group {group}"})
 
 
 def end_offsets(windows: Sequence[FrozenWindow]) -> dict[int, int]:
-    """By partition the end of the last window: the next offset to read, which is how Kafka means it."""
+    """By partition the end of the last window: the next offset to read, which is what Kafka commits."""
     ends: dict[int, int] = {}
     for part in (part for window in windows for part in window.ranges):
         ends[part.partition] = max(ends.get(part.partition, 0), part.end_offset)

@@ -1,8 +1,8 @@
-"""Where a consumer group shall read on: the targets of `kafka-consumer-groups --reset-offsets`, and a window of ours.
+"""Where a consumer group should continue: the targets of `kafka-consumer-groups --reset-offsets`, and a window of ours.
 
-A target is a function from what log and group hold now (`Ground`) to an offset for each partition; what it says is
-clamped into what the log still holds, as Kafka's tool does. Planning changes nothing; `execute` commits the plan, and
-only where the group has no members. Windows are never touched: a group reads, the ledger decides.
+A target is a function from what log and group hold now (`Ground`) to an offset for each partition; its result is
+clamped to what the log still holds, as Kafka's tool does. Planning changes nothing; `execute` commits the plan, and
+only if the group has no members. Windows are never touched: a group reads, the ledger decides.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Target = Callable[[Ground], Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One partition's step. `current` is None where nothing is committed; `wanted` lay outside the log if it is not `new`."""
+    """One partition's move. `current` is None if nothing is committed; `wanted` was outside the log if it is not `new`."""
 
     group: str
     topic: str
@@ -69,12 +69,12 @@ def earliest(ground: Ground) -> Mapping[int, int]:
 
 
 def latest(ground: Ground) -> Mapping[int, int]:
-    """Behind the last record."""
+    """After the last record."""
     return ground.ends
 
 
 def current(ground: Ground) -> Mapping[int, int]:
-    """Where the group is; behind the last record where it has committed nothing."""
+    """Where the group is; after the last record if it has committed nothing."""
     return {partition: ground.committed.get(partition, end) for partition, end in ground.ends.items()}
 
 
@@ -84,7 +84,7 @@ def offset(number: int) -> Target:
 
 
 def instant(at: datetime) -> Target:
-    """The first record at or after the instant; behind the last record where there is none."""
+    """The first record at or after the instant; after the last record if there is none."""
 
     def target(ground: Ground) -> Mapping[int, int]:
         found = ground.log.first_at_or_after(ground.topic, list(ground.ends), milliseconds(at))
@@ -94,7 +94,7 @@ def instant(at: datetime) -> Target:
 
 
 def shift(by: int) -> Target:
-    """So many records ahead of where the group is, or back."""
+    """This many records forward from where the group is, or back."""
 
     def target(ground: Ground) -> Mapping[int, int]:
         unknown = [str(partition) for partition in ground.ends if partition not in ground.committed]
@@ -111,7 +111,7 @@ def listed(offsets: Mapping[Place, int]) -> Target:
 
 
 def window(frozen: FrozenWindow) -> Target:
-    """The window's first record; a partition that came later begins at its first."""
+    """The window's first record; a partition that was added later begins at its own first record."""
     starts = {part.partition: part.start_offset for part in frozen.ranges}
 
     def target(ground: Ground) -> Mapping[int, int]:
@@ -144,7 +144,7 @@ def plan_topic(log: OffsetLog, group: str, choice: TopicChoice, committed: Mappi
 
 
 def ground_of(log: OffsetLog, choice: TopicChoice, committed: Mapping[Place, int]) -> Ground:
-    """The answers that every target needs. `UserError` for a partition that is not there."""
+    """The answers that every target needs. `UserError` for a partition that does not exist."""
     known = log.topic(choice.topic).partitions
     chosen = known if choice.partitions is None else choice.partitions
     missing = [str(partition) for partition in chosen if partition not in known]
@@ -164,7 +164,7 @@ def span(partitions: Sequence[int]) -> str:
 
 
 def execute(groups: GroupOffsets, moves: Sequence[Move], note: str = "") -> None:
-    """Commits the plan; `GroupActive` where somebody joined meanwhile. Topics of one group go together."""
+    """Commits the plan; `GroupActive` if a member has joined since. Topics of one group are committed together."""
     by_group: dict[str, dict[Place, int]] = {}
     for move in moves:
         by_group.setdefault(move.group, {})[move.topic, move.partition] = move.new

@@ -1,8 +1,8 @@
 """Lag, in the schedule's terms: how many closed hours are not loaded, which is the oldest, how many records they hold.
 
-Counted from the ledger's windows and the broker's offsets, a few questions for each topic; nothing is interpolated, and
-what nobody can know is None. Which hours are missing says `logbus.ledger.missing`. Records of the hour that is still open are
-told apart: nobody could have loaded them. So are hours that are not loaded and hold no record: nobody waits for them.
+Counted from the ledger's windows and the broker's offsets, with a few requests for each topic; nothing is interpolated, and
+what cannot be known is None. `logbus.ledger.missing` decides which hours are missing. Records of the hour that is still open are
+counted separately: they cannot be loaded yet. So are hours that are not loaded and hold no record: nothing waits for them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from logbus.model import Pipeline, instant_text, utc
 from logbus.retention.model import DELETE, RetentionPolicy
 from logbus.retention.store import RetentionStore
 
-# Bytes of the keys and values in the offsets [start, end) of a partition of a topic; only reading them tells.
+# Bytes of the keys and values in the offsets [start, end) of a partition of a topic; known only by reading them.
 Measure = Callable[[str, int, int, int], int]
 
 MANAGED = "managed retention"
 
-# What a summary tells of a pipeline that could be looked at.
+# What is counted: None in the summary of a pipeline whose topic could not be read.
 COUNTED = (
     *("hours_behind", "hours_empty", "oldest_hour", "oldest_record_at", "age_seconds", "records_behind"),
     *("records_behind_by_partition", "records_open", "records_lost", "bytes_behind", "seconds_until_expiry", "expires_by"),
@@ -42,11 +42,11 @@ COUNTED = (
 class Lag:
     """How far a pipeline is behind.
 
-    `records_behind` lie in closed hours, by partition; `records_open` behind them; `records_lost` were deleted unloaded.
+    `records_behind` are in closed hours, by partition; `records_open` after them; `records_lost` were deleted unloaded.
     `oldest_record_at` is the timestamp of the first record of the oldest hour. `expires_by` is what would delete that record
-    and `expires_at` when: None with an `expires_by` is a limit by size, for which it is unknown. `bytes_behind` is None unless
-    somebody read them. `gaps` are the hours that are not loaded: `hours_behind` of them wait for their records to be,
-    `hours_empty` hold none.
+    and `expires_at` when: None with an `expires_by` means a limit by size, for which it is unknown. `bytes_behind` is None
+    unless the records were read. `gaps` are the hours that are not loaded: `hours_behind` of them hold records that wait to be
+    loaded, `hours_empty` hold none.
     """
 
     pipeline: str
@@ -69,14 +69,14 @@ class Lag:
         return sum(self.records_behind.values())
 
     def age(self, now: datetime) -> timedelta | None:
-        """Since the oldest record happened that is not loaded and could be; None where nothing is behind."""
+        """Time since the oldest record that could be loaded and is not; None if nothing is behind."""
         since = self.oldest_record_at or self.oldest_hour
         return None if since is None else utc(now) - since
 
     def summary(self, now: datetime) -> dict[str, Any]:
         """The lag as JSON-ready values."""
         if self.problem is not None:
-            # None and not 0: whoever alarms on a number must not be told the one that means "all is in".
+            # None and not 0: an alarm on this number must not get the one that means "all is in".
             unknown = dict.fromkeys(COUNTED)
             return {"pipeline": self.pipeline, "topic": self.topic, **unknown, "problem": self.problem}
         age = self.age(now)
@@ -118,7 +118,7 @@ def lag_over(
     policy: RetentionPolicy | None = None,
     measure: Measure | None = None,
 ) -> Lag:
-    """The lag of these windows, with what the log says."""
+    """The lag of these windows, given the log."""
     if chain.is_other_topic:
         problem = OTHER_TOPIC.format(pipeline=pipeline.name)
         return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
@@ -163,7 +163,7 @@ def measured(topic: str, undone: Mapping[int, Sequence[Stretch]], seen: Seen, me
 
 
 def taken(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
-    """When the oldest record that is behind would be deleted, and by what; nothing where nothing would."""
+    """When the oldest record that is behind would be deleted, and by what; empty if nothing deletes it."""
     if lag.oldest_hour is None or not lag.records or not deletes(own):
         return {}
     kept, limits = age_kept(own), dict[datetime | None, str]()

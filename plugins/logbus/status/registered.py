@@ -1,4 +1,4 @@
-"""What the ledger tells of all pipelines without a look at each window: a handful of short statements, however many there are."""
+"""What the ledger holds on all pipelines without reading each window: a handful of short queries, however many there are."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Replay: loading windows again, and before that saying what it would do.
+"""Replay: loading windows again, and planning it beforehand.
 
-A window's offsets are frozen, so to load it again is to load the same records; whether the broker still holds them, and whether
-they are still the same, is the question. `plan` answers it and changes nothing: windows, records, bytes, rows to be replaced,
-who is at work on which, and what of them is gone or has become another record."""
+A window's offsets are frozen, so loading it again means loading the same records; the question is whether the broker still holds
+them, and whether they are still the same. `plan` answers it and changes nothing: windows, records, bytes, rows to be replaced,
+which runs are working on which window, and which records are gone or have been replaced by others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from logbus.wording import several
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
 
-# So many records are read without being asked: some ten seconds.
+# At most this many records are read without --read: some ten seconds.
 RECORDS_READ_DEFAULT_MAX = 1_000_000
 
 
@@ -52,8 +52,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayWindow:
-    """A window, what of it the broker holds no more, in what its records `differ` from those that are loaded, and who is at work
-    on it. `is_read`: the broker's records were looked at."""
+    """A window, what of it the broker no longer holds, in what its records differ from those that are loaded, and which run is
+    working on it. `is_read`: the broker's records were read."""
 
     window: FrozenWindow
     lost: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class ReplayWindow:
 
     @property
     def bytes(self) -> int | None:
-        """As counted by the last load; nobody knows before."""
+        """As counted by the last load; unknown before."""
         return self.window.counts.bytes if self.window.counts else None
 
     def summary(self) -> dict[str, Any]:
@@ -107,26 +107,26 @@ class ReplayPlan:
         """The windows to load. Raises `RecordsLost`, `OtherRecords` or `WindowBusy` for those that cannot be, unless that is
         accepted."""
         lost = [one for one in self.windows if one.lost]
-        # Whose records are gone cannot be loaded by anybody: that somebody tries is no more trouble than it has already.
+        # A window whose records are gone cannot be loaded by any run: that one is trying adds no further problem.
         busy = [one for one in self.windows if one.busy and not one.lost]
         if lost and not skip_lost:
             names = [name for one in lost for name in one.lost]
             raise RecordsLost(
                 f"{len(lost)} of {len(self.windows)} windows cannot be loaded again, retention has deleted records of them: "
-                f"{several(names, NAMED_MAX)}. To load the others leave these out (skip lost)",
+                f"{several(names, NAMED_MAX)}. To load the others, leave these out (skip lost)",
                 lost=names,
             )
         if self.differing and not accept_other_records:
             names = [f"{instant_text(one.start)}: {one.differs}" for one in self.differing]
             raise OtherRecords(
-                f"the log gives other records now for {len(self.differing)} of {len(self.windows)} windows than they were loaded "
+                f"the log now holds other records for {len(self.differing)} of {len(self.windows)} windows than they were loaded "
                 f"from: {several(names, NAMED_MAX)}. They keep what they hold; to replace it for good, accept other records "
                 "(--accept-other-records, accept_other_records=True)"
             )
         if busy and not supersede:
             workers = several([str(one.busy) for one in busy], NAMED_MAX)
             raise WindowBusy(
-                f"another run is at work on {len(busy)} of the windows: {workers}. Wait, or take over from "
+                f"another run is working on {len(busy)} of the windows: {workers}. Wait, or take over from "
                 "them (supersede): their attempts will not be able to commit"
             )
         return [one.start for one in self.windows if not one.lost]
@@ -149,7 +149,7 @@ class ReadsWindows(Protocol):
     """Reads what the broker holds now."""
 
     def begin(self, windows: int, records: int) -> None:
-        """So much will be read."""
+        """Announces how much will be read."""
 
     def window(self, window: FrozenWindow) -> WindowReading:
         """All of the window's ranges. Raises `ShortRead` where the log ends before they do."""
@@ -165,7 +165,7 @@ def plan(
     reader: ReadsWindows | None = None,
     records_max: int | None = None,
 ) -> ReplayPlan:
-    """What loading the span again would do. Attempts of `run_id` itself are no conflict: a retry goes on with its own.
+    """What loading the span again would do. Attempts of `run_id` itself are not a conflict: a retry continues its own.
 
     With a `reader` the loaded windows are compared with what the broker holds now, unless that is more than `records_max`.
     """
@@ -177,7 +177,7 @@ def plan(
     lost = lost_of(log, witnesses.topic_on_its_cluster(row, log), windows)
     found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.interval.start)) for one in windows]
     holds = RetentionStore(ledger.engine).holds(now, row["topic"])
-    notes = [f"the topic is not deleted from: {hold}" for hold in holds]
+    notes = [f"nothing is deleted from the topic: {hold}" for hold in holds]
     comparable = [one for one in found if is_comparable(one)]
     records = sum(one.window.record_count for one in comparable)
     if comparable and reader is not None and (records_max is None or records <= records_max):
@@ -185,7 +185,7 @@ def plan(
         found = [compared(one, reader) if is_comparable(one) else one for one in found]
     elif comparable:
         notes.append(
-            f"whether the log holds the same records still was not looked at: `logbus replay plan --read` reads {records:,}"
+            f"whether the log still holds the same records was not checked: `logbus replay plan --read` reads {records:,}"
         )
     return ReplayPlan(pipeline=pipeline_name, windows=tuple(found), notes=(*notes, *gaps(windows)))
 
@@ -195,7 +195,7 @@ def is_comparable(one: ReplayWindow) -> bool:
 
 
 def compared(one: ReplayWindow, reader: ReadsWindows) -> ReplayWindow:
-    """The window with what its records differ in, if they do."""
+    """The window, with how its records differ, if they do."""
     try:
         return replace(one, is_read=True, differs=difference(one.window, reader.window(one.window)))
     except ShortRead as error:
@@ -208,7 +208,7 @@ def difference(window: FrozenWindow, now: WindowReading) -> str | None:
         return None
     if now.read < read:
         return f"{read - now.read} of {read} records are gone (compaction?)"
-    return f"{now.read} records of fingerprint {now.fingerprint}, loaded were {read} of {window.fingerprint}"
+    return f"{now.read} records with fingerprint {now.fingerprint}, but {read} with {window.fingerprint} were loaded"
 
 
 def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:
@@ -222,7 +222,7 @@ def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindo
 
 
 def lost_of(log: OffsetLog, facts: TopicFacts, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
-    """By window what the broker does not hold any more. One question for all of them."""
+    """By window what the broker no longer holds. One request for all of them."""
     starts = log.start_offsets(facts.name, facts.partitions)
     return {window.id: lost_in(window, facts.topic_id, starts) for window in windows}
 
@@ -235,7 +235,7 @@ def lost_in(window: FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> l
 
 
 def gaps(windows: Sequence[FrozenWindow]) -> list[str]:
-    """Hours between the windows that nobody froze; they are not part of a replay."""
+    """Hours between the windows that are not frozen; they are not part of a replay."""
     return [
         f"the hours from {instant_text(before.interval.end)} to {instant_text(after.interval.start)} are not frozen: not included"
         for before, after in pairwise(windows)

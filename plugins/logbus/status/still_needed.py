@@ -1,4 +1,4 @@
-"""Who would miss the records of a topic that is to be deleted: pipelines that have not loaded all of it."""
+"""Which pipelines still need the records of a topic that is to be deleted: those that have not loaded all of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from logbus.status.lag import lag_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
-    """What a pipeline has not loaded of its topic. `records` None: nobody can count them, for the reason in `problem`."""
+    """What a pipeline has not loaded of its topic. `records` None: they cannot be counted, for the reason in `problem`."""
 
     pipeline: str
     topic: str

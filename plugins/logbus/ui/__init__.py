@@ -1,1 +1,1 @@
-"""What the Airflow user interface shows of ledger and broker: pages, and the JSON beside them, below /logbus."""
+"""What Airflow's user interface shows of ledger and broker: pages, and their data as JSON, below /logbus."""

@@ -1,7 +1,7 @@
-"""Who may see and do what: asked of Airflow's auth manager, whichever that is.
+"""Who may see and do what: Airflow's auth manager decides, whichever that is.
 
-Whoever may look at plugins reaches the pages. A pipeline is seen by those who may read one of its Dags; one that no Dag works
-on by all. What may not be seen is not there: 404, the same as for a name that nobody registered. To rerun or redrive, somebody
+Users who may view plugins reach the pages. A pipeline is visible to those who may read one of its Dags; one without a Dag, to
+all. What a user may not see does not exist: 404, the same as for a name that is not registered. To rerun or redrive, a user
 needs the right to clear or trigger runs of the pipeline's Dag.
 """
 
@@ -45,14 +45,14 @@ def known_dags(dag_ids: Collection[str]) -> set[str]:
 
 
 def seen(user: Any, pipelines: Iterable[str], owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Those of the pipelines that the user may see, with the Dags of each that he may read; `owners` are all Dags of each."""
+    """The pipelines that the user may see, each with those of its Dags that the user may read; `owners` are all Dags of each."""
     readable = readable_dags(user, {dag_id for dag_ids in owners.values() for dag_id in dag_ids})
     found = {name: [dag_id for dag_id in owners.get(name, ()) if dag_id in readable] for name in pipelines}
     return {name: dag_ids for name, dag_ids in found.items() if dag_ids or not owners.get(name)}
 
 
 def refuse_unseen(engine: Engine, pipeline: str, user: Any) -> list[str]:
-    """404 unless the user may see the pipeline; returns the Dags that he may see of it."""
+    """404 unless the user may see the pipeline; returns those of its Dags that the user may read."""
     with engine.connect() as connection:
         owners = dags_by_pipeline(connection).get(pipeline, [])
     readable = readable_dags(user, owners)
@@ -69,7 +69,7 @@ def is_paused(dag_id: str) -> bool | None:
 
 
 def paused_dags(dag_ids: Collection[str]) -> list[str]:
-    """Those of the Dags that nobody has switched on."""
+    """Those of the Dags that are paused."""
     if not dag_ids:
         return []
     with create_session() as session:
@@ -95,7 +95,7 @@ def may_read_connection(user: Any, conn_id: str) -> bool:
 
 
 def refuse_foreign(request: Request) -> None:
-    """Somebody else's page cannot make a browser act here: its requests say where they come from, and a form sends no JSON."""
+    """Another site's page cannot make a browser act here: its requests say where they come from, and a form sends no JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(400, "send JSON: the header Content-Type must be application/json")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
@@ -106,7 +106,7 @@ def refuse_foreign(request: Request) -> None:
 
 
 def own_origins(request: Request) -> set[str]:
-    """As the client addressed us, and as Airflow knows itself where a proxy stands before it."""
+    """As the client addressed us, and as Airflow is configured if it is behind a proxy."""
     base = urlsplit(str(conf.get("api", "base_url", fallback="")))
     asked = {f"{scheme}://{request.headers.get('host', '')}" for scheme in ("http", "https")}
     return asked | ({f"{base.scheme}://{base.netloc}"} if base.netloc else set())

@@ -1,8 +1,8 @@
-"""What somebody may do about a window: rerun it, redrive its dead letters, look at the plan of a replay.
+"""What a user may do about a window: rerun it, redrive its dead letters, look at the plan of a replay.
 
-Nothing is done here: a rerun clears the Dag run that stands for the window, a redrive triggers the Dag `logbus_redrive`, both
-through Airflow's own API and with the caller's rights, so Airflow's history and audit log tell it and its workers do it. No
-parser of anybody's runs in the api-server.
+Nothing is executed here: a rerun clears the Dag run of the window, a redrive triggers the Dag `logbus_redrive`, both through
+Airflow's own API and with the caller's rights, so Airflow's history and audit log record it and its workers do it. No user's
+parser runs in the api-server.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ router = APIRouter(prefix="/api/windows/{pipeline}/{start}")
 
 
 class Hour:
-    """An hour that a request is about, of a pipeline that the caller may see, and the Dags of it that he may see. `frozen` is its
-    window; where there is none yet, the hour is one that could be frozen: closed, and one of the pipeline's."""
+    """The hour that a request names, of a pipeline that the caller may see, and those of its Dags that they may see. `frozen`
+    is its window; if there is none yet, the hour is one that could be frozen: closed, and one of the pipeline's."""
 
     def __init__(self, context: ContextDep, pipeline: str, start: str) -> None:
         self.context, self.pipeline = context, pipeline
@@ -78,7 +78,7 @@ class AnyHour(Hour):
 
 
 class Target(Hour):
-    """An hour with a window: what is not frozen is unknown."""
+    """An hour with a window: one that is not frozen is unknown."""
 
     def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory:
         return window_history(engine, registered.name, start)
@@ -117,7 +117,7 @@ def possible(target: Target, request: Request) -> list[dict[str, Any]]:
 
 
 def first_load(hour: Hour, request: Request) -> dict[str, Any]:
-    """What can be done about an hour that is closed and that nothing has frozen yet."""
+    """What can be done about an hour that is closed and not frozen yet."""
     why_not, start = why_no_rerun(hour), instant_text(hour.interval.start)
     return {
         "name": "load",
@@ -131,7 +131,7 @@ def first_load(hour: Hour, request: Request) -> dict[str, Any]:
 
 
 def href(target: Hour, request: Request, name: str) -> str:
-    """The action's own address, with the connections that the page is about."""
+    """The action's own address, with the connections that the page uses."""
     connections = {"warehouse_conn_id": target.context.warehouse_conn_id, "kafka_conn_id": target.context.kafka_conn_id}
     start = quote(instant_text(target.interval.start), safe=":")
     root = request.scope.get("root_path", "")
@@ -143,7 +143,7 @@ def why_no_rerun(hour: Hour) -> str | None:
         return f"no Dag works on this pipeline; {by_hand(hour)}"
     if not dags_allowed(hour, "PUT"):
         return f"you may not clear runs of {' or '.join(hour.dag_ids)}: an Airflow administrator can give you the right"
-    # Which of several Dags has the run is asked of Airflow when it is wanted; here it is enough that one of them could.
+    # Which of several Dags has the run is looked up when it is rerun; here it is enough that one of them could have it.
     idle = [why_idle(dag_id) for dag_id in dags_allowed(hour, "PUT")]
     return idle[0] if all(idle) else None
 
@@ -164,7 +164,7 @@ def why_no_redrive(target: Target) -> str | None:
 
 
 def why_idle(dag_id: str) -> str | None:
-    """Why Airflow would start nothing of a Dag that somebody may run."""
+    """Why Airflow would start no run of a Dag that the caller may run."""
     is_paused = access.is_paused(dag_id)
     if is_paused is None:
         where = ": dags/redrive.py makes it, put it into Airflow's dags folder" if dag_id == REDRIVE_DAG else ""
@@ -191,7 +191,7 @@ def command_of(hour: Hour) -> str:
 
 @router.post("/rerun", dependencies=[Depends(access.refuse_foreign)])
 async def rerun(request: Request, hour: HourDep) -> Response:
-    """Clears the Dag run that stands for the hour; where there is none, asks for one. It freezes what is not frozen yet."""
+    """Clears the Dag run of the hour; if there is none, triggers one. The run freezes the hour if it is not frozen yet."""
     await refuse(why_no_rerun, hour)
     allowed = await run_in_threadpool(dags_allowed, hour, "PUT")
     airflow = AirflowRest(request)
@@ -200,15 +200,15 @@ async def rerun(request: Request, hour: HourDep) -> Response:
         if not found.is_over:
             raise HTTPException(409, f"run {found.run_id} of {found.dag_id} is {found.state}: wait for its end, then rerun it")
         await airflow.clear(found)
-        return done("the run of this hour begins anew", found)
+        return done("the run of this hour starts over", found)
     if (dag_id := await hourly_dag(airflow, hour, allowed)) is not None:
         await refuse(why_idle, dag_id)
-        return done("a run for this hour was asked for", await airflow.trigger(dag_id, fields_of(hour.interval)))
+        return done("a run for this hour was requested", await airflow.trigger(dag_id, fields_of(hour.interval)))
     raise HTTPException(409, f"no run of {' or '.join(allowed)} stands for this hour alone; {by_hand(hour)}")
 
 
 async def run_of(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> DagRun | None:
-    """The run whose data interval is the window. A run that loaded it beside its own hour, or among many, is not it."""
+    """The run whose data interval is the window. A run that loaded it along with its own hour, or among many, does not count."""
     found = [run for dag_id in dag_ids for run in await airflow.runs_at(dag_id, hour.interval.start)]
     for attempt in reversed(hour.attempts):
         if attempt.task is not None and attempt.task.dag_id in dag_ids:
@@ -218,7 +218,7 @@ async def run_of(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> Da
 
 
 async def hourly_dag(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
-    """A Dag whose runs stand for spans as long as the hour."""
+    """A Dag whose runs have data intervals as long as the hour."""
     length = hour.interval.end - hour.interval.start
     for dag_id in dag_ids:
         runs = await airflow.newest_runs(dag_id)
@@ -247,7 +247,7 @@ async def redrive(request: Request, target: TargetDep) -> Response:
 
 
 async def refuse(why_not_of: Callable[[Asked], str | None], asked: Asked) -> None:
-    """403 or 409 where there is a reason not to."""
+    """403 or 409 if there is a reason not to."""
     if (why_not := await run_in_threadpool(why_not_of, asked)) is not None:
         raise HTTPException(403 if why_not.startswith("you may not") else 409, why_not)
 
@@ -259,7 +259,7 @@ def done(message: str, run: DagRun) -> Response:
 
 @router.get("/replay_plan")
 def replay_plan(target: TargetDep) -> Response:
-    """What `logbus replay plan` says about the window. Changes nothing."""
+    """What `logbus replay plan` shows about the window. Changes nothing."""
     context: RequestContext = target.context
     starts: tuple[datetime, ...] = (target.interval.start,)
     with told():

@@ -1,8 +1,8 @@
-"""The application that the plugin mounts at /logbus: the pages, their data, and what is behind the links of our tasks, which is
-a window, or a pipeline's windows, as JSON for programs; browsers are redirected to the page.
+"""The application that the plugin mounts at /logbus: the pages, their data, and the targets of our tasks' links: a window, or a
+pipeline's windows, as JSON for programs; browsers are redirected to the page.
 
-A mounted application has no authentication of its own, so every route asks Airflow who is there: whoever may look at plugins may
-look, at the pipelines of Dags that he may read. Only the static files, which hold nothing secret, are anybody's.
+A mounted application has no authentication of its own, so every route asks Airflow who the user is: one who may view plugins sees
+the pipelines of Dags that this user may read. Only the static files, which hold nothing secret, are open to everyone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from logbus.ui.sources import PageSources
 
 WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
 
-# No description of itself either: nobody would be asked who he is before he gets it.
+# No OpenAPI description either: it would be served without a login.
 app = FastAPI(title="logbus", openapi_url=None, dependencies=[Depends(requires_access_view(AccessView.PLUGINS))])
 app.state.now = utc_now
 app.state.sources = PageSources(now=utc_now, clock=time.monotonic)
@@ -36,10 +36,10 @@ shell.mount_static(app)
 
 @app.exception_handler(RequestValidationError)
 async def refuse(request: Request, error: RequestValidationError) -> JSONResponse:
-    """A parameter that makes no sense, in a sentence like all our errors; a part of the address that makes none leads nowhere."""
+    """An invalid parameter, in a sentence like all our errors; an invalid part of the path is a 404."""
     wrong = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
     is_nowhere = any(one["loc"][0] == "path" for one in error.errors())
-    return JSONResponse({"detail": f"this cannot be asked: {wrong}"}, status_code=404 if is_nowhere else 400)
+    return JSONResponse({"detail": f"invalid request: {wrong}"}, status_code=404 if is_nowhere else 400)
 
 
 Form = Annotated[Literal["html", "json"] | None, Query(description="by default what the client accepts")]
@@ -77,5 +77,5 @@ def window(
 
 
 def wants_page(form: str | None, accept: str) -> bool:
-    """Browsers say that they take HTML; everybody else gets JSON."""
+    """Browsers accept HTML; every other client gets JSON."""
     return form == "html" or (form is None and "text/html" in accept)

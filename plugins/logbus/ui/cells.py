@@ -1,12 +1,12 @@
 """The cells of the heat map: what became of each hour of a pipeline. Pure.
 
 A cell is a frozen window, or an hour that is over and not frozen although it is the pipeline's to load, or the hour that is open.
-Hours that hold no record have none until they are frozen: nothing waits for them. So the cells that are neither open nor loaded
-are the hours behind, as `logbus lag` counts them, as far as they lie in the span, and windows that are frozen and empty.
+Hours without records have no cell until they are frozen: nothing waits for them. So the cells that are neither open nor loaded
+are the hours behind, as `logbus lag` counts them, as far as they are in the span, and windows that are frozen and empty.
 
-A page shows thousands of them, most of which are as usual: one hour after the other, all that was read is loaded, by the first
-attempt. So they leave as columns (`columns_of`), in which what is usual costs a letter and a number, and what is not is listed by
-its place. As an object for each cell the same took 25 times the bytes, and several caches to hide what that costs.
+A page shows thousands of them, most of which are ordinary: one hour after the other, all that was read is loaded, by the first
+attempt. So they are sent as columns (`columns_of`), in which an ordinary cell costs a letter and a number, and exceptions are
+listed by position. As one object for each cell the same took 25 times the bytes, and several caches to hide that cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from logbus.retention.model import DELETE
 from logbus.status.fleet import PipelineReading
 from logbus.wording import first_line
 
-# An hour whose records go within this time is worth a colour of its own. Where little is kept, a quarter of what is kept.
+# An hour whose records expire within this time gets a colour of its own. With short retention, within a quarter of that.
 EXPIRING_WITHIN = timedelta(hours=24)
 EXPIRING_SHARE = 4
 
@@ -33,7 +33,7 @@ END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 class CellState(StrEnum):
-    """What is shown where several hold: the first of these."""
+    """If several apply, the first of these is shown."""
 
     LOST = "lost"
     EXPIRING = "expiring"
@@ -64,8 +64,8 @@ WAS_TRIED = IS_LOADED | {CellState.FAILED, CellState.LOADING}
 
 
 class Cell(NamedTuple):
-    """An hour, from `start` to `end` in microseconds since the epoch, and what became of it. `note` says more where the state
-    alone does not."""
+    """An hour, from `start` to `end` in microseconds since the epoch, and what became of it. `note` says more if the state
+    alone does not suffice."""
 
     start: int
     end: int
@@ -91,10 +91,10 @@ def text_of(instant: int) -> str:
 def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
     """Cells in order of time as JSON-ready columns; static/columns.js reads them, docs/airflow.md describes them.
 
-    `runs` are cells that touch each other: where the first begins, and how many they are; `seconds` where they are not as long as
-    the pipeline's interval. `states` has a letter for each cell, `records` a number or null. The others are by a cell's
-    place, where they are not what its state implies: a loaded cell has loaded all of its records but the dead letters, one that
-    was tried had one attempt.
+    `runs` are adjacent cells: where the first begins, and how many there are; `seconds` if they are not as long as the
+    pipeline's interval. `states` has a letter for each cell, `records` a number or null. The others are keyed by a cell's
+    position, and present if they are not what its state implies: a loaded cell has loaded all of its records but the dead
+    letters, one that was tried had one attempt.
     """
     usual, runs = interval // MICROSECOND, list[dict[str, Any]]()
     rare: dict[str, dict[str, Any]] = {"loaded": {}, "dead_lettered": {}, "lost": {}, "attempts": {}, "note": {}, "of_run": {}}
@@ -144,12 +144,12 @@ def window_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: d
 
 def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> CellState:
     """In the order of `CellState`."""
-    # What is lost comes first even where the hour is loaded and audited: what was loaded of it was all that was left, and a
+    # A loss comes first even if the hour is loaded and audited: what was loaded of it was all that was left, and a
     # green cell would hide that it was not all there was.
     if window.lost or gone or window.head_unknown:
         return CellState.LOST
     if not window.is_loaded:
-        # Before "failed" and "loading": both may end well by themselves, and retention waits for neither.
+        # Before "failed" and "loading": both may still end well, and retention waits for neither.
         if window.records and is_expiring(reading, interval_of(window.start, window.end), now):
             return CellState.EXPIRING
         return {"failed": CellState.FAILED, "running": CellState.LOADING}.get(str(window.last_state), CellState.CLOSED)
@@ -163,7 +163,7 @@ def interval_of(start: int, end: int) -> Interval:
 
 
 def window_note(window: WindowFacts, gone: int) -> str | None:
-    """One sentence: why, where the state needs one."""
+    """One sentence that says why, if the state needs one."""
     if gone:
         return f"retention has deleted {gone} records before they were loaded"
     if window.lost:
@@ -214,14 +214,14 @@ def unfrozen_hours(
         hour_start = gap_start + (start - gap_start) % pipeline.interval
         while hour_start < end and hour_start + pipeline.interval <= gap_end:
             hour = Interval(hour_start, hour_start + pipeline.interval)
-            # An hour that is over, not frozen and not missing holds no record: nobody waits for it, so there is no cell.
+            # An hour that is over, not frozen and not missing holds no record: nothing waits for it, so there is no cell.
             if is_open(pipeline, hour, now) or is_missing(reading, hour):
                 yield hour
             hour_start = hour.end
 
 
 def gaps(start: datetime, end: datetime, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[datetime, datetime]]:
-    """What none of the spans covers from `start` on; the last gap is endless, for an hour may reach beyond `end`."""
+    """What none of the spans covers from `start` on; the last gap is endless, because an hour may extend beyond `end`."""
     reached = micros(start)
     for taken_start, taken_end in sorted(covered):
         if taken_start > reached:
@@ -253,12 +253,12 @@ def is_open(pipeline: Pipeline, hour: Interval, now: datetime) -> bool:
 
 
 def is_missing(reading: PipelineReading, hour: Interval) -> bool:
-    """Whether the hour is over and to be loaded. Where the broker does not tell, every hour since the last window may be."""
+    """Whether the hour is over and to be loaded. If the broker does not answer, every hour since the last window may be."""
     if reading.lag.problem is None:
         return any(gap.interval.start <= hour.start < gap.interval.end for gap in reading.lag.gaps if is_waiting(gap))
     windows = reading.chain.windows
-    # Without the broker nobody knows which hours hold records. Those behind the last window may; those before it were either
-    # frozen or empty when it was.
+    # Without the broker it is unknown which hours hold records. Those after the last window may; those before it were either
+    # frozen, or empty when it was frozen.
     return bool(windows) and hour.start >= windows[-1].interval.end
 
 
@@ -276,7 +276,7 @@ def unfrozen_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Ce
 
 
 def waiting_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cell | None:
-    """The cell of one hour that no window is frozen for; None where no record is known to be in it."""
+    """The cell of an hour that is not frozen; None if no record is known to be in it."""
     if not (is_open(reading.pipeline, hour, now) or is_missing(reading, hour)):
         return None
     cell = unfrozen_cell(reading, hour, now)
@@ -290,8 +290,8 @@ def not_frozen(hour: Interval, state: CellState, note: str | None = None) -> Cel
 
 def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell]:
     """Records that were deleted unloaded and belong to no window are shown in the first hour that is over and not frozen."""
-    # Losses of frozen windows are in their own cells already; what is left over belongs to hours that nobody froze, of which it
-    # is not known which one. The first of them shows it, so that the sum over the map is the lag's.
+    # Losses of frozen windows are in their own cells already; the rest belongs to hours that were never frozen, and it is not
+    # known to which. The first of them shows it, so that the sum over the map is the lag's.
     lost = reading.lag.records_lost - sum(gone_by_start(reading).values())
     cells = list(unfrozen)
     first = next((number for number, cell in enumerate(cells) if cell.state is not CellState.OPEN), None)
@@ -302,17 +302,17 @@ def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell
 
 
 def is_expiring(reading: PipelineReading, hour: Interval, now: datetime) -> bool:
-    """Whether a limit by time takes the hour's first records soon. A limit by size says nothing about when."""
+    """Whether a limit by time soon deletes the hour's first records. A limit by size says nothing about when."""
     return any(taken_at - now <= soon for taken_at, soon in limits_of(reading, hour))
 
 
 def expires_at(reading: PipelineReading, hour: Interval) -> datetime | None:
-    """When the first limit by time takes the hour's first records; None where none does."""
+    """When the first limit by time deletes the hour's first records; None if none does."""
     return min((taken_at for taken_at, _ in limits_of(reading, hour)), default=None)
 
 
 def limits_of(reading: PipelineReading, hour: Interval) -> Iterator[tuple[datetime, timedelta]]:
-    """When each limit takes the hour, and how long before that is soon."""
+    """When each limit deletes the hour, and how long before that counts as soon."""
     kept = age_kept(reading.settings)
     if kept is not None:
         yield from bounded(hour.start, kept)

@@ -1,7 +1,7 @@
-"""What Airflow knows of Dag runs, asked of its own REST API inside this process and with the caller's own credentials.
+"""Airflow's Dag runs, through its own REST API inside this process and with the caller's own credentials.
 
-So every rule of Airflow's holds: its rights, its audit log, its checks. Nothing is read from or written to its tables here, and
-no request leaves the process.
+So all of Airflow's rules apply: its permissions, its audit log, its checks. Nothing is read from or written to its tables here,
+and no request leaves the process.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from logbus.model import Interval, instant_text, parse_instant
 RUNS_LOOKED_AT_MAX = 10
 OVER = ("success", "failed")
 CREDENTIALS = ("authorization", "cookie")
-SCOPE_KEY = "logbus.airflow"  # where the plugin leaves Airflow's own application for us
+SCOPE_KEY = "logbus.airflow"  # where the plugin puts Airflow's own application for us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagRun:
-    """A run of a Dag. `interval` is None where it stands for no span of time."""
+    """A run of a Dag. `interval` is None if it has no data interval."""
 
     dag_id: str
     run_id: str
@@ -39,7 +39,7 @@ class DagRun:
 
 
 class AirflowRest:
-    """Airflow's public API for whoever sent `request`. What it refuses is refused with its own status and words."""
+    """Airflow's public API on behalf of the sender of `request`. A refusal keeps Airflow's own status and message."""
 
     def __init__(self, request: Request) -> None:
         headers = {name: request.headers[name] for name in CREDENTIALS if name in request.headers}
@@ -56,7 +56,7 @@ class AirflowRest:
         return await self._runs(dag_id, {"order_by": "-run_after"})
 
     async def run(self, dag_id: str, run_id: str) -> DagRun | None:
-        """None where Airflow has forgotten it."""
+        """None if Airflow has forgotten it."""
         response = await self._client.get(runs_path(dag_id, run_id))
         return None if response.status_code == httpx.codes.NOT_FOUND else to_run(body_of(response))
 
@@ -80,14 +80,14 @@ def runs_path(dag_id: str, run_id: str | None = None) -> str:
 
 
 def body_of(response: httpx.Response) -> dict[str, Any]:
-    """The answer's JSON; an error of Airflow's becomes ours."""
+    """The response's JSON; an error of Airflow's becomes ours."""
     if response.is_error:
         raise HTTPException(status_of(response.status_code), f"Airflow refuses: {reason_of(response)}")
     return dict(response.json() or {}) if response.content else {}
 
 
 def status_of(code: int) -> int:
-    """What we answer in its place: a body that Airflow does not take is no mistake of the caller's, who gave none."""
+    """The status that we return for it: a body that Airflow rejects is not the caller's mistake, who sent none."""
     return code if code in (400, 401, 403, 404, 409) else 503
 
 
@@ -106,7 +106,7 @@ def to_run(fields: Mapping[str, Any]) -> DagRun:
 
 
 def root_path() -> str:
-    """Below which path Airflow is served; empty for none."""
+    """The path below which Airflow is served; empty if none."""
     return urlsplit(str(conf.get("api", "base_url", fallback=""))).path.rstrip("/")
 
 
@@ -116,7 +116,7 @@ def run_url(run_id: str, dag_id: str) -> str:
 
 
 def log_url(dag_id: str | None, run_id: str, task_id: str | None, map_index: int | None, try_number: int) -> str | None:
-    """The page of a task instance in Airflow, which shows its log; None where no task is known."""
+    """The page of a task instance in Airflow, which shows its log; None if no task is known."""
     if dag_id is None or task_id is None:
         return None
     mapped = "" if map_index is None else f"/mapped/{map_index}"

@@ -1,8 +1,8 @@
-"""The Ingestion page's data: is every hour in, how far behind are we, for each pipeline that somebody may see.
+"""The Ingestion page's data: is every hour in, how far behind are we, for each pipeline that the user may see.
 
-Made of a reading of the fleet (`FleetReading`, for which the broker is asked) and of the ledger's windows in the span shown
-(`SpanReading`), each shared by all users for some seconds. Neither needs the other, so they are read in parallel. Where the
-broker is down its part is None and the ledger's is shown.
+Made from a reading of the fleet (`FleetReading`, for which the broker is asked) and of the ledger's windows in the span shown
+(`SpanReading`), each shared by all users for some seconds. Neither needs the other, so they are read in parallel. If the broker
+is down, its part is None and the ledger's is shown.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FleetReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What somebody looks at. `run` is a Dag run by dag id and run id: its hours are shown, with the day before them."""
+    """What a user looks at. `run` is a Dag run by dag id and run id: its hours are shown, with the day before them."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -98,8 +98,8 @@ def pipelines_or_error(
     engine: Engine, log: LogBatches, registered: Registered, now: datetime
 ) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
     try:
-        # Only a broker that does not answer is caught here. A topic that is missing, or an ACL that is, belongs to one pipeline
-        # and is in its own `problem`: it must not blind the page for the others.
+        # Only a broker that does not answer is caught here. A missing topic or a missing ACL belongs to one pipeline and is in
+        # its own `problem`: it must not hide the others from the page.
         return read_pipelines(engine, log, now, registered.rows, registered.policies), None
     except BrokerUnavailable as error:
         return without_broker(registered.rows, read_chains(engine, registered.rows)), error
@@ -123,13 +123,13 @@ def without_broker(rows: Sequence[Row], chains: Mapping[str, PipelineChain]) -> 
 
 
 def produced(readings: Sequence[PipelineReading], rates: Rates, now: datetime) -> dict[str, float]:
-    """Records a second by pipeline, where the topic was looked at before."""
+    """Records a second by pipeline, if the topic was read before."""
     found = {}
     for one in readings:
         if one.topic_id is not None and one.ends:
             key = f"{one.topic_id} {one.pipeline.isolation_level}"
-            # By the topic's id and not by its name: made again, it begins at 0, and the rate between the two would be negative.
-            # By isolation level, since the end of read_committed is another one.
+            # By the topic's id and not by its name: recreated, it begins at 0, and the rate between the two would be negative.
+            # By isolation level, since read_committed has another end.
             rates.put_down(key, one.ends, now)
             rate = rates.per_second(key)
             if rate is not None:
@@ -161,7 +161,7 @@ def window_cell_json(engine: Engine, reading: FleetReading, window: FrozenWindow
 
 
 def waiting_json(engine: Engine, reading: FleetReading, name: str, hour: Interval) -> dict[str, Any]:
-    """The cell of an hour that no window is frozen for; None where no record is known to be in it, and why it cannot be known."""
+    """The cell of an hour that is not frozen, None if no record is known to be in it; and why that cannot be known, if so."""
     one = reading_of(engine, reading, name)
     cell = waiting_cell(one, hour, reading.at)
     taken_at = None if cell is None else expires_at(one, hour)
@@ -172,7 +172,7 @@ def waiting_json(engine: Engine, reading: FleetReading, name: str, hour: Interva
 
 
 def reading_of(engine: Engine, reading: FleetReading, name: str) -> PipelineReading:
-    """A pipeline that is newer than the reading is told by the ledger alone."""
+    """A pipeline that was registered after the reading comes from the ledger alone."""
     for one in reading.pipelines:
         if one.pipeline.name == name:
             return one
@@ -189,13 +189,13 @@ def step_of(shown: Sequence[PipelineReading]) -> timedelta:
 def span_of(
     reading: FleetReading | None, names: Collection[str], view: View, now: datetime, of_run: Interval | None = None
 ) -> Interval:
-    """What the heat map shows to somebody who sees the pipelines of these names: what is asked for, or the last hours, or those
-    before the last window where all is older. `of_run` is the span that the view's Dag run worked on."""
+    """What the heat map shows to a user who sees the pipelines of these names: what is asked for, or the last hours, or those
+    before the last window if all is older. `of_run` is the span that the view's Dag run worked on."""
     shown = pipelines_of(reading, names)
     now, step, length = utc(now), step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
     if view.since is not None or view.until is not None:
         since = None if view.since is None else utc(view.since)
-        # A link with a beginning alone means "from there on": as far as the page goes, but not into the future, where all cells
+        # A link with only a beginning means "from there on": as far as the page goes, but not into the future, where all cells
         # would be empty.
         latest = now if since is None else max(since, min(since + length, now))
         until = next_step(latest, step) if view.until is None else utc(view.until)
@@ -204,8 +204,8 @@ def span_of(
         return Interval(max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end)
     end, ends = next_step(now, step), reading.newest_ends if reading else {}
     last = [ends[one.pipeline.name] for one in shown if one.pipeline.name in ends]
-    # Where all records are old (a backfill, a sample), the last hours of the clock are empty on every line, and a page of
-    # nothing would say "all is well". Then the span ends where the records do.
+    # If all records are old (a backfill, a sample), the last hours by the clock are empty in every row, and an empty page
+    # would look like "all is well". Then the span ends where the records do.
     last += [gap.interval.end for one in shown for gap in one.lag.gaps if not gap.is_empty]
     if last and max(last) <= end - length:
         end = max(last)
@@ -263,7 +263,7 @@ UNKNOWN_LAG = (
 
 
 def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
-    """What `logbus lag` says. Where something keeps it from being counted, everything but the problem is None, never 0."""
+    """What `logbus lag` reports. If it cannot be counted, everything but the problem is None, never 0."""
     if lag.problem is not None:
         # None and not 0: a page that cannot ask the broker must not show the number that means "all is in".
         return {**dict.fromkeys(UNKNOWN_LAG), "bytes_are_estimated": False, "problem": lag.problem}
@@ -282,14 +282,14 @@ def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
 
 
 def bytes_behind(lag: Lag, loaded: Loaded | None) -> tuple[int | None, bool]:
-    """Bytes of keys and values, and whether they are estimated: by what a loaded record of the pipeline had on average."""
+    """Bytes of keys and values, and whether they are estimated: from the average loaded record of the pipeline."""
     if lag.bytes_behind is not None:
         return lag.bytes_behind, False
     if not lag.records:
         return 0, False
     each = loaded.bytes_each if loaded else None
-    # The broker gives sizes of whole segments, of compressed batches, with the records of others in between: what loaded
-    # records had on average is nearer, and is said to be an estimate.
+    # The broker reports sizes of whole segments, of compressed batches, with other records in between: the average of loaded
+    # records is closer, and is marked as an estimate.
     return (None, False) if each is None else (round(lag.records * each), True)
 
 

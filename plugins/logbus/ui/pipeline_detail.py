@@ -1,4 +1,4 @@
-"""One pipeline for the page that shows it: what it is, how far it is, how its hours went, who tried what lately."""
+"""One pipeline for the page that shows it: its definition, its progress, its recent hours and attempts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def detail(engine: Engine, name: str) -> dict[str, Any]:
 
 
 def definition_json(pipeline: Pipeline) -> dict[str, Any]:
-    """What a DAG's author said, and the columns that are known: declared, and found where the pipeline infers them."""
+    """What the DAG's author defined, and the columns that are known: declared, or inferred if the pipeline infers them."""
     settings = {name: value for name, value in pipeline.settings.items() if name != "columns"}
     return {
         "name": pipeline.name,

@@ -1,4 +1,4 @@
-"""What the routes share: what a request names and who sends it, our errors as answers, JSON that is not to be stored."""
+"""What the routes share: what a request names and who sends it, our errors as HTTP errors, JSON that must not be cached."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class RequestContext:
         self.now: datetime = request.app.state.now()
 
     def query_ledger(self, read: Callable[[], Value]) -> tuple[Value | None, dict[str, Any]]:
-        """What was read, and the warehouse's state; None where it cannot be asked."""
+        """What was read, None if the warehouse cannot be asked; and the warehouse's state."""
         try:
             return read(), OK
         except UserError as error:
             return None, self.warehouse_state(error)
 
     def seen(self, reading: FleetReading | Registered | None) -> dict[str, list[str]]:
-        """The pipelines that the user may see, with the Dags of each that he may read."""
+        """The pipelines that the user may see, each with those of its Dags that the user may read."""
         return {} if reading is None else access.seen(self.user, reading.names, reading.dag_ids)
 
     def warehouse_state(self, error: UserError) -> dict[str, Any]:
@@ -85,7 +85,7 @@ ContextDep = Annotated[RequestContext, Depends()]
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Our errors as answers."""
+    """Turns our errors into HTTP errors."""
     try:
         with ledger_errors():
             yield
@@ -111,11 +111,11 @@ def away(error: UserError) -> str:
 
 
 def shown(error: Exception, otherwise: str) -> str:
-    """What a viewer is told. Where a connection leads, and what is wrong with it, is for the log."""
+    """What a viewer gets to read. Where a connection leads, and what is wrong with it, goes to the log only."""
     if isinstance(error, LedgerMissing | LedgerOutdated | NotConfigured):
         return str(error)
     if isinstance(error, TopicMissing):
-        return "the broker has no topic of that name any more: what is loaded stays, and nothing of it can be loaded again"
+        return "the broker no longer has a topic of that name: what is loaded stays, and none of it can be loaded again"
     logger.warning("%s", error)
     return otherwise
 
@@ -132,5 +132,5 @@ def wanted_instant(text: str) -> datetime:
 
 
 def answer(value: Any) -> Response:
-    """JSON, `no-store`: what a user may see is not for others."""
+    """JSON, `no-store`: what one user may see must not be served to others."""
     return Response(orjson.dumps(value), media_type="application/json", headers={"Cache-Control": "no-store"})

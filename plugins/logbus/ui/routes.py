@@ -1,7 +1,7 @@
-"""The pages' data as JSON, below /logbus/api: read only. Who may see which pipeline is asked for every answer.
+"""The pages' data as JSON, below /logbus/api: read only. Who may see which pipeline is checked for every response.
 
-What is down is said in the answer, and the rest of it is there all the same: a broker that does not answer takes nothing from
-what the ledger knows, and the other way round.
+A response says what is down and still holds the rest: a broker that does not answer takes nothing away from what the ledger
+knows, and vice versa.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Hours = Annotated[int, Query(ge=1, le=HOURS_MAX, description="how far back, wher
 
 
 async def interval_of_run(request: Request, dag_id: str | None = None, run_id: str | None = None) -> Interval | None:
-    """The span of time that a Dag run stands for, as far as the user may see the run."""
+    """The data interval of a Dag run, if the user may see the run."""
     if dag_id is None or run_id is None:
         return None
     try:
@@ -56,7 +56,7 @@ def view_of(
     until: str | None = None,
     hours: Hours = HOURS_DEFAULT,
 ) -> View:
-    """What the request wants to look at; 400 where that is no span."""
+    """What the request asks to see; 400 if that is not a span."""
     run = (dag_id, run_id) if dag_id is not None and run_id is not None else None
     view = View(since=instant(since), until=instant(until), hours=hours, run=run, run_interval=run_interval)
     if view.since is not None and view.until is not None and view.until <= view.since:
@@ -70,10 +70,10 @@ def get_overview(
     view: Annotated[View, Depends(view_of)],
     dag_id: str | None = None,
 ) -> Response:
-    """Every pipeline that the user may see (of one Dag, where it is named): its hours, its lag, its throughput."""
+    """Every pipeline that the user may see (of one Dag, if one is named): its hours, its lag, its throughput."""
     begin_reading(context, view)
     reading, warehouse = context.query_ledger(context.source.fleet.get)
-    # A Dag's own tab shows that Dag's pipelines, of those that may be seen: two questions, and the second never widens the first.
+    # A Dag's own tab shows that Dag's pipelines among those the user may see: two filters, and the second never widens the first.
     dag_ids = {name: listed for name, listed in context.seen(reading).items() if dag_id is None or dag_id in listed}
     names = set(dag_ids)
     span, pipelines = None, list[orjson.Fragment]()
@@ -102,13 +102,13 @@ def get_overview(
 
 
 def latest_of(reading: FleetReading | None, names: Collection[str]) -> str | None:
-    """Where the newest records are, as far as they are frozen: what somebody who sees nothing may want to look at."""
+    """Where the newest frozen records end: a user whose map is empty may want to look there."""
     ends = [end for name, end in (reading.newest_ends if reading else {}).items() if name in names]
     return instant_text(max(ends)) if ends else None
 
 
 def begin_reading(context: RequestContext, view: View) -> None:
-    """Ledger and broker at once: the span that will be shown is guessed by what was read before. A wrong guess costs a query."""
+    """Ledger and broker in parallel: the span to be shown is guessed from the previous reading. A wrong guess costs a query."""
     context.source.fleet.begin()
     if view.run is None:
         before = context.source.fleet.before()
@@ -119,10 +119,10 @@ def begin_reading(context: RequestContext, view: View) -> None:
 def shown(
     context: RequestContext, reading: FleetReading, names: Collection[str], view: View
 ) -> tuple[dict[str, Any], list[orjson.Fragment]]:
-    """The span, and the pipelines of these names in it; both as at the instant of the reading: the hour may have turned since."""
+    """The span, and the pipelines of these names in it; both as of the reading: a new hour may have begun since."""
     span = overview.span_of(reading, names, view, reading.at, span_of_run(context.source, view))
     pipelines = context.source.overview(span, view.run).get(reading, names)
-    # The width of a column comes from what this user sees, or the pipelines of others would show in the shape of his map.
+    # The width of a column comes from what this user sees; otherwise other users' pipelines would show in the shape of the map.
     step = overview.step_of(overview.pipelines_of(reading, names))
     shown_span = {
         "start": instant_text(span.start),
@@ -135,7 +135,7 @@ def shown(
 
 
 def span_of_run(source: PageSource, view: View) -> Interval | None:
-    """What the view's Dag run worked on; where it has done nothing yet, what it stands for."""
+    """The span that the view's Dag run worked on; if it has done nothing yet, its data interval."""
     if view.run is None:
         return None
     with ledger_errors(), source.engine().connect() as connection:
@@ -143,7 +143,7 @@ def span_of_run(source: PageSource, view: View) -> Interval | None:
 
 
 def broker_error(source: PageSource) -> BrokerUnavailable | None:
-    """Whether the broker answers, where nobody could read the ledger and so asked it nothing."""
+    """Whether the broker answers, when the ledger could not be read and the broker was therefore not asked."""
     try:
         source.topics.get()
     except BrokerUnavailable as error:
@@ -179,7 +179,7 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
 
 @router.get("/windows/{pipeline}/{start}/waiting")
 def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
-    """An hour that no window is frozen for: whether it is open, what is known of it, and what the user may do about it."""
+    """An hour that is not frozen: whether it is open, what is known of it, and what the user may do about it."""
     context, registered = hour.context, hour.registered
     with told():
         engine = context.source.engine()
@@ -209,7 +209,7 @@ def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
 
 @router.get("/pipelines/{pipeline}")
 def get_pipeline(context: ContextDep, pipeline: str) -> Response:
-    """One pipeline: what it is, how far it is, how its hours went, who tried what lately."""
+    """One pipeline: its definition, its progress, its recent hours and attempts."""
     context.source.fleet.begin()
     with told():
         engine = context.source.engine()
@@ -237,11 +237,11 @@ LOG_URL_FIELDS = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 
 @router.get("/topics")
 def get_topics(context: ContextDep) -> Response:
-    """Every topic; pipelines are named where the user may see them."""
+    """Every topic; pipelines are named if the user may see them."""
     context.source.topics.begin()
     registered, warehouse = context.query_ledger(context.source.registered.get)
     owners = owners_of(registered, context.seen(registered))
-    # Without a ledger nobody can say whether retention is managed: unknown, and not "no".
+    # Without a ledger it cannot be known whether retention is managed: unknown, and not "no".
     nobody = TopicOwners(is_managed=None if registered is None else False)
     topics, error = read_or_error(context.source.topics.get)
     return answer(

@@ -1,8 +1,8 @@
-"""The pages' shells: a few lines of HTML, which ask who is there, and the static files that fill them.
+"""The pages' shells: a few lines of HTML, which require a login, and the static files that fill them.
 
-A shell holds no data: its script asks the JSON routes beside it, as whoever is looking. The static files hold nothing secret,
-so they ask nobody. Whatever text a record or an error brings is shown by scripts that never make HTML of text; the content
-security policy allows no script, style or connection but our own, as a second lock on the same door.
+A shell holds no data: its script asks the JSON routes for it, as the user who is logged in. The static files hold nothing secret,
+so they need no login. Text from records and errors is shown by scripts that never turn text into HTML; the content security
+policy allows no script, style or connection but our own, as a second line of defence.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ SHELL = """<!doctype html>
 <script type="module" src="../static/{page}.js"></script>
 </head>
 <body>
-<main id="main"><div id="notices"></div><div id="page"><noscript>This page needs scripts; the same as JSON is at
-../api/overview, and in the terminal: logbus lag, logbus window ls.</noscript></div></main>
+<main id="main"><div id="notices"></div><div id="page"><noscript>This page needs JavaScript; the same data as JSON is at
+../api/overview, and in a terminal: logbus lag, logbus window ls.</noscript></div></main>
 </body>
 </html>
 """
@@ -77,7 +77,7 @@ def shell(page: Page) -> HTMLResponse:
 
 
 class StaticPages(StaticFiles):
-    """Files that a browser asks for again each time, by their tag: after an upgrade none of the old ones is used."""
+    """Files that a browser revalidates each time by their ETag: after an upgrade none of the old ones is used."""
 
     def file_response(self, *arguments: Any, **options: Any) -> Response:
         response = super().file_response(*arguments, **options)
@@ -90,7 +90,7 @@ def mount_static(app: FastAPI) -> None:
 
 
 def to_page(request: Request, page: Page, **values: str) -> RedirectResponse:
-    """To a page of ours: inside Airflow's own for who opens it in a tab, alone for who is in a frame already."""
+    """To a page of ours: inside Airflow's own if it is opened in a tab, alone if it is in a frame already."""
     query = urlencode(values)
     inside = request.headers.get("sec-fetch-dest", "document") != "document"
     prefix = str(request.scope.get("root_path", "")).rstrip("/")  # where this application is mounted, such as /logbus

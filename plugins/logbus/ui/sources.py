@@ -1,5 +1,5 @@
-"""Where the pages' data comes from: for each pair of Airflow connections one engine, one client of the broker, and what was read
-by them lately. Built once for a process; nothing connects before somebody asks.
+"""Where the pages' data comes from: for each pair of Airflow connections one engine, one client of the broker, and what they read
+recently. Built once for a process; nothing connects before the first request.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Con
 
 
 class NotConfigured(WarehouseUnavailable, BrokerUnavailable):
-    """An Airflow connection is missing or does not fit. What this says may be shown: it names no place."""
+    """An Airflow connection is missing or does not fit. The message may be shown: it contains no address."""
 
 
 class NoBroker(Client):
-    """Stands where a broker's connection cannot be read: it answers nothing."""
+    """The client if a broker's connection cannot be read: it answers nothing."""
 
     def __init__(self, reason: str) -> None:
         super().__init__({})
@@ -71,7 +71,7 @@ class GroupsRead:
 
 
 class KeptEngine:
-    """An engine once there is one. Whoever asks soon after the warehouse did not answer is told so without trying again."""
+    """An engine once there is one. Shortly after the warehouse did not answer, its error is raised without another try."""
 
     def __init__(self, make: Callable[[], Engine], clock: Callable[[], float]) -> None:
         self._make = make
@@ -81,7 +81,7 @@ class KeptEngine:
         self._failure: tuple[float, UserError] | None = None
 
     def get(self) -> Engine:
-        """`WarehouseUnavailable` where it does not answer the first who asks; later ones find out by their question."""
+        """`WarehouseUnavailable` if it does not answer the first caller; later ones find out with their query."""
         with self._lock:
             if self._engine is None:
                 if self._failure is not None and self._clock() - self._failure[0] < KEPT_SECONDS:
@@ -99,7 +99,7 @@ class KeptEngine:
 
 
 class SpanOverview:
-    """The pipelines' part of the overview of one span, made once of two readings for all who look at it meanwhile."""
+    """The pipelines' part of the overview of one span, made once from two readings for all requests that share them."""
 
     def __init__(self, span: PageReading[SpanReading]) -> None:
         self.span = span
@@ -108,7 +108,7 @@ class SpanOverview:
         self._made: Mapping[str, orjson.Fragment] = {}
 
     def get(self, reading: FleetReading, names: Collection[str]) -> list[orjson.Fragment]:
-        """As JSON, what a user who sees these sees."""
+        """As JSON, for a user who may see these pipelines."""
         ledger = self.span.get()
         with self._lock:
             if self._readings is None or self._readings[0] is not reading or self._readings[1] is not ledger:
@@ -119,7 +119,7 @@ class SpanOverview:
 
 
 class PageSource:
-    """One warehouse and one broker. Each reading is shared by all who ask within some seconds."""
+    """One warehouse and one broker. Each reading is shared by all requests within some seconds."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class PageSource:
         self.groups: PageReading[GroupsRead] = PageReading(lambda: self._groups(broker), clock)
 
     def overview(self, span: Interval, run: tuple[str, str] | None = None) -> SpanOverview:
-        """Those of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
+        """The overview of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
         with self._lock:
             if (span, run) not in self._spans:
                 self._spans[span, run] = SpanOverview(self._shared(lambda engine: read_span(engine, span, run)))
@@ -178,7 +178,7 @@ class PageSource:
 
 
 class PageSources:
-    """The sources in use, the ones used least lately closed first."""
+    """The sources in use; the least recently used are closed first."""
 
     def __init__(
         self, now: Callable[[], datetime], clock: Callable[[], float], broker_timeout_seconds: float = PAGE_TIMEOUT_SECONDS
@@ -191,7 +191,7 @@ class PageSources:
         self._sources: OrderedDict[tuple[str, str], PageSource] = OrderedDict()
 
     def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> PageSource:
-        """The source behind two connections as they are now: changed ones make another. What does not fit tells when asked."""
+        """The source for two connections as they are now: changed ones make another. One that does not fit raises when used."""
         url, broker = warehouse_url(warehouse_conn_id), client_config(kafka_conn_id)
         key = (str(url), json.dumps(broker, sort_keys=True, default=str))
         with self._lock:
@@ -213,10 +213,10 @@ class PageSources:
 
 
 def spare_what_stays() -> None:
-    """Takes what an api-server holds when it has started out of garbage collections, once.
+    """Excludes what an api-server holds after its start from garbage collection, once.
 
-    It is a million objects that live as long as the process, and a full collection looks at each of them: 340 ms were measured,
-    in which nothing answers, every few looks at a page of fifty pipelines. What is made from here on is collected as before.
+    It is a million objects that live as long as the process, and a full collection visits each of them: 340 ms were measured, in
+    which nothing answers, every few requests for a page of fifty pipelines. Objects made from here on are collected as before.
     """
     gc.freeze()
 

@@ -1,7 +1,7 @@
-"""A look at what lies in a topic: its last records, those from an instant on, or those from an offset on. Commits nothing.
+"""Records of a topic: its last ones, those from an instant on, or those from an offset on. Commits nothing.
 
-Who may look: whoever may see a pipeline that loads the topic, or may read the broker's connection in Airflow, with which he could
-read the topic himself. A name alone (the page of topics) tells nothing; records may.
+Open to users who may see a pipeline that loads the topic, or who may read the broker's connection in Airflow, with which they
+could read the topic themselves. A topic's name (the page of topics) gives nothing away; records may.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from logbus.wording import cut, shown_value
 
 RECORDS_DEFAULT = 20
 RECORDS_MAX = 100  # of a look, and of each partition that is looked at
-SECONDS_MAX = 4.0  # somebody waits; what has come by then is shown, and that it is not all is said
+SECONDS_MAX = 4.0  # the user waits; what has arrived by then is shown, and marked as not all
 VALUE_BYTES_MAX = 20_000
 BYTES_MAX = 32 * 1024 * 1024  # held at once, in an api-server: a hundred records of many partitions may be gigabytes
 SETTINGS: Mapping[str, Any] = {"fetch.wait.max.ms": 20, "queued.max.messages.kbytes": 16_384}
@@ -62,12 +62,12 @@ def look_at(client: Client, look: RecordsLook) -> dict[str, Any]:
 
 
 def bounded(stretch: OffsetStretch, look: RecordsLook) -> OffsetStretch:
-    """No more of a partition than is shown of all: each of them may hold all that is wanted."""
+    """No more from one partition than is shown from all: each of them may hold all that is wanted."""
     return OffsetStretch(start_offset=stretch.start_offset, end_offset=min(stretch.end_offset, stretch.start_offset + look.count))
 
 
 def read(client: Client, topic: str, wanted: Mapping[int, OffsetStretch]) -> tuple[list[Message], bool]:
-    """What comes of the stretches within the time and the memory, and whether that is all."""
+    """What arrives of the stretches within the limits on time and memory, and whether that is all."""
     until, held, messages = time.monotonic() + SECONDS_MAX, 0, list[Message]()
 
     def is_enough() -> bool:
@@ -85,7 +85,7 @@ def read(client: Client, topic: str, wanted: Mapping[int, OffsetStretch]) -> tup
 
 
 def partition_facts(log: Topics, topic: str, partitions: Sequence[int]) -> list[dict[str, Any]]:
-    """Where each begins and ends, and the newest timestamp in it: a partition that fell silent or takes everything is seen."""
+    """Where each begins and ends, and the newest timestamp in it: to show a partition that fell silent or takes everything."""
     starts, ends = log.start_offsets(topic, partitions), log.end_offsets(topic, partitions, LATEST)
     newest = log.newest(topic, [part for part in partitions if ends[part] > starts[part]])
     return [
@@ -100,7 +100,7 @@ def partition_facts(log: Topics, topic: str, partitions: Sequence[int]) -> list[
 
 
 def record_json(message: Message) -> dict[str, Any]:
-    """`key` and `value` as texts, or in base64 beside a null where the bytes are none; long values are cut."""
+    """`key` and `value` as text, or in base64 next to a null if the bytes are not text; long values are cut."""
     kind, stamp = message.timestamp()
     value = message.value()
     return {
@@ -116,7 +116,7 @@ def record_json(message: Message) -> dict[str, Any]:
 
 
 def named(name: str, data: bytes | None) -> dict[str, Any]:
-    """A text under its name; bytes that are none under `..._base64`."""
+    """A text under its name; bytes that are not text under `..._base64`."""
     is_cut = data is not None and len(data) > VALUE_BYTES_MAX
     shown = shown_value(cut(data, VALUE_BYTES_MAX))
     found = {name: shown.get("value"), f"{name}_is_cut": is_cut}

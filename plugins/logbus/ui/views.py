@@ -1,7 +1,7 @@
-"""Where Airflow shows our pages: in its navigation, and as a tab of each Dag and Dag run. Plain: every process imports this.
+"""Where Airflow shows our pages: in its navigation, and as a tab of each Dag and Dag run. Plain data: every process imports this.
 
 In its navigation Airflow's own address follows the frame: /plugin/logbus-ingestion/logbus/ui/window?... is a link to an hour.
-Addresses have no slash in front: they are below Airflow's own, which may lie below a path (`[api] base_url`).
+Addresses have no leading slash: they are relative to Airflow's own, which may be below a path (`[api] base_url`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One window for the page that shows it: what `logbus window show` says, the equation, dead letters by shape, with samples."""
+"""One window for the page that shows it: what `logbus window show` prints, the equation, dead letters by shape, with samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logbus.proof.history import AttemptRecord, WindowHistory
 
 
 def detail(engine: Engine, history: WindowHistory) -> dict[str, Any]:
-    """As JSON-ready values: the history's own, and what the page needs beside them."""
+    """As JSON-ready values: the history's own, and what else the page needs."""
     with engine.connect() as connection:
         shapes = shapes_of(connection, history.window.id)
         stay = dead_by_partition(connection, history.window.id)
@@ -34,7 +34,7 @@ def detail(engine: Engine, history: WindowHistory) -> dict[str, Any]:
 
 
 def equation(window: FrozenWindow) -> dict[str, Any] | None:
-    """read = loaded + dead-lettered + filtered, and whether it holds; None where nothing is loaded."""
+    """read = loaded + dead-lettered + filtered, and whether it holds; None if nothing is loaded."""
     counts = window.counts
     if counts is None:
         return None
@@ -70,7 +70,7 @@ def ranges_json(history: WindowHistory, stay: Mapping[int, int]) -> list[dict[st
 
 
 def loaded_by_partition(window: FrozenWindow, attempt: AttemptRecord | None, stay: Mapping[int, int]) -> dict[int, int]:
-    """Rows of each partition; nothing where they do not add up to the window's, because a redrive left some out on purpose."""
+    """Rows of each partition; empty if they do not add up to the window's, because a redrive left some out on purpose."""
     if attempt is None or attempt.partitions is None or window.counts is None:
         return {}
     held = {int(part): one["loaded"] + one["dead_lettered"] for part, one in attempt.partitions.items()}

@@ -141,8 +141,8 @@ def test_the_command_says_what_it_did(bench: Bench) -> None:
     lose_the_ledger(bench)
     result = CliRunner().invoke(main, ["ledger", "rebuild", "--pipeline", "p", "--warehouse", bench.url])
     assert result.exit_code == 0, result.output
-    assert "1 window made again, 0 known already" in result.output
-    assert "2015-05-17T10:00:00Z had dead letters, which went with the ledger: load it again" in result.output
+    assert "1 window rebuilt, 0 in the ledger already" in result.output
+    assert "2015-05-17T10:00:00Z had dead letters, which were lost with the ledger: load it again" in result.output
     again = CliRunner().invoke(main, ["ledger", "rebuild", "--pipeline", "p", "--warehouse", bench.url, "-o", "json"])
     known = {"made": [], "unchanged": ["2015-05-17T10:00:00Z"], "without_dead_letters": [], "refused": []}
     assert json.loads(again.stdout) == known

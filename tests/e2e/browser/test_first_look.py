@@ -75,7 +75,7 @@ def test_where_nobody_knows_how_far_behind_it_says_why(open_page: Open) -> None:
     answered_with(page, only_orders)
     page.goto(INGESTION)
     expect(page.get_by_role("heading", level=1)).to_have_text("How far behind is unknown")
-    expect(page.locator(".verdict .more")).to_contain_text("timestamp lies in the future")
+    expect(page.locator(".verdict .more")).to_contain_text("timestamp is in the future")
 
 
 @pytest.mark.parametrize("lateness", [timedelta(minutes=5), timedelta(minutes=45)])

@@ -134,7 +134,7 @@ def test_the_name_of_a_pipeline_is_left_of_its_first_hour(open_page: Open) -> No
 
 def test_a_pipeline_that_nobody_registered_is_said_to_be_none(open_page: Open) -> None:
     page = open_page("admin", "logbus/ui/pipeline?pipeline=nowhere")
-    expect(page.get_by_role("heading", name="This pipeline is not there")).to_be_visible()
+    expect(page.get_by_role("heading", name="There is no such pipeline")).to_be_visible()
 
 
 def test_records_are_looked_at_from_their_end_from_a_time_and_from_an_offset(open_page: Open) -> None:

@@ -66,7 +66,7 @@ def test_it_is_said_and_a_file_that_was_not_named_is(restorable: RestorableBroke
     command = ["ship", str(other), "--topic", "t", "--state", str(restored.parent / "state.json")]
     result = CliRunner().invoke(main, [*command, "--bootstrap-server", restorable.server.bootstrap])
     assert "warning: t had lost 60 records that it had acknowledged" in result.output
-    assert f"name them, too: {restored}" in result.output
+    assert f"name these, too: {restored}" in result.output
     assert run(restorable, restored.parent, restored).lines == 60
     assert values(restorable) == lines(restored, other)
 

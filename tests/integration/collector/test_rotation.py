@@ -160,7 +160,7 @@ def test_a_shipper_that_follows_sends_what_is_written_through_a_rotation_and_kee
     follower.send_signal(signal.SIGINT)
     said, _ = follower.communicate(timeout=SECONDS_MAX)
     assert follower.returncode == 130, said
-    assert said.endswith("stopped: what was sent is acknowledged and noted; run it again to go on\n")
+    assert said.endswith("stopped: what was sent is acknowledged and recorded; run it again to continue\n")
 
 
 def test_a_shipper_that_follows_goes_through_truncation_and_compression(
@@ -207,4 +207,4 @@ def test_a_file_that_is_not_there_does_not_keep_the_others_waiting(broker: AnyBr
         assert wait_until(lambda: values(broker, topic) == writer.lines, deadline_seconds=SECONDS_MAX)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=SECONDS_MAX)
-    assert f"waiting for {tmp_path}/later.log, which is not there yet" in said
+    assert f"waiting for {tmp_path}/later.log, which does not exist yet" in said

@@ -306,7 +306,7 @@ def test_the_command_ships_and_says_what_it_did(broker: AnyBroker, topic: str, t
     sample = ["sample", str(log), "--lines", "300", "--hours", "3"]
     assert runner.invoke(main, sample).exit_code == 0
     again = runner.invoke(main, sample)
-    assert (again.exit_code, "is there already" in again.stderr) == (1, True), again.output
+    assert (again.exit_code, "exists already" in again.stderr) == (1, True), again.output
     arguments = [
         "ship",
         str(log),

@@ -86,7 +86,7 @@ def test_a_group_goes_on_where_it_was_and_commits_what_was_printed(run: Run, sho
     assert run("consume", made, "-G", group, "-p", "0", "-o", "stored").stdout == lines(*range(4, 10))  # does not join
     assert run("consume", made, "-G", group).stdout == lines(*range(4, 10))
     assert [one["lag"] for one in shown("group", "offsets", group)] == [0]
-    assert "a group goes on where it is" in run("consume", made, "-G", group, "-o", "3", status=2).stderr
+    assert "a group continues where it is" in run("consume", made, "-G", group, "-o", "3", status=2).stderr
 
 
 def test_files_are_sent_one_after_another(run: Run, shown: Shown, broker: AnyBroker, topic: str, tmp_path: Path) -> None:

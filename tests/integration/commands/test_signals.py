@@ -127,7 +127,7 @@ def test_a_shipment_that_is_stopped_goes_on_where_it_was(run: Run, broker: AnyBr
         code, said = ended(ship)
     first = len(read_partition(broker.bootstrap, topic))
     assert code == 130
-    assert said.endswith("interrupted: what was sent is acknowledged and noted; run it again to go on\n")
+    assert said.endswith("interrupted: what was sent is acknowledged and recorded; run it again to continue\n")
     assert f"{topic} at {broker.bootstrap}: {first:,} lines" in said
     assert clean(state) == [True]
     assert f"{200_000 - first:,} lines" in run(*words).stdout

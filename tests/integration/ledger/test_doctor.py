@@ -63,18 +63,18 @@ def test_two_pipelines_with_one_table_are_named(healthy: World) -> None:
     change(healthy, "update logbus.pipeline set table_name = 'public.t' where name = 'q'")
     found = [message for severity, message in findings(healthy) if severity == "error"]
     assert found == [
-        "table t is registered for q, too: nothing is loaded by either",
-        "table public.t is registered for p, too: nothing is loaded by either",
+        "table t is registered for q, too: neither loads anything",
+        "table public.t is registered for p, too: neither loads anything",
     ]
 
 
 def test_hours_without_records_that_are_not_loaded_are_a_note(healthy: World) -> None:
     healthy.freeze(12)
-    assert findings(healthy) == [("note", "1 closed window is not loaded; no record lies in it")]
+    assert findings(healthy) == [("note", "1 closed window is not loaded; no record is in it")]
     healthy.log.append("t", *stamps(15.5))
     assert findings(healthy) == [
         ("warning", "1 closed window is not loaded: 2015-05-17T15:00:00Z"),
-        ("note", "3 closed windows are not loaded; no record lies in them"),
+        ("note", "3 closed windows are not loaded; no record is in them"),
     ]
 
 
@@ -131,7 +131,7 @@ def test_records_that_retention_took_before_they_were_loaded_are_an_error(health
     healthy.freeze(12)
     healthy.log.delete_records("t", before_offset=4)
     assert [message for severity, message in findings(healthy) if severity == "error"] == [
-        "retention took t-0 [3, 4) before [2015-05-17T12:00:00Z, 2015-05-17T13:00:00Z) was loaded"
+        "retention deleted t-0 [3, 4) before [2015-05-17T12:00:00Z, 2015-05-17T13:00:00Z) was loaded"
     ]
 
 
@@ -187,7 +187,7 @@ def test_an_hour_that_was_loaded_again_from_other_records_stays_known(healthy: W
     other = Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1}))
     other.accept_other_records = True
     other.load()
-    message = "a reload replaced the records by others, as its run accepted: 2015-05-17T10:00:00Z"
+    message = "a reload replaced the records with others, as its run accepted: 2015-05-17T10:00:00Z"
     assert ("note", message) in findings(healthy)
 
 

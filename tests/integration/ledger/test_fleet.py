@@ -132,7 +132,7 @@ def test_a_topic_made_again_is_told(fleet: World) -> None:
 def test_a_stamp_from_the_future_is_read_by_nobody_here(fleet: World) -> None:
     fleet.log.append("whole", *stamps(24 * 365 * 80), partition=0)
     found = read(fleet)
-    assert "lies in the future" in str(found["whole"].lag.problem)
+    assert "is in the future" in str(found["whole"].lag.problem)
     assert found["gap"].lag.problem is None
 
 

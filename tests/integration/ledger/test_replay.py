@@ -46,7 +46,7 @@ def test_a_plan_says_what_would_be_loaded_and_replaced(loaded: World) -> None:
     assert found.windows[2].bytes is None
     assert found.starts() == [at(10), at(11), at(13)]
     assert found.notes == (
-        "whether the log holds the same records still was not looked at: `logbus replay plan --read` reads 4",
+        "whether the log still holds the same records was not checked: `logbus replay plan --read` reads 4",
         "the hours from 2015-05-17T12:00:00Z to 2015-05-17T13:00:00Z are not frozen: not included",
     )
     assert plan(loaded, since=at(11), until=at(13)).starts() == [at(11)]
@@ -74,7 +74,7 @@ def test_a_plan_that_reads_says_what_the_log_holds_otherwise_and_a_replay_of_it_
     assert reader.begun == (2, 4)
     assert [one.differs and one.differs.partition(",")[0] for one in found.windows] == [
         "1 of 2 records are gone (compaction?)",
-        f"2 records of fingerprint {'f' * 16}",
+        f"2 records with fingerprint {'f' * 16}",
         None,
     ]
     assert [one.is_read for one in found.windows] == [True, True, False]

@@ -205,13 +205,13 @@ def test_a_rebase_names_the_hours_that_may_have_lost_records_and_each_is_accepte
     loaded.log.append("t", *stamps(14.5, 15))
     said = run("pipeline", "rebase", "p").stdout.splitlines()
     assert said == [
-        "pipeline p goes on with topic t as it is now; what is loaded stays",
-        "records may be gone of 3 windows: 2015-05-17T13:00:00Z, 2015-05-17T14:00:00Z, 2015-05-17T15:00:00Z",
-        "records are gone of what was frozen and not loaded: 1 window: 2015-05-17T12:00:00Z",
+        "pipeline p continues with topic t as it is now; what is loaded stays",
+        "records may be missing from 3 windows: 2015-05-17T13:00:00Z, 2015-05-17T14:00:00Z, 2015-05-17T15:00:00Z",
+        "records are missing from what was frozen and not loaded: 1 window: 2015-05-17T12:00:00Z",
         "these are refused until their loss is accepted by name:",
         "    logbus window accept-loss --pipeline p HOUR... --reason TEXT",
     ]
-    assert "nothing is to be done" in run("pipeline", "rebase", "p").stdout
+    assert "nothing to do" in run("pipeline", "rebase", "p").stdout
     hours = ("2015-05-17T12:00:00Z", "2015-05-17T14:00:00Z")
     accepted = run("window", "accept-loss", "--pipeline", "p", *hours, "--reason", "a test", "--by", "mary").stdout.splitlines()
     by_mary = f"loss accepted by mary at {instant_text(NOW)}: a test"
@@ -256,7 +256,7 @@ def test_a_change_that_a_dag_will_take_back_says_so(world: World, run: Run) -> N
     made = Pipeline(name="p", topic="t", table="t", parse="lines")
     world.ledger.define(made, world.log, NOW, dag_id="hourly")
     changed = run(*REGISTER, "--parse", "json", "--change")
-    assert "note: hourly defines p otherwise" in changed.stderr
+    assert "note: hourly defines p differently" in changed.stderr
 
 
 def test_a_pipeline_tells_which_dags_define_it_and_which_otherwise(world: World, run: Run) -> None:
@@ -265,7 +265,7 @@ def test_a_pipeline_tells_which_dags_define_it_and_which_otherwise(world: World,
         world.ledger.define(made, world.log, NOW, dag_id=dag_id)
     world.ledger.define(replace(made, parse="raw"), world.log, NOW, dag_id="hourly")
     told = run("pipeline", "show", "p").stdout.splitlines()
-    assert told[-2:] == ["  DAG catchup defined it otherwise: parse: raw against lines", "  DAG hourly"]
+    assert told[-2:] == ["  DAG catchup defined it differently: parse: raw against lines", "  DAG hourly"]
     assert shown(run("pipeline", "show", "p", "--json"))["dags"] == {"catchup": "parse: raw against lines", "hourly": None}
 
 
@@ -330,4 +330,7 @@ def test_a_pipeline_that_was_moved_and_is_to_be_loaded_again_stays(loaded: World
 def test_a_window_tells_how_its_pipeline_was_defined_when_it_was_loaded(loaded: World, run: Run) -> None:
     assert shown(run("window", "show", "--pipeline", "p", TEN, "--json"))["definition_changes"] == []
     loaded.register(parse="raw", settings={"max_errors": 1})
-    assert "the pipeline is defined otherwise since: parse: lines -> raw" in run("window", "show", "--pipeline", "p", TEN).stdout
+    assert (
+        "the pipeline has been defined differently since: parse: lines -> raw"
+        in run("window", "show", "--pipeline", "p", TEN).stdout
+    )

@@ -359,7 +359,7 @@ def test_a_look_that_makes_no_sense_is_refused(
 def test_a_look_at_a_topic_that_is_gone_says_so(places: UiClient) -> None:
     places.connections.add("kafka_default")
     answer = places.get("/api/topics/nowhere/records")
-    assert (answer.status_code, "no topic of that name" in answer.json()["detail"]) == (409, True)
+    assert (answer.status_code, "no longer has a topic of that name" in answer.json()["detail"]) == (409, True)
 
 
 def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipeline) -> None:
@@ -403,13 +403,13 @@ def test_a_pipeline_whose_topic_is_gone_says_so(places: UiClient, pipeline: Real
     delete_topic(broker.bootstrap, pipeline.name)
     one = shown(places, pipeline)
     assert (
-        f"is gone: name the right broker, or make the topic again and `logbus pipeline rebase {pipeline.name}`"
+        f"is gone: name the right broker, or recreate the topic and `logbus pipeline rebase {pipeline.name}`"
         in one["lag"]["problem"]
     )
     assert one["lag"]["records_behind"] is None
     assert states(one)[10] == "audited"
     plan = places.get(f"/api/windows/{pipeline.name}/{instant_text(at(10))}/replay_plan")
-    assert (plan.status_code, "no topic of that name" in plan.json()["detail"]) == (409, True)
+    assert (plan.status_code, "no longer has a topic of that name" in plan.json()["detail"]) == (409, True)
     create_topic(broker.bootstrap, pipeline.name)
     assert "made again" in shown(places, pipeline)["lag"]["problem"]
 

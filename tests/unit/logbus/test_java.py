@@ -30,7 +30,7 @@ def test_a_java_that_is_new_enough_is_no_trouble(tmp_path: Path) -> None:
         (None, "does not run: No such file or directory: unset JAVA_HOME, or install one"),
         ("echo 'java version \"1.8.0_201\"' >&2", "is version 1.8.0_201; Spark needs 17 or newer: install one"),
         ("echo libjvm.so is broken; exit 1", "does not run: libjvm.so is broken: unset JAVA_HOME, or install one"),
-        ("true", "does not run: it says nothing"),
+        ("true", "does not run: no message"),
     ],
 )
 def test_any_other_is_said_in_a_sentence_with_what_to_do(script: str | None, said: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_few_are_named_and_the_others_counted(names: list[str], count: int | N
 
 @pytest.mark.parametrize("said", ["", " \n"])
 def test_a_line_of_nothing_says_so(said: str) -> None:
-    assert first_line(said) == "it says nothing"
+    assert first_line(said) == "no message"
 
 
 def test_a_line_is_the_first_and_has_an_end() -> None:

@@ -1,4 +1,4 @@
-// What can be done about an hour. Nothing happens before the dialog is confirmed; what may not be done says why.
+// What can be done about an hour. Nothing happens before the dialog is confirmed; an action that is not allowed says why.
 
 import { airflowLink, notice } from "./chrome.js";
 import { byId, h } from "./dom.js";
@@ -13,13 +13,13 @@ const MEANINGS = {
   load: "Asks Airflow for a run of this hour, which freezes its offsets and loads them.",
   rerun: "Reads the same offsets again and replaces the hour's rows in one transaction.",
   redrive: "Parses the dead letters again, with the parser as it is now.",
-  replay_plan: "Only looks: records, rows that would be replaced, what is still retained.",
+  replay_plan: "Changes nothing: shows records, rows that would be replaced, what is still retained.",
 };
 
 export class Actions {
-  // `poll` is asked more often while something that was asked for is under way.
+  // `poll` runs more often while a requested run is under way.
   constructor(poll) {
-    // What was said last is made anew for each drawing: an element can be in one place only.
+    // The last message is rebuilt for each drawing: an element can be in one place only.
     Object.assign(this, { poll, expected: null, said: () => null });
     this.dialog = h("dialog", { id: "confirm", "aria-labelledby": "confirm-title" });
     document.body.append(this.dialog);
@@ -43,7 +43,7 @@ export class Actions {
   one(action) {
     const label = LABELS[action.name] ?? action.label;
     const isBusy = this.expected !== null && action.method === "POST";
-    const reason = isBusy ? "What was asked for is under way." : action.allowed ? (MEANINGS[action.name] ?? "") : action.why_not;
+    const reason = isBusy ? "A requested run is under way." : action.allowed ? (MEANINGS[action.name] ?? "") : action.why_not;
     return h(
       "div",
       { class: "one" },
@@ -85,7 +85,7 @@ export class Actions {
     try {
       const answer = await post(actionAddress(action.href));
       const run = () => (answer.url ? h("div", {}, airflowLink(answer.url, {}, "The run in Airflow")) : null);
-      this.said = () => [notice("good", answer.message || "Asked for."), run()];
+      this.said = () => [notice("good", answer.message || "Requested."), run()];
       this.expected = new Expectation(action.name, before, answer);
       this.poll.hurry(2);
     } catch (error) {
@@ -111,7 +111,7 @@ export class Actions {
     }
   }
 
-  // Called with each answer: notices when what was asked for is over.
+  // Called with each answer: detects when the requested run is over.
   follow(data) {
     if (!this.expected?.isOver(data)) return;
     const isWell = this.expected.steps(data).every(([, state]) => state === "done");

@@ -1,10 +1,10 @@
-// Who tried to load the hour, when, and how it went; with the way to each task's log in Airflow.
+// The attempts to load the hour: by whom, when, and how they went; with a link to each task's log in Airflow.
 
 import { airflowLink } from "./chrome.js";
 import { h } from "./dom.js";
 import { ago, many, moment, runOf, span, whole } from "./format.js";
 
-export const STATES = { committed: "committed", failed: "failed", superseded: "taken over", running: "at work" };
+export const STATES = { committed: "committed", failed: "failed", superseded: "taken over", running: "running" };
 
 function took(attempt, now) {
   const end = attempt.ended_at ?? now;
@@ -22,7 +22,7 @@ function origin(attempt) {
   return [dag, runOf(attempt.run_id), tries].filter(Boolean).join(" \u00b7 ");
 }
 
-// The attempt's report, or where it stands already: `after` is the attempt that is listed above.
+// The attempt's error, or where it is shown already: `after` is the attempt that is listed above.
 function report(attempt, after) {
   if (!attempt.error) return null;
   if (attempt.error === after?.error) return h("div", { class: "quiet" }, `the same error as in attempt ${after.number}`);

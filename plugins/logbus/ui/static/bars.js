@@ -1,5 +1,5 @@
-// A bar for each hour: how a figure of a pipeline's hours went. What it shows is said in words beside it, so the picture is for eyes
-// only.
+// A bar for each hour: how one figure of a pipeline's hours developed. The text next to it says the same, so the picture is hidden
+// from screen readers.
 
 import { h, svg } from "./dom.js";
 import { MISSING, day, clock } from "./format.js";
@@ -28,7 +28,7 @@ function drawing(values, top) {
   );
 }
 
-// `show` says a value in words; `starts` are the hours that the values are of.
+// `show` formats a value; `starts` are the hours of the values.
 export function trend(title, values, starts, show) {
   const top = Math.max(...known(values), 0);
   const at = starts[values.indexOf(top)];

@@ -22,7 +22,7 @@ const WEIGHTS = { lost: 1e9, expiring: 1e8, failed: 1e6 };
 const HEAVY_WEIGHT = 1e5;
 export const HEAVY_SHARE = 0.1; // of an hour's records: more dead letters than that are a wrong parser, not an odd line
 
-// What wants somebody comes first: lost, then expiring, then failed, then hours of dead letters, then whoever is furthest behind.
+// What needs attention comes first: lost, then expiring, then failed, then hours of dead letters, then the one furthest behind.
 export function troubleOf(pipeline) {
   const states = Object.entries(WEIGHTS).map(([name, weight]) => (pipeline.states?.[name] ? weight : 0));
   return (
@@ -53,7 +53,7 @@ export class Choices {
       if (SPANS.some(([hours]) => hours === stored.hours)) this.hours = stored.hours;
       if (stored.order in ORDERS) this.order = stored.order;
     } catch {
-      // nothing usable is stored: the defaults are as good
+      // nothing usable is stored: the defaults will do
     }
     if (SPANS.some(([hours]) => String(hours) === asked.get("hours"))) this.hours = Number(asked.get("hours"));
   }

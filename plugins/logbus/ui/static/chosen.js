@@ -1,5 +1,5 @@
-// Hours that somebody has chosen on the map, to have them loaded together: a run of Airflow for each, asked for one after the other, with
-// the rights of who asks. What is refused stays chosen, with the reason.
+// Hours chosen on the map to be loaded together: a run of Airflow for each, requested one after the other with the user's own rights.
+// What is refused stays chosen, with the reason.
 
 import { notice } from "./chrome.js";
 import { h, replace } from "./dom.js";
@@ -9,10 +9,10 @@ import { post } from "./live.js";
 import { prose } from "./prose.js";
 
 const CHOSEN_MAX = 48; // two days of a pipeline. Each is a run with a Spark application of its own; a replay loads many in one
-const TOO_MANY = `Each hour is a run of its own: choose ${CHOSEN_MAX} at the most. \`logbus replay run --help\` loads any number in one.`;
+const TOO_MANY = `Each hour is a run of its own: choose ${CHOSEN_MAX} at most. \`logbus replay run --help\` loads any number in one.`;
 const REASONS_MAX = 3;
 const HURRIED_SECONDS = 3;
-const HURRIED_MS = 180_000; // how long the map asks so often for what was asked for
+const HURRIED_MS = 180_000; // how long the map refreshes this often after a request
 const WAITING = ["closed", "expiring", "failed"];
 const LOADED = ["loaded", "audited", "dead_letters"];
 
@@ -21,7 +21,7 @@ const keyOf = (element) => `${element.pipeline.name} ${element.cell.start}`;
 export class Chosen {
   constructor(map, poll) {
     Object.assign(this, { map, poll, isOn: false, anchor: null, marked: [] });
-    // What was said last is made anew for each drawing: an element can be in one place only.
+    // The last message is rebuilt for each drawing: an element can be in one place only.
     this.said = () => [];
     this.hours = new Map(); // by pipeline and start
     this.bar = h("section", { class: "chosen hidden", "aria-label": "Chosen hours" });
@@ -29,7 +29,7 @@ export class Chosen {
     document.body.append(this.bar, this.dialog);
   }
 
-  // Whether a click chooses instead of opening the hour: for those who have no Shift and no Ctrl.
+  // Whether a click chooses instead of opening the hour: for devices without Shift and Ctrl.
   toggle() {
     return h(
       "button",
@@ -37,7 +37,7 @@ export class Chosen {
         type: "button",
         class: "button",
         "aria-pressed": String(this.isOn),
-        title: "Click hours to choose them; without this, Ctrl and click, Shift and click, or Space",
+        title: "Click hours to choose them; without this: Ctrl-click, Shift-click, or Space",
         dataset: { key: "choose" },
         onclick: (event) => {
           this.isOn = !this.isOn;
@@ -81,7 +81,7 @@ export class Chosen {
     this.show();
   }
 
-  // Called after each drawing of the map, too: rows may have been made anew.
+  // Called after each drawing of the map, too: rows may have been rebuilt.
   show() {
     for (const element of this.marked) element.removeAttribute("aria-selected");
     const isChosen = (element) => this.hours.has(keyOf(element));
@@ -123,13 +123,13 @@ export class Chosen {
     const label = `Load ${many(this.hours.size, "hour")}`;
     const lines = this.byPipeline().map(([name, hours]) => {
       const loaded = hours.filter((one) => LOADED.includes(one.state)).length;
-      const again = loaded ? `; of ${whole(loaded)} the rows that are there are replaced, by the same records` : "";
+      const again = loaded ? `; the rows of ${whole(loaded)} are replaced, from the same records` : "";
       return h("li", {}, h("b", {}, name), `: ${many(hours.length, "hour")}${again}`);
     });
     const go = h("button", { class: "button main", type: "button", onclick: () => this.load(go) }, label);
     this.dialog.replaceChildren(
       h("h2", { id: "load-title" }, `${label}?`),
-      h("p", {}, "Each hour's run in Airflow begins anew, or one is asked for where there was none."),
+      h("p", {}, "Each hour's run in Airflow starts over, or one is requested if there was none."),
       h("ul", {}, lines),
       h("div", { class: "foot" }, this.button("Cancel", () => this.dialog.close()), go),
     );
@@ -141,7 +141,7 @@ export class Chosen {
     const refused = new Map(); // by reason how many hours
     const all = [...this.hours];
     for (const [index, [key, one]] of all.entries()) {
-      go.textContent = `Asking: ${index + 1} of ${all.length}`;
+      go.textContent = `Requesting: ${index + 1} of ${all.length}`;
       try {
         await post(apiAddress(`windows/${encodeURIComponent(one.pipeline)}/${one.start}/rerun`));
         this.hours.delete(key);
@@ -163,7 +163,7 @@ export class Chosen {
 function outcome(asked, refused) {
   const bad = [...refused]
     .slice(0, REASONS_MAX)
-    .map(([reason, count]) => notice("bad", `${many(count, "hour")} not asked for`, reason));
+    .map(([reason, count]) => notice("bad", `${many(count, "hour")} not requested`, reason));
   if (refused.size > REASONS_MAX) bad.push(notice("bad", `and ${many(refused.size - REASONS_MAX, "hour")} more, for reasons like these`));
-  return asked ? [notice("good", `${many(asked, "run")} asked for`, "The map shows how far they are."), ...bad] : bad;
+  return asked ? [notice("good", `${many(asked, "run")} requested`, "The map shows how far they are."), ...bad] : bad;
 }

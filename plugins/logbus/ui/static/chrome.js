@@ -1,4 +1,4 @@
-// What surrounds every page: the bar with the ways to the other pages, how fresh the data is, what is wrong with the places it
+// What surrounds every page: the bar with links to the other pages, how fresh the data is, what is wrong with the sources it
 // comes from, and the keys.
 
 import { byId, h, replace } from "./dom.js";
@@ -88,7 +88,7 @@ export function furnish(current, keys = []) {
   });
 }
 
-// Inside Airflow's own page keys reach us only with the focus: taken on arrival, unless somebody types there.
+// Inside Airflow's own page, keys reach us only with the focus: taken on arrival, unless the user is typing there.
 function takeKeys() {
   if (isFramed() && !window.parent.document.activeElement?.matches("input, select, textarea")) window.focus();
 }
@@ -163,7 +163,7 @@ export function sentence(text) {
 
 const PLACES = { warehouse: "The warehouse", broker: "The broker" };
 
-// What an answer says about the places that its figures come from.
+// What an answer says about the sources of its figures.
 export function places(data) {
   return Object.entries(PLACES).flatMap(([name, title]) => {
     const place = data?.[name];

@@ -1,5 +1,5 @@
-// The cells of a pipeline out of the columns in which they come (logbus/ui/cells.py, docs/airflow.md): a letter and a number for each,
-// and what is unusual by its place.
+// The cells of a pipeline from the columns in which they are sent (logbus/ui/cells.py, docs/airflow.md): a letter and a number for each,
+// and exceptions by position.
 
 const STATES = {
   X: "lost",

@@ -1,5 +1,5 @@
-// Records that did not parse, by the shape of their error: how many of each, and the first of them as they came. Whatever they hold
-// is text.
+// Records that did not parse, by the shape of their error: how many of each, and the first of them as received. Their content is
+// always shown as text.
 
 import { h } from "./dom.js";
 import { bytes, many, MISSING, moment, whole } from "./format.js";
@@ -62,7 +62,7 @@ export function deadLettersPanel(data) {
       "h2",
       {},
       "Dead letters ",
-      h("span", { class: "quiet" }, `${many(letters.total, "record")} that did not parse; nothing of them is lost`),
+      h("span", { class: "quiet" }, `${many(letters.total, "record")} that did not parse; none of them is lost`),
     ),
     letters.shapes.map((one) => shape(one, letters)),
     told < letters.total ? h("p", { class: "quiet" }, `and ${whole(letters.total - told)} that fail in other ways`) : null,

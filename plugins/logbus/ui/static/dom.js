@@ -23,8 +23,8 @@ function furnish(element, attributes, children) {
   return element;
 }
 
-// Puts new content in, unless it is what is there: so that focus, selection and screen readers are left in peace. What has the focus
-// and a `data-key` has it afterwards too. True where something changed.
+// Replaces the content, unless it is unchanged, so that focus, selection and screen readers are not disturbed. An element that has
+// the focus and a `data-key` keeps the focus. True if something changed.
 export function replace(place, ...children) {
   const draft = h("div", {}, ...children);
   const written = draft.innerHTML;

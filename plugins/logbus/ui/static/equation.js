@@ -1,4 +1,4 @@
-// What was read and what became of it: a sentence with a tick, and where in the partitions it lies.
+// What was read and what became of it: a sentence with a tick, and where in the partitions it is.
 
 import { h } from "./dom.js";
 import { many, span, whole } from "./format.js";
@@ -19,10 +19,10 @@ export function parts(shown) {
   );
 }
 
-// What a load refuses to call complete, and how it is told to.
+// How to load what is left of an hour that has lost records, which a load refuses by default.
 const LEFT = "To load what is left, set the option `accept_loss=True` of the pipeline: the ledger keeps what is missing, and no audit calls the hour exact.";
 
-// How long there is to load it.
+// How much time is left to load it.
 export function expiry({ cell, now }) {
   if (!cell?.expires_at) return null;
   const what = sum(Object.values(cell.gone ?? {})) ? "more of its records" : "its first records";
@@ -34,7 +34,7 @@ function term(count, label) {
   return h("div", { class: "term" }, h("b", {}, whole(count)), h("span", {}, label));
 }
 
-// The one line that says why: the program's own `error:`, the last of them; what stands around it is Spark's report.
+// The one line that says why: the last `error:` of the program's own; the text around it is Spark's report.
 function causeOf(text) {
   const lines = text.trim().split("\n").map((line) => line.trim());
   return lines.findLast((line) => /^\S*error: /i.test(line)) ?? lines[0];
@@ -117,7 +117,7 @@ export function rangesPanel(data) {
   const top = Math.max(...ranges.map((range) => range.end_offset - range.start_offset), 1);
   const row = (range) => {
     const known = range.loaded !== null && range.loaded !== undefined;
-    const gone = data.cell.gone[range.partition] ?? 0; // deleted unloaded, which nobody has declared yet
+    const gone = data.cell.gone[range.partition] ?? 0; // deleted unloaded, and not yet declared lost
     const lost = range.lost + gone;
     const shown = known
       ? [

@@ -1,4 +1,4 @@
-// What stands beside a pipeline's hours: how far behind, since when, until when, how fast.
+// The figures next to a pipeline's hours: how far behind, since when, until when, how fast.
 
 import { airflowLink } from "./chrome.js";
 import { h } from "./dom.js";
@@ -28,13 +28,13 @@ export function pipelineName(pipeline) {
   );
 }
 
-// The first part of a sentence; the rest is in its tip, and on the pipeline's hours.
+// The first part of a sentence; the rest is in its tooltip, and on the pipeline's hours.
 const brief = (text) => text.split(/[:;]/)[0].replaceAll("`", "");
 
-// Hours in which no record can be: they are still to be frozen, and nobody waits for anything of them.
+// Hours without records: they are still to be frozen, but nothing waits for them.
 const withoutRecords = (lag) => (lag.hours_empty ? `${many(lag.hours_empty, "hour")} without records` : null);
 
-// What the row offers: its waiting hours loaded, or its Dag switched on. Where it has no Dag the headline has the command.
+// The row's button: to load its waiting hours, or to switch on its Dag. If it has no Dag, the headline has the command.
 function action(pipeline) {
   if (!pipeline.dag_ids?.length || pipeline.is_due) return null;
   if (pipeline.is_off)
@@ -86,7 +86,7 @@ function due(lag) {
 function throughput(flow) {
   const label = `${rate(flow?.produced_per_second)} in, ${rate(flow?.loaded_per_second)} loaded`;
   const drawn = sparkline(flow?.series, `the last 24 hours shown; now ${label}`);
-  return figure("Throughput", !drawn, drawn ?? h("b", {}, MISSING), h("small", { title: "in: since the look before; loaded: on average of the last hour" }, label));
+  return figure("Throughput", !drawn, drawn ?? h("b", {}, MISSING), h("small", { title: "in: since the previous reading; loaded: average over the last hour" }, label));
 }
 
 export function figures(pipeline) {

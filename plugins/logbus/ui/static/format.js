@@ -106,14 +106,14 @@ export function many(count, one, several = `${one}s`) {
   return `${whole(count)} ${count === 1 ? one : several}`;
 }
 
-// A part of a whole, in percent; what is little and not nothing does not become 0.
+// A part of a whole, in percent; a very small part does not become 0.
 export function share(value) {
   if (isMissing(value)) return MISSING;
   if (value > 0 && value < 0.001) return "< 0.1 %";
   return `${(100 * value).toFixed(value > 0 && value < 0.1 ? 1 : 0)} %`;
 }
 
-// Airflow's id of a run in words: scheduled__2026-11-23T10:05:00+00:00 is "scheduled, Mon 23 Nov 10:05". Another id is as it is.
+// Airflow's id of a run in words: scheduled__2026-11-23T10:05:00+00:00 is "scheduled, Mon 23 Nov 10:05". Other ids stay as they are.
 export function runOf(id) {
   const [, kind, instant] = /^([a-z_]+?)__(\d{4}-\d\d-\d\dT.+)$/.exec(id ?? "") ?? [];
   if (!kind || Number.isNaN(Date.parse(instant.slice(0, 32).replace(/(Z|[+-]\d\d:\d\d).*$/, "$1")))) return id ?? MISSING;

@@ -36,13 +36,13 @@ export function apiAddress(path, values = {}) {
   return withKept(`../api/${path}`, values, KEPT);
 }
 
-// What the server calls an address is whole: the path below which Airflow is served is in it.
+// Addresses from the server are complete: they include the path below which Airflow is served.
 export function actionAddress(href) {
   const [path, query] = href.split("?");
   return withKept(path, Object.fromEntries(new URLSearchParams(query ?? "")), KEPT);
 }
 
-// A page of Airflow's: an address that the server gave, or one below Airflow's own, without a slash in front.
+// A page of Airflow's: an address from the server, or one below Airflow's own, without a leading slash.
 export function airflowAddress(href) {
   return new URL(href, new URL("../../", window.location.href)).href;
 }

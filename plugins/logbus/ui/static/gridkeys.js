@@ -1,4 +1,4 @@
-// Walking the grid by keyboard: one cell can be reached by Tab, the arrows go on from there (the pattern of an ARIA grid). Left of the
+// Walking the grid by keyboard: one cell can be reached by Tab, the arrows move on from there (the pattern of an ARIA grid). Left of the
 // first cell is the pipeline's name, which leads to its page.
 
 import { parse } from "./format.js";

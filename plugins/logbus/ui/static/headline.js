@@ -1,4 +1,4 @@
-// The first line of the wall: is every hour in? Sums over what the overview says of each pipeline; what nobody knows stays unknown.
+// The first line of the wall: is every hour in? Sums over what the overview says of each pipeline; what is not known stays unknown.
 
 import { h } from "./dom.js";
 import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";

@@ -1,5 +1,5 @@
-// The heat map: a row for each pipeline, a cell for each of its windows. Thousands of cells, so each is one bare element; a row is made
-// anew only when something in it has changed, and the cell that has the focus keeps it.
+// The heat map: a row for each pipeline, a cell for each of its windows. Thousands of cells, so each is one bare element; a row is
+// rebuilt only when something in it has changed, and the cell that has the focus keeps it.
 
 import { HEAVY_SHARE } from "./choices.js";
 import { cellsOf } from "./columns.js";
@@ -8,7 +8,7 @@ import { clock, day, many, parse } from "./format.js";
 import { figures, pipelineName } from "./figures.js";
 import { stateOf } from "./states.js";
 
-const LETTER_PIXELS = 13; // a cell so wide has room for its letter
+const LETTER_PIXELS = 13; // a cell this wide has room for its letter
 const NARROW_PIXELS = 6;
 const DAY_MS = 86_400_000;
 const LABEL_SHARE = 0.08; // of the axis, which a label takes at its end
@@ -85,8 +85,8 @@ export function ticks(span) {
     const iso = new Date(at).toISOString();
     const isDay = at % DAY_MS === 0;
     const isShort = (end - at) / long <= LABEL_SHARE;
-    // A day's name is wider than three hours of a day's map, so the tick behind it has no label. On a map of days the last is
-    // always named: without room behind its midnight it stands before it.
+    // A day's name is wider than three hours of a day's map, so the tick after it has no label. On a map of days the last is
+    // always named: if there is no room after its midnight, the name is before it.
     if (step === DAY_MS / 8 && (at - step) % DAY_MS === 0) continue;
     if (!isShort || step === DAY_MS) found.push({ at: (at - start) / long, text: isDay ? day(iso) : clock(iso), isBefore: isShort });
   }

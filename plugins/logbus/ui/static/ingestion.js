@@ -15,17 +15,17 @@ import { days, head, legend, search, spans } from "./tools.js";
 
 const KEYS = [
   ["Tab", "into the hours"],
-  ["\u2190 \u2192 \u2191 \u2193", "from hour to hour, from pipeline to pipeline; left of the first hour its name, which leads to its page"],
+  ["\u2190 \u2192 \u2191 \u2193", "from hour to hour, from pipeline to pipeline; left of the first hour is its name, which leads to its page"],
   ["PgUp PgDn", "a day back, a day on"],
-  ["Home End", "first and last hour; with Ctrl of all pipelines"],
+  ["Home End", "first and last hour; with Ctrl, of all pipelines"],
   ["Enter", "open the hour"],
-  ["Space", "choose the hour, to load several together; Shift and an arrow: up to there. With the mouse Ctrl or Shift and click"],
+  ["Space", "choose the hour, to load several together; Shift and an arrow: up to there. With the mouse: Ctrl-click or Shift-click"],
   ["/", "find a pipeline"],
   ["Esc", "close what is open"],
   ["?", "these keys"],
 ];
 
-// What an empty platform is answered with: README has the same.
+// What an empty platform shows: the README has the same.
 const FIRST_DAG = `from logbus.pipelines import hourly_ingest
 
 # Airflow reads files in which the words "dag" and "airflow" occur.
@@ -113,7 +113,7 @@ function nothing(data) {
   if (state === "down")
     return empty(
       "Hours are not known",
-      "They are in the warehouse's ledger, which does not answer. Topics and groups are on the page beside this one.",
+      "They are in the warehouse's ledger, which does not answer. Topics and groups are on their own page.",
     );
   if (only("dag_id"))
     return empty(

@@ -1,5 +1,5 @@
-// Asking the server, once and again. A poll waits for its answer before the next, rests while nobody looks, keeps the last data when
-// the server does not answer, and says so. A server that fails is asked less and less often.
+// Requests to the server, single and repeated. A poll waits for its answer before the next, pauses while the page is hidden, keeps the
+// last data when the server does not answer, and says so. A server that fails is asked less and less often.
 
 const PATIENCE_MS = 20_000;
 const REFRESH_SECONDS = 10; // until an answer says otherwise
@@ -70,7 +70,7 @@ export class Poll {
     const turn = (this.turn += 1);
     try {
       const data = await ask(this.address());
-      if (turn !== this.turn) return; // a later question is under way
+      if (turn !== this.turn) return; // a newer request is under way
       Object.assign(this, { data, answeredAt: Date.now(), error: null, failures: 0 });
       if (!this.hurried) this.seconds = data.refresh_seconds || REFRESH_SECONDS;
       this.show(data);

@@ -1,4 +1,4 @@
-// The page of one pipeline: what it is, how far it is, how its hours went, who tried what lately.
+// The page of one pipeline: its definition, its progress, its recent hours and attempts.
 
 import { STATES } from "./attempts.js";
 import { airflowLink, empty, facts, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
@@ -212,7 +212,7 @@ function tell(now) {
   replace(byId("notices"));
   replace(
     byId("page"),
-    empty("This pipeline is not there", now.error.message, "logbus pipeline ls"),
+    empty("There is no such pipeline", now.error.message, "logbus pipeline ls"),
     h("p", {}, h("a", { href: pageAddress("ingestion") }, "All pipelines")),
   );
 }

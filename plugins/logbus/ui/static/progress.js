@@ -1,8 +1,8 @@
-// What was asked for, and how far it has come: followed in the window's own data, from what it was before the click.
+// A requested action and its progress: followed in the window's own data, starting from its state before the click.
 
 import { h } from "./dom.js";
 
-const PATIENCE_MS = 30 * 60_000; // then the page stops hurrying; Airflow goes on all the same
+const PATIENCE_MS = 30 * 60_000; // then the page stops refreshing fast; Airflow continues all the same
 
 const newest = (data) => data.attempts?.at(-1) ?? null;
 
@@ -13,7 +13,7 @@ export class Expectation {
     this.redrives = data.redrives?.length ?? 0;
   }
 
-  // The steps as they stand: each [text, "done" | "doing" | "wrong" | ""].
+  // The steps with their states: each [text, "done" | "doing" | "wrong" | ""].
   steps(data) {
     const raw = this.name === "redrive" ? this.redrive(data) : this.rerun(data);
     let isReached = true;

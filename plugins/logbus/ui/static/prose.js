@@ -1,5 +1,5 @@
-// Sentences of the server as a page shows them. It writes commands as people do in text, between backticks: here they become code with
-// a button that copies them. Left as they are, a backtick that is copied along is a command substitution to a shell.
+// Sentences of the server as a page shows them. The server writes commands between backticks: here they become code with a button that
+// copies them. Left as they are, a backtick that is copied along is a command substitution to a shell.
 
 import { h } from "./dom.js";
 
@@ -13,7 +13,7 @@ function select(element) {
   selection.addRange(range);
 }
 
-// Where the browser gives no clipboard (a page without TLS on another machine), the text is selected: Ctrl-C takes it.
+// If the browser offers no clipboard (a page without TLS on another machine), the text is selected, for Ctrl-C.
 async function copy(button, element) {
   try {
     await navigator.clipboard.writeText(element.textContent);
@@ -35,7 +35,7 @@ export function copyable(command) {
   return h("span", { class: "copyable" }, code, button);
 }
 
-// A sentence; what stands between backticks is a command or a name.
+// A sentence; the text between backticks is a command or a name.
 export function prose(text) {
   if (!text?.includes("`")) return text ?? null;
   return text.split("`").map((part, index) => (index % 2 ? (part.includes(" ") ? copyable(part) : h("code", {}, part)) : part));

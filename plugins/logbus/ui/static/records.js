@@ -1,5 +1,5 @@
-// A look at the records of a topic: the last ones, those from an instant on, or those from an offset on. Nothing is followed: who looks
-// at a record wants it to stay.
+// Records of a topic: the last ones, those from an instant on, or those from an offset on. The page does not refresh itself, so that a
+// record stays while it is read.
 
 import { empty, furnish, notice, problem } from "./chrome.js";
 import { byId, h, replace } from "./dom.js";
@@ -90,7 +90,7 @@ function one(record) {
 
 const held = (part) => part.end_offset - part.start_offset;
 
-// How evenly producers fill the partitions: the largest beside what each would have.
+// How evenly producers fill the partitions: the largest against an even share.
 function skew(parts) {
   const total = parts.reduce((sum, part) => sum + held(part), 0);
   if (parts.length < 2 || !total) return null;
@@ -184,7 +184,7 @@ function choose(name, value) {
 
 let known = [];
 
-// The way to the same in a terminal, which also follows.
+// The same in a terminal, where it can also be followed.
 function command() {
   const part = chosen.partition ? ` -p ${chosen.partition}` : "";
   const from = { last: `-${chosen.count}`, since: `s@${chosen.since}`, offset: chosen.offset }[chosen.from];
@@ -275,7 +275,7 @@ if (topic) {
       h("span", { class: "quiet" }, "/"),
       h("h1", {}, topic),
     ),
-    h("section", { class: "panel" }, h("h2", {}, "What lies in it"), spots.partitions),
+    h("section", { class: "panel" }, h("h2", {}, "What it holds"), spots.partitions),
     h("section", { class: "panel" }, h("h2", {}, "Records"), spots.tools, spots.records),
   );
   spots.partitions.append(h("p", { class: "quiet asking" }, "Asking the broker\u2026"));

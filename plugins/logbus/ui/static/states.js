@@ -1,12 +1,12 @@
-// The states of an hour, from what wants somebody to what is in order: the order in which they are listed and sorted.
+// The states of an hour, from what needs attention to what is fine: the order in which they are listed and sorted.
 
 export const STATES = [
   { name: "lost", label: "Lost", letter: "X", meaning: "records were deleted before they were loaded", trouble: 6 },
-  { name: "expiring", label: "Expiring", letter: "E", meaning: "not loaded, and retention takes it soon", trouble: 5 },
+  { name: "expiring", label: "Expiring", letter: "E", meaning: "not loaded, and retention deletes it soon", trouble: 5 },
   { name: "failed", label: "Failed", letter: "F", meaning: "the last attempt failed, nothing is loaded", trouble: 4 },
-  { name: "loading", label: "Loading", letter: "\u2026", meaning: "an attempt is at work", trouble: 0 },
+  { name: "loading", label: "Loading", letter: "\u2026", meaning: "an attempt is running", trouble: 0 },
   { name: "dead_letters", label: "Dead letters", letter: "D", meaning: "loaded, but some records did not parse", trouble: 2 },
-  { name: "closed", label: "Closed", letter: "C", meaning: "over, waits to be loaded", trouble: 3 },
+  { name: "closed", label: "Closed", letter: "C", meaning: "over, waiting to be loaded", trouble: 3 },
   { name: "loaded", label: "Loaded", letter: "L", meaning: "loaded, not yet audited", trouble: 0 },
   { name: "audited", label: "Audited", letter: "\u2713", meaning: "loaded, and a second witness counted the same", trouble: 0 },
   { name: "open", label: "Open", letter: "", meaning: "not over yet, or records may still come", trouble: 0 },

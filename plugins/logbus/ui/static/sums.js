@@ -1,4 +1,4 @@
-// Sums of what is known: nothing known is unknown, and not zero.
+// Sums of what is known: if nothing is known, the sum is unknown, and not zero.
 
 export const known = (values) => values.filter((value) => value !== null && value !== undefined);
 

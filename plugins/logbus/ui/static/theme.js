@@ -1,5 +1,5 @@
 // Light and dark as Airflow has them, live: its pages and ours share an origin, so we look at the class on its <html>.
-// Opened by itself, a page goes by what Airflow's switch last stored, and then by what the system prefers.
+// Opened on its own, a page follows what Airflow's switch last stored, and then what the system prefers.
 
 const STORED = "theme"; // where Airflow's own theme switch keeps its choice: light, dark or system
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");

@@ -57,7 +57,7 @@ export function spans(choices, changed) {
 const DAY_MS = 86_400_000;
 const dayOf = (instant) => instant.slice(0, 10);
 
-// Which days are shown: the last one, by a date; now; and where the newest records are, if they are not in sight.
+// Which days are shown: up to a date; up to now; or where the newest records are, if they are not in sight.
 export function days(choices, data, changed) {
   const { span, now, latest } = data;
   const last = dayOf(new Date(Math.min(Date.parse(span.end), Date.parse(now)) - 1).toISOString());
@@ -118,7 +118,7 @@ function axis(span, now) {
   );
 }
 
-// What the head row holds. The first column goes between "what wants somebody first" and the names.
+// The cells of the head row. The first column switches between trouble first and the names.
 export function head(span, now, choices, changed) {
   const first =
     choices.order === "trouble"

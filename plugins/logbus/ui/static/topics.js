@@ -1,4 +1,4 @@
-// The page "Topics and groups": what lies in the broker, how fast it grows, and who has read how far.
+// The page "Topics and groups": what the broker holds, how fast it grows, and how far each group has read.
 
 import { empty, furnish, keepFresh, notice, problem, places, freshness } from "./chrome.js";
 import { byId, h, replace } from "./dom.js";
@@ -108,7 +108,7 @@ const topicTable = new SortedTable({
   ],
 });
 
-// Without offsets there is no lag; with offsets in topics that are gone nobody knows it.
+// Without offsets there is no lag; with offsets in topics that are gone it is unknown.
 function lagOf(group) {
   if (group.lag !== null) return whole(group.lag);
   const hasOffsets = group.problem || group.partitions?.some((part) => part.committed_offset !== null);
@@ -227,7 +227,7 @@ function draw() {
   );
 }
 
-// Whether the broker has answered: nothing at all is known before, and no topic is not "0 topics" then.
+// Whether the broker has answered: before that nothing is known, and an empty list does not mean "0 topics".
 function isTold(poll) {
   return poll.data !== null && poll.data.broker?.state !== "down";
 }

@@ -13,7 +13,7 @@ function told(data) {
     return ["This hour is still open", `Records may still come. It closes in ${left}; then it is frozen and loaded.`];
   }
   if (data.problem) return ["Whether it holds records is unknown", `${sentence(data.problem)}.`];
-  if (!data.cell) return ["Nothing to load", "No record lies in this hour, so nothing waits for it."];
+  if (!data.cell) return ["Nothing to load", "No record is in this hour, so nothing waits for it."];
   return [
     "No load has begun",
     `The hour closed ${ago(data.closes_at, data.now)}. The first load freezes its offsets; from then on every load reads the same records.`,

@@ -15,7 +15,7 @@ import { waitingPanels } from "./waiting.js";
 const pipeline = asked.get("pipeline");
 const start = asked.get("start");
 
-let isFrozen = true; // until the server has no window of the hour: then it is asked what the hour waits for
+let isFrozen = true; // until the server has no window for the hour: then it is asked what the hour waits for
 
 function address() {
   return apiAddress(`windows/${encodeURIComponent(pipeline)}/${encodeURIComponent(start)}${isFrozen ? "" : "/waiting"}`);
@@ -99,7 +99,7 @@ function warnings(data) {
           "Records may be missing at its beginning",
           data.loss_accepted
             ? `The loss was accepted by ${data.loss_accepted.by} at ${data.loss_accepted.at}: ${data.loss_accepted.reason}.`
-            : "Records were gone, or may have been, before they were read; how many were its own is unknown.",
+            : "Records were gone, or may have been, before they were read; how many it had is unknown.",
         )
       : null,
     ...(data.other_records ?? []).map((one) =>
@@ -141,7 +141,7 @@ function show(data) {
   );
 }
 
-// An hour that is not frozen yet is no fault: it is asked what it waits for. One that is not the pipeline's is not there.
+// An hour that is not frozen yet is not an error: the page asks what it waits for. One that is not the pipeline's does not exist.
 function tell(now) {
   if (isFrozen && !now.data && now.error?.status === 404) {
     isFrozen = false;
@@ -153,7 +153,7 @@ function tell(now) {
   replace(byId("notices"));
   replace(
     byId("page"),
-    empty("This hour is not there", now.error.message, `logbus window ls --pipeline ${pipeline}`),
+    empty("There is no such hour", now.error.message, `logbus window ls --pipeline ${pipeline}`),
     h("p", {}, h("a", { href: pageAddress("ingestion") }, "All hours")),
   );
 }

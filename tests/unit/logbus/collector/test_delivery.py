@@ -20,7 +20,7 @@ def delivery() -> Delivery:
 def test_what_is_not_acknowledged_in_time_ends_the_run_with_the_cause_and_leaves_nothing_queued(delivery: Delivery) -> None:
     delivery.send(b"one", b"host", timestamp=1, headers=[])
     with pytest.raises(
-        DeliveryFailed, match=r"^topic t: the broker at 127\.0\.0\.1:1 was away for too long.* is not sent twice$"
+        DeliveryFailed, match=r"^topic t: the broker at 127\.0\.0\.1:1 did not answer for too long.* is not sent twice$"
     ):
         settle(delivery)
     assert delivery._producer.flush(0) == 0

@@ -68,7 +68,7 @@ def test_a_log_of_stack_traces_is_joined_before_a_parser_is_chosen(option: tuple
 
 def test_people_see_that_lines_are_joined(tmp_path: Path) -> None:
     shown = tried(tmp_path, "app.log", ["2015-05-17 10:05:03 ERROR failed", "\tat Main.run(Main.java:7)"] * 3)
-    assert "3 lines that go on with the one before are joined to it (--join-lines)" in shown.stdout
+    assert "3 lines that continue the one before are joined to it (--join-lines)" in shown.stdout
     assert "parse     regex: 3 of 3 records" in shown.stdout
 
 
@@ -109,7 +109,7 @@ def test_a_log_without_times_says_what_would_tell_and_proposes_nothing(tmp_path:
 
 
 def test_an_empty_file_and_one_that_is_no_text_are_said(tmp_path: Path) -> None:
-    assert "holds no line yet" in tried(tmp_path, "empty.log", []).stdout
+    assert "holds no lines yet" in tried(tmp_path, "empty.log", []).stdout
     (tmp_path / "program").write_bytes(b"\x7fELF\x00")
     assert "is not a text of lines" in CliRunner().invoke(main, ["try", str(tmp_path / "program")]).stderr
 
@@ -120,7 +120,7 @@ def test_of_a_file_that_ends_in_the_middle_of_its_compression_what_can_be_read_i
     packed.write_bytes(gzip.compress(text.encode())[:-12])
     shown = CliRunner().invoke(main, ["try", str(packed)])
     assert shown.exit_code == 0, shown.output
-    assert "the file ends in the middle of its compression" in shown.stdout
+    assert "the compressed file is cut off" in shown.stdout
     assert "sent" not in shown.output
 
 

@@ -37,5 +37,5 @@ def test_it_makes_the_pool_our_loads_wait_for_and_says_what_it_left_alone(monkey
     assert said.exit_code == 0, said.output
     assert made == [2, ("kafka_default", False), ("warehouse_default", False), ("spark_default", False)]
     assert f"pool {LOAD_POOL}: 2 slots" in said.output
-    assert "spark_default: there already, left alone" in said.output
+    assert "spark_default: exists already, unchanged" in said.output
     assert "secret" not in said.output

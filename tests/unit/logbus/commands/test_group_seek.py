@@ -58,7 +58,7 @@ def test_execute_does_it(seek: Seek, groups: FakeGroups) -> None:
 
 
 def test_an_offset_outside_the_log_is_clamped_and_said(seek: Seek) -> None:
-    assert "t-0: offset 99 is outside the log, so it is 10" in seek("--topic", "t", "--to-offset", "99").stderr
+    assert "t-0: offset 99 is outside the log, so 10 is used" in seek("--topic", "t", "--to-offset", "99").stderr
 
 
 def test_an_export_is_a_backup_that_can_be_read_again(seek: Seek, groups: FakeGroups, tmp_path: Path) -> None:

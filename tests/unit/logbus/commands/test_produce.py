@@ -22,7 +22,7 @@ def test_a_signal_ends_the_wait_for_a_broker_that_is_away_and_says_what_is_not_k
 
     with (
         stopping() as stop,
-        pytest.raises(Stopped, match="^interrupted: 0 records stored in topic t; 1 record on the way") as stopped,
+        pytest.raises(Stopped, match="^interrupted: 0 records stored in topic t; 1 record in flight") as stopped,
     ):
         produce.send_all(open_sending(NOWHERE, "t"), lines(), stop, seconds_max=0.1)
     assert stopped.value.exit_code is ExitCode.TERMINATED

@@ -78,7 +78,7 @@ def test_a_plan_can_be_read_by_a_program(reloaded: list[Any]) -> None:
 
 def test_a_run_refuses_what_is_lost_or_busy_and_loads_the_rest_when_told_so(reloaded: list[Any]) -> None:
     assert "error: 1 of 3 windows cannot be loaded again" in replay("run").stderr
-    assert "error: another run is at work on 1 of the windows" in replay("run", "--skip-lost").stderr
+    assert "error: another run is working on 1 of the windows" in replay("run", "--skip-lost").stderr
     assert reloaded == []
     assert replay("run", "--skip-lost", "--supersede").exit_code == 0
     assert reloaded == [("access_log", HOURS[1:])]
@@ -92,6 +92,6 @@ def test_a_run_refuses_windows_of_which_the_log_holds_other_records_unless_they_
     assert "1 window with other records now" in replay("plan").stdout
     refused = replay("run")
     assert refused.exit_code != 0
-    assert "error: the log gives other records now for 1 of 1 windows" in refused.stderr
+    assert "error: the log now holds other records for 1 of 1 windows" in refused.stderr
     assert replay("run", "--accept-other-records").exit_code == 0
     assert reloaded == [("access_log", [HOURS[1]], "accepted")]

@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
         later.touch()
         assert report.lines in (1, 2)
     assert runs.named == [["app.log"], ["app.log", "later.log"]]
-    assert capsys.readouterr().err == f"waiting for {later}, which is not there yet\n"
+    assert capsys.readouterr().err == f"waiting for {later}, which does not exist yet\n"
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_a_requirement_that_is_not_met_is_an_error_with_the_version_that_is_want
     )
     found = told(versions.check_versions, around())
     assert [message.split(", logbus")[0].split(" is ")[0] for _, message in found] == ["click", "no-such-thing"]
-    assert found[1][1] == "no-such-thing is not installed, logbus was made for no-such-thing==1"
+    assert found[1][1] == "no-such-thing is not installed, logbus needs no-such-thing==1"
 
 
 def airflow(tmp_path: Path, found: Mapping[str, Any] | str) -> list[tuple[str, str]]:

@@ -67,7 +67,7 @@ def test_what_the_broker_knows_soon_is_worth_asking_again(error: KafkaError, kin
 def test_a_code_that_is_not_known_comes_with_the_brokers_own_words() -> None:
     found = explain_code(999, "a word of a later release", "orders")
     assert type(found) is BrokerUnavailable
-    assert str(found).startswith("the broker did not answer what was asked about 'orders': a word of a later release.")
+    assert str(found).startswith("the broker did not answer a request about 'orders': a word of a later release.")
 
 
 @pytest.mark.parametrize(
