@@ -159,17 +159,18 @@ def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) ->
     made = store.hold(topic, reason, until, options.clock())
     click.echo(f"topic {topic}: {made}")
     managed, read = {policy.topic for policy in store.policies()}, {pipeline.topic for pipeline in ledger.pipelines()}
-    # The ledger tells, not the broker: in an emergency a hold has to succeed while the broker is away, too.
+    # Checked in the ledger, not at the broker: in an emergency a hold has to succeed while the broker is down, too.
     if topic in read - managed:
         output.say(
-            f"note: topic {topic} is not managed, so the broker deletes of it as it is set: `logbus retention adopt {topic}`"
+            f"note: topic {topic} is not managed, so the broker still deletes by the topic's own limits: "
+            f"`logbus retention adopt {topic}` takes them over"
         )
     elif topic not in managed:
         known = sorted(managed | read)
         output.say(
-            f"note: topic {topic} is not managed and no pipeline in the ledger reads it, so nothing heeds this hold; topics it "
+            f"note: topic {topic} is not managed and no pipeline in the ledger reads it, so this hold has no effect; topics it "
             f"knows: {several(get_close_matches(topic, known) or known, TOPICS_NAMED_MAX) or 'none'}. If the name is mistyped, "
-            f"`logbus retention release {made.id}` takes it back"
+            f"`logbus retention release {made.id}` removes the hold"
         )
 
 

@@ -167,11 +167,11 @@ def test_a_hold_of_a_topic_from_which_no_run_deletes_says_so(retention: Retentio
     mistyped, note = hold("tt")
     assert mistyped == "topic tt: hold 1 until it is released: a look at yesterday\n"
     assert "topic tt is not managed and no pipeline in the ledger reads it" in note
-    assert "so nothing heeds this hold; topics it knows: t. If" in note
+    assert "so this hold has no effect; topics it knows: t. If" in note
     assert "`logbus retention release 1`" in note
     unmanaged, note = hold("t")
     assert unmanaged.startswith("topic t: hold 2 ")
-    assert "topic t is not managed, so the broker deletes of it as it is set: `logbus retention adopt t`" in note
+    assert "topic t is not managed, so the broker still deletes by the topic's own limits: `logbus retention adopt t`" in note
     keep(retention)
     assert hold("t")[1] == ""
 
