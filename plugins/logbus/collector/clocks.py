@@ -18,11 +18,10 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 from logbus.collector import line_reader
-from logbus.collector.errors import UndatedLog
 from logbus.collector.likely_times import likely_options
 from logbus.collector.moments import TimeContext
 from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Stamp, by_field, by_format, has_time
-from logbus.errors import UserError
+from logbus.errors import UndatedLog, UserError
 from logbus.wording import many
 
 LOOKED_AT_LINES = 1000  # a banner is shorter than this

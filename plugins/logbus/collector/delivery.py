@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from logbus.collector.errors import DeliveryFailed
+from logbus.errors import DeliveryFailed
 from logbus.kafka.client import Client
 from logbus.kafka.producing import DEFAULTS, SETTINGS, Delivery
 

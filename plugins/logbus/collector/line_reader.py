@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-from logbus.collector.errors import UnreadableLog
+from logbus.errors import UnreadableLog
 
 GZIP_MAGIC = b"\x1f\x8b"
 READ_BUFFER_BYTES = 1 << 20

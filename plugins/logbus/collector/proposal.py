@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_undated
-from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
 from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
+from logbus.errors import UnreadableLog
 from logbus.model import instant, instant_text, milliseconds, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from logbus.collector.errors import LogGone
 from logbus.collector.line_reader import text_bytes
 from logbus.collector.sources import Source, check_readable, found_again, is_rotated
+from logbus.errors import LogGone
 
 
 def beside(path: Path) -> list[Path]:

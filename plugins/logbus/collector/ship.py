@@ -24,7 +24,6 @@ from logbus.collector import rotated
 from logbus.collector import sources as files_seen
 from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_undated
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
-from logbus.collector.errors import UnreadableLog
 from logbus.collector.line_reader import text_bytes
 from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
@@ -33,7 +32,7 @@ from logbus.collector.sources import Source
 from logbus.collector.stamped_lines import LineReading
 from logbus.collector.state import ShippedTopic, ShipState, open_state
 from logbus.collector.topic_client import TopicClient
-from logbus.errors import TopicMissing
+from logbus.errors import TopicMissing, UnreadableLog
 
 PARTITIONS_DEFAULT = 3
 # Retention uses the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from logbus.collector import line_reader
 from logbus.collector.delivery import settle
-from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
 from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
 from logbus.collector.topic_client import position_header
+from logbus.errors import UnreadableLog
 from logbus.kafka.producing import CLIENTS_CHOICE, Delivery
 
 PROGRESS_EVERY_LINES = 10_000

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from logbus.collector.errors import TopicShortened
 from logbus.collector.sources import Source
+from logbus.errors import TopicShortened
 
 # By source and partition, the positions of its lines that the topic holds.
 Held = Mapping[str, Mapping[int, set[int]]]

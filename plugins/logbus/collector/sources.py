@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from logbus.collector import line_reader
-from logbus.collector.errors import LogGone, UnreadableLog
+from logbus.errors import LogGone, UnreadableLog
 
 TEXT_HEAD_BYTES = 8192  # enough to recognise a file that is not text
 # What rotation appends to a name: app.log.1, app.log.2.gz, app.log-20260522, app.log-20260522-1779, app.log.2026-05-22_10

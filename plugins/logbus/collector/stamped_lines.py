@@ -24,9 +24,9 @@ from typing import IO, NamedTuple
 
 from logbus.collector import line_reader
 from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
-from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
+from logbus.errors import UnreadableLog
 
 EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
 AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses times further ahead

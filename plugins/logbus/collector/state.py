@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logbus.collector.errors import StateInUse, StateUnusable
 from logbus.collector.sources import Fingerprint, Source
 from logbus.durable_files import replace_atomically
+from logbus.errors import StateInUse, StateUnusable
 
 FORMAT_VERSION = 1
 ANOTHER_STATE = "Without it, or with another one (--state), every line is sent again"

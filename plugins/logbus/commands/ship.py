@@ -16,7 +16,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from logbus.collector.errors import DeliveryFailed, LogGone
 from logbus.collector.rotated import beside
 from logbus.collector.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
 from logbus.collector.shipment import Progress as ShowProgress
@@ -24,7 +23,7 @@ from logbus.collector.stamped_lines import JOIN_WAIT_MS
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
-from logbus.errors import BrokerUnavailable
+from logbus.errors import BrokerUnavailable, DeliveryFailed, LogGone
 from logbus.exit_codes import ExitCode
 from logbus.wording import many
 

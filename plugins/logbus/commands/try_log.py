@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from logbus.collector.clocks import TimeOptions
-from logbus.collector.errors import UndatedLog
 from logbus.collector.proposal import LogProposal, commands, dag, propose, shown, summary
 from logbus.collector.ship import LINE_BYTES_MAX
 from logbus.commands import options, output
+from logbus.errors import UndatedLog
 from logbus.model import instant_text
 from logbus.wording import many
 

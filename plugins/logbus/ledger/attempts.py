@@ -66,6 +66,8 @@ def begin(
         rows = lock_windows(connection, pipeline_name, starts)
         attempts = {row["starts_at"]: begin_one(connection, row, definition, run_id, try_number, now, task) for row in rows}
         accept(connection, [attempts[start] for start in starts if start in accept_other_records])
+    # After the commit, not in it: only now can no older attempt create a table any more, and a table that cannot be dropped must
+    # not take the new attempts back.
     drop_leftovers(engine, [row["id"] for row in rows])
     return [attempts[start] for start in starts]
 
@@ -103,7 +105,7 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
 
 
 def lock_all_windows(connection: Connection, pipeline_names: Collection[str]) -> None:
-    """The same for the statements that change many windows, which take them as they lie in the table."""
+    """The same before a statement that changes many windows: on its own it would lock them in the table's physical order."""
     window = schema.window
     mine = window.c.pipeline.in_(pipeline_names)
     connection.execute(select(window.c.id).where(mine).order_by(window.c.id).with_for_update())
@@ -120,9 +122,8 @@ def begin_one(
 ) -> Attempt:
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     key = secrets.token_hex(KEY_BYTES)
-    name = (
-        f"w{row['id']}_a{number}_{key}"  # the key: an attempt lost from the ledger may have had this number, and still be running
-    )
+    # With the key, since an attempt that a restored ledger has lost may have had this number, and may still be writing.
+    name = f"w{row['id']}_a{number}_{key}"
     values = {
         "window_id": row["id"],
         "number": number,

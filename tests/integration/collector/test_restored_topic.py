@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import OffsetSpec
 from logbus.cli import main
-from logbus.collector.errors import TopicShortened
 from logbus.collector.ship import ShipReport, ship
+from logbus.errors import TopicShortened
 
 from tests.support.restoring import RestorableBroker
 from tests.support.topics import delete_before, offset_of, read_topic

@@ -13,11 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Message
 from logbus.cli import main
-from logbus.collector.errors import StateInUse, UnreadableLog
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ShipReport, ship
 from logbus.collector.state import open_state
-from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing
+from logbus.errors import BrokerUnavailable, LogbusError, StateInUse, TopicMissing, UnreadableLog
 
 from benchmarks.processes import free_port
 from tests.support.broker import AnyBroker

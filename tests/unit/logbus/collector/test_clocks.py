@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from logbus.collector.clocks import LineClock, TimeOptions, choose, clock_of, refuse_undated
-from logbus.collector.errors import UndatedLog
 from logbus.collector.moments import TimeContext
 from logbus.collector.timestamps import by_format
+from logbus.errors import UndatedLog
 
 WRITTEN = datetime(2015, 5, 17, 12, tzinfo=UTC)
 TIME = datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)

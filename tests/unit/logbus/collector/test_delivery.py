@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 from logbus.collector.delivery import open_delivery, settle
-from logbus.collector.errors import DeliveryFailed
+from logbus.errors import DeliveryFailed
 from logbus.kafka.client import noting
 from logbus.kafka.producing import Delivery
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from logbus.collector.errors import LogGone, UnreadableLog
 from logbus.collector.sources import Fingerprint, Source, check_readable, identify
+from logbus.errors import LogGone, UnreadableLog
 
 LINES = [b"2015-05-17T10:%02d:%02dZ line\n" % (minute, second) for minute in range(4) for second in range(60)]
 TEXT = b"".join(LINES)

@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from logbus.collector.clocks import LineClock, TimeOptions, clock_of
-from logbus.collector.errors import UnreadableLog
 from logbus.collector.moments import TimeContext
 from logbus.collector.sources import Fingerprint, Source, identify
 from logbus.collector.stamped_lines import AHEAD_MS_MAX, EARLIEST_MS, LineReading, StampedLine, TimeOf, merged
 from logbus.collector.timestamps import iso_8601, json_object
+from logbus.errors import UnreadableLog
 
 NOW_MS = 1_800_000_000_000
 BEGIN = 1_431_857_000  # the instant from which these tests count seconds

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from logbus.collector.errors import StateInUse, StateUnusable
 from logbus.collector.sources import Fingerprint, Source
 from logbus.collector.state import ShippedTopic, open_state
+from logbus.errors import StateInUse, StateUnusable
 
 
 def source(name: str) -> Source:

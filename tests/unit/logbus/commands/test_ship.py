@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from logbus.collector.errors import LogGone
 from logbus.collector.ship import ShipReport
 from logbus.commands import ship
 from logbus.commands.ship import following, warnings
+from logbus.errors import LogGone
 
 NOTHING = ShipReport(
     files=1,
