@@ -4,6 +4,8 @@
 starts in its own thread. How long to wait, and whether the previous result will do until then, is up to the caller. So a source
 that hangs is asked once; the reading continues after the last caller gives up, and the next caller may find it done. Failures are
 kept like answers.
+
+A caller that will not wait may let the reading begin a little later; it begins at once when a caller comes that will.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -19,9 +21,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedReading(Generic[Value]):
-    """The result of a reading that ended at `at`: a value or an error."""
+    """The result of a reading that ended at `at` and took `seconds`: a value or an error."""
 
     at: float
+    seconds: float
     value: Value | None = None
     error: Exception | None = None
 
@@ -33,10 +36,11 @@ class EndedReading(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class ReadingUnderWay(Generic[Value]):
-    """A reading that began at `began_at`; `ended` may be set already."""
+    """A reading asked for at `began_at`; `ended` may be set already. `is_awaited` ends the delay before it."""
 
     began_at: float
     ended: Future[EndedReading[Value]]
+    is_awaited: Event
 
 
 class SharedReading(Generic[Value]):
@@ -51,30 +55,34 @@ class SharedReading(Generic[Value]):
         self._lock = Lock()
         self._under_way: ReadingUnderWay[Value] | None = None
 
-    def begin(self) -> ReadingUnderWay[Value]:
-        """What to wait for; a result is not read again until it is `max_age_seconds` old."""
+    def begin(self, delay_seconds: float = 0.0) -> ReadingUnderWay[Value]:
+        """What to wait for; a result is read again when it is `max_age_seconds` old. A delay is for callers that do not wait."""
         with self._lock:
             if self._under_way is not None:
+                if not delay_seconds:
+                    self._under_way.is_awaited.set()
                 return self._under_way
-            begun: ReadingUnderWay[Value] = ReadingUnderWay(self._clock(), Future())
+            begun: ReadingUnderWay[Value] = ReadingUnderWay(self._clock(), Future(), Event())
             if self.last is not None and self.age(self.last) < self._max_age_seconds:
                 begun.ended.set_result(self.last)
                 return begun
             self._under_way = begun
-        Thread(target=self._run, args=(begun,), name=self.name, daemon=True).start()
+        Thread(target=self._run, args=(begun, delay_seconds), name=self.name, daemon=True).start()
         return begun
 
     def age(self, ended: EndedReading[Value]) -> float:
         """Seconds since it ended."""
         return self._clock() - ended.at
 
-    def _run(self, begun: ReadingUnderWay[Value]) -> None:
-        value, failure = None, None
+    def _run(self, begun: ReadingUnderWay[Value], delay_seconds: float) -> None:
+        begun.is_awaited.wait(delay_seconds)
+        value, failure, began_at = None, None, self._clock()
         try:
             value = self._read()
         except Exception as error:  # kept, and raised for each caller
             failure = error
         with self._lock:
-            ended = self.last = EndedReading(at=self._clock(), value=value, error=failure)
+            now = self._clock()
+            ended = self.last = EndedReading(at=now, seconds=now - began_at, value=value, error=failure)
             self._under_way = None
         begun.ended.set_result(ended)

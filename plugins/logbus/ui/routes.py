@@ -108,12 +108,12 @@ def latest_of(reading: FleetReading | None, names: Collection[str]) -> str | Non
 
 
 def begin_reading(context: RequestContext, view: View) -> None:
-    """Ledger and broker in parallel: the span to be shown is guessed from the previous reading. A wrong guess costs a query."""
+    """Ledger and broker in parallel: the span to be shown is guessed from the previous reading. A wrong guess costs a reading."""
     context.source.fleet.begin()
     if view.run is None:
         before = context.source.fleet.before()
         span = overview.span_of(before, before.names if before else (), view, context.now)
-        context.source.overview(span).span.begin()
+        context.source.overview(span).begin()
 
 
 def shown(
@@ -121,7 +121,7 @@ def shown(
 ) -> tuple[dict[str, Any], list[orjson.Fragment]]:
     """The span, and the pipelines of these names in it; both as of the reading: a new hour may have begun since."""
     span = overview.span_of(reading, names, view, reading.at, span_of_run(context.source, view))
-    pipelines = context.source.overview(span, view.run).get(reading, names)
+    pipelines = context.source.overview(span, view.run).get().of(names)
     # The width of a column comes from what this user sees; otherwise other users' pipelines would show in the shape of the map.
     step = overview.step_of(overview.pipelines_of(reading, names))
     shown_span = {

@@ -96,6 +96,45 @@ def test_patience_is_counted_from_when_the_reading_began() -> None:
     join_readers()
 
 
+def slow_reading(clock: Clock, reader: Reader, answers_first_seconds: float) -> PageReading[int]:
+    """Its first reading took longer than a request has patience; the value is too old by now."""
+    shared = PageReading(reader, clock, patience_seconds=20, answers_first_seconds=answers_first_seconds)
+    reader.gate.clear()
+    shared.begin()
+    reader.began.wait()
+    clock.now += 21
+    reader.gate.set()
+    assert shared.get() == 1
+    clock.now += KEPT_SECONDS
+    return shared
+
+
+def test_nobody_waits_for_what_took_too_long_the_last_time() -> None:
+    clock, reader = Clock(), Reader()
+    shared = slow_reading(clock, reader, answers_first_seconds=0)
+    reader.gate.clear()
+    assert shared.get() == 1  # a request that waited would never end
+    reader.gate.set()
+    join_readers()
+    clock.now += KEPT_SECONDS
+    assert shared.get() == 3  # the second reading was quick: waiting is worth it again
+
+
+def test_a_reading_that_nobody_waits_for_lets_the_answers_go_first_until_somebody_waits() -> None:
+    clock, reader = Clock(), Reader()
+    shared = slow_reading(clock, reader, answers_first_seconds=3600)
+    assert (shared.get(), shared.get(), reader.reads) == (1, 1, 1)
+    assert (shared.fresh(), reader.reads) == (2, 2)
+
+
+def test_what_is_too_old_for_an_answer_is_read_without_delay() -> None:
+    clock, reader = Clock(), Reader()
+    shared = slow_reading(clock, reader, answers_first_seconds=3600)
+    assert shared.get() == 1
+    clock.now += STALE_SECONDS_MAX
+    assert (shared.get(), reader.reads) == (2, 2)
+
+
 def test_what_is_begun_is_read_once_and_there_for_who_gets_it() -> None:
     clock, reader = Clock(), Reader()
     shared = PageReading(reader, clock)
