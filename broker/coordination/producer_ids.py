@@ -64,4 +64,4 @@ def _tell(then: TakenId, producer_id: int, error: BaseException | None) -> None:
     try:
         then(producer_id, error)
     except Exception:
-        logger.exception("who waited for a producer id could not be told; this is a defect of the broker")
+        logger.exception("a request that waited for a producer id could not be answered; this is a defect of the broker")

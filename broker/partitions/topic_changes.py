@@ -164,7 +164,7 @@ class TopicChanges:
         try:
             yield self._registry.write_job()
         except StorageError as error:
-            logger.error("what could not be made may still be registered on the disk: %s", error)
+            logger.error("topics that could not be created may still be registered on disk: %s", error)
             return
         for chunk in _chunks(places):
             self._remove_files((yield partial(self._discard_what_is_there, chunk)))

@@ -403,7 +403,7 @@ class Roles:
 def _why_gone(partition: Partition, topic: ClusterTopic | None) -> BrokerError:
     """Why a partition is no longer here; `topic` is the one of its name now."""
     if topic is not None and topic.topic_id == partition.topic_id:
-        return NotLeaderOrFollower(f"{partition.name} is no replica of this broker any more")
+        return NotLeaderOrFollower(f"this broker no longer has a replica of {partition.name}")
     return StorageError(f"{partition.name} was deleted")
 
 

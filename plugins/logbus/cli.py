@@ -3,7 +3,8 @@
 Airflow, Spark and pyarrow take seconds to import, so the group finds its subcommands in a table of module paths, in sections by
 purpose, and imports only the one that runs; help and completion read the table alone. A `LogbusError` is printed as one line (if
 the broker does not answer, a second line says where its address came from), with the exit status that logbus.exit_codes has for
-it; an interrupt and a closed output pipe end the same way. Anything else is a bug and keeps its traceback.
+it; an interrupt, a closed output pipe and a warehouse that fails or refuses in the middle end the same way. Anything else is a
+bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -126,6 +127,13 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
     except BrokenPipeError:
         forget_output()
         message, code = "", ExitCode.BROKEN_PIPE
+    except Exception as error:
+        from logbus.ledger.sql_errors import refusal_of  # imports SQLAlchemy, as whatever raised such an error has
+
+        refusal = refusal_of(error)
+        if refusal is None:
+            raise
+        message, code = f"error: {refusal}", exit_codes.of_error(refusal)
     if message:
         click.echo(message, err=True)
     ctx.exit(code)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from logbus.model import HOUR
+from logbus.wording import many
 
 from tests.support.platform_facts import Facts, Row
 
@@ -103,8 +104,8 @@ def window_hour(facts: Facts, window: Row, at: datetime) -> Hour:
     failure = attempts[-1]["error"] if attempts and attempts[-1]["state"] == "failed" else None
     problems = window["audit_problems"]
     notes = (
-        f"retention has deleted {deleted} records before they were loaded" if deleted else None,
-        f"{declared} records are declared lost" if declared else None,
+        f"retention has deleted {many(deleted, 'record')} that nothing had loaded" if deleted else None,
+        f"{many(declared, 'record')} declared lost" if declared else None,
         failure and failure.partition("\n")[0],
         f"the audit found: {problems[0]}" if problems else None,
     )

@@ -13,6 +13,7 @@ from logbus.commands.topic_views import text
 from logbus.errors import UnderReplicated
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import ClusterFacts, PartitionHolders, cluster_facts
+from logbus.wording import many
 
 
 @click.command("cluster")
@@ -32,10 +33,12 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
         rows = facts.partitions if shows_all else [one for one in facts.partitions if is_noteworthy(one)]
         if rows:
             output.show(partition_table(rows))
-        output.say(f"cluster {text(facts.cluster_id)}: {len(facts.brokers)} brokers, {len(facts.partitions)} partitions")
+        output.say(
+            f"cluster {text(facts.cluster_id)}: {many(len(facts.brokers), 'broker')}, {many(len(facts.partitions), 'partition')}"
+        )
     offline, behind = len(facts.offline), len(facts.under_replicated)
     if offline or behind:
-        raise UnderReplicated(f"{offline} partitions without a leader, {behind} with replicas out of sync")
+        raise UnderReplicated(f"{many(offline, 'partition')} without a leader, {behind} with replicas out of sync")
 
 
 def is_noteworthy(one: PartitionHolders) -> bool:

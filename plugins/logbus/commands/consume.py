@@ -16,7 +16,7 @@ import click
 from logbus.commands import options, output
 from logbus.commands.completing import complete_groups, complete_topics
 from logbus.commands.interrupting import Stopped, stopping
-from logbus.commands.produce import Delimiter, counted
+from logbus.commands.produce import Delimiter
 from logbus.console import formatting
 from logbus.console.formatting import Render
 from logbus.console.positions import PositionKind, PositionSpan, chosen_partitions, parse_span, stretches
@@ -24,6 +24,7 @@ from logbus.console.reading import ConsoleReading, Wish, consumer
 from logbus.kafka.client import ISOLATION_LEVELS, Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
+from logbus.wording import many
 
 FORMS = (options.TABLE, options.JSON)
 RESETS: Mapping[PositionKind, str] = {
@@ -141,9 +142,9 @@ def print_all(found: ConsoleReading, render: Render, quiet: bool) -> None:
             file.write(b"".join([render(message) for message in batch]))
             file.flush()
         if stop.exit_code is not None:
-            raise Stopped(f"interrupted: {counted(found.records)} printed", stop.exit_code)
+            raise Stopped(f"interrupted: {many(found.records, 'record')} printed", stop.exit_code)
     if not quiet:
-        output.say(f"{counted(found.records)} of topic {found.wish.topic}")
+        output.say(f"{many(found.records, 'record')} of topic {found.wish.topic}")
 
 
 def rendering(form: str | None, template: str | None, delimiter: bytes) -> Render:

@@ -12,6 +12,7 @@ from logbus.errors import GroupMissing
 from logbus.kafka.batches import TopicBatches
 from logbus.kafka.client import Client, Place
 from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, lag_at
+from logbus.wording import many
 
 OFFSET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID")
 POSITION_NAMES = ("group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id", "host", "client_id")
@@ -170,7 +171,7 @@ def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any], 
     broker = opened(config)
     found = named(broker, groups)
     for group in found:
-        what = f"group {group.name}, {group.state}, offsets of {len(group.committed)} partitions"
+        what = f"group {group.name}, {group.state}, offsets of {many(len(group.committed), 'partition')}"
         if is_executed:
             broker.delete(group.name)
         if not as_json:

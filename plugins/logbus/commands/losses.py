@@ -16,6 +16,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.accepted_losses import loss_text
 from logbus.ledger.rebasing import Rebase
 from logbus.model import Interval, instant_text
+from logbus.wording import many
 
 SHOWN_MAX = 24  # hours named one by one
 
@@ -42,8 +43,7 @@ def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
 
 def named(hours: Sequence[Interval]) -> str:
     starts = [instant_text(hour.start) for hour in hours]
-    many = f"{len(starts)} windows" if len(starts) > 1 else "1 window"
-    return f"{many}: {', '.join(starts) if len(starts) <= SHOWN_MAX else f'{starts[0]} .. {starts[-1]}'}"
+    return f"{many(len(starts), 'window')}: {', '.join(starts) if len(starts) <= SHOWN_MAX else f'{starts[0]} .. {starts[-1]}'}"
 
 
 @click.command("accept-loss")
@@ -67,6 +67,5 @@ def accept_loss(
         known = ledger.windows(pipeline_name, start, start)
         interval = known[0].interval if known else Interval(start, start + length)
         window = ledger.accept_loss(pipeline_name, interval, log, options.clock(), by=who, reason=reason)
-        click.echo(
-            f"{instant_text(start)} {window.record_count} records are left; loss accepted {loss_text(window.loss_accepted or {})}"
-        )
+        left = many(window.record_count, "record")
+        click.echo(f"{instant_text(start)} {left} left; loss accepted {loss_text(window.loss_accepted or {})}")

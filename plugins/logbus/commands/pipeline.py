@@ -207,7 +207,7 @@ def move(name: str, table: str, is_executed: bool, warehouse_url: str, as_json: 
         output.show_json({"executed": is_executed, "pipeline": name, **asdict(moved)})
         return
     click.echo(f"pipeline {name}: table {moved.before} becomes {moved.after}")
-    click.echo(f"{moved.window_count} loaded windows of {name} must be loaded again")
+    click.echo(f"{many(moved.window_count, 'loaded window')} of {name} must be loaded again")
     click.echo(f"pipelines that keep {moved.before}: {', '.join(moved.others)}; all their windows must be audited again")
     if not is_executed:
         output.say("dry run: nothing was changed; --execute does it")

@@ -23,6 +23,7 @@ from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.producing import Sending, open_sending, summary
 from logbus.kafka.topics import Topics
+from logbus.wording import many
 
 FINISH_SECONDS_MAX = 10.0  # for what is in flight when the command is interrupted
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -94,7 +95,7 @@ def command(
     if as_json:
         output.show_json(summary(sending))
     else:
-        output.say(f"{topic}: {counted(sending.acknowledged)} stored")
+        output.say(f"{topic}: {many(sending.acknowledged, 'record')} stored")
 
 
 def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop, seconds_max: float = FINISH_SECONDS_MAX) -> None:
@@ -107,8 +108,8 @@ def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop, s
     if stop.exit_code is None:
         return
     unknown = sending.finish(seconds_max)
-    rest = f"; {counted(unknown)} in flight may or may not be stored" if unknown else ""
-    raise Stopped(f"interrupted: {counted(sending.acknowledged)} stored in topic {sending.topic}{rest}", stop.exit_code)
+    rest = f"; {many(unknown, 'record')} in flight may or may not be stored" if unknown else ""
+    raise Stopped(f"interrupted: {many(sending.acknowledged, 'record')} stored in topic {sending.topic}{rest}", stop.exit_code)
 
 
 def opened(paths: Sequence[Path], stack: ExitStack) -> Iterator[BinaryIO]:
@@ -124,7 +125,3 @@ def readable(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-
-
-def counted(count: int) -> str:
-    return f"{count:,} record{'' if count == 1 else 's'}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 
-from logbus.errors import LedgerMissing, LedgerOutdated, WarehouseUnavailable
+from logbus.errors import LedgerMissing, LedgerOutdated, UserError, WarehouseUnavailable
 
 UNDEFINED_TABLE = "42P01"
 UNDEFINED_COLUMN = "42703"
@@ -17,6 +17,7 @@ OVERLAPPING_PARTITION = "42P17"
 LOCK_NOT_AVAILABLE = "55P03"
 DEADLOCK_DETECTED = "40P01"
 DISK_FULL = "53100"
+READ_ONLY_TRANSACTION = "25006"  # on a standby, for one
 QUERY_CANCELED = "57014"  # by statement_timeout, or by somebody's pg_cancel_backend
 
 SERVER_WENT_AWAY = ("08", "57P")  # classes: connection exceptions; shutdown by an operator or after a crash
@@ -45,6 +46,17 @@ def ledger_errors() -> Iterator[None]:
             raise LedgerMissing("this warehouse holds no ledger yet") from error
         if state == UNDEFINED_COLUMN:
             raise LedgerOutdated("the ledger is of an older version: `logbus ledger upgrade` brings it up to date") from error
-        raise WarehouseUnavailable(f"the warehouse refused what was asked: {reason_of(error)}") from error
+        raise WarehouseUnavailable(f"the warehouse refused a query: {reason_of(error)}") from error
     except DBAPIError as error:
-        raise WarehouseUnavailable(f"the warehouse did not answer what was asked: {reason_of(error)}") from error
+        raise WarehouseUnavailable(f"the warehouse did not answer a query: {reason_of(error)}") from error
+
+
+def refusal_of(error: Exception) -> UserError | None:
+    """What keeps the server from carrying out a statement, for people; None if the statement itself is wrong, which is a bug."""
+    if not isinstance(error, DBAPIError):
+        return None
+    if sqlstate_of(error) in (INSUFFICIENT_PRIVILEGE, READ_ONLY_TRANSACTION):
+        return UserError(f"the warehouse refuses this to the user of its URL: {reason_of(error)}")
+    if isinstance(error, OperationalError | InterfaceError):
+        return WarehouseUnavailable(f"the warehouse did not carry out a statement: {reason_of(error)}")
+    return None

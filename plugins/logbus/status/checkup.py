@@ -25,7 +25,7 @@ from logbus.ledger.stamped_hours import elsewhere_notes
 from logbus.ledger.table_owners import others_of_table
 from logbus.ledger.totals import read_windows
 from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.wording import first_line, several
+from logbus.wording import first_line, many, several
 
 # A window that was frozen this long ago and never tried: its load probably is never scheduled.
 UNTRIED_AFTER = timedelta(hours=1)
@@ -239,7 +239,7 @@ def check_dead_letters(case: Case) -> Iterator[Finding]:
     count = sum(window.counts.dead_lettered for window in case.windows if window.counts)
     if count:
         advice = f"logbus dead-letter ls --pipeline {case.pipeline.name}"
-        yield note(case.subject, f"{count} records did not parse and are kept as dead letters", advice)
+        yield note(case.subject, f"did not parse, kept as dead letters: {many(count, 'record')}", advice)
 
 
 def check_stamps(case: Case) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from logbus.kafka.topics import SettingsLog
 from logbus.ledger.rows import pipeline_rows
 from logbus.status.lag import lag_of
+from logbus.wording import many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Unloaded:
     def __str__(self) -> str:
         if self.records is None:
             return f"{self.pipeline} (how many is unknown: {self.problem})"
-        return f"{self.pipeline} ({self.records} records in {self.hours} closed hours and the open one)"
+        return f"{self.pipeline} ({many(self.records, 'record')} in {many(self.hours, 'closed hour')} and the open one)"
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""

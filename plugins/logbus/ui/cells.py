@@ -23,7 +23,7 @@ from logbus.ledger.missing import Gap
 from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, floor, instant_text
 from logbus.retention.model import DELETE
 from logbus.status.fleet import PipelineReading
-from logbus.wording import first_line
+from logbus.wording import first_line, many
 
 # An hour whose records expire within this time gets a colour of its own. With short retention, within a quarter of that.
 EXPIRING_WITHIN = timedelta(hours=24)
@@ -165,9 +165,9 @@ def interval_of(start: int, end: int) -> Interval:
 def window_note(window: WindowFacts, gone: int) -> str | None:
     """One sentence that says why, if the state needs one."""
     if gone:
-        return f"retention has deleted {gone} records before they were loaded"
+        return f"retention has deleted {many(gone, 'record')} that nothing had loaded"
     if window.lost:
-        return f"{window.lost} records are declared lost"
+        return f"{many(window.lost, 'record')} declared lost"
     if window.head_unknown:
         return "records were gone, or may have been, before the hour was frozen: its record count is unknown"
     if window.last_state == "failed" and window.last_error:
@@ -296,7 +296,7 @@ def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell
     cells = list(unfrozen)
     first = next((number for number, cell in enumerate(cells) if cell.state is not CellState.OPEN), None)
     if lost > 0 and first is not None:
-        note = f"retention has deleted {lost} records before they were frozen"
+        note = f"retention has deleted {many(lost, 'record')} that were never frozen"
         cells[first] = cells[first]._replace(state=CellState.LOST, lost=lost, note=note)
     return cells
 

@@ -110,7 +110,7 @@ ATTEMPTS = text(f"""
     cross join lateral (select format('w%s_a%s_%s', id, last_attempt, key) as name) names
 """).bindparams(bindparam("definition", type_=JSONB), bindparam("partitions", type_=JSONB))
 AUDITED = text(f"""update {SCHEMA}."window" set audited_at = :now, audit_problems = '[]' where id = any(:ids)""")
-DEAD_LETTERS = text(f"select distinct window_id from {SCHEMA}.dead_letter where window_id = any(:ids)")
+WITH_DEAD_LETTERS = text(f"select distinct window_id from {SCHEMA}.dead_letter where window_id = any(:ids)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +237,7 @@ def with_rows(connection: Connection, pipeline: Pipeline, target: TableName, sta
 
 
 def with_dead_letters(connection: Connection, ids: Iterable[int]) -> set[int]:
-    return set(connection.execute(DEAD_LETTERS, {"ids": list(ids)}).scalars())
+    return set(connection.execute(WITH_DEAD_LETTERS, {"ids": list(ids)}).scalars())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

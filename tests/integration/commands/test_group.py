@@ -67,7 +67,7 @@ def test_members_and_what_they_hold_are_shown_and_protect_the_group(
 
 
 def test_deleting_is_a_dry_run_until_it_is_told_otherwise(run: Run, shown: Shown, group: str) -> None:
-    assert run("group", "delete", group).stdout == f"would be deleted: group {group}, Empty, offsets of 1 partitions\n"
+    assert run("group", "delete", group).stdout == f"would be deleted: group {group}, Empty, offsets of 1 partition\n"
     assert group in run("group", "ls").stdout
     gone = {"group": group, "state": "Empty", "partitions": 1}
     assert shown("group", "delete", group) == {"executed": False, "groups": [gone]}

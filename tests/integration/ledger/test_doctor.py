@@ -180,7 +180,7 @@ def test_dead_letters_are_good_to_know(healthy: World, warehouse_url: str) -> No
     worse.accept_other_records = True
     worse.load()
     audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
-    assert ("note", "1 records did not parse and are kept as dead letters") in findings(healthy)
+    assert ("note", "did not parse, kept as dead letters: 1 record") in findings(healthy)
 
 
 def test_an_hour_that_was_loaded_again_from_other_records_stays_known(healthy: World, warehouse_url: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +17,17 @@ from logbus.exit_codes import ExitCode
 from logbus.ledger.missing import Missing
 from logbus.ledger.pipeline_dags import dags_by_pipeline
 from logbus.model import Pipeline, TaskKey, instant_text
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
+from benchmarks.processes import wait_until
 from tests.support.ledgers import NOW, World, at, remember_dag, stamps
 from tests.support.loads import Loading
 
 Run = Callable[..., Result]
-TEN = "2015-05-17T10:00:00Z"
+END_OF_WAITING = text(
+    "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+)
+TEN, TWELVE = "2015-05-17T10:00:00Z", "2015-05-17T12:00:00Z"
 
 
 @pytest.fixture
@@ -55,6 +60,44 @@ def reload(world: World, url: str, *, mended: bool = False) -> None:
 
 def shown(result: Result) -> Any:
     return json.loads(result.stdout)
+
+
+@pytest.fixture
+def reader_url(world: World, warehouse_url: str) -> Iterator[str]:
+    """The ledger's URL for a user who may read it and no more."""
+    url = make_url(warehouse_url)
+    reader = f"{url.database}_reader"
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(f'create role "{reader}" login'))
+        connection.execute(text(f'grant usage on schema logbus to "{reader}"'))
+        connection.execute(text(f'grant select on all tables in schema logbus to "{reader}"'))
+    yield url.set(username=reader).render_as_string(hide_password=False)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(f'drop owned by "{reader}"'))
+        connection.execute(text(f'drop role "{reader}"'))
+
+
+def test_a_user_who_may_only_read_is_told_what_the_server_refused(loaded: World, run: Run, reader_url: str) -> None:
+    assert run("window", "ls", "--pipeline", "p", "--warehouse", reader_url).exit_code == 0
+    result = run("window", "accept-loss", "--pipeline", "p", "--reason", "a test", "--warehouse", reader_url, TWELVE)
+    assert (result.exit_code, result.stdout) == (ExitCode.FAILED, "")
+    assert result.stderr == "error: the warehouse refuses this to the user of its URL: permission denied for table window\n"
+
+
+def test_a_server_that_ends_the_connection_is_one_line(loaded: World, run: Run) -> None:
+    engine = loaded.ledger.engine
+
+    def ended() -> bool:
+        with engine.connect() as connection:
+            return bool(connection.execute(END_OF_WAITING).all())
+
+    with ThreadPoolExecutor(1) as beside, engine.begin() as holder:
+        holder.execute(text("lock table logbus.window in access exclusive mode"))
+        asked = beside.submit(run, "window", "ls", "--pipeline", "p")
+        assert wait_until(ended, deadline_seconds=30)
+        result = asked.result(30)
+    assert (result.exit_code, result.stdout) == (ExitCode.NOT_REACHABLE, "")
+    assert result.stderr.startswith("error: the warehouse did not carry out a statement: terminating connection")
 
 
 def test_closed_hours_that_are_not_frozen_or_not_loaded_are_listed_beside_the_windows(loaded: World, run: Run) -> None:
@@ -215,7 +258,7 @@ def test_a_rebase_names_the_hours_that_may_have_lost_records_and_each_is_accepte
     hours = ("2015-05-17T12:00:00Z", "2015-05-17T14:00:00Z")
     accepted = run("window", "accept-loss", "--pipeline", "p", *hours, "--reason", "a test", "--by", "mary").stdout.splitlines()
     by_mary = f"loss accepted by mary at {instant_text(NOW)}: a test"
-    assert accepted == [f"{hours[0]} 0 records are left; {by_mary}", f"{hours[1]} 1 records are left; {by_mary}"]
+    assert accepted == [f"{hours[0]} 0 records left; {by_mary}", f"{hours[1]} 1 record left; {by_mary}"]
     assert (
         f"  the loss was accepted by mary at {instant_text(NOW)}: a test"
         in run("window", "show", "--pipeline", "p", hours[1]).stdout.splitlines()

@@ -10,12 +10,14 @@ from types import ModuleType
 from typing import Any
 
 import click
+import psycopg
 import pytest
 from click.testing import CliRunner
 from logbus import errors
 from logbus.cli import COMMANDS, SECTIONS, main
 from logbus.commands.interrupting import Stopped, Terminated
 from logbus.exit_codes import ExitCode
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 
 HEAVY = ("airflow", "pyspark", "pyarrow", "sqlalchemy", "rich", "confluent_kafka", "kafka", "duckdb", "psycopg")
 # click and the standard library; importing one command for its help adds hundreds.
@@ -117,5 +119,26 @@ def test_what_ends_a_command_is_one_line_and_a_status(ending: Ending, error: Bas
     assert (result.exit_code, result.output) == (status, output)
 
 
+LOST = "the warehouse did not carry out a statement"
+REFUSED = "the warehouse refuses this to the user of its URL: permission denied for schema logbus"
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "status", "output"),
+    [
+        (ProgrammingError, psycopg.errors.InsufficientPrivilege("permission denied for schema logbus"), 1, f"error: {REFUSED}\n"),
+        (OperationalError, psycopg.OperationalError("the connection is lost"), 4, f"error: {LOST}: the connection is lost\n"),
+        (InterfaceError, psycopg.InterfaceError("the connection is closed"), 4, f"error: {LOST}: the connection is closed\n"),
+    ],
+)
+def test_a_warehouse_that_fails_or_refuses_is_one_line_too(
+    ending: Ending, kind: type[DBAPIError], cause: psycopg.Error, status: int, output: str
+) -> None:
+    result = ending(kind("select 1", {}, cause))
+    assert (result.exit_code, result.output) == (status, output)
+
+
 def test_a_bug_keeps_its_traceback(ending: Ending) -> None:
     assert isinstance(ending(ZeroDivisionError()).exception, ZeroDivisionError)
+    wrong = ProgrammingError("selct 1", {}, psycopg.errors.SyntaxError("syntax error at or near selct"))
+    assert ending(wrong).exception is wrong

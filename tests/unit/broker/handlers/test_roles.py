@@ -191,7 +191,7 @@ def test_who_waits_for_replicas_is_told_at_once_when_the_lead_is_lost(
     ("error", "code"),
     [
         (StorageError("clicks-0 was deleted"), ErrorCode.KAFKA_STORAGE_ERROR),
-        (NotLeaderOrFollower("clicks-0 is no replica of this broker any more"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (NotLeaderOrFollower("this broker no longer has a replica of clicks-0"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
     ids=["deleted", "moved away"],
 )

@@ -205,7 +205,7 @@ def test_a_topic_that_goes_while_its_log_is_opened_is_given_up_when_it_is_open(s
     [
         ((), StorageError, "clicks-0 was deleted"),
         ((topic(2),), StorageError, "clicks-0 was deleted"),
-        ((topic(replicas=(OTHER, 3), leader=OTHER),), NotLeaderOrFollower, "clicks-0 is no replica of this broker any more"),
+        ((topic(replicas=(OTHER, 3), leader=OTHER),), NotLeaderOrFollower, "this broker no longer has a replica of clicks-0"),
     ],
     ids=["the topic is gone", "another has its name", "the replica moved away"],
 )
