@@ -72,10 +72,6 @@ class WarehouseHook(BaseHook):
         create_ledger(self.get_engine())
         return Ledger(self.get_engine())
 
-    def existing_ledger(self) -> Ledger:
-        """The ledger for reading only: no tables are created."""
-        return Ledger(self.get_engine())
-
     def test_connection(self) -> tuple[bool, str]:
         """For the Test button of Airflow's connection form."""
         try:
