@@ -104,7 +104,7 @@ def window_hour(facts: Facts, window: Row, at: datetime) -> Hour:
     failure = attempts[-1]["error"] if attempts and attempts[-1]["state"] == "failed" else None
     problems = window["audit_problems"]
     notes = (
-        f"retention has deleted {many(deleted, 'record')} that nothing had loaded" if deleted else None,
+        f"retention has deleted {many(deleted, 'record')} that had not been loaded" if deleted else None,
         f"{many(declared, 'record')} declared lost" if declared else None,
         failure and failure.partition("\n")[0],
         f"the audit found: {problems[0]}" if problems else None,

@@ -52,11 +52,11 @@ def ledger_errors() -> Iterator[None]:
 
 
 def refusal_of(error: Exception) -> UserError | None:
-    """What keeps the server from carrying out a statement, for people; None if the statement itself is wrong, which is a bug."""
+    """Why the server did not carry out a statement, for people; None if the statement itself is wrong, which is a bug."""
     if not isinstance(error, DBAPIError):
         return None
     if sqlstate_of(error) in (INSUFFICIENT_PRIVILEGE, READ_ONLY_TRANSACTION):
-        return UserError(f"the warehouse refuses this to the user of its URL: {reason_of(error)}")
+        return UserError(f"the database does not allow this: {reason_of(error)}")
     if isinstance(error, OperationalError | InterfaceError):
-        return WarehouseUnavailable(f"the warehouse did not carry out a statement: {reason_of(error)}")
+        return WarehouseUnavailable(f"the database did not carry out a statement: {reason_of(error)}")
     return None

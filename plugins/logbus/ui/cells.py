@@ -165,7 +165,7 @@ def interval_of(start: int, end: int) -> Interval:
 def window_note(window: WindowFacts, gone: int) -> str | None:
     """One sentence that says why, if the state needs one."""
     if gone:
-        return f"retention has deleted {many(gone, 'record')} that nothing had loaded"
+        return f"retention has deleted {many(gone, 'record')} that had not been loaded"
     if window.lost:
         return f"{many(window.lost, 'record')} declared lost"
     if window.head_unknown:
@@ -290,13 +290,13 @@ def not_frozen(hour: Interval, state: CellState, note: str | None = None) -> Cel
 
 def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell]:
     """Records that were deleted unloaded and belong to no window are shown in the first hour that is over and not frozen."""
-    # Losses of frozen windows are in their own cells already; the rest belongs to hours that were never frozen, and it is not
+    # Losses of frozen windows are in their own cells already; the rest belongs to hours that had not been frozen, and it is not
     # known to which. The first of them shows it, so that the sum over the map is the lag's.
     lost = reading.lag.records_lost - sum(gone_by_start(reading).values())
     cells = list(unfrozen)
     first = next((number for number, cell in enumerate(cells) if cell.state is not CellState.OPEN), None)
     if lost > 0 and first is not None:
-        note = f"retention has deleted {many(lost, 'record')} that were never frozen"
+        note = f"retention has deleted {many(lost, 'record')} that had not been frozen"
         cells[first] = cells[first]._replace(state=CellState.LOST, lost=lost, note=note)
     return cells
 

@@ -1,9 +1,9 @@
 """What a page reads, shared by all who look at it: read once, kept for some seconds, never read twice at the same time.
 
 A value that is too old is read again in a thread of its own. Requests wait for it, but only briefly, and not at all if the last
-reading took longer than that: then they get the previous value, unless that is older than a minute. So an open page never waits
-for a broker that is slow or down; only the first request does, or one after a pause. A request that needs several readings starts
-them all before it waits for one.
+reading showed that it would be in vain: then they get the previous value, unless that is older than a minute. So an open page
+never waits for a broker that is slow or down; only the first request does, or one after a pause. A request that needs several
+readings starts them all before it waits for one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ STALE_SECONDS_MAX = 60.0  # an older value is not returned, even while the next 
 # Counted from the start of a reading, for requests with an older value to return. A few pipelines have been read by then; fifty
 # topics of eight partitions take twice that: not worth the wait, since the page's next refresh brings them anyway.
 PATIENCE_SECONDS = 0.1
+# A reading that took this long did not compute, but waited for a broker or a warehouse that was down (half of the pages' time
+# limit for a broker). The next may be quick again: who has just started the broker should not be shown that it is down.
+DOWN_SECONDS = 2.0
 # A reading that no request waits for begins this much later: by then those that came together have their answers. Threads share
 # one interpreter lock, and a thread that computes keeps it for 5 ms at a time, while an answer passes from thread to thread ten
 # times: twenty browsers that came at once waited until all was read, for up to half a second.
@@ -74,18 +77,18 @@ class PageReading(Generic[Value]):
         return None if last is None else last.value
 
     def _begin(self, before: EndedReading[Value] | None) -> ReadingUnderWay[Value]:
-        is_awaited = before is None or self._is_too_old(before) or self._is_quick(before)
+        is_awaited = before is None or self._is_too_old(before) or self._is_worth_waiting(before)
         return self._shared.begin(0.0 if is_awaited else self._answers_first_seconds)
 
     def _patience_left(self, begun: ReadingUnderWay[Value], before: EndedReading[Value] | None) -> float | None:
         """How long to wait; None if only the value being read will do."""
         if before is None or self._is_too_old(before):
             return None
-        return max(0.0, begun.began_at + self._patience_seconds - self._clock()) if self._is_quick(before) else 0.0
+        return max(0.0, begun.began_at + self._patience_seconds - self._clock()) if self._is_worth_waiting(before) else 0.0
 
     def _is_too_old(self, before: EndedReading[Value]) -> bool:
         return self._shared.age(before) > STALE_SECONDS_MAX
 
-    def _is_quick(self, before: EndedReading[Value]) -> bool:
-        """Whether a reading is worth waiting for, judged by the last one."""
-        return before.seconds <= self._patience_seconds
+    def _is_worth_waiting(self, before: EndedReading[Value]) -> bool:
+        """Whether the next reading may end within our patience, judged by the last one."""
+        return before.error is not None or not self._patience_seconds < before.seconds < DOWN_SECONDS

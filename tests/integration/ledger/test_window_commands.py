@@ -81,7 +81,7 @@ def test_a_user_who_may_only_read_is_told_what_the_server_refused(loaded: World,
     assert run("window", "ls", "--pipeline", "p", "--warehouse", reader_url).exit_code == 0
     result = run("window", "accept-loss", "--pipeline", "p", "--reason", "a test", "--warehouse", reader_url, TWELVE)
     assert (result.exit_code, result.stdout) == (ExitCode.FAILED, "")
-    assert result.stderr == "error: the warehouse refuses this to the user of its URL: permission denied for table window\n"
+    assert result.stderr == "error: the database does not allow this: permission denied for table window\n"
 
 
 def test_a_server_that_ends_the_connection_is_one_line(loaded: World, run: Run) -> None:
@@ -97,7 +97,7 @@ def test_a_server_that_ends_the_connection_is_one_line(loaded: World, run: Run) 
         assert wait_until(ended, deadline_seconds=30)
         result = asked.result(30)
     assert (result.exit_code, result.stdout) == (ExitCode.NOT_REACHABLE, "")
-    assert result.stderr.startswith("error: the warehouse did not carry out a statement: terminating connection")
+    assert result.stderr.startswith("error: the database did not carry out a statement: terminating connection")
 
 
 def test_closed_hours_that_are_not_frozen_or_not_loaded_are_listed_beside_the_windows(loaded: World, run: Run) -> None:

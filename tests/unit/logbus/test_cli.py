@@ -119,8 +119,8 @@ def test_what_ends_a_command_is_one_line_and_a_status(ending: Ending, error: Bas
     assert (result.exit_code, result.output) == (status, output)
 
 
-LOST = "the warehouse did not carry out a statement"
-REFUSED = "the warehouse refuses this to the user of its URL: permission denied for schema logbus"
+LOST = "the database did not carry out a statement"
+REFUSED = "the database does not allow this: permission denied for schema logbus"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from logbus.ui.page_reading import KEPT_SECONDS, STALE_SECONDS_MAX, THREAD_NAME, PageReading
+from logbus.ui.page_reading import DOWN_SECONDS, KEPT_SECONDS, STALE_SECONDS_MAX, THREAD_NAME, PageReading
 
 
 class Clock:
@@ -96,15 +96,15 @@ def test_patience_is_counted_from_when_the_reading_began() -> None:
     join_readers()
 
 
-def slow_reading(clock: Clock, reader: Reader, answers_first_seconds: float) -> PageReading[int]:
+def slow_reading(clock: Clock, reader: Reader, answers_first_seconds: float, seconds: float = 1.5) -> PageReading[int]:
     """Its first reading took longer than a request has patience; the value is too old by now."""
-    shared = PageReading(reader, clock, patience_seconds=20, answers_first_seconds=answers_first_seconds)
+    shared = PageReading(reader, clock, patience_seconds=1, answers_first_seconds=answers_first_seconds)
     reader.gate.clear()
     shared.begin()
     reader.began.wait()
-    clock.now += 21
+    clock.now += seconds
     reader.gate.set()
-    assert shared.get() == 1
+    join_readers()
     clock.now += KEPT_SECONDS
     return shared
 
@@ -125,6 +125,20 @@ def test_a_reading_that_nobody_waits_for_lets_the_answers_go_first_until_somebod
     shared = slow_reading(clock, reader, answers_first_seconds=3600)
     assert (shared.get(), shared.get(), reader.reads) == (1, 1, 1)
     assert (shared.fresh(), reader.reads) == (2, 2)
+
+
+def test_a_reading_that_waited_for_a_broker_that_was_down_says_nothing_of_the_next() -> None:
+    clock, reader = Clock(), Reader()
+    shared = slow_reading(clock, reader, answers_first_seconds=3600, seconds=DOWN_SECONDS)
+    assert shared.get() == 2
+
+
+def test_a_failure_says_nothing_of_the_next_reading() -> None:
+    clock, reader = Clock(), Reader()
+    reader.error = ValueError("down")
+    shared = slow_reading(clock, reader, answers_first_seconds=3600)
+    reader.error = None
+    assert shared.get() == 2
 
 
 def test_what_is_too_old_for_an_answer_is_read_without_delay() -> None:
