@@ -16,6 +16,7 @@ from click.testing import Result
 from confluent_kafka.admin import OffsetSpec
 
 from benchmarks.processes import wait_until
+from logbus.wording import many
 from tests.support.broker import AnyBroker
 from tests.support.topics import offset_of, read_partition
 
@@ -128,9 +129,9 @@ def test_a_shipment_that_is_stopped_goes_on_where_it_was(run: Run, broker: AnyBr
     first = len(read_partition(broker.bootstrap, topic))
     assert code == 130
     assert said.endswith("interrupted: what was sent is acknowledged and recorded; run it again to continue\n")
-    assert f"{topic} at {broker.bootstrap}: {first:,} lines" in said
+    assert f"{topic} at {broker.bootstrap}: {many(first, 'line')} (" in said
     assert clean(state) == [True]
-    assert f"{200_000 - first:,} lines" in run(*words).stdout
+    assert f": {many(200_000 - first, 'line')} (" in run(*words).stdout
     numbers = [int((message.value() or b"").rsplit(b" ", 1)[1]) for message in read_partition(broker.bootstrap, topic)]
     assert numbers == list(range(200_000))
 
