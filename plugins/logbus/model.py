@@ -47,8 +47,12 @@ def instant_text(instant: datetime) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """The inverse of `instant_text`; takes any ISO 8601 instant, and a date or a missing time zone as UTC."""
-    instant = datetime.fromisoformat(text)
+    """The inverse of `instant_text`; takes any ISO 8601 instant, and a date or a missing time zone as UTC. `ValueError` says what
+    to write."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
     return utc(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
 
 

@@ -177,8 +177,8 @@ def to_window(text: str, group: str, warehouse_url: str | None) -> tuple[Target,
 def window_start(text: str) -> datetime:
     try:
         return parse_instant(text)
-    except ValueError:
-        raise UserError(f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 # Targets that name their topics themselves.

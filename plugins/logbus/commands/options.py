@@ -41,11 +41,11 @@ class Instant(click.ParamType[datetime]):
             return value
         try:
             return parse_instant(value)
-        except ValueError:
+        except ValueError as error:
             takes_pipeline = ctx is not None and any(one.name == "pipeline_name" for one in ctx.command.params)
             is_name = takes_pipeline and isinstance(param, click.Argument) and re.fullmatch(r"[A-Za-z_][\w.-]*", value)
             meant = f"; a pipeline is named by --pipeline {value}" if is_name else ""
-            self.fail(f"{value!r} is not an instant; write it like 2015-05-17T10:00:00Z{meant}", param, ctx)
+            self.fail(f"{error}{meant}", param, ctx)
 
 
 class Hours(click.ParamType[float]):

@@ -135,8 +135,8 @@ def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
     pipeline, _, start = name.rpartition("@")
     try:
         return pipeline or pipeline_name, parse_instant(start)
-    except ValueError:
-        raise click.UsageError(f"{start!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> WindowReading:

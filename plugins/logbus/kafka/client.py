@@ -12,6 +12,7 @@ one answer of many, or its error, without retrying. Admin calls can hang, so eve
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -65,8 +66,40 @@ class Fallible(Protocol):
 Answer = TypeVar("Answer")
 Reading = TypeVar("Reading", bound=Fallible)
 
+# librdkafka logs each failed connection, up to twenty a second while a broker is down; the same line is passed on this often.
+REPEAT_SECONDS = 60.0
+REPEATS_MAX = 1000  # different lines that are remembered
+
+
+class Repeats(logging.Filter):
+    """Passes a line once in `REPEAT_SECONDS`, with how many like it were left out. Lines are alike if they differ only in the
+    handle's name and in what librdkafka appends in brackets, such as `(after 3ms in state CONNECT)`."""
+
+    VARIES = re.compile(r"rdkafka#\w+-\d+|\s*\([^()]*(?:\(s\)[^()]*)?\)\s*$")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._passed: dict[str, tuple[float, int]] = {}  # when a line was last passed, and how many were left out since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text, now = record.getMessage(), self._clock()
+        line = self.VARIES.sub("", text)
+        passed_at, left_out = self._passed.get(line, (now - REPEAT_SECONDS, 0))
+        if now - passed_at < REPEAT_SECONDS:
+            self._passed[line] = (passed_at, left_out + 1)
+            return False
+        if len(self._passed) >= REPEATS_MAX:
+            self._passed.clear()
+        self._passed[line] = (now, 0)
+        if left_out:
+            record.msg, record.args = f"{text} [{left_out:,} more since the last such line]", ()
+        return True
+
+
 logger = logging.getLogger("logbus.client")
 logger.addHandler(logging.NullHandler())
+logger.addFilter(Repeats())
 
 
 class Client:

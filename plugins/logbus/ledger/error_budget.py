@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from logbus.errors import ErrorBudgetExceeded
 from logbus.model import Interval, Pipeline, instant_text
-from logbus.wording import shown_value
+from logbus.wording import many, shown_value
 
 # If a pipeline sets neither limit: whichever of the two allows more.
 ERROR_RATE_DEFAULT = 0.1
@@ -69,8 +69,8 @@ def refuse_over_budget(
     classes = ", ".join(f"{found['error_class']} {found['count']}" for found in samples["classes"])
     examples = "; ".join(example_text(pipeline.topic, found) for found in samples["examples"][:EXAMPLES_TOLD])
     raise ErrorBudgetExceeded(
-        f"{errors} of the {read} records of window {interval} of {pipeline.name} do not parse. Its error budget is {limit}, so "
-        f"nothing became public. Most frequent: {classes}. For example: {examples}. "
+        f"window {interval} of {pipeline.name}: {errors:,} of {many(read, 'record')} cannot be parsed. Its error budget is "
+        f"{limit}, so nothing became public. Most frequent: {classes}. For example: {examples}. "
         f"`logbus window show --pipeline {pipeline.name} {instant_text(interval.start)}` has more. "
         "Mend the parser or raise the budget in the pipeline's settings, then load the window again",
         samples=samples,

@@ -18,7 +18,7 @@ from logbus.ledger import schema
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.ledger.rows import ATTEMPT_RUNNING, Row
 from logbus.model import Attempt, instant_text
-from logbus.wording import several
+from logbus.wording import many, several
 
 # The error of an attempt whose program ended and reported success.
 ENDED_WITHOUT_COMMIT = "the Spark application ended without an error and without committing this window"
@@ -109,7 +109,7 @@ def why_not_loaded(found: Sequence[Standing]) -> LoadFailed | None:
             f"another run loads what this was to load: {reasons}. They load the same records: look at their run, and "
             "clear this one only if the window is to be loaded once more"
         )
-    return LoadFailed(f"{len(missing)} of {len(found)} windows are not loaded, says the ledger: {reasons}")
+    return LoadFailed(f"not loaded, says the ledger: {len(missing):,} of {many(len(found), 'window')}: {reasons}")
 
 
 def standings(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> list[Standing]:

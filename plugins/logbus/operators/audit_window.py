@@ -15,6 +15,7 @@ from logbus.model import AuditReport, FrozenWindow, Pipeline, WindowState, insta
 from logbus.operators.window_operator import WindowOperator, fail_without_retry, window_starts
 from logbus.proof.audit import audit_window
 from logbus.warehouse.sinks import each_sink_once
+from logbus.wording import many
 
 PROBLEMS_SHOWN_MAX = 20  # in the error of an audit over many windows; the log has all of them
 
@@ -68,4 +69,5 @@ def dated_problems(report: AuditReport) -> list[str]:
 def audit_failure(problems: list[str], window_count: int) -> str:
     left_out = len(problems) - PROBLEMS_SHOWN_MAX
     lines = [*problems[:PROBLEMS_SHOWN_MAX], *([f"and {left_out} more, see the log"] if left_out > 0 else [])]
-    return f"the audit of {window_count} window(s) found differences; load them again and audit them again:\n" + "\n".join(lines)
+    audited = f"the audit of {many(window_count, 'window')}"
+    return f"{audited} found differences; load them again and audit them again:\n" + "\n".join(lines)

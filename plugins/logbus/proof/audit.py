@@ -28,6 +28,7 @@ from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, Wi
 from logbus.proof import tally
 from logbus.proof.history import other_records_text
 from logbus.proof.producers import check_producers
+from logbus.wording import many
 
 
 class Recounts(Protocol):
@@ -113,7 +114,7 @@ def accepted_losses(window: FrozenWindow) -> Iterator[str]:
     """Reported by every audit, forever."""
     if window.loss_accepted is not None:
         lost = sum(part.lost for part in window.ranges)
-        told = f"{lost} records are lost" if lost else HEAD_UNKNOWN
+        told = f"{many(lost, 'record')} lost" if lost else HEAD_UNKNOWN
         yield f"{told}; accepted {loss_text(window.loss_accepted)}"
 
 
@@ -136,10 +137,10 @@ def ledger_problems(window: FrozenWindow, counts: WindowCounts, found: Mapping[i
     if counts.read != counts.loaded + counts.dead_lettered + counts.filtered:
         yield f"the ledger's counts do not add up: read {counts.read}, loaded {counts.loaded}, dead {counts.dead_lettered}"
     if loaded != counts.loaded:
-        yield f"the table holds {loaded} rows, {counts.loaded} were loaded ({loaded - counts.loaded:+d})"
+        yield f"the table holds {many(loaded, 'row')}, loaded: {counts.loaded:,} ({loaded - counts.loaded:+d})"
     if dead_lettered != counts.dead_lettered:
         difference = dead_lettered - counts.dead_lettered
-        yield f"{dead_lettered} dead letters are kept, {counts.dead_lettered} were written ({difference:+d})"
+        yield f"{many(dead_lettered, 'dead letter')} kept, written: {counts.dead_lettered:,} ({difference:+d})"
     fingerprint = as_text(combine(part.fingerprint for part in found.values()))
     # The load's fingerprint covers all records read. Records that a filter left out have no row whose hash could be added, so
     # with a filter only the fingerprints of what was staged can be compared, partition by partition, below.

@@ -16,6 +16,7 @@ from logbus.ledger.rows import COUNT_COLUMNS, Row
 from logbus.ledger.stamped_hours import StampedHours, stamped_hours
 from logbus.model import FrozenWindow, Pipeline, TaskKey, WindowCounts, counts_json, instant_text
 from logbus.proof.producers import StreamCount, streams_of
+from logbus.wording import many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +182,6 @@ def other_records_text(note: Mapping[str, Any]) -> str:
     """The note on a reload that replaced records with others, as its run was allowed to."""
     return (
         f"{note['at']}: attempt {note['attempt']} of run {note['run_id']} replaced its records by others, as that run accepts: "
-        f"{note['read_before']} records of fingerprint {note['fingerprint_before']} by {note['read_after']} of "
+        f"{many(note['read_before'], 'record')} with fingerprint {note['fingerprint_before']} by {note['read_after']:,} with "
         f"{note['fingerprint_after']}"
     )

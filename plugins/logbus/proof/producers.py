@@ -19,7 +19,7 @@ from logbus.ledger.coverage import first_gap
 from logbus.ledger.table_names import SCHEMA
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.proof.sent_numbers import Numbers, Run, holes, joined, size
-from logbus.wording import several
+from logbus.wording import many, several
 
 MISSING_NAMED_MAX = 5
 
@@ -126,7 +126,7 @@ def check_stream(connection: Connection, window: FrozenWindow, here: StreamCount
         return
     elsewhere = joined(run for runs in others if runs is not None for run in runs)
     if twice := here.count - size(here.runs) + overlap(here.runs, elsewhere):
-        yield StreamFinding(text=f"{twice} records of producer {here.stream!r} arrived twice")
+        yield StreamFinding(text=f"{many(twice, 'record')} of producer {here.stream!r} arrived twice")
     yield from missing(connection, window, here, around, elsewhere)
     if around.before is None and here.first > 1 and not any(first < here.first for first, _ in elsewhere):
         yield beginning(connection, window, here)
@@ -151,7 +151,9 @@ def missing(
         return
     sent = here.last - start + 1
     named = several([f"{first}" if first == last else f"{first} to {last}" for first, last in gone], MISSING_NAMED_MAX)
-    told = f"producer {here.stream!r} sent {sent:,} records (numbers {start} to {here.last}), {sent - size(gone):,} arrived: "
+    told = (
+        f"producer {here.stream!r} sent {many(sent, 'record')} (numbers {start} to {here.last}), {sent - size(gone):,} arrived: "
+    )
     if gone[0][1] < here.first and not is_known(connection, window, around.before_ends_at):
         yield StreamFinding(text=f"{told}{named} may lie in windows before that are not loaded", is_certain=False)
     else:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from logbus.fingerprint import MODULUS
 from logbus.ledger.values import Checksum
 from logbus.model import FrozenWindow, OffsetRange, PartitionTally
+from logbus.wording import many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +163,9 @@ def range_problems(part: OffsetRange, tally: PartitionTally, filtered: int, gaps
     rows = tally.loaded + tally.dead_lettered
     accounted, name = rows + filtered, f"{part}"
     if accounted > part.count or (accounted < part.count and not gaps_allowed):
-        yield f"{name} holds {part.count} records, {accounted} are accounted for ({accounted - part.count:+d})"
+        yield f"{name} holds {many(part.count, 'record')}, accounted for: {accounted:,} ({accounted - part.count:+d})"
     if tally.distinct_offsets != rows:
-        yield f"{name}: {rows} rows but {tally.distinct_offsets} different offsets ({rows - tally.distinct_offsets} twice)"
+        yield f"{name}: {many(rows, 'row')}, {many(tally.distinct_offsets, 'offset')} ({rows - tally.distinct_offsets} twice)"
     if tally.min_offset is not None and tally.min_offset < part.readable_from:
         yield f"{name}: a row of offset {tally.min_offset}, before the range"
     if tally.max_offset is not None and tally.max_offset >= part.end_offset:

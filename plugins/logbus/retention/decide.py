@@ -21,6 +21,7 @@ from logbus.kafka.own_limits import CLEANUP_POLICY, deletes, limits_in_force
 from logbus.ledger.stretches import OTHER_TOPIC, PipelineChain, not_settled, undone_stretches
 from logbus.model import FrozenWindow
 from logbus.retention.model import DELETE, Deletion, Held, Hold, Reach, RetentionPolicy, TopicPlan, TopicState, hours_text
+from logbus.wording import many
 
 # By pipeline and partition, how far it has come.
 Reaches = Mapping[tuple[str, int], Reach]
@@ -143,7 +144,7 @@ def hold_alarms(policy: RetentionPolicy, held: Sequence[Held]) -> Iterator[str]:
         mine = [one for one in late if one.pipeline == pipeline]
         worst = max(mine, key=lambda one: one.overdue or timedelta(0))
         yield (
-            f"topic {policy.topic}: pipeline {pipeline} has held back {sum(one.records for one in mine)} records for "
+            f"topic {policy.topic}: pipeline {pipeline} has held back {many(sum(one.records for one in mine), 'record')} for "
             f"{hours_text(worst.overdue or timedelta(0))}, {hours_text(policy.max_hold)} are allowed: {worst.why} (partition "
             f"{worst.partition}). Load and audit it (`logbus load --pipeline {pipeline}`), or let it go unloaded "
             f"(`logbus retention set {policy.topic} --when-overdue delete`)"
@@ -160,8 +161,8 @@ def loss_alarms(state: TopicState, chains: Iterable[PipelineChain], reaches: Rea
             at = reaches[chain.pipeline, partition]
             if at.lost:
                 yield (
-                    f"topic {state.topic}: {at.lost} records of partition {partition} were deleted before pipeline "
-                    f"{chain.pipeline} had loaded them: are the topic's own retention.ms and retention.bytes -1?"
+                    f"topic {state.topic}: partition {partition} lost {many(at.lost, 'record')} that pipeline "
+                    f"{chain.pipeline} had not loaded: are the topic's own retention.ms and retention.bytes -1?"
                 )
 
 

@@ -21,7 +21,7 @@ from logbus.ledger.rows import pipeline_row
 from logbus.model import FrozenWindow, instant_text, utc
 from logbus.proof.comparison import WindowReading
 from logbus.retention.store import RetentionStore
-from logbus.wording import several
+from logbus.wording import many, several
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
 
@@ -207,8 +207,8 @@ def difference(window: FrozenWindow, now: WindowReading) -> str | None:
     if now.fingerprint == window.fingerprint:
         return None
     if now.read < read:
-        return f"{read - now.read} of {read} records are gone (compaction?)"
-    return f"{now.read} records with fingerprint {now.fingerprint}, but {read} with {window.fingerprint} were loaded"
+        return f"{read - now.read:,} of {many(read, 'record')} gone (compaction?)"
+    return f"{many(now.read, 'record')} with fingerprint {now.fingerprint}; loaded: {read:,} with {window.fingerprint}"
 
 
 def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:

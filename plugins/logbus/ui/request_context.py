@@ -127,8 +127,8 @@ def instant(text: str | None) -> datetime | None:
 def wanted_instant(text: str) -> datetime:
     try:
         return parse_instant(text)
-    except ValueError:
-        raise HTTPException(400, f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from None
 
 
 def answer(value: Any) -> Response:

@@ -197,7 +197,7 @@ def refuse_mismatch(load: SealedWindow) -> None:
     for partition in sorted({*found, *load.reads}):
         read, staged = load.reads.get(partition, ReadTally()), found.get(partition, PartitionTally(partition=partition))
         if read.read != staged.loaded + staged.dead_lettered + read.filtered:
-            wrong.append(f"partition {partition}: tasks read {read.read}, {staged.loaded + staged.dead_lettered} rows are staged")
+            wrong.append(f"partition {partition}: tasks read {read.read}, {staged.loaded + staged.dead_lettered} staged")
         if read.staged_fingerprint != staged.fingerprint:
             wrong.append(f"partition {partition}: the staged rows are not the records the tasks read (fingerprints differ)")
     if wrong:

@@ -19,6 +19,7 @@ from logbus.errors import OtherRecords
 from logbus.fingerprint import as_text
 from logbus.ledger import schema
 from logbus.model import Attempt, instant_text
+from logbus.wording import many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ def differences(former: LoadedRecords, load: LoadedRecords) -> str:
     parts = sorted({*former.partitions, *load.partitions}, key=int) if former.partitions else []
     pairs = {part: (former.partitions.get(part, nothing), load.partitions.get(part, nothing)) for part in parts}
     found = [
-        f"partition {part}: {then['read']} records then, {now['read']} now"
+        f"partition {part}: {many(then['read'], 'record')} then, {now['read']:,} now"
         for part, (then, now) in pairs.items()
         if then["fingerprint"] != now["fingerprint"]
     ]

@@ -105,7 +105,7 @@ def test_windows_that_had_dead_letters_are_named(bench: Bench) -> None:
     bench.start(10, bad=[1]).load()
     lose_the_ledger(bench)
     assert rebuild(bench.world.ledger.engine, "p").without_dead_letters == [hour(10)]
-    assert "0 dead letters are kept, 2 were written (-2)" in audit(bench).problems
+    assert "0 dead letters kept, written: 2 (-2)" in audit(bench).problems
     bench.start(10, bad=[1]).load()
     assert audit(bench).ok
 

@@ -181,7 +181,7 @@ def test_the_audit_finds_a_row_that_was_removed_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     bench.reader.remove_row(2)
     report = audit(bench)
-    assert "t-0 [0, 3) holds 3 records, 2 are accounted for (-1)" in report.problems
+    assert "t-0 [0, 3) holds 3 records, accounted for: 2 (-1)" in report.problems
     bench.start(10).load()
     assert audit(bench).ok
 
@@ -190,7 +190,7 @@ def test_the_audit_finds_a_row_that_was_added_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     bench.reader.repeat_row(2)
     problems = audit(bench).problems
-    assert "t-0 [0, 3) holds 3 records, 4 are accounted for (+1)" in problems
+    assert "t-0 [0, 3) holds 3 records, accounted for: 4 (+1)" in problems
     assert any("twice" in problem or "another record" in problem for problem in problems)
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN

@@ -165,7 +165,7 @@ def test_a_backfill_leaves_an_hour_alone_that_somebody_else_is_loading(task: Tas
 @NEAR_AND_FAR
 def test_of_many_windows_in_one_task_the_one_without_a_commit_is_named(task: Task) -> None:
     windows = [f"2015-05-17T{number}:00:00Z" for number in (10, 11, 12)]
-    with pytest.raises(LoadFailed, match=r"^1 of 3 windows are not loaded, says the ledger: 2015-05-17T12:00:00Z"):
+    with pytest.raises(LoadFailed, match=r"^not loaded, says the ledger: 1 of 3 windows: 2015-05-17T12:00:00Z"):
         task.run(lambda arguments: task.load(arguments[:-2]), windows=windows)
 
 

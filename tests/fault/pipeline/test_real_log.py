@@ -230,7 +230,7 @@ def test_an_hour_that_was_loaded_before_its_topic_was_compacted_keeps_its_rows(m
     assert wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, deadline_seconds=60)
     (refused,) = pipeline.load(10, freeze=False)
     assert refused.state is LoadState.FAILED
-    assert "partition 0: 1500 records then" in str(refused.error)
+    assert "partition 0: 1,500 records then" in str(refused.error)
     assert pipeline.found() == loaded
     assert pipeline.audit(10).problems == ()
     with pipeline.engine.connect() as connection:

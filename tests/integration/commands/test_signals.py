@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from confluent_kafka.admin import OffsetSpec
+from logbus.wording import many
 
 from benchmarks.processes import wait_until
-from logbus.wording import many
 from tests.support.broker import AnyBroker
 from tests.support.topics import offset_of, read_partition
 

@@ -126,7 +126,7 @@ def test_two_tasks_may_share_a_partition(world: World, start: Start) -> None:
 @pytest.mark.parametrize(
     ("offsets", "problem"),
     [
-        ([(0, 0), (0, 1), (1, 0), (1, 1)], "2 are accounted for (-1)"),
+        ([(0, 0), (0, 1), (1, 0), (1, 1)], "accounted for: 2 (-1)"),
         ([(0, 0), (0, 1), (0, 1), (1, 0), (1, 1)], "1 twice"),
         ([(0, 0), (0, 1), (0, 3), (1, 0), (1, 1)], "a row of offset 3, after the range"),
     ],

@@ -141,7 +141,7 @@ def test_what_changes_between_commit_and_audit_is_not_called_exact(quiet: World,
     quiet.log.interrupt = add_a_row
     assert 4 not in hours(loaded_together(quiet))
     assert quiet.ledger.window("p", at(4)).state is WindowState.LOADED
-    assert "accounted for (+1)" in audit_window(quiet.ledger.engine, quiet.log, "p", at(4), NOW, sink_for).verdict
+    assert "accounted for: 1 (+1)" in audit_window(quiet.ledger.engine, quiet.log, "p", at(4), NOW, sink_for).verdict
 
 
 def test_what_is_loaded_again_before_the_audit_is_for_that_load_to_audit(quiet: World, warehouse_url: str) -> None:

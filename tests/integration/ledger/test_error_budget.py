@@ -30,7 +30,9 @@ def test_over_budget_nothing_becomes_public_and_the_error_has_examples(
     world: World, warehouse_url: str, settings: dict[str, Any]
 ) -> None:
     over = loading(world, warehouse_url, 1, 4, **settings).begin().create().run_task(1)
-    with pytest.raises(ErrorBudgetExceeded, match=r"2 of the 6 records .* Most frequent: NotUtf8 2.*t-0 offset 1") as caught:
+    with pytest.raises(
+        ErrorBudgetExceeded, match=r"2 of 6 records cannot be parsed.* Most frequent: NotUtf8 2.*t-0 offset 1"
+    ) as caught:
         over.commit()
     world.ledger.fail_attempts([over.attempt], str(caught.value), NOW, samples_of(caught.value), "ErrorBudgetExceeded")
     assert one(world, "select count(*) from t") == 0

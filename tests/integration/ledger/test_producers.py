@@ -67,7 +67,7 @@ def test_a_record_that_arrived_twice_is_counted(hours: Hours) -> None:
     hours.load(10, [1, 2, 2, 3])
     hours.load(11, [3, 4, 5, 6])
     assert hours.audit(10).problems == ("2 records of producer 'web-1' arrived twice",)
-    assert hours.audit(11).problems == ("1 records of producer 'web-1' arrived twice",)
+    assert hours.audit(11).problems == ("1 record of producer 'web-1' arrived twice",)
 
 
 def test_what_may_lie_in_an_hour_that_is_not_loaded_is_noted_and_no_problem(hours: Hours) -> None:

@@ -72,8 +72,8 @@ def test_a_plan_that_reads_says_what_the_log_holds_otherwise_and_a_replay_of_it_
     reader = FakeReader(h10=(1, "0" * 16), h11=(2, "f" * 16))
     found = replay.plan(loaded.ledger, loaded.log, "p", Span(since=at(10)), NOW, reader=reader)
     assert reader.begun == (2, 4)
-    assert [one.differs and one.differs.partition(",")[0] for one in found.windows] == [
-        "1 of 2 records are gone (compaction?)",
+    assert [one.differs and one.differs.partition(";")[0] for one in found.windows] == [
+        "1 of 2 records gone (compaction?)",
         f"2 records with fingerprint {'f' * 16}",
         None,
     ]

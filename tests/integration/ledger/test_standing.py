@@ -51,7 +51,7 @@ def test_attempts_whose_program_is_over_are_ended_and_those_committed_stay(world
     assert [(standing.is_loaded, standing.error) for standing in found][1] == (False, ENDED_WITHOUT_COMMIT)
     missing = why_not_loaded(found)
     assert str(missing) == (
-        "1 of 2 windows are not loaded, says the ledger: 2015-05-17T02:00:00Z: attempt 1 is failed (the Spark application ended "
+        "not loaded, says the ledger: 1 of 2 windows: 2015-05-17T02:00:00Z: attempt 1 is failed (the Spark application ended "
         "without an error and without committing this window)"
     )
     assert why_not_loaded(found[:1]) is None

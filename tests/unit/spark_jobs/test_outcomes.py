@@ -14,13 +14,13 @@ ATTEMPT = Attempt(
     staging_table="w1_a1",
     dead_letter_table="w1_a1_dead",
 )
-REASON = "300 of the 300 records do not parse. Its error budget is a tenth of them. Mend the parser"
+REASON = "300 of 300 records cannot be parsed. Its error budget is a tenth of them. Mend the parser"
 
 
 def test_a_reason_is_told_in_full_once_and_then_in_its_first_sentence() -> None:
     failed = WindowOutcome(attempt=ATTEMPT, state=LoadState.FAILED, error=REASON)
     assert outcome_line(failed) == f"2015-05-17T10:00:00Z failed {REASON}"
-    assert outcome_line(failed, is_brief=True) == "2015-05-17T10:00:00Z failed 300 of the 300 records do not parse"
+    assert outcome_line(failed, is_brief=True) == "2015-05-17T10:00:00Z failed 300 of 300 records cannot be parsed"
 
 
 def test_another_reason_is_told_in_full_whatever_failed_before() -> None:
@@ -30,6 +30,6 @@ def test_another_reason_is_told_in_full_whatever_failed_before() -> None:
         tell(WindowOutcome(attempt=ATTEMPT, state=LoadState.FAILED, error=error))
     assert [line.partition(" failed ")[2] for line in said] == [
         REASON,
-        "300 of the 300 records do not parse",
+        "300 of 300 records cannot be parsed",
         "the topic was made again. Rebase it",
     ]

@@ -87,8 +87,8 @@ def test_a_run_refuses_what_is_lost_or_busy_and_loads_the_rest_when_told_so(relo
 def test_a_run_refuses_windows_of_which_the_log_holds_other_records_unless_they_are_accepted(
     reloaded: list[Any], windows: list[ReplayWindow]
 ) -> None:
-    windows[:] = [replace(SOUND, is_read=True, differs="3 of 10 records are gone (compaction?)")]
-    assert "other records: 3 of 10 records are gone (compaction?)" in replay("plan").stdout
+    windows[:] = [replace(SOUND, is_read=True, differs="3 of 10 records gone (compaction?)")]
+    assert "other records: 3 of 10 records gone (compaction?)" in replay("plan").stdout
     assert "1 window with other records now" in replay("plan").stdout
     refused = replay("run")
     assert refused.exit_code != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,16 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
-from logbus.kafka.client import ANSWER_SECONDS_MAX, OF_CONSUMERS, OF_PRODUCERS, TIMEOUT_SECONDS, Client, noting
+from logbus.kafka.client import (
+    ANSWER_SECONDS_MAX,
+    OF_CONSUMERS,
+    OF_PRODUCERS,
+    REPEATS_MAX,
+    TIMEOUT_SECONDS,
+    Client,
+    Repeats,
+    noting,
+)
 
 AWAY = BrokerUnavailable("nobody there")
 SOON = BrokerNotReady("a leader is being chosen")
@@ -150,3 +160,31 @@ def test_a_command_gives_a_broker_up_sooner_that_has_never_answered() -> None:
     client = Client.of_a_question({"bootstrap.servers": "b:1"})
     client.patiently(lambda: "an answer")
     assert client.limits() == {"request_timeout": ANSWER_SECONDS_MAX}
+
+
+FAIL = "FAIL [rdkafka#producer-1] [thrd:b:1/bootstrap]: b:1/bootstrap: Connect to ipv4#10.0.0.1:1 failed: Connection refused"
+
+
+def test_a_line_of_librdkafka_that_repeats_is_passed_on_once_a_minute_with_how_many_there_were() -> None:
+    now_at = [0.0]
+    passed = Repeats(lambda: now_at[0])
+
+    def shown(text: str, at: float) -> str | None:
+        now_at[0] = at
+        record = logging.LogRecord("logbus.client", logging.ERROR, "", 0, "%s", (text,), None)
+        return record.getMessage() if passed.filter(record) else None
+
+    assert shown(f"{FAIL} (after 0ms in state CONNECT)", 0.0) is not None
+    assert shown(f"{FAIL} (after 3ms in state CONNECT, 30 identical error(s) suppressed)", 1.0) is None
+    assert shown(f"{FAIL.replace('producer-1', 'consumer-22')} (after 0ms in state CONNECT)", 59.0) is None
+    assert shown(FAIL.replace("10.0.0.1", "10.0.0.2"), 59.0) == FAIL.replace("10.0.0.1", "10.0.0.2")
+    again = f"{FAIL} (after 0ms in state CONNECT)"
+    assert shown(again, 60.0) == f"{again} [2 more since the last such line]"
+    assert shown(again, 120.0) == again
+
+
+def test_lines_that_all_differ_do_not_fill_the_memory() -> None:
+    passed = Repeats(lambda: 0.0)
+    for number in range(3 * REPEATS_MAX):
+        assert passed.filter(logging.LogRecord("logbus.client", logging.ERROR, "", 0, f"line {number}.", (), None))
+    assert len(passed._passed) <= REPEATS_MAX

@@ -171,8 +171,8 @@ def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
 
 @pytest.mark.usefixtures("failing")
 def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(pipeline: Pipeline, ledger: FakeLedger) -> None:
-    ledger.too_much.append("7 of the 10 records do not parse")
-    with pytest.raises(AirflowFailException, match="7 of the 10"):
+    ledger.too_much.append("7 of 10 records cannot be parsed")
+    with pytest.raises(AirflowFailException, match="7 of 10"):
         operator(pipeline, ledger).execute(run_context())
 
 

@@ -45,7 +45,7 @@ def test_filtered_records_are_accounted_for() -> None:
 
 
 def test_a_missing_record_is_named_with_its_partition_and_how_many() -> None:
-    assert found(tally(loaded=8, distinct_offsets=9)) == ["t-0 [10, 20) holds 10 records, 9 are accounted for (-1)"]
+    assert found(tally(loaded=8, distinct_offsets=9)) == ["t-0 [10, 20) holds 10 records, accounted for: 9 (-1)"]
 
 
 def test_a_missing_record_is_no_problem_where_gaps_are_declared() -> None:
@@ -53,11 +53,11 @@ def test_a_missing_record_is_no_problem_where_gaps_are_declared() -> None:
 
 
 def test_more_rows_than_the_range_holds_are_a_problem_even_where_gaps_are_declared() -> None:
-    assert "11 are accounted for (+1)" in found(tally(loaded=10), gaps_allowed=True)[0]
+    assert "accounted for: 11 (+1)" in found(tally(loaded=10), gaps_allowed=True)[0]
 
 
 def test_a_row_twice_in_place_of_another_is_found_though_the_count_is_right() -> None:
-    assert found(tally(distinct_offsets=9)) == ["t-0 [10, 20): 10 rows but 9 different offsets (1 twice)"]
+    assert found(tally(distinct_offsets=9)) == ["t-0 [10, 20): 10 rows, 9 offsets (1 twice)"]
 
 
 def test_rows_outside_the_range_are_found_though_the_count_is_right() -> None:
@@ -73,4 +73,4 @@ def test_rows_of_a_partition_that_is_not_the_windows_are_found() -> None:
 
 
 def test_a_partition_without_any_row_is_missed() -> None:
-    assert problems(WINDOW, {}, {}, gaps_allowed=False) == ["t-0 [10, 20) holds 10 records, 0 are accounted for (-10)"]
+    assert problems(WINDOW, {}, {}, gaps_allowed=False) == ["t-0 [10, 20) holds 10 records, accounted for: 0 (-10)"]

@@ -218,12 +218,12 @@ def test_what_somebody_else_deleted_before_it_was_loaded_is_an_alarm_and_holds_n
     windows = [hourly(number, loaded=number != 3) for number in range(20)]
     plan = planned(chain(windows), log=state(start=45))
     assert ends(plan) == {0: 100}
-    assert "10 records of partition 0 were deleted before pipeline p had loaded them" in plan.alarms[0]
+    assert "partition 0 lost 10 records that pipeline p had not loaded" in plan.alarms[0]
 
 
 def test_hours_gone_before_they_were_frozen_are_an_alarm() -> None:
     plan = planned(chain([*LOADED[:4], *LOADED[6:]]), log=state(start=70))
-    assert "20 records of partition 0" in plan.alarms[0]
+    assert "partition 0 lost 20 records" in plan.alarms[0]
     assert ends(plan) == {0: 100}
 
 
