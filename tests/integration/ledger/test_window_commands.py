@@ -197,7 +197,8 @@ def test_a_window_over_its_error_budget_shows_what_did_not_parse(loaded: World, 
         over.run_task(1).commit()
     loaded.ledger.fail_attempts([over.attempt], str(caught.value), NOW, caught.value.samples)
     lines = run("window", "show", "--pipeline", "p", TEN).output.splitlines()
-    (failure,) = [number for number, line in enumerate(lines) if "2 of 3 records cannot be parsed" in line]
+    (failure,) = [number for number, line in enumerate(lines) if line.startswith("attempt 2 failed: ")]
+    assert "2 of 3 records cannot be parsed" in lines[failure]
     assert lines[failure + 1] == "  NotUtf8: 2"
     assert lines[failure + 3].startswith("  partition 0 offset 2: NotUtf8: byte 0 is not UTF-8")
 
