@@ -16,7 +16,10 @@ from logbus.shared_reading import EndedReading, ReadingUnderWay, SharedReading
 
 Value = TypeVar("Value")
 
-KEPT_SECONDS = 5.0  # half of the pages' refresh interval
+REFRESH_SECONDS = 10.0  # how often an open page asks again
+KEPT_SECONDS = REFRESH_SECONDS / 2
+# After a pause, the first request gets a value of up to a minute ago. Its page asks again this soon: the next is there then.
+SOON_SECONDS = 1.0
 STALE_SECONDS_MAX = 60.0  # an older value is not returned, even while the next is being read
 # Counted from the start of a reading, for requests with an older value to return. A few pipelines have been read by then; fifty
 # topics of eight partitions take twice that: not worth the wait, since the page's next refresh brings them anyway.
@@ -65,6 +68,12 @@ class PageReading(Generic[Value]):
     def fresh(self) -> Value:
         """The value, a few seconds old at most, however long that takes: for readings that are made from this one."""
         return self._shared.begin().ended.result().result()
+
+    def refresh_seconds(self) -> float:
+        """How soon the page that just got the value should ask again."""
+        last = self._shared.last
+        is_from_before_a_pause = last is not None and self._shared.age(last) > REFRESH_SECONDS + KEPT_SECONDS
+        return SOON_SECONDS if is_from_before_a_pause else REFRESH_SECONDS
 
     def has_answer(self) -> bool:
         """Whether requests may get an earlier value while it is read."""

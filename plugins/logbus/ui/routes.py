@@ -23,12 +23,11 @@ from logbus.status.registered import Registered
 from logbus.ui import access, actions, overview, pipeline_detail
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
+from logbus.ui.page_reading import REFRESH_SECONDS
 from logbus.ui.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, instant, told, wanted_instant
 from logbus.ui.sources import PageSource
 from logbus.ui.topic_records import RECORDS_DEFAULT, RECORDS_MAX, RecordsLook, look_at
 from logbus.ui.window_detail import detail
-
-REFRESH_SECONDS = 10  # how often an open page asks again
 
 NO_PIPELINE = "no pipeline is registered that you may see"
 
@@ -89,7 +88,7 @@ def get_overview(
     return answer(
         {
             "now": instant_text(reading.at if reading else context.now),
-            "refresh_seconds": REFRESH_SECONDS,
+            "refresh_seconds": context.source.fleet.refresh_seconds(),
             "span": span,
             "latest": latest_of(reading, names),
             "warehouse": warehouse,
@@ -170,7 +169,7 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
             "cell": cell,
             "broker": target.context.broker_state(reading.broker_error),
             "now": instant_text(target.context.now),
-            "refresh_seconds": REFRESH_SECONDS,
+            "refresh_seconds": target.context.source.fleet.refresh_seconds(),
             "dag_ids": target.dag_ids,
             "actions": actions.possible(target, request),
         }
@@ -199,7 +198,7 @@ def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
             **known,
             "broker": context.broker_state(reading.broker_error),
             "now": instant_text(context.now),
-            "refresh_seconds": REFRESH_SECONDS,
+            "refresh_seconds": context.source.fleet.refresh_seconds(),
             "dag_ids": hour.dag_ids,
             "actions": [] if is_open else [actions.first_load(hour, request)],
             "command": actions.command_of(hour),
@@ -227,7 +226,7 @@ def get_pipeline(context: ContextDep, pipeline: str) -> Response:
             "paused_dag_ids": access.paused_dags(dag_ids),
             "broker": context.broker_state(reading.broker_error),
             "now": instant_text(context.now),
-            "refresh_seconds": REFRESH_SECONDS,
+            "refresh_seconds": context.source.fleet.refresh_seconds(),
         }
     )
 
@@ -247,7 +246,7 @@ def get_topics(context: ContextDep) -> Response:
     return answer(
         {
             "now": instant_text(context.now),
-            "refresh_seconds": REFRESH_SECONDS,
+            "refresh_seconds": context.source.topics.refresh_seconds(),
             "warehouse": warehouse,
             "broker": context.broker_state(error),
             "topics": [topic_json(one, owners.get(one.name, nobody)) for one in topics or ()],
@@ -303,7 +302,7 @@ def get_groups(context: ContextDep) -> Response:
     return answer(
         {
             "now": instant_text(context.now),
-            "refresh_seconds": REFRESH_SECONDS,
+            "refresh_seconds": context.source.groups.refresh_seconds(),
             "broker": context.broker_state(error),
             "groups": [group_json(one, groups.ends) for one in groups.groups] if groups else [],
         }

@@ -3,7 +3,15 @@ from __future__ import annotations
 import threading
 
 import pytest
-from logbus.ui.page_reading import DOWN_SECONDS, KEPT_SECONDS, STALE_SECONDS_MAX, THREAD_NAME, PageReading
+from logbus.ui.page_reading import (
+    DOWN_SECONDS,
+    KEPT_SECONDS,
+    REFRESH_SECONDS,
+    SOON_SECONDS,
+    STALE_SECONDS_MAX,
+    THREAD_NAME,
+    PageReading,
+)
 
 
 class Clock:
@@ -181,3 +189,22 @@ def test_what_is_too_old_is_nobodys_answer() -> None:
     for thread in threads:
         thread.join()
     assert answers == [2, 2]
+
+
+def test_a_page_that_got_what_was_read_before_a_pause_asks_again_soon() -> None:
+    clock, reader = Clock(), Reader()
+    shared = PageReading(reader, clock, patience_seconds=0, answers_first_seconds=0)
+    assert (shared.get(), shared.refresh_seconds()) == (1, REFRESH_SECONDS)
+    for previous in (1, 2, 3):  # an open page gets what was read for its previous refresh, and goes on as it does
+        reader.gate.clear()
+        clock.now += REFRESH_SECONDS
+        assert (shared.get(), shared.refresh_seconds()) == (previous, REFRESH_SECONDS)
+        reader.gate.set()
+        join_readers()
+    reader.gate.clear()
+    clock.now += STALE_SECONDS_MAX
+    assert (shared.get(), shared.refresh_seconds()) == (4, SOON_SECONDS)
+    reader.gate.set()
+    join_readers()
+    clock.now += SOON_SECONDS
+    assert (shared.get(), shared.refresh_seconds()) == (5, REFRESH_SECONDS)
