@@ -22,7 +22,7 @@ from logbus.ledger.catch_up import LoadPlan, telling
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
-from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, WindowState, ceiling, instant_text
+from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, WindowState, ceiling, instant_text
 from logbus.proof.audit import audit_window
 from logbus.warehouse.empty_windows import load_empty
 from logbus.warehouse.engine import connect
@@ -47,6 +47,10 @@ class Load:
     master: str = spark_submit.LOCAL_MASTER
     run_id: str = "command line"
     accept_other_records: bool = False  # a loaded window may be replaced with other records than it was loaded from
+
+    def includes(self, interval: Interval) -> bool:
+        """Whether it lies between the two instants."""
+        return (self.since is None or interval.end > self.since) and (self.until is None or interval.end <= self.until)
 
 
 # A larger load is split among several applications, one after another: attempts are passed on the command line.
@@ -75,12 +79,13 @@ class Loader:
         )
         confirm(plan)
         windows = self.freeze(ledger, log, plan)
-        if not windows:
+        reports = self.audit_loaded(ledger, log, load, starts_of(windows))
+        if not windows and not reports:
             self.say(next_to_load(plan.pipeline, load, self.now()))
         # Windows with records first: they are few, the newest of them would come last, and they are what the user waits for.
         filled, empty = [window for window in windows if window.record_count], [one for one in windows if not one.record_count]
         try:
-            reports = self.load_and_audit(ledger, log, load, starts_of(filled))
+            reports += self.load_and_audit(ledger, log, load, starts_of(filled))
         except LoadFailed:  # an hour that does not parse must not block those with nothing to parse
             self.load_empty(ledger, log, load, empty)
             raise
@@ -94,6 +99,14 @@ class Loader:
         refuse_without_java()
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
+
+    def audit_loaded(self, ledger: Ledger, log: Topics, load: Load, loading: Sequence[datetime]) -> list[AuditReport]:
+        """Audits the span's windows that an interrupted load has left without an audit, apart from those that are loaded now."""
+        sinks, coming = each_sink_once(), set(loading)
+        left = [one.start for one in ledger.unaudited(load.pipeline) if load.includes(one) and one.start not in coming]
+        if left:
+            self.say(f"loaded before and not audited: {many(len(left), 'window')}, audited now")
+        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in left]
 
     def load_empty(self, ledger: Ledger, log: Topics, load: Load, windows: Sequence[FrozenWindow]) -> list[AuditReport]:
         """Loads the windows without records, without Spark; those missing from the reports have to be loaded by Spark."""
@@ -175,10 +188,10 @@ def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:
 
 def how_far(pipeline_name: str, loaded: int, audited: int, wanted: int) -> str:
     """What an interrupted load has done, and the command that continues it."""
-    unaudited = f", {loaded - audited} of them not audited (`logbus doctor` names those)" if loaded > audited else ""
+    unaudited = f", {loaded - audited:,} of them not audited" if loaded > audited else ""
     return (
         f"{loaded:,} of {many(wanted, 'window')} {'is' if loaded == 1 else 'are'} loaded for good{unaudited}: "
-        f"`logbus load --pipeline {pipeline_name} --only-missing` loads the rest"
+        f"`logbus load --pipeline {pipeline_name} --only-missing` loads and audits the rest"
     )
 
 

@@ -50,7 +50,8 @@ def command(
 ) -> None:
     """Freeze the closed hours of a pipeline, load them in one Spark application, and audit each.
 
-    These are all hours that are not loaded and, without --only-missing, also loaded ones that the broker still holds.
+    These are all hours that are not loaded and, without --only-missing, also loaded ones that the broker still holds. Hours
+    that an interrupted load has left without an audit are audited, too.
     """
     loader = Loader(
         warehouse_url=warehouse_url,

@@ -26,6 +26,7 @@ from logbus.ledger import (
     registration,
     schema,
     standing,
+    trouble,
 )
 from logbus.ledger.catch_up import LoadPlan
 from logbus.ledger.definition import Definition
@@ -163,6 +164,11 @@ class Ledger:
         mine = (row_of.c.pipeline == pipeline_name, or_(*what, row_of.c.dead_lettered_count > 0))
         with self.engine.connect() as connection:
             return load_windows(connection, select(row_of).where(*mine).order_by(row_of.c.starts_at))
+
+    def unaudited(self, pipeline_name: str) -> list[Interval]:
+        """The windows that are loaded, and that no audit has looked at since."""
+        with self.engine.connect() as connection:
+            return trouble.unaudited(connection, pipeline_name)
 
     def begin_attempts(
         self,

@@ -18,13 +18,13 @@ from logbus.ledger.attempts import COMMITTED, FAILED, SUPERSEDED
 from logbus.ledger.rows import ATTEMPT_RUNNING
 from logbus.ledger.sql_errors import ledger_errors
 from logbus.ledger.stamped_hours import newest_stamped
+from logbus.ledger.trouble import NO_PROBLEMS
 from logbus.model import WindowState
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
 OUTCOMES = ("loaded", "dead_lettered", "filtered")
 ENDED = (COMMITTED, FAILED, SUPERSEDED)
-NO_PROBLEMS = ("[]", "null")
 
 # A query over all pipelines, and the function that stores a row of it in one pipeline's facts.
 Question = tuple[Callable[["PipelineFacts", Any], None], Callable[[], Select[Any]]]

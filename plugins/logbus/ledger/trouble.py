@@ -1,5 +1,5 @@
 """What the ledger shows to be wrong with a pipeline's windows: attempts without a heartbeat, windows whose last attempt failed,
-audits that found problems. Read by `logbus doctor`."""
+audits that found problems or are still to come. Read by `logbus doctor`; a load makes the audits that are missing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, Text, cast, or_, select
 
 from logbus.ledger import schema
 from logbus.ledger.attempts import FAILED
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.model import Interval
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
+NO_PROBLEMS = ("[]", "null")  # an audit's problems in JSON, as text
 
 
 def silent_attempts(connection: Connection, pipeline_name: str, now: datetime) -> list[tuple[datetime, int, str, datetime]]:
@@ -41,3 +43,11 @@ def audit_problems(connection: Connection, pipeline_name: str) -> Mapping[dateti
     """The problems that the last audit of a window found, for the windows with any."""
     query = select(WINDOW.c.starts_at, WINDOW.c.audit_problems).where(WINDOW.c.pipeline == pipeline_name)
     return {start: found for start, found in connection.execute(query.order_by(WINDOW.c.starts_at)) if found}
+
+
+def unaudited(connection: Connection, pipeline_name: str) -> list[Interval]:
+    """The windows that are loaded, and that no audit has looked at since."""
+    loaded = (WINDOW.c.pipeline == pipeline_name, WINDOW.c.loaded_attempt.is_not(None), WINDOW.c.audited_at.is_(None))
+    nothing_found = or_(WINDOW.c.audit_problems.is_(None), cast(WINDOW.c.audit_problems, Text).in_(NO_PROBLEMS))
+    query = select(WINDOW.c.starts_at, WINDOW.c.ends_at).where(*loaded, nothing_found).order_by(WINDOW.c.starts_at)
+    return [Interval(start, end) for start, end in connection.execute(query)]

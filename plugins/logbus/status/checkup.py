@@ -224,12 +224,8 @@ def check_audits(case: Case) -> Iterator[Finding]:
     for start, found in problems.items():
         advice = f"logbus load --pipeline {name} --since {instant_text(start)} --limit 1"
         yield error(case.subject, f"the audit of {instant_text(start)} found: {found[0]}", advice)
-    # An audit that found something is reported above; each window is reported once.
-    unaudited = [
-        found for found in case.windows if found.counts and not found.audited_at and found.interval.start not in problems
-    ]
-    if unaudited:
-        starts = [instant_text(found.interval.start) for found in unaudited]
+    if unaudited := case.ledger.unaudited(name):
+        starts = [instant_text(interval.start) for interval in unaudited]
         advice = f"logbus window audit --pipeline {name} {' '.join(starts[:NAMED_MAX])}"
         yield warning(case.subject, f"loaded and not audited: {several(starts, NAMED_MAX)}", advice)
 

@@ -9,6 +9,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loading import Load, Loader, how_far, next_to_load
 from logbus.model import WindowState
+from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -68,8 +69,23 @@ def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Lo
         Loading(world, warehouse_url, world.freeze(number)).load()
     said: list[str] = []
     reports = replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
-    assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(2), "exact"), (at(3), "exact")]
-    assert said == ["2 closed windows, 0 records", "without any record: 2 of 2 windows loaded and audited"]
+    assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(n), "exact") for n in (1, 2, 3, 4)]
+    left = "loaded before and not audited: 2 windows, audited now"
+    assert said == ["2 closed windows, 0 records", left, "without any record: 2 of 2 windows loaded and audited"]
+
+
+def test_the_next_load_audits_what_an_interrupted_one_left_and_what_an_audit_found_wrong_it_leaves(
+    world: World, between: Loader, warehouse_url: str
+) -> None:
+    for number in (1, 2, 3, 4):
+        Loading(world, warehouse_url, world.freeze(number)).load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("delete from t where _offset = 0"))
+    wanted = Load(pipeline="p", only_missing=True)
+    assert [report.ok for report in between.load(replace(wanted, until=at(3)))] == [False, True]
+    assert [report.window.interval.start for report in between.load(replace(wanted, since=at(3)))] == [at(3), at(4)]
+    assert between.load(wanted) == []
+    assert states(world) == [WindowState.LOADED, *[WindowState.AUDITED] * 3]
 
 
 def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +125,9 @@ def test_an_interrupt_counts_the_empty_windows_that_are_loaded_and_not_audited_y
 
 
 def test_what_an_interrupted_load_leaves_is_counted() -> None:
-    rest = "`logbus load --pipeline p --only-missing` loads the rest"
+    rest = "`logbus load --pipeline p --only-missing` loads and audits the rest"
     assert how_far("p", loaded=1, audited=1, wanted=3) == f"1 of 3 windows is loaded for good: {rest}"
-    unaudited = "2 of them not audited (`logbus doctor` names those)"
+    unaudited = "2 of them not audited"
     assert how_far("p", loaded=1_002, audited=1_000, wanted=2_000) == (
         f"1,002 of 2,000 windows are loaded for good, {unaudited}: {rest}"
     )
