@@ -47,6 +47,7 @@ SETTINGS = {
     "listen_addresses": "",  # the unix socket is the only way in
     "unix_socket_permissions": "0700",
     "log_min_messages": "warning",
+    "timezone": "UTC",  # as on the pages and in the names of windows, not the zone of whichever machine it was made on
 }
 
 

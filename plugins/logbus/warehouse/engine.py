@@ -3,11 +3,18 @@
 The URL may have any of the usual forms: `postgresql://user:password@host/database`, `postgres://...`, or
 SQLAlchemy's own `postgresql+psycopg://...` with `?host=/directory` for a unix socket. SQLAlchemy gets psycopg 3, ADBC
 gets a libpq URI; an error never shows the password.
+
+What a server, a database, a role or the environment sets for a session must not change what is loaded, so each session sets it
+itself (`SESSION`).
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, create_engine, make_url, text
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, OperationalError
 
@@ -19,6 +26,14 @@ SERVER_VERSION_MIN = 14
 
 # A host that drops packets never answers; without a limit a connect hangs for minutes.
 CONNECT_TIMEOUT_SECONDS = 10
+
+# A server takes its time zone from its host. In a zone with summer time psycopg returns instants that Python does not find equal
+# to the same instants in UTC (the two hours of an autumn night), PostgreSQL adds a day of 23 hours to an instant, and its
+# calendar ends some hours earlier. Dates and intervals in other styles cannot be read.
+SESSION = "set timezone = 'UTC'; set datestyle = 'ISO, MDY'; set intervalstyle = 'postgres'; set client_encoding = 'UTF8'"
+
+# Records are UTF-8. A database in another encoding has no character for some of them, or does not know what its bytes mean.
+ENCODING = "UTF8"
 
 DRIVERS = {"postgres", "postgresql", "postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"}
 
@@ -34,19 +49,31 @@ def warehouse_url(url: str | URL) -> URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
-def libpq_uri(url: str | URL) -> str:
-    """The same database as a libpq URI, which ADBC and psql take. It holds the password: never print it."""
-    return warehouse_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+def libpq_uri(url: str | URL, **settings: str) -> str:
+    """The same database as a libpq URI, which ADBC and psql take; `settings` are more of libpq's keywords. It holds the password:
+    never print it."""
+    parsed = warehouse_url(url).set(drivername="postgresql")
+    # libpq reads %20 as a space, but not the plus sign that SQLAlchemy writes in a query and the space that it writes before it.
+    place = parsed.set(query={}).render_as_string(hide_password=False).replace(" ", "%20")
+    query = urlencode({**parsed.query, **settings}, doseq=True, quote_via=quote, safe="")
+    return f"{place}?{query}" if query else place
+
+
+def copy_uri(engine: Engine) -> str:
+    """For ADBC, whose COPY sends UTF-8 whatever the session expects: other encodings would store other texts."""
+    return libpq_uri(engine.url, client_encoding=ENCODING)
 
 
 def connect(url: str) -> Engine:
     """An engine on a warehouse that answered and is new enough; otherwise `WarehouseUnavailable`."""
     parsed = warehouse_url(url)
     engine = create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS})
+    event.listen(engine, "do_connect", begin_session)
     shown = parsed.render_as_string(hide_password=True)
     try:
         with engine.connect() as connection:
             version = int(connection.execute(text("show server_version_num")).scalar_one()) // 10_000
+            encoding = connection.execute(text("show server_encoding")).scalar_one()
     except OperationalError as error:
         engine.dispose()
         raise WarehouseUnavailable(
@@ -58,4 +85,19 @@ def connect(url: str) -> Engine:
         raise WarehouseUnavailable(
             f"the warehouse at {shown} is PostgreSQL {version}; logbus needs {SERVER_VERSION_MIN} or newer: upgrade the server"
         )
+    if encoding != ENCODING:
+        engine.dispose()
+        raise WarehouseUnavailable(
+            f"the database at {shown} has the encoding {encoding}, and records are {ENCODING}: create another with "
+            f"`createdb --encoding {ENCODING} --template template0 NAME`"
+        )
     return engine
+
+
+def begin_session(dialect: Any, record: object, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """A connection with the settings of `SESSION`. They are not set in a transaction: its rollback would undo them."""
+    connection = dialect.connect(*arguments, **keywords)
+    connection.autocommit = True
+    connection.execute(SESSION)
+    connection.autocommit = False
+    return connection

@@ -35,7 +35,7 @@ from logbus.warehouse import staging
 from logbus.warehouse.checksum import DEAD_LETTERS
 from logbus.warehouse.commit import SealedWindow, commit_in, committed_counts, connection_died
 from logbus.warehouse.directory import AttemptFile, Directory
-from logbus.warehouse.engine import libpq_uri
+from logbus.warehouse.engine import copy_uri
 from logbus.warehouse.published import compare_dead_letters, of_window
 from logbus.warehouse.same_records import LoadedRecords
 from logbus.warehouse.sinks.base import Upkeep
@@ -106,7 +106,7 @@ class FileSink:
     # What they share.
 
     def task_options(self) -> Mapping[str, Any]:
-        return {"uri": libpq_uri(self.engine.url), "directory": self.directory().uri}
+        return {"uri": copy_uri(self.engine), "directory": self.directory().uri}
 
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         public = self.public_entries([attempt.interval.start for attempt in attempts])

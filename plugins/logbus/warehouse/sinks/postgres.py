@@ -17,7 +17,7 @@ from logbus.ledger.values import ValuesReport, join
 from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
 from logbus.warehouse import commit, staging, target
-from logbus.warehouse.engine import libpq_uri
+from logbus.warehouse.engine import copy_uri
 from logbus.warehouse.leaves import merge_closed_days
 from logbus.warehouse.published import compare_dead_letters, compare_table, count_window
 from logbus.warehouse.sinks.base import Upkeep
@@ -35,7 +35,7 @@ class PostgresSink:
         self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target has them
 
     def task_options(self) -> Mapping[str, Any]:
-        return {"uri": libpq_uri(self.engine.url)}
+        return {"uri": copy_uri(self.engine)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         target.ensure_target(self.engine, self.target, columns)
