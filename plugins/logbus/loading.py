@@ -18,6 +18,7 @@ from logbus import java, spark_submit
 from logbus.errors import LoadFailed, UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
+from logbus.ledger.adoption import refuse_busy
 from logbus.ledger.catch_up import LoadPlan, telling
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
@@ -46,6 +47,7 @@ class Load:
     only_missing: bool = False
     master: str = spark_submit.LOCAL_MASTER
     run_id: str = "command line"
+    supersede: bool = False  # takes over windows that another run is working on
     accept_other_records: bool = False  # a loaded window may be replaced with other records than it was loaded from
 
     def includes(self, interval: Interval) -> bool:
@@ -79,6 +81,8 @@ class Loader:
         )
         confirm(plan)
         windows = self.freeze(ledger, log, plan)
+        if not load.supersede:
+            refuse_busy(list(ledger.at_work_elsewhere(load.pipeline, starts_of(windows), None, self.now()).values()))
         reports = self.audit_loaded(ledger, log, load, starts_of(windows))
         if not windows and not reports:
             self.say(next_to_load(plan.pipeline, load, self.now()))

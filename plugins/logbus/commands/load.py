@@ -28,6 +28,7 @@ from logbus.model import AuditReport, WindowCounts, instant_text
 @options.json_option
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many windows.")
 @click.option("--only-missing", is_flag=True, help="Skip windows that are loaded already.")
+@options.supersede_option
 @click.option("--yes", "is_agreed", is_flag=True, help=f"Begin more than {WINDOWS_UNASKED_MAX} windows without asking.")
 @click.option(
     "--accept-other-records",
@@ -44,6 +45,7 @@ def command(
     as_json: bool,
     limit: int | None,
     only_missing: bool,
+    supersede: bool,
     is_agreed: bool,
     accept_other_records: bool,
     master: str,
@@ -65,6 +67,7 @@ def command(
         until=until,
         limit=limit,
         only_missing=only_missing,
+        supersede=supersede,
         accept_other_records=accept_other_records,
         master=master,
     )

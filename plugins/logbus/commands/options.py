@@ -144,6 +144,9 @@ pipeline_option: Decorator = click.option(
     shell_complete=complete_pipelines,
     help="A registered pipeline.",
 )
+supersede_option: Decorator = click.option(
+    "--supersede", is_flag=True, help="Take over windows that another run is working on; its attempts can then no longer commit."
+)
 since_option: Decorator = click.option(
     "--since", type=Instant(), metavar="INSTANT", help="First instant; by default that of the first record."
 )

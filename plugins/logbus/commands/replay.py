@@ -83,9 +83,7 @@ def show_plan(
 @command.command("run")
 @of_span
 @click.option("--skip-lost", is_flag=True, help="Leave out windows that have lost records to retention.")
-@click.option(
-    "--supersede", is_flag=True, help="Take over windows that another run is working on; its attempts can then no longer commit."
-)
+@options.supersede_option
 @click.option(
     "--accept-other-records",
     is_flag=True,

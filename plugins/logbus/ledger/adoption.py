@@ -11,17 +11,22 @@ fault. A window that another run is loading is left to that run: beginning an at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine, Select, func, select
 
+from logbus.errors import WindowBusy
 from logbus.ledger import schema
 from logbus.ledger.attempts import FAILED, is_alive
 from logbus.ledger.definition import Definition
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.model import instant_text
+from logbus.wording import several
 
 FAILURES_BEFORE_ALONE = 2
+NAMED_MAX = 5  # attempts named in an error
+SILENCE_MINUTES = HEARTBEAT_EXPIRY // timedelta(minutes=1)
 
 
 def begun_since(
@@ -75,12 +80,28 @@ def at_work_elsewhere(
     `run_id` do not count. None: every run is another one."""
     window, attempt = schema.window, schema.attempt
     query = (
-        select(window.c.starts_at, attempt.c.number, attempt.c.run_id)
+        select(window.c.starts_at, attempt.c.number, attempt.c.run_id, attempt.c.heartbeat_at)
         .join(attempt, attempt.c.window_id == window.c.id)
-        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), is_alive(now))
+        .where(window.c.pipeline == pipeline_name, is_alive(now))
     )
     if run_id is not None:
         query = query.where(attempt.c.run_id != run_id)
+    wanted = set(starts)  # a whole pipeline may have more windows than a statement has parameters; few are being loaded
     with engine.connect() as connection:
-        rows = connection.execute(query).all()
-    return {start: f"attempt {number} at {instant_text(start)} by run {run}" for start, number, run in rows}
+        rows = [row for row in connection.execute(query) if row.starts_at in wanted]
+    return {row.starts_at: attempt_text(row, (now - row.heartbeat_at).total_seconds()) for row in rows}
+
+
+def attempt_text(row: Any, silent_seconds: float) -> str:
+    return f"attempt {row.number} at {instant_text(row.starts_at)} by run {row.run_id}, last heartbeat {silent_seconds:.0f} s ago"
+
+
+def refuse_busy(workers: Sequence[str]) -> None:
+    """`WindowBusy` with the attempts (texts of `at_work_elsewhere`) that a load would take its windows away from."""
+    if workers:
+        named = several(workers, NAMED_MAX, separator="; ")
+        raise WindowBusy(
+            f"another run is working on {len(workers):,} of these windows: {named}. Wait, or take over "
+            "(--supersede, supersede=True): its attempts cannot commit then. Attempts without a heartbeat for "
+            f"{SILENCE_MINUTES} minutes are presumed dead"
+        )

@@ -107,7 +107,7 @@ def why_not_loaded(found: Sequence[Standing]) -> LoadFailed | None:
     if all(standing.is_taken_over for standing in missing):
         return AttemptSuperseded(
             f"another run loads what this was to load: {reasons}. They load the same records: look at their run, and "
-            "clear this one only if the window is to be loaded once more"
+            "start this one again only if the window is to be loaded once more"
         )
     return LoadFailed(f"not loaded, says the ledger: {len(missing):,} of {many(len(found), 'window')}: {reasons}")
 

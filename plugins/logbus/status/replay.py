@@ -12,9 +12,10 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Protocol
 
-from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError, WindowBusy
+from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError
 from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.ledger import witnesses
+from logbus.ledger.adoption import refuse_busy
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import lost_ranges
 from logbus.ledger.rows import pipeline_row
@@ -123,12 +124,8 @@ class ReplayPlan:
                 f"from: {several(names, NAMED_MAX)}. They keep what they hold; to replace it for good, accept other records "
                 "(--accept-other-records, accept_other_records=True)"
             )
-        if busy and not supersede:
-            workers = several([str(one.busy) for one in busy], NAMED_MAX)
-            raise WindowBusy(
-                f"another run is working on {len(busy)} of the windows: {workers}. Wait, or take over from "
-                "them (supersede): their attempts will not be able to commit"
-            )
+        if not supersede:
+            refuse_busy([str(one.busy) for one in busy])
         return [one.start for one in self.windows if not one.lost]
 
     def summary(self) -> dict[str, Any]:

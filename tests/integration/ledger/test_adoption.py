@@ -72,7 +72,7 @@ def test_a_window_is_in_somebody_elses_hands_while_another_runs_attempt_at_it_is
     starts = [at(1), at(2)]
     attempts = world.ledger.begin_attempts("p", starts, "another", 1, NOW)
     told = world.ledger.at_work_elsewhere("p", starts, "ours", NOW)
-    assert told == {start: f"attempt 1 at {instant_text(start)} by run another" for start in starts}
+    assert told == {start: f"attempt 1 at {instant_text(start)} by run another, last heartbeat 0 s ago" for start in starts}
     assert world.ledger.at_work_elsewhere("p", starts, None, NOW) == told
     assert world.ledger.at_work_elsewhere("p", starts, "another", NOW) == {}
     assert world.ledger.at_work_elsewhere("p", starts, "ours", NOW + HEARTBEAT_EXPIRY) == {}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from logbus import loading, spark_submit
-from logbus.errors import AttemptSuperseded, LoadFailed
+from logbus.errors import AttemptSuperseded, LoadFailed, WindowBusy
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loading import Load, Loader, how_far, next_to_load
@@ -86,6 +86,19 @@ def test_the_next_load_audits_what_an_interrupted_one_left_and_what_an_audit_fou
     assert [report.window.interval.start for report in between.load(replace(wanted, since=at(3)))] == [at(3), at(4)]
     assert between.load(wanted) == []
     assert states(world) == [WindowState.LOADED, *[WindowState.AUDITED] * 3]
+
+
+def test_windows_that_another_run_is_working_on_are_not_taken_from_it_unless_asked(world: World, between: Loader) -> None:
+    world.freeze(1)
+    world.ledger.begin_attempts("p", [at(1)], "a backfill", 1, NOW)
+    with pytest.raises(
+        WindowBusy, match="1 of these windows: attempt 1 at 2015-05-17T01:00:00Z by run a backfill, last .*--supersede"
+    ):
+        between.load(Load(pipeline="p"))
+    assert {window.last_attempt for window in world.ledger.windows("p", at(2))} == {0}
+    with pytest.raises(LoadFailed, match="ended with code 1"):
+        between.load(Load(pipeline="p", supersede=True))
+    assert world.ledger.window("p", at(1)).last_attempt == 2
 
 
 def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_a_plan_can_be_read_by_a_program(reloaded: list[Any]) -> None:
 
 def test_a_run_refuses_what_is_lost_or_busy_and_loads_the_rest_when_told_so(reloaded: list[Any]) -> None:
     assert "error: 1 of 3 windows cannot be loaded again" in replay("run").stderr
-    assert "error: another run is working on 1 of the windows" in replay("run", "--skip-lost").stderr
+    assert "error: another run is working on 1 of these windows" in replay("run", "--skip-lost").stderr
     assert reloaded == []
     assert replay("run", "--skip-lost", "--supersede").exit_code == 0
     assert reloaded == [("access_log", HOURS[1:])]
