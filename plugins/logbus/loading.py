@@ -154,12 +154,10 @@ class Loader:
 
     def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
         """Runs the application until it ends; its output is passed to `say`."""
+        command = spark_submit.command(load.pipeline, attempts, master=load.master)
+        handed = spark_submit.environment(self.warehouse_url, self.client_config)
         try:
-            status = run_spark(
-                spark_submit.command(load.pipeline, attempts, master=load.master),
-                spark_submit.environment(self.warehouse_url, self.client_config),
-                self.say,
-            )
+            status = run_spark(command, {**spark_submit.launcher_environment(os.environ), **handed}, self.say)
         except KeyboardInterrupt:
             ledger.fail_attempts(attempts, "interrupted", self.now())
             raise

@@ -59,8 +59,9 @@ def application_arguments(pipeline_name: str, attempts: Sequence[Attempt]) -> li
 
 def conf() -> dict[str, str]:
     """Spark settings, quiet logs included."""
-    logging_file = application_path().with_name("log4j2.properties")
-    java_options = f"{CONF['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile=file:{logging_file}"
+    # As a URI: options are separated by spaces, which a path may have.
+    logging_file = application_path().with_name("log4j2.properties").as_uri()
+    java_options = f"{CONF['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile={logging_file}"
     jars = os.environ.get(JARS_VARIABLE)
     return {**CONF, "spark.driver.extraJavaOptions": java_options, **({"spark.jars": class_path(Path(jars))} if jars else {})}
 
@@ -82,6 +83,17 @@ def python_path() -> str:
     roots = [str(Path(__file__).parents[1]), str(application_path().parents[1])]
     inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return os.pathsep.join(dict.fromkeys([*roots, *inherited]))
+
+
+def pyspark_home() -> str:
+    """The directory of this interpreter's pyspark; empty if there is none."""
+    spec = importlib.util.find_spec("pyspark")
+    return next(iter(spec.submodule_search_locations or ()), "") if spec is not None else ""
+
+
+def launcher_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """For `spark_submit_binary`, unless the user has set it: the launcher's own search fails where the path has spaces."""
+    return {} if inherited.get("SPARK_HOME") else {"SPARK_HOME": pyspark_home()}
 
 
 def spark_submit_binary() -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from logbus import connector_jars, java
 from logbus.doctor.looking import Surroundings
-from logbus.spark_submit import spark_submit_binary
+from logbus.spark_submit import launcher_environment, spark_submit_binary
 from logbus.status.checkup import Finding, error, note, warning, well
 from logbus.wording import first_line
 
@@ -87,7 +87,8 @@ def check_spark_submit(around: Surroundings) -> Iterator[Finding]:
     program = spark_submit_binary()
     # Spark's scripts look for a Python that has pyspark; without an activated environment, the one on the PATH does not.
     # Loads set ours, so this check does, too.
-    said = around.run([program, "--version"], {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
+    ours = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    said = around.run([program, "--version"], {**launcher_environment(around.environment), **ours})
     found = SUBMIT_VERSION.search(said.text)
     if said.status == 0 and found is not None:
         yield well("spark-submit", f"{found[1]} ({program})")

@@ -22,6 +22,7 @@ from sqlalchemy import make_url
 from logbus.local.airflow_api import AirflowApi
 from logbus.local.processes import Program, Supervisor, wait_until
 from logbus.model import utc_now
+from logbus.spark_submit import launcher_environment
 
 MIGRATE_TIMEOUT_SECONDS = 180.0
 READY_TIMEOUT_SECONDS = 180.0  # seen: 18 to 54 s on two loaded cores
@@ -62,6 +63,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
     programs = str(Path(sys.executable).parent)  # spark-submit, and the python of Spark's workers
     keys = instance_keys(settings.home / "keys.json")
     own = {
+        **launcher_environment(inherited),
         "AIRFLOW_HOME": str(settings.home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags or settings.project / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.project / "plugins"),

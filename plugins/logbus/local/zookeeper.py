@@ -6,7 +6,6 @@ server, in the version that Spark itself uses; only its limits are chosen for a 
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from logbus.java import INSTALL, program
 from logbus.local.processes import Program, StackError
+from logbus.spark_submit import pyspark_home
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # Only what the server loads, not all of Spark: it starts faster with a shorter class path.
@@ -86,17 +86,12 @@ def java(environment: Mapping[str, str]) -> str:
 
 def class_path(environment: Mapping[str, str]) -> str:
     """ZooKeeper's jars inside Spark's."""
-    home = environment.get("SPARK_HOME") or next(iter(_pyspark_locations()), "")
+    home = environment.get("SPARK_HOME") or pyspark_home()
     jars = Path(home) / "jars"
     found = [str(jar) for pattern in JARS for jar in sorted(jars.glob(f"{pattern}.jar"))]
     if not any(MAIN_JAR in jar for jar in found):
         raise StackError(f"there is no ZooKeeper in {jars}: install pyspark, or unset SPARK_HOME")
     return ":".join(found)
-
-
-def _pyspark_locations() -> Sequence[str]:
-    spec = importlib.util.find_spec("pyspark")
-    return list(spec.submodule_search_locations or ()) if spec is not None else ()
 
 
 def mode(port: int) -> str | None:

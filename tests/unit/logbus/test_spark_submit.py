@@ -34,7 +34,7 @@ def test_secrets_travel_by_environment() -> None:
 
 def test_the_application_and_its_quiet_logging_are_there() -> None:
     assert spark_submit.application_path().is_file()
-    path = spark_submit.conf()["spark.driver.extraJavaOptions"].partition("log4j2.configurationFile=file:")[2]
+    path = spark_submit.conf()["spark.driver.extraJavaOptions"].partition("log4j2.configurationFile=file://")[2]
     assert Path(path).is_file()
 
 
