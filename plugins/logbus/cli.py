@@ -10,6 +10,8 @@ bug and keeps its traceback.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -99,12 +101,22 @@ class LazyGroup(click.Group):
         found = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
+    def main(self, *words: Any, **extra: Any) -> Any:
+        # Python has no object for a stream that was closed before it started (`logbus ... >&-`): what is written is not wanted.
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open as long as the process
+        return super().main(*words, **extra)
+
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
         try:  # --help and --version print in here
             return super().make_context(*words, **extra)
         except BrokenPipeError:
             forget_output()
             raise Exit(ExitCode.BROKEN_PIPE) from None
+        except OSError as error:
+            click.echo(refused_by_machine(error), err=True)
+            raise Exit(ExitCode.FAILED) from None
 
     def invoke(self, ctx: click.Context) -> object:
         return ending_in_order(ctx, lambda: super(LazyGroup, self).invoke(ctx))
@@ -127,6 +139,8 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
     except BrokenPipeError:
         forget_output()
         message, code = "", ExitCode.BROKEN_PIPE
+    except OSError as error:
+        message, code = refused_by_machine(error), ExitCode.FAILED
     except Exception as error:
         from logbus.ledger.sql_errors import refusal_of  # imports SQLAlchemy, as whatever raised such an error has
 
@@ -137,6 +151,14 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
     if message:
         click.echo(message, err=True)
     ctx.exit(code)
+
+
+def refused_by_machine(error: OSError) -> str:
+    """A full disk, a directory without permission: the machine's, and no fault of the program to be found by a traceback."""
+    if error.filename is not None:
+        return f"error: {error.strerror}: {error.filename}"
+    forget_output()  # it may be the output that could not be written: it must not be tried again at exit
+    return f"error: {error.strerror or error}"
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -18,6 +18,8 @@ from logbus.ledger.registration import refuse_nonsense
 from logbus.model import Pipeline
 from logbus.pipeline_settings import PARSERS, SETTINGS, PipelineSettings, Say, advice, check_one_of
 
+# What an Airflow DAG's id may consist of, and what can be typed after --pipeline without quotes.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}")
 OWN_PARSER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -48,6 +50,8 @@ def check_fields(pipeline: Pipeline, wrong: Say) -> None:
         value = getattr(pipeline, name)
         if not isinstance(value, str) or not value.strip():
             raise wrong(f"{name} must be a name; got {value!r}")
+    if not NAME.fullmatch(pipeline.name):
+        raise wrong("its name may have letters, digits, dots, dashes and underscores, 250 at most")
     for name in ("lateness", "interval"):
         value = getattr(pipeline, name)
         if not isinstance(value, timedelta):

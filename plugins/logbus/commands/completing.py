@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import click
@@ -18,13 +19,21 @@ SECONDS_MAX = 1.0
 Ask = Callable[[click.Context], Iterable[str]]
 
 
-def completer(ask: Ask) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def completer(ask: Ask, seconds_max: float = SECONDS_MAX) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """The names that begin with what was typed; none if anything fails."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        with suppress(Exception):
-            return sorted(name for name in ask(ctx) if name.startswith(incomplete))
-        return []
+        found: list[str] = []
+
+        def names() -> None:
+            with suppress(Exception):
+                found.extend(ask(ctx))
+
+        # In a thread that ends with the process: libpq waits two seconds at least for a server that does not answer.
+        asking = Thread(target=names, daemon=True)
+        asking.start()
+        asking.join(seconds_max)
+        return sorted(name for name in found if name.startswith(incomplete))
 
     return complete
 

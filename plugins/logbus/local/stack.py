@@ -172,8 +172,11 @@ def remembered_ports(home: Path, count: int) -> Sequence[int]:
 
 def lock_home(home: Path) -> int:
     """Lock the directory for this process; the returned descriptor holds the lock, and the kernel frees it however we end."""
-    home.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UserError(f"cannot write in {home}: {error.strerror}; choose another place with --home") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

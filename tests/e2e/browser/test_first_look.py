@@ -54,6 +54,26 @@ def test_tiles_say_of_which_span_they_speak(open_page: Open) -> None:
     expect(dead.locator(".label")).to_have_text("Dead letters in 7 days")
 
 
+def test_the_size_of_all_that_waits_is_not_shown_if_a_part_of_it_is_unknown(open_page: Open) -> None:
+    page = open_page("admin", "about:blank")
+    unknown: list[str] = []
+
+    def some_are_unknown(answer: dict[str, Any]) -> None:
+        for one in answer["pipelines"]:
+            if one["name"] in unknown:
+                one["lag"]["bytes_behind"] = None
+            elif not unknown and one["lag"] and one["lag"]["records_behind"]:
+                one["lag"]["bytes_behind"] = 4096
+
+    answered_with(page, some_are_unknown)
+    page.goto(INGESTION)
+    size = page.locator(".tile", has_text="Records behind").locator(".more")
+    expect(size).to_have_text(re.compile(r"\d.* [KM]i?B$"))
+    unknown.append("payments")  # some of its hours wait
+    page.reload()
+    expect(size).to_have_text("\u00a0")
+
+
 def test_what_waits_is_one_click_from_what_loads_it(open_page: Open) -> None:
     page = open_page("admin", INGESTION)
     page.get_by_text(re.compile(r"^Load \d+ hours$")).click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -108,6 +109,18 @@ def test_a_reader_that_goes_away_is_no_error_to_tell(run: Run, broker: AnyBroker
     for words in (("--help",), ("topic", "ls")):
         with started(broker, *words, stdout=closed_pipe()) as program:
             assert ended(program) == (141, "")
+
+
+def test_output_that_cannot_be_written_is_one_line(broker: AnyBroker, topic: str) -> None:
+    for words in (("--help",), ("topic", "ls"), ("topic", "ls", "-o", "json")):
+        with open("/dev/full", "wb") as full, started(broker, *words, stdout=full.fileno()) as program:
+            assert ended(program) == (1, "error: No space left on device\n")
+
+
+def test_a_command_whose_output_is_closed_does_its_work(run: Run, broker: AnyBroker, topic: str) -> None:
+    command = " ".join(shlex.quote(word) for word in (*PROGRAM, "topic", "create", topic, "-b", broker.bootstrap))
+    assert subprocess.run(["/bin/sh", "-c", f"{command} >&- 2>&-"], check=False).returncode == 0
+    assert topic in run("topic", "ls").stdout
 
 
 def closed_pipe() -> int:

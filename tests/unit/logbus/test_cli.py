@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from logbus import errors
 from logbus.cli import COMMANDS, SECTIONS, main
+from logbus.commands.completing import completer
 from logbus.commands.interrupting import Stopped, Terminated
 from logbus.exit_codes import ExitCode
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
@@ -30,6 +33,20 @@ def test_help_names_every_command_in_its_section() -> None:
     assert all(f"  {name} " in result.output for name in COMMANDS)
     places = [result.output.index(f"\n{title}:") for title in SECTIONS]
     assert places == sorted(places)
+
+
+def test_what_the_machine_refuses_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    home = tmp_path / "file" / "home"
+    result = CliRunner().invoke(main, ["up", "--home", str(home)])
+    assert result.exit_code == 1
+    assert result.stderr == f"error: cannot write in {home}: Not a directory; choose another place with --home\n"
+
+
+def test_names_that_do_not_come_at_once_are_not_waited_for() -> None:
+    never = threading.Event()
+    complete = completer(lambda ctx: [str(never.wait())], seconds_max=0.01)
+    assert complete(click.Context(main), click.Option(["--topic"]), "") == []
 
 
 def imported(environment: dict[str, str], *words: str) -> list[str]:

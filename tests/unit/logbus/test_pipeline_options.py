@@ -90,6 +90,12 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.parametrize("name", ["bad name!", "a/b", "-x", "é", "a" * 251, "a@b"])
+def test_a_name_that_could_not_be_typed_or_be_a_dags_is_an_error(name: str) -> None:
+    with pytest.raises(UserError, match="may have letters, digits, dots, dashes and underscores, 250 at most"):
+        define_pipeline(name, topic="c", table="c", parse="json")
+
+
 @pytest.mark.parametrize(("options", "said"), WRONG_VALUES)
 def test_a_value_that_no_load_could_use_is_an_error_where_the_dag_is_read(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):

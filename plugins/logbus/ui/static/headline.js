@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";
 import { airflowLink } from "./chrome.js";
 import { copyable, prose } from "./prose.js";
-import { sum } from "./sums.js";
+import { known, sum } from "./sums.js";
 
 const SOON_SECONDS = 86_400;
 // The schedule's run of an hour begins when the hour is closed, and takes a minute or a few: until then nothing is wrong.
@@ -35,7 +35,8 @@ export function totals(pipelines) {
     hours: sum(lags.map((lag) => lag.hours_behind)),
     unknown: lags.filter((lag) => lag.hours_behind === null || lag.hours_behind === undefined).length,
     records: sum(lags.map((lag) => lag.records_behind)),
-    bytes: sum(lags.map((lag) => lag.bytes_behind)),
+    // A sum of those that are known would be shown as the size of all records behind.
+    bytes: lags.some((lag) => lag.records_behind && !known([lag.bytes_behind]).length) ? null : sum(lags.map((lag) => lag.bytes_behind)),
     estimated: lags.some((lag) => lag.bytes_are_estimated),
     dead: sum(pipelines.map((one) => one.dead_letters)),
     deadIn: pipelines.filter((one) => one.dead_letters).length,
