@@ -14,9 +14,7 @@ from typing import Any
 
 Parser = Callable[[str], Any]
 
-_WHOLE_NUMBER = re.compile(
-    r"-?[0-9]{1,20}"
-)  # more digits are out of every range, and millions of them would take long to convert
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")  # more digits are out of every range, and `int` refuses thousands of them
 _DECIMAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PORT = re.compile(r"[0-9]{1,5}")
 
