@@ -46,7 +46,7 @@ def parser() -> ArgumentParser:
 
 
 def serve(arguments: Namespace) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
+    """Serve until SIGTERM, Ctrl-C or, except under nohup, a closed terminal."""
     try:
         config = load_config(arguments.config, arguments.override)
         set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)

@@ -1,8 +1,8 @@
 """The broker process: the engine, and around it the sockets, the signals and the lock on its data.
 
 Start: bind, then lock and recover the data directory, then serve. The port is bound first so that a port in use is reported at
-once. Stop (SIGTERM, SIGINT): accept no new requests; flush everything written; write checkpoints and the clean-shutdown marker;
-release the lock.
+once. Stop (SIGTERM, SIGINT, SIGHUP): accept no new requests; flush everything written; write checkpoints and the clean-shutdown
+marker; release the lock.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class LogBroker:
         return text(200 if healthy else 503, line)
 
     def serve(self) -> None:
-        """Serve until SIGTERM or SIGINT, then stop cleanly. StartupError if the broker cannot join its cluster."""
+        """Serve until SIGTERM, SIGINT or SIGHUP, then stop cleanly. StartupError if the broker cannot join its cluster."""
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self._handle_signals()
         self._check_open_files()
@@ -187,6 +187,8 @@ class LogBroker:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: a closed terminal must not end it
+            signal.signal(signal.SIGHUP, stop)
 
     def _warn_if_exposed(self) -> None:
         for listener in (*self._config.listeners, self._config.metrics_listener):

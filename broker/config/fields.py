@@ -6,12 +6,17 @@ A parser takes the text and returns the value; the ValueError that it raises com
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 Parser = Callable[[str], Any]
+
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")  # more digits are out of every range, and `int` refuses thousands of them
+_DECIMAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 def setting(name: str, default: Any, parse: Parser, *, topic: str | None = None) -> Any:
@@ -25,12 +30,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def whole_number(text: str) -> int:
+    """For settings and files. `int` also takes `1_000`, `+1` and the digits of other scripts."""
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
 def between(low: int, high: int) -> Parser:
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError("must be a whole number") from None
+        value = whole_number(text.strip())  # as Kafka's own parser does
         if not low <= value <= high:
             raise ValueError(f"must be between {low} and {high}")
         return value
@@ -73,13 +82,9 @@ def directory(text: str) -> Path:
 
 
 def ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("must be a number from 0 to 1") from None
-    if not 0 <= value <= 1:
+    if not _DECIMAL.fullmatch(text.strip()) or not 0 <= float(text) <= 1:
         raise ValueError("must be a number from 0 to 1")
-    return value
+    return float(text)
 
 
 def policies_of_cleanup(text: str) -> str:
@@ -99,7 +104,7 @@ def zookeeper_servers(text: str) -> str:
         host, colon, port = server.strip().rpartition(":")
         if not colon or server.strip().endswith("]"):  # an IPv6 address without a port
             host, port = server.strip(), "2181"
-        if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        if not host or not _PORT.fullmatch(port) or not 0 < int(port) <= 65535:
             raise ValueError("must look like host1:2181,host2:2181/chroot (the chroot may be left out)")
         whole.append(f"{host}:{port}")
     chroot = chroot.rstrip("/")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 OFFERED_PROTOCOL = "PLAINTEXT"
 _NAME = re.compile(r"[A-Z0-9_.-]+")
+_PORT = re.compile(r"[0-9]{1,5}")  # `isdigit` also takes digits of other scripts
 _EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
 
@@ -35,7 +36,7 @@ def parse_listener(text: str, example: str = _EXAMPLE) -> Listener:
     """Parse one listener."""
     name, separator, address = text.strip().partition("://")
     host, colon, port = address.rpartition(":")
-    if not separator or not colon or not port.isdigit() or int(port) > 65535 or not _NAME.fullmatch(name.upper()):
+    if not separator or not colon or not _PORT.fullmatch(port) or int(port) > 65535 or not _NAME.fullmatch(name.upper()):
         raise ValueError(f"must look like {example}")
     return Listener(host=host.strip("[]"), port=int(port), name=name.upper())
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from broker.config.fields import nearest
+from broker.config.fields import nearest, whole_number
 from broker.config.rules import check_together
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError
@@ -66,9 +66,11 @@ def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
     for name, finer, factor in coarser:
         if name in result:
             text = result.pop(name)
-            if not text.lstrip("-").isdigit():
-                raise ConfigError(f"{name}={text}: must be a whole number")
-            found[finer] = str(int(text) * factor if int(text) >= 0 else -1)
+            try:
+                value = whole_number(text)
+            except ValueError as error:
+                raise ConfigError(f"{name}={text}: {error}") from None
+            found[finer] = str(value * factor if value >= 0 else -1)
     return {**found, **result}
 
 

@@ -5,12 +5,15 @@ Leadership and this object begin and end together: when leadership is lost the o
 a new object, however short the time between. So an operation that takes several turns, such as a large commit, can tell whether
 all of it happened under one leadership.
 
+A change is staged for the log first, and applied to the map when every in-sync replica has it. In between `newest` knows it, so
+that whoever decides to forget an offset does not overlook a commit that is on its way.
+
 A log is read in slices, each of which looks up its position again: between two slices the log may be rolled and compacted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from broker.errors import CoordinatorNotAvailable, CorruptMessage, InvalidRecord
 from broker.groups.offset_records import CommittedOffset, OffsetKey, decode_key, decode_value
@@ -20,6 +23,7 @@ from broker.storage.partition_log import PartitionLog
 
 Change = tuple[OffsetKey, CommittedOffset | None]  # None: forget it
 
+_ABSENT = object()
 _RECORDS_PER_SLICE = 50  # takes 2 ms if each was committed alone, 0.5 ms if they are in one batch
 
 
@@ -35,6 +39,7 @@ class CommittedOffsets:
         self.unreadable_records = 0  # found and skipped while loading
         self.unreadable_reason = ""  # why the log could not be read; empty if it could
         self._committed: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
+        self._staged: dict[str, dict[OffsetKey, CommittedOffset | None]] = {}  # the last change of each key, by group
 
     def load(self, log: PartitionLog) -> Iterator[None]:
         """Read the current content of the log, slice by slice. Raises StorageError."""
@@ -114,3 +119,36 @@ class CommittedOffsets:
                 del self._committed[key.group]
         else:
             rows[key.topic, key.partition] = value
+
+    # Changes that are on their way to the replicas
+
+    def stage(self, changes: Iterable[Change]) -> None:
+        """The changes are staged for the log, behind all earlier ones."""
+        for key, value in changes:
+            self._staged.setdefault(key.group, {})[key] = value
+
+    def settle(self, changes: Iterable[Change]) -> None:
+        """Staged changes are replicated, or will not be."""
+        for key, value in changes:
+            rows = self._staged.get(key.group)
+            if rows is not None and rows.get(key, _ABSENT) is value:  # not replaced by a later change
+                del rows[key]
+                if not rows:
+                    del self._staged[key.group]
+
+    def newest(self, key: OffsetKey) -> CommittedOffset | None:
+        """What will be committed once everything that is staged is applied. A commit never has the object of an earlier one."""
+        rows = self._staged.get(key.group)
+        return rows[key] if rows is not None and key in rows else self.get(*key)
+
+    def newest_of_group(
+        self, group: str, is_wanted: Callable[[str], bool] = lambda topic: True
+    ) -> dict[OffsetKey, CommittedOffset]:
+        """The same for all keys of the group, and of the wanted topics, that will have something committed."""
+        rows = {OffsetKey(group, *place): value for place, value in self.of_group(group).items() if is_wanted(place[0])}
+        for key, value in self._staged.get(group, {}).items():
+            if value is None:
+                rows.pop(key, None)
+            elif is_wanted(key.topic):
+                rows[key] = value
+        return rows

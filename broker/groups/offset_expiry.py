@@ -3,16 +3,18 @@
 Use is a commit, or a member. While a group has members, the offsets of topics that they read do not expire, however old a commit
 is. Without members, the retention time must have passed twice: since the commit, on the wall clock that stamped it, and since the
 group was last seen with members, on the monotonic clock, which starts again with each coordinator: so offsets never expire
-earlier than in Apache Kafka, and a wall clock that jumps does not expire any.
+earlier than in Apache Kafka, and a wall clock that jumps does not expire any. An offset does not expire either while a newer
+commit is on its way to the replicas: its age is that of a commit which is about to be replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 from broker.groups.committed_offsets import CommittedOffsets
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offset_records import OffsetKey
+from broker.groups.offset_records import CommittedOffset, OffsetKey
 
 
 def expired_offsets(
@@ -24,12 +26,13 @@ def expired_offsets(
     now: float,
     now_ms: int,
     retention_ms: int,
-) -> Iterator[OffsetKey]:
+) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
     """The offsets of the group that may be forgotten."""
+    reads = cache(partial(groups.reads, group))
+    may_expire = groups.is_active(group) or (now - groups.empty_since(group, offsets.ours_since)) * 1000 >= retention_ms
     for (topic, partition), value in offsets.of_group(group).items():
-        if not exists(topic, partition):
-            yield OffsetKey(group, topic, partition)
-        elif now_ms - value.committed_at_ms < retention_ms or groups.reads(group, topic):
+        if exists(topic, partition) and (not may_expire or now_ms - value.committed_at_ms < retention_ms or reads(topic)):
             continue
-        elif groups.is_active(group) or (now - groups.empty_since(group, offsets.ours_since)) * 1000 >= retention_ms:
-            yield OffsetKey(group, topic, partition)
+        key = OffsetKey(group, topic, partition)
+        if offsets.newest(key) is value:
+            yield key, value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
 from broker.errors import ProtocolError
 from broker.protocol.primitives import read_string, write_string
@@ -21,8 +22,9 @@ _KEY_VERSIONS = (0, 1)
 _VALUE_VERSION = 3
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetKey:
+class OffsetKey(NamedTuple):
+    """A tuple, because its hash is computed in C: a commit of thousands of partitions looks each of them up several times."""
+
     group: str
     topic: str
     partition: int

@@ -15,7 +15,7 @@ consumer that gets "nothing committed" would start over; everything else works. 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.clock import Clock
 from broker.config.settings import INT32_MAX
@@ -26,7 +26,7 @@ from broker.groups.offset_records import CommittedOffset, OffsetKey, encode_key,
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.records.builder import NewRecord, build_batch
-from broker.records.validation import validate_new_batch
+from broker.records.validation import NewBatch, validate_new_batch
 
 logger = logging.getLogger("broker.groups")
 
@@ -150,29 +150,33 @@ class OffsetStore:
 
     # Changing
 
-    def stage(self, offsets: CommittedOffsets, changes: Iterable[Change]) -> tuple[Partition, int]:
-        """Stage one batch with all changes, which belong to groups of one partition; returns the partition, and the batch's size.
-        Apply them once the other replicas have what the turn has written. NotCoordinator: leadership was lost since `offsets`
-        was obtained."""
-        if offsets.is_dropped:
-            raise NotCoordinator(f"this broker leads {OFFSETS_TOPIC}-{offsets.index} no longer")
-        offsets.check_available()
+    def build(self, changes: Iterable[Change]) -> NewBatch:
+        """The changes as one batch that can be staged. This is nearly all of the work: 1 to 5 ms for 500 changes."""
         now_ms = self._clock.now_ms()
         records = [
             NewRecord(timestamp=now_ms, key=encode_key(key), value=None if value is None else encode_value(value))
             for key, value in changes
         ]
+        batch = memoryview(build_batch(records))
+        return validate_new_batch(batch, message_bytes_max=INT32_MAX, now_ms=now_ms, timestamp_after_ms_max=INT32_MAX)
+
+    def stage(self, offsets: CommittedOffsets, changes: Sequence[Change], batches: Sequence[NewBatch]) -> tuple[Partition, int]:
+        """Stage the changes, which belong to groups of one partition and were built into these batches; returns the partition,
+        and how many bytes were staged. Apply them once the other replicas have what the turn has written. NotCoordinator:
+        leadership was lost since `offsets` was obtained."""
+        if offsets.is_dropped:
+            raise NotCoordinator(f"this broker leads {OFFSETS_TOPIC}-{offsets.index} no longer")
+        offsets.check_available()
         partition = self._partitions.get(OFFSETS_TOPIC, offsets.index)
         if partition.lacks_replicas:
             raise NotEnoughReplicas(f"{partition.name} has fewer replicas in sync than min.insync.replicas")
-        batch = build_batch(records)
-        staged = validate_new_batch(
-            memoryview(batch), message_bytes_max=INT32_MAX, now_ms=now_ms, timestamp_after_ms_max=INT32_MAX
-        )
-        partition.stage(staged)
-        return partition, len(batch)
+        for batch in batches:  # only the first can be refused
+            partition.stage(batch)
+        offsets.stage(changes)
+        return partition, sum(len(batch.view) for batch in batches)
 
     def applied(self, offsets: CommittedOffsets, changes: Iterable[Change]) -> None:
         """The changes are in the log of every in-sync replica."""
+        offsets.settle(changes)
         for key, value in changes:
             offsets.apply(key, value)

@@ -12,15 +12,16 @@ the next broker that loads the log will find it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from broker.chores import Steps, Until
 from broker.coordination.group_places import OFFSETS_TOPIC
 from broker.errors import BrokerError, NotCoordinator, NotLeaderOrFollower, TopicAlreadyExists
 from broker.groups.committed_offsets import Change, CommittedOffsets
 from broker.groups.offset_expiry import expired_offsets
-from broker.groups.offset_records import OffsetKey
+from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.groups.states import GroupState
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
@@ -31,31 +32,46 @@ from broker.partitions.partition import Partition
 from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ErrorCode
 from broker.protocol.produce import ProduceAnswer
+from broker.records.validation import NewBatch
 
 logger = logging.getLogger("broker.groups")
 
-_CHANGES_PER_TURN = 500  # takes 5 ms, most of it for building the records
+_CHANGES_PER_TURN = 500  # their records take up to 5 ms to build
 _REPLICATION_MS_MAX = 5_000  # Kafka's default of offsets.commit.timeout.ms
 
 Finish = Callable[[int], None]
 
 
-def write_offsets(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> None:
-    """Write the changes with this turn's batches, make them visible, then call `finish` with 0 or an error code."""
-    if context.offsets.has_topic or not changes:
-        _stage(offsets, changes, context, finish)
-    else:
-        steps = _make_topic_and_stage(offsets, changes, context, finish)
-        context.chores.enqueue(steps, lambda: finish(ErrorCode.UNKNOWN_SERVER_ERROR))
+def write_commit(changes: Sequence[Change], admit: Callable[[], CommittedOffsets], context: Context) -> Steps:
+    """Write a commit of any size, all of it or nothing, as part of a chore; returns 0 or an error code.
+
+    Building the records of thousands of partitions takes several turns, in which the member may lose them to another one, whose
+    commits must not be overwritten. So `admit`, which returns the offsets to change or raises the error that rejects the commit,
+    is called in the step that stages everything. That step takes 1 ms for 4,000 partitions, and applying them 2 ms."""
+    store, batches = context.offsets, []
+    if not store.has_topic:
+        code = yield Until(partial(_queue_topic, context))
+        if code:
+            return code
+    for start in range(0, len(changes), _CHANGES_PER_TURN):
+        if start:
+            yield None
+        batches.append(store.build(changes[start : start + _CHANGES_PER_TURN]))
+
+    def stage(go_on: Outcome) -> None:
+        _Write(admit(), changes, context, lambda code: go_on(code, None)).stage(batches)
+
+    return (yield Until(stage))
 
 
-def _make_topic_and_stage(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> Steps:
+def _queue_topic(context: Context, go_on: Outcome) -> None:
     """For the very first commit; others that arrive in the meantime find the topic created."""
-    error = yield from make_topic(context)
-    if error is not None:
-        finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    else:
-        _stage(offsets, changes, context, finish)
+
+    def make() -> Steps:
+        error = yield from make_topic(context)
+        go_on(ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+
+    context.chores.enqueue(make(), lambda: go_on(ErrorCode.UNKNOWN_SERVER_ERROR, None))
 
 
 def make_topic(context: Context) -> Steps:
@@ -102,22 +118,24 @@ class _Write(Deadline):
         self._partition: Partition | None = None  # where they are staged
         self._is_timed = False
 
-    def stage(self) -> None:
+    def stage(self, batches: Sequence[NewBatch]) -> None:
+        """The changes were built into these batches."""
         context, staged = self._context, []
-        if self._changes:
-            try:
-                self._partition, byte_count = context.offsets.stage(self._offsets, self._changes)
-                context.produce_turn.touch(self._partition, byte_count)
-                staged.append((self.outcome, self._partition))
-            except BrokerError as error:
-                if not isinstance(error, NotCoordinator | NotLeaderOrFollower):
-                    logger.error("offsets cannot be committed: %s", error)
-                self.outcome.error = code_of(error)
+        try:
+            self._partition, byte_count = context.offsets.stage(self._offsets, self._changes, batches)
+            context.produce_turn.touch(self._partition, byte_count)
+            staged.append((self.outcome, self._partition))
+        except BrokerError as error:
+            if not isinstance(error, NotCoordinator | NotLeaderOrFollower):
+                logger.error("offsets cannot be committed: %s", error)
+            self.outcome.error = code_of(error)
         context.produce_turn.add(StagedRequest([self.outcome], staged, self._written))
 
     def _written(self, _: StagedRequest) -> None:
         partition, context = self._partition, self._context
         if partition is None or self.outcome.error:
+            if partition is not None:
+                self._offsets.settle(self._changes)
             self._end(self.outcome.error)
             return
         context.exposure.when_replicated(partition, partition.end_offset, self._replicated)
@@ -134,6 +152,7 @@ class _Write(Deadline):
                     mirror.committed(self._changes)
                 code = ErrorCode.NONE
             else:
+                self._offsets.settle(self._changes)
                 code = code_of(error)
         finally:  # the waiting client is answered, whatever happens here
             self._end(code)
@@ -156,36 +175,44 @@ def _answered(code: int) -> int:
     return ErrorCode.NOT_COORDINATOR if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def _stage(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> None:
-    _Write(offsets, changes, context, finish).stage()
+def remove_offsets(
+    offsets: CommittedOffsets,
+    chosen: Mapping[OffsetKey, CommittedOffset],
+    context: Context,
+    may_go: Callable[[OffsetKey], bool] = lambda key: True,
+) -> Steps:
+    """Write tombstones, some hundreds per turn, for keys that were chosen because of these newest offsets; returns 0 or an error
+    code.
 
+    Meanwhile others commit, and a commit must not be followed by a tombstone that was decided before it: a key is left alone if
+    it has a newer offset in the step that stages its tombstone, or if `may_go` says so then."""
+    keys = list(chosen)
 
-def write_in_slices(offsets: CommittedOffsets, changes: Sequence[Change], context: Context) -> Steps:
-    """The same for any number of changes, as part of a chore: some hundreds per turn. Returns 0 or an error code; on an error,
-    the slices before it are written."""
-    for start in range(0, len(changes), _CHANGES_PER_TURN):
-        code = yield Until(partial(_write_slice, offsets, changes[start : start + _CHANGES_PER_TURN], context))
+    def stage(start: int, go_on: Outcome) -> None:
+        changes: list[Change] = [
+            (key, None) for key in keys[start : start + _CHANGES_PER_TURN] if offsets.newest(key) is chosen[key] and may_go(key)
+        ]
+        if changes:
+            _Write(offsets, changes, context, lambda code: go_on(code, None)).stage([context.offsets.build(changes)])
+        else:
+            go_on(ErrorCode.NONE, None)
+
+    for start in range(0, len(keys), _CHANGES_PER_TURN):
+        code = yield Until(partial(stage, start))
         if code:
             return code
     return ErrorCode.NONE
 
 
-def _write_slice(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, go_on: Outcome) -> None:
-    write_offsets(offsets, changes, context, lambda code: go_on(code, None))
-
-
-def remove_offsets(offsets: CommittedOffsets, keys: Iterable[OffsetKey], context: Context) -> Steps:
-    """Write tombstones for the keys; returns 0 or an error code."""
-    return (yield from write_in_slices(offsets, [(key, None) for key in keys], context))
-
-
 def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -> Steps:
     """Topics were deleted: a new topic with the same name must be read from its beginning."""
-    for offsets in context.offsets.all_loaded():
-        keys: list[OffsetKey] = []
+    chosen: dict[CommittedOffsets, dict[OffsetKey, CommittedOffset]] = {}
+    for offsets in context.offsets.all_loaded():  # all chosen before the first write: it may wait, and a topic may be recreated
+        keys = chosen[offsets] = {}
         for group_id in offsets.group_ids():
-            keys += (OffsetKey(group_id, topic, partition) for topic, partition in offsets.of_group(group_id) if is_gone(topic))
+            keys |= offsets.newest_of_group(group_id, is_gone)
             yield None
+    for offsets, keys in chosen.items():
         yield from remove_offsets(offsets, keys, context)
 
 
@@ -212,19 +239,24 @@ def _sweep_offsets(offsets: CommittedOffsets, context: Context) -> Steps:
     """Returns how many were forgotten."""
     forgotten = 0
     for group_id in offsets.group_ids():
-        expired = expired_offsets(
-            group_id,
-            offsets,
-            context.groups,
-            exists=context.partitions.has,
-            now=context.clock.monotonic(),
-            now_ms=context.clock.now_ms(),
-            retention_ms=context.config.offsets_retention_minutes * 60_000,
-        )
-        keys = list(expired)
-        code = yield from remove_offsets(offsets, keys, context)
-        if code:
-            return forgotten
-        forgotten += len(keys)
+        while keys := _some_expired(group_id, offsets, context):  # chosen in the step that stages their tombstones
+            code = yield from remove_offsets(offsets, keys, context)
+            if code:
+                return forgotten
+            forgotten += len(keys)
         yield None
     return forgotten
+
+
+def _some_expired(group_id: str, offsets: CommittedOffsets, context: Context) -> dict[OffsetKey, CommittedOffset]:
+    """As many as fit into one turn."""
+    expired = expired_offsets(
+        group_id,
+        offsets,
+        context.groups,
+        exists=context.partitions.has,
+        now=context.clock.monotonic(),
+        now_ms=context.clock.now_ms(),
+        retention_ms=context.config.offsets_retention_minutes * 60_000,
+    )
+    return dict(islice(expired, _CHANGES_PER_TURN))

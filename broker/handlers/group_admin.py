@@ -20,7 +20,7 @@ from broker.errors import (
 from broker.groups.committed_offsets import CommittedOffsets
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import GroupDescription
-from broker.groups.offset_records import OffsetKey
+from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL
 from broker.handlers.commits import remove_offsets
@@ -115,32 +115,37 @@ def handle_list_groups(message: Any, version: int, context: Context) -> Answerin
 @answered_in_slices
 def handle_delete_groups(message: Any, version: int, context: Context) -> Answering:
     codes: dict[str, int] = {}
-    removed: dict[CommittedOffsets, dict[str, list[OffsetKey]]] = {}  # by partition: each is written, or fails, separately
+    chosen: dict[CommittedOffsets, dict[OffsetKey, CommittedOffset]] = {}  # by partition: each is written, or fails, separately
     for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
         try:
-            keys = _delete(group_id, context)
-            removed.setdefault(context.offsets.ours(group_id), {})[group_id] = keys
+            _delete(group_id, context)
+            offsets = context.offsets.ours(group_id)
+            chosen.setdefault(offsets, {}).update(offsets.newest_of_group(group_id))
         except BrokerError as error:
             codes[group_id] = code_of(error)
         yield None
-    for offsets, keys_of in removed.items():
-        refusal = yield from remove_offsets(offsets, [key for keys in keys_of.values() for key in keys], context)
-        codes.update((group_id, refusal) for group_id in keys_of)
+    for offsets, keys in chosen.items():
+        refusal = yield from remove_offsets(offsets, keys, context, lambda key: not context.groups.is_active(key.group))
+        for key, value in keys.items():
+            if refusal:
+                codes[key.group] = refusal
+            elif offsets.newest(key) is value:  # a member has joined since it was chosen
+                codes[key.group] = ErrorCode.NON_EMPTY_GROUP
+            yield None
     response = response_class(ApiKey.DELETE_GROUPS)
     rows = [response.DeletableGroupResult(group_id=one, error_code=code) for one, code in codes.items()]
     return (yield from encode_in_slices(response(throttle_time_ms=0, results=rows), version, rows))
 
 
-def _delete(group_id: str, context: Context) -> list[OffsetKey]:
-    """Remove the group; returns the offsets that must be removed with it."""
+def _delete(group_id: str, context: Context) -> None:
+    """Remove the group from memory; its offsets must be removed, too."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
     if group is not None:
         if group.state is not GroupState.EMPTY:
             raise NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
         context.groups.remove(group)
-    return [OffsetKey(group_id, topic, index) for topic, index in context.offsets.of_group(group_id)]
 
 
 @answered_in_slices
@@ -150,13 +155,15 @@ def handle_offset_delete(message: Any, version: int, context: Context) -> Answer
     except BrokerError as error:
         return [_encode_offset_delete(code_of(error), version, {})]
     codes: dict[tuple[str, int], int] = {}
+    chosen: dict[OffsetKey, CommittedOffset] = {}
     for topic in message.topics:
         for part in topic.partitions:
-            place = topic.name, part.partition_index
-            codes[place] = _offset_delete_code(message.group_id, *place, context)
+            key = OffsetKey(message.group_id, topic.name, part.partition_index)
+            code = codes[key.topic, key.partition] = _offset_delete_code(key, context)
+            if not code and (newest := offsets.newest(key)) is not None:
+                chosen[key] = newest
             yield None
-    allowed = [OffsetKey(message.group_id, *place) for place, code in codes.items() if not code]
-    refusal = yield from remove_offsets(offsets, allowed, context)
+    refusal = yield from remove_offsets(offsets, chosen, context)
     return [_encode_offset_delete(0, version, {place: code or refusal for place, code in codes.items()})]
 
 
@@ -166,14 +173,14 @@ def _of_which_some_may_go(group_id: str, context: Context) -> CommittedOffsets:
     group = context.groups.find(group_id)
     if group is not None and group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
         raise NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
-    return context.offsets.ours(group_id)
+    return context.offsets.readable(group_id)
 
 
-def _offset_delete_code(group_id: str, topic: str, index: int, context: Context) -> int:
+def _offset_delete_code(key: OffsetKey, context: Context) -> int:
     try:
-        context.partitions.check_exists(topic, index)
-        if context.groups.reads(group_id, topic):
-            raise GroupSubscribedToTopic(f"members of {group_id!r} read {topic!r}")
+        context.partitions.check_exists(key.topic, key.partition)
+        if context.groups.reads(key.group, key.topic):
+            raise GroupSubscribedToTopic(f"members of {key.group!r} read {key.topic!r}")
     except BrokerError as error:
         return code_of(error)
     return 0

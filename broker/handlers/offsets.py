@@ -5,6 +5,7 @@ Generation -1 with an empty member id is a simple commit; it is accepted while t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from broker.chores import Steps
@@ -13,7 +14,7 @@ from broker.groups.committed_offsets import Change, CommittedOffsets
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import MemberName
 from broker.groups.offset_records import CommittedOffset, OffsetKey
-from broker.handlers.commits import write_in_slices
+from broker.handlers.commits import write_commit
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of
 from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
@@ -27,9 +28,9 @@ _NOTHING = CommittedOffset(-1, -1, "", 0)
 def handle_offset_commit(message: Any, version: int, context: Context) -> Answering:
     codes: dict[tuple[str, int], int] = {}
     changes: list[Change] = []
-    offsets, refusal = None, None
+    refusal = None
     try:
-        offsets = _admitted(message, version, context)
+        _admitted(message, version, context)
     except BrokerError as error:
         refusal = error
     now_ms = context.clock.now_ms()
@@ -43,8 +44,11 @@ def handle_offset_commit(message: Any, version: int, context: Context) -> Answer
             except BrokerError as error:
                 codes[topic.name, part.partition_index] = code_of(error)
             yield None
-    if offsets is not None:
-        code = yield from write_in_slices(offsets, changes, context)
+    if changes:
+        try:
+            code = yield from write_commit(changes, partial(_admitted, message, version, context), context)
+        except BrokerError as error:  # the member is no longer what it was when the request arrived
+            code = code_of(error)
         if code:
             codes |= {(key.topic, key.partition): code for key, _ in changes}
     return (yield from _encode_commit(message, codes, version))

@@ -38,6 +38,9 @@ GATHER_SECONDS = 0.001
 # Starting one takes 20 us. Two thousand dirty partitions, whose intervals end together or that one DeleteRecords waits for, held
 # up the loop for 35 ms when they were started in one turn.
 STARTS_PER_TURN_MAX = 150
+# The interval may be as long as a topic wants, and may be lowered while records wait for its end: a partition is looked at this
+# often at least. That also bounds how long what is left of a deleted partition stays in memory.
+LOOK_AGAIN_SECONDS = 5.0
 
 
 class _Unflushed:
@@ -56,7 +59,7 @@ class _Unflushed:
     )
 
     def __init__(self, partition: Partition) -> None:
-        self.partition: Partition | None = partition  # None once it is gone: this may stay in the heap for long
+        self.partition: Partition | None = partition  # None once it is gone: this stays in the heap for a while
         self.dirty_since: float | None = None  # None: everything written is flushed, or its flush is in flight
         self.byte_count = 0  # written since then
         self.is_in_flight = False
@@ -95,10 +98,10 @@ class Flusher:
             known = self._known[partition] = _Unflushed(partition)
         known.byte_count += byte_count
         if known.dirty_since is None:
-            known.dirty_since = self._clock.monotonic()
+            known.dirty_since = now = self._clock.monotonic()
             self._dirty_count += 1
             if not known.is_scheduled:
-                self._schedule(partition, known)
+                self._schedule(partition, known, now)
         log = partition.log
         if log.end_offset - log.flushed_offset >= log.config.flush_interval_messages:
             self._make_due(partition, known)
@@ -137,9 +140,10 @@ class Flusher:
             if len(partition.awaits_visible) >= known.gathers or now >= known.gathers_until:
                 self._start(partition, known, now)
 
-    def _schedule(self, partition: Partition, known: _Unflushed) -> None:
+    def _schedule(self, partition: Partition, known: _Unflushed, now: float) -> None:
         known.is_scheduled = self.has_news = True
-        heapq.heappush(self._deadlines, (_deadline_of(partition, known), next(self._sequence), known))
+        look_at = min(_deadline_of(partition, known), now + LOOK_AGAIN_SECONDS)
+        heapq.heappush(self._deadlines, (look_at, next(self._sequence), known))
 
     def _collect_due(self, now: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -151,7 +155,7 @@ class Flusher:
             if _deadline_of(partition, known) <= now:
                 self._make_due(partition, known)
             else:
-                self._schedule(partition, known)  # flushed and written again since
+                self._schedule(partition, known, now)  # flushed and written again since, or its interval is longer
 
     def next_deadline(self) -> float:
         """When there is something to do; at once if a flush can start."""

@@ -64,7 +64,8 @@ def apply_changes(
 
 
 def _changed_list(before: str, items: str, *, add: bool) -> str:
-    had, named = [part for part in before.split(",") if part], items.split(",")
+    had = [part.strip() for part in before.split(",") if part.strip()]
+    named = [part.strip() for part in items.split(",")]
     if add:
         return ",".join([*had, *(part for part in dict.fromkeys(named) if part not in had)])
     return ",".join(part for part in had if part not in named)

@@ -147,7 +147,9 @@ class Partition:
 
     def stage(self, batch: NewBatch) -> Staged:
         """Assign the batch its offset and stamp it, if its producer may send it now. Its bytes must not change until
-        `write_staged`."""
+        `write_staged`. StorageError: the log is offline, and its offsets may be anything."""
+        if self.log.offline_reason:
+            raise StorageError(self.log.offline_reason)
         header = batch.header
         is_numbered = header.producer_id != NO_PRODUCER_ID  # checked here: saves two calls per non-idempotent batch
         if is_numbered and (duplicate := self.producers.check(header)) is not None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from broker.config.fields import between, whole_number
+from broker.config.settings import INT32_MAX, INT64_MAX
 from broker.errors import StartupError
 from broker.storage.filesystem import FileSystem
 
@@ -23,6 +25,8 @@ TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
 
 _VERSION = "0"
+# What records and answers have room for: a larger offset could be read here, and would then fail wherever it is used.
+_parse_index, _parse_offset = between(0, INT32_MAX), between(0, INT64_MAX)
 
 
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
@@ -35,7 +39,7 @@ def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
         raise StartupError(_fault(path, "it is not text")) from None
     try:
         version, count, *entries = lines
-        if version != _VERSION or int(count) != len(entries):
+        if version != _VERSION or whole_number(count) != len(entries):
             raise ValueError(f"version {version} with {len(entries)} of {count} entries")
         return dict(map(_parse_entry, entries))
     except ValueError as error:
@@ -54,7 +58,7 @@ def write_checkpoint(filesystem: FileSystem, path: Path, offsets: Mapping[TopicP
 
 def _parse_entry(line: str) -> tuple[TopicPartition, int]:
     topic, partition, offset = line.split(" ")
-    return (topic, int(partition)), int(offset)
+    return (topic, _parse_index(partition)), _parse_offset(offset)
 
 
 def _fault(path: Path, reason: str) -> str:

@@ -35,6 +35,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from broker.config.fields import between
+from broker.config.settings import INT32_MAX, INT64_MAX
 from broker.records.batch import NO_EPOCH
 from broker.storage.filesystem import FileSystem
 from broker.storage.segment import Segment
@@ -43,6 +45,7 @@ logger = logging.getLogger("broker.storage")
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 _VERSION = "0"
+_parse_epoch, _parse_offset = between(0, INT32_MAX), between(0, INT64_MAX)  # what a batch has room for
 
 Entry = tuple[int, int]
 
@@ -97,7 +100,7 @@ class LeaderEpochs:
         """The entries, or None if the bytes are not such a file."""
         try:
             version, count, *rows = data.decode("ascii").splitlines()
-            entries = [(int(epoch), int(offset)) for epoch, offset in (row.split(" ") for row in rows)]
+            entries = [(_parse_epoch(epoch), _parse_offset(offset)) for epoch, offset in (row.split(" ") for row in rows)]
         except ValueError:
             return None
         ascends = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))

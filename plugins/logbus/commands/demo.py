@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from logbus.commands import options, output
+from logbus.commands.interrupting import ending_signals
 from logbus.local.demo import PIPELINE, Demo, DemoResult, home_of_log, sample_log
 from logbus.local.demo_screen import Screen
 from logbus.local.stack import MEMORABLE_PORTS, LocalStack, project_directory
@@ -41,7 +42,7 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
     On a terminal everything stays up until Ctrl-C. Otherwise it ends when all is done, with status 0 only if the audit of every
     hour was exact and loading one of them again gave the same.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ending_signals():
         signal.signal(number, interrupt)
     console = Console()
     log = log or sample_log(home, options.clock())

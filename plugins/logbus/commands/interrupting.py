@@ -97,12 +97,19 @@ def raising() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    former = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    former = {number: signal.signal(number, leave) for number in ending_signals()}
     try:
         yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+def ending_signals() -> Iterator[signal.Signals]:
+    """SIGTERM and, unless it was ignored when the command started, as under nohup, a closed terminal."""
+    yield signal.SIGTERM
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield signal.SIGHUP
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> ExitCode:

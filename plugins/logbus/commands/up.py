@@ -21,6 +21,7 @@ from sqlalchemy import make_url
 
 from logbus.commands import options, output
 from logbus.commands.demo import as_typed, interrupt, stay_up
+from logbus.commands.interrupting import ending_signals
 from logbus.local.stack import MEMORABLE_PORTS, LocalStack, project_directory
 from logbus.warehouse.embedded import binary
 
@@ -54,7 +55,7 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
     Other terminals get the addresses with `source .logbus/up/env`. With -o json the addresses are one object on standard
     output as soon as everything answers, and all else goes to standard error.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ending_signals():
         signal.signal(number, interrupt)
     console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     project = project_directory() if dags else home

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,23 @@ def test_a_client_that_never_reads_cannot_hold_up_the_stop(tmp_path: Path) -> No
             assert broker.stop() == 0
             with pytest.raises((Closed, OSError)):
                 honest.request(ApiKey.PRODUCE, 9, produce, flexible=True)
+
+
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN], ids=["from a terminal", "under nohup"])
+def is_ignored(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether programs that are started now ignore SIGHUP from the beginning."""
+    former = signal.signal(signal.SIGHUP, request.param)
+    yield request.param == signal.SIG_IGN
+    signal.signal(signal.SIGHUP, former)
+
+
+def test_a_closed_terminal_is_a_clean_stop_except_under_nohup(tmp_path: Path, is_ignored: bool) -> None:
+    with LogbusBroker(tmp_path / "broker") as broker:
+        create_topic(broker.bootstrap, "before")
+        os.kill(broker.pid, signal.SIGHUP)
+        if is_ignored:
+            create_topic(broker.bootstrap, "after")
+        else:
+            assert wait_until(lambda: not broker.alive, deadline_seconds=DEADLINE_SECONDS)
+        assert broker.stop() == 0
+        assert (broker.data / ".kafka_cleanshutdown").exists()

@@ -21,7 +21,9 @@ def test_the_system_may_choose_the_ports_of_several() -> None:
     assert [listener.port for listener in parse_listeners("A://h:0,B://h:0")] == [0, 0]
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:9092", "A://h", "A://h:99999", "A B://h:1", "://h:1", ""])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:9092", "A://h", "A://h:99999", "A B://h:1", "://h:1", "", "A://h:\uff11", "A://h:\xb2", "A://h:1_0"]
+)
 def test_what_is_no_listener_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must look like PLAINTEXT://"):
         parse_listener(text)

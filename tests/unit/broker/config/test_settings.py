@@ -48,6 +48,14 @@ def test_the_finer_setting_wins_over_hours() -> None:
     [
         ({"brokr.id": "1"}, "did you mean 'broker.id'"),
         ({"num.partitions": "many"}, "num.partitions=many: must be a whole number"),
+        ({"num.partitions": "1_000"}, "num.partitions=1_000: must be a whole number"),
+        ({"num.partitions": "+9"}, "must be a whole number"),
+        ({"num.partitions": "\uff11\uff12"}, "must be a whole number"),
+        ({"num.partitions": "9" * 5_000}, "must be a whole number"),
+        ({"log.retention.hours": "--1"}, "log.retention.hours=--1: must be a whole number"),
+        ({"log.cleaner.min.cleanable.ratio": "0_0.5"}, "must be a number from 0 to 1"),
+        ({"log.cleaner.min.cleanable.ratio": "nan"}, "must be a number from 0 to 1"),
+        (CLUSTER | {"zookeeper.connect": "one:\uff12"}, "must look like"),
         ({"num.partitions": "0"}, "between 1"),
         ({"listeners": "SSL://127.0.0.1:9093"}, "SSL is not offered"),
         ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://"),
@@ -76,6 +84,11 @@ def test_the_finer_setting_wins_over_hours() -> None:
 def test_a_setting_that_cannot_be_used_is_named(values: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         build_config(values)
+
+
+@pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("1", 1.0), ("0.5", 0.5), (".5", 0.5), ("5e-1", 0.5), (" 1. ", 1.0)])
+def test_a_ratio_is_a_decimal_number(text: str, value: float) -> None:
+    assert build_config({"log.cleaner.min.cleanable.ratio": text}).log.min_cleanable_dirty_ratio == value
 
 
 def test_a_line_that_is_no_setting_is_named_with_its_number() -> None:

@@ -63,6 +63,10 @@ def test_a_list_is_appended_to_and_subtracted_from(broker: Harness) -> None:
     assert overrides()["cleanup.policy"] == "delete"
     code, text = alter(broker, TOPIC, "clicks", ("cleanup.policy", SUBTRACT, "delete"))
     assert (code, "cleanup.policy" in (text or "")) == (40, True)  # the list would be empty
+    assert alter(broker, TOPIC, "clicks", ("cleanup.policy", SET, " compact , delete ")) == (0, None)
+    assert alter(broker, TOPIC, "clicks", ("cleanup.policy", APPEND, " delete")) == (0, None)
+    assert alter(broker, TOPIC, "clicks", ("cleanup.policy", SUBTRACT, "delete ")) == (0, None)
+    assert overrides()["cleanup.policy"] == "compact"
     code, text = alter(broker, TOPIC, "clicks", ("retention.ms", APPEND, "1"))
     assert (code, text) == (40, "retention.ms is not a list: set it instead of appending to it or subtracting from it")
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from broker.chores import Steps
 from broker.config.settings import LogConfig
 from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.groups.offset_records import CommittedOffset, OffsetKey
-from broker.handlers.commits import write_offsets
+from broker.handlers.commits import write_commit
 from broker.handlers.reply import Pending
 from broker.partitions.partition import Partition
 from broker.partitions.topic_admin import NewTopic
@@ -411,15 +412,21 @@ def test_a_commit_is_answered_when_every_replica_in_sync_has_it(broker: Harness,
     change = OffsetKey("g", "clicks", 0), CommittedOffset(5, -1, "", broker.clock.now_ms())
     codes: list[int] = []
     offsets = broker.engine.context.offsets.ours("g")
-    write_offsets(offsets, [change], broker.engine.context, codes.append)
+
+    def commit() -> Steps:
+        codes.append((yield from write_commit([change], lambda: offsets, broker.engine.context)))
+
+    broker.engine.chores.begin(commit(), pytest.fail)
     broker.settle()
     assert (codes, broker.engine.context.offsets.of_group("g").get(("clicks", 0))) == ([], None)
     broker.engine.context.exposure.moved(held, 1, 0)  # type: ignore[attr-defined]
+    broker.settle()
     assert codes == [0]
     assert broker.engine.context.offsets.of_group("g").get(("clicks", 0)) == change[1]
-    write_offsets(offsets, [change], broker.engine.context, codes.append)
+    broker.engine.chores.begin(commit(), pytest.fail)
     broker.settle()
     broker.engine.partitions.resign(held)
+    broker.settle()
     assert codes == [0, ErrorCode.NOT_COORDINATOR]
 
 

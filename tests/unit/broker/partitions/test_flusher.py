@@ -6,13 +6,15 @@ import errno
 import gc
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 import pytest
 
+from broker.config.settings import INT64_MAX
 from broker.errors import StorageError
-from broker.partitions.flusher import GATHER_SECONDS, STARTS_PER_TURN_MAX
+from broker.partitions.flusher import GATHER_SECONDS, LOOK_AGAIN_SECONDS, STARTS_PER_TURN_MAX
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
 from broker.records.validation import validate_new_batch
@@ -148,6 +150,31 @@ def test_a_producer_alone_never_waits_for_others(broker: Harness, partition: Par
         assert len(broker.helpers.jobs) == 1
         broker.settle()
     assert told == [1, 2, 3]
+
+
+def test_an_interval_that_is_lowered_applies_to_what_was_written_before(broker: Harness) -> None:
+    broker.create("slow", flush_ms=str(INT64_MAX))
+    partition = broker.engine.partitions.get("slow", 0)
+    append(broker, partition)
+    broker.clock.advance_ms(3_600_000)
+    broker.settle()
+    assert partition.visible_offset == 0
+    partition.log.reconfigure(replace(partition.log.config, flush_interval_ms=100))
+    append(broker, partition)
+    assert broker.engine.next_deadline() <= broker.clock.monotonic() + LOOK_AGAIN_SECONDS
+    broker.clock.advance_ms(int(LOOK_AGAIN_SECONDS * 1000))
+    broker.settle()
+    assert partition.visible_offset == 2
+
+
+def test_nothing_is_left_of_deleted_partitions_however_long_their_interval(broker: Harness) -> None:
+    broker.create("slow", flush_ms=str(INT64_MAX))
+    append(broker, broker.engine.partitions.get("slow", 0))
+    broker.turn()
+    assert broker.delete("slow").error_code == 0
+    broker.clock.advance_ms(int(LOOK_AGAIN_SECONDS * 1000))
+    broker.settle()
+    assert broker.engine.context.flusher._deadlines == []
 
 
 def test_a_loop_that_sleeps_wakes_for_the_interval_and_at_once_for_a_waiter(broker: Harness, partition: Partition) -> None:
@@ -295,7 +322,7 @@ def test_who_waits_is_told_when_the_log_goes_offline_while_its_flush_runs(broker
     assert [type(error) for error in told] == [StorageError]
 
 
-def test_a_deleted_partition_is_let_go_although_its_next_look_is_years_away(tmp_path: Path) -> None:
+def test_a_deleted_partition_is_let_go_at_once_however_long_its_interval(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.create("clicks", flush_ms=str(1 << 60))
     partition = broker.engine.partitions.get("clicks", 0)

@@ -20,11 +20,23 @@ def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
     assert read_checkpoint(FileSystem(), tmp_path / "checkpoint") == {}
 
 
-@pytest.mark.parametrize("text", ["", "0", "1\n0\n", "0\n2\na 1 2\n", "0\n1\na 1\n", "0\n1\na x 2\n", "0\none\n"])
+@pytest.mark.parametrize("text", ["", "0", "1\n0\n", "0\n2\na 1 2\n", "0\n1\na 1\n", "0\n1\na x 2\n", "0\none\n", "0\n1_0\n"])
 def test_what_is_no_checkpoint_is_refused_with_a_way_out(tmp_path: Path, text: str) -> None:
     (tmp_path / "checkpoint").write_text(text)
     with pytest.raises(StartupError, match=r"cannot be read: .* Remove it"):
         read_checkpoint(FileSystem(), tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("entry", [f"a 0 {1 << 63}", "a 0 -1", f"a {1 << 31} 0", "a 0 1_000", "a 0 +5", "a \uff10 5"])
+def test_numbers_that_no_broker_writes_are_refused(tmp_path: Path, entry: str) -> None:
+    (tmp_path / "checkpoint").write_text(f"0\n1\n{entry}\n")
+    with pytest.raises(StartupError, match=r"cannot be read: must be .* Remove it"):
+        read_checkpoint(FileSystem(), tmp_path / "checkpoint")
+
+
+def test_the_largest_offset_is_read(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text(f"0\n1\na 0 {(1 << 63) - 1}\n")
+    assert read_checkpoint(FileSystem(), tmp_path / "checkpoint") == {("a", 0): (1 << 63) - 1}
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:

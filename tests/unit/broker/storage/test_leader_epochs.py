@@ -140,6 +140,11 @@ def test_a_file_that_is_missing_empty_corrupt_or_stale_is_rebuilt_from_the_log(
     assert log.epochs.written.entries == [(0, 0), (1, 15), (2, 20)]
 
 
+@pytest.mark.parametrize("entry", [f"{1 << 31} 0", "-1 0", f"0 {1 << 63}", "0 1_0", "+1 0"])
+def test_an_epoch_that_no_batch_has_room_for_is_not_believed(entry: str) -> None:
+    assert LeaderEpochs.decode(f"0\n1\n{entry}\n".encode()) is None
+
+
 def test_rebuilding_leaves_no_file_open(three_epochs: Path) -> None:
     open_log(three_epochs, segment_bytes=200).close()
     (three_epochs / LEADER_EPOCHS).unlink()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from logbus.commands.interrupting import Stop, Terminated, raising, stopping
@@ -45,10 +46,25 @@ def test_the_handlers_of_before_are_back_afterwards() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_work_that_cleans_up_when_it_is_left_is_left_by_an_error(number: signal.Signals) -> None:
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN])
+def hangup(request: pytest.FixtureRequest) -> Iterator[Any]:
+    former = signal.signal(signal.SIGHUP, request.param)
+    yield request.param
+    signal.signal(signal.SIGHUP, former)
+
+
+def test_a_closed_terminal_ends_work_unless_it_was_to_be_ignored(hangup: Any) -> None:
+    with raising():
+        if hangup == signal.SIG_IGN:
+            signal.raise_signal(signal.SIGHUP)
+        else:
+            with pytest.raises(Terminated):
+                signal.raise_signal(signal.SIGHUP)
+
+
+def test_work_that_cleans_up_when_it_is_left_is_left_by_an_error() -> None:
     with raising(), pytest.raises(Terminated):
-        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)
 
 
 def test_without_a_signal_everything_is_taken() -> None:
