@@ -82,6 +82,16 @@ class Application:
         return outcomes
 
     def load_alike(self, defined: Pipeline, attempts: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+        try:
+            pipeline, sink = self.prepare(defined, attempts)
+        except (LogbusError, SQLAlchemyError) as error:
+            yield from [self.failed(attempt, error) for attempt in attempts]
+            return
+        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
+            yield from self.load_group(pipeline, sink, group)
+
+    def prepare(self, defined: Pipeline, attempts: Sequence[Attempt]) -> tuple[Pipeline, Sink]:
+        """The pipeline with its inferred columns, and its sink with a table that has them all."""
         pipeline = self.ledger.with_inferred(defined)
         if pipeline.options.infer:
             pipeline = self.infer(pipeline, attempts)
@@ -90,8 +100,7 @@ class Application:
         # The table is created, or gets its new columns, before any task runs: if it were missing, a hundred tasks would fail a
         # hundred times.
         sink.ensure_target(parser.columns)
-        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
-            yield from self.load_group(pipeline, sink, group)
+        return pipeline, sink
 
     def infer(self, pipeline: Pipeline, attempts: Sequence[Attempt]) -> Pipeline:
         """The pipeline with the columns that the attempts' records show. If they cannot be read now, the load will report it."""

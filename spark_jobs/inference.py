@@ -14,13 +14,11 @@ from logbus.kafka.exact_reader import exact_consumer, read_with
 from logbus.model import FrozenWindow, OffsetRange, Pipeline
 from logbus.parsing import Unparsable
 from logbus.parsing.json_records import parse_object
+from logbus.pipeline_settings import is_column_name
 
 # Read before a load: enough to find every common member, few enough that it takes no time compared to the load.
 SAMPLED_RECORDS_MAX = 1_000
 SAMPLED_RANGES_MAX = 16  # each costs a round trip or two
-
-# PostgreSQL truncates longer names, and two truncated names may be the same.
-NAME_BYTES_MAX = 63
 
 BIGINT_MAX = 2**63
 
@@ -42,7 +40,7 @@ def kinds_of(value: bytes | None) -> Iterator[tuple[str, str]]:
     except Unparsable:
         return
     for name, member in members.items():
-        if member is not None and is_nameable(name):
+        if member is not None and is_column_name(name):
             yield name, kind_of(member)
 
 
@@ -56,10 +54,6 @@ def widened(one: str, other: str) -> str:
     if one == other:
         return one
     return "double precision" if {one, other} == {"bigint", "double precision"} else "jsonb"
-
-
-def is_nameable(name: str) -> bool:
-    return bool(name) and not name.startswith("_") and "\0" not in name and len(name.encode()) <= NAME_BYTES_MAX
 
 
 def sampled_values(client_config: Mapping[str, Any], pipeline: Pipeline, windows: Sequence[FrozenWindow]) -> list[bytes | None]:

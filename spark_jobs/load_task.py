@@ -19,7 +19,7 @@ from logbus.ledger.stamped_hours import NO_HOUR, Histogram, bounded, joined
 from logbus.model import Witness
 from logbus.parsing import Parser, parser_for, storable
 from logbus.parsing.chunks import Parsed, parse_chunk
-from logbus.parsing.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
+from logbus.parsing.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, TIMESTAMP, parser_schema, row_schema, timestamps
 from logbus.proof.read_tally import ReadTally
 from logbus.proof.sent_numbers import count_sent
 
@@ -62,7 +62,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
     refuse_other_records(records, job, window, hashes)
-    parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
+    parsed = parse_chunk(parser, parser_schema(parser.columns), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
     count_stamps(tally, window, stamps, job.interval_ms)

@@ -42,6 +42,13 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 
 COLUMN_BYTES_MAX = 63  # PostgreSQL cuts longer names silently
+# Every table of PostgreSQL has these already, and takes no second column of the name. Other sinks could: one rule for all of them
+# lets a pipeline change its sink.
+COLUMNS_OF_POSTGRES = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
+COLUMN_NAMES = (
+    f"a column's name has 1 to {COLUMN_BYTES_MAX} bytes and no NUL, and is neither one with a leading _, which are logbus's, nor "
+    f"one that PostgreSQL keeps for itself ({', '.join(COLUMNS_OF_POSTGRES)})"
+)
 MAX_AHEAD_LONGEST = timedelta(days=1)
 
 T = TypeVar("T")
@@ -76,14 +83,22 @@ def check_text(name: str, value: Any, wrong: Say) -> None:
         raise wrong(f"{name} must be a non-empty string; got {value!r}")
 
 
+def is_column_name(name: Any) -> bool:
+    """Whether a parser may have a column of this name."""
+    if not isinstance(name, str) or name.startswith("_") or "\0" in name or name in COLUMNS_OF_POSTGRES:
+        return False
+    try:
+        return 0 < len(name.encode()) <= COLUMN_BYTES_MAX
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+
+
 def check_columns(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, Mapping):
         raise wrong(f"{name} must map names to types, such as {{'host': 'text', 'bytes': 'bigint'}}; got {value!r}")
     for column, kind in value.items():
-        if not isinstance(column, str) or not 0 < len(column.encode()) <= COLUMN_BYTES_MAX or column.startswith("_"):
-            raise wrong(
-                f"{column!r} cannot be a column name: at most {COLUMN_BYTES_MAX} bytes, and names with a leading _ are logbus's"
-            )
+        if not is_column_name(column):
+            raise wrong(f"{column!r} cannot be a column name: {COLUMN_NAMES}")
         if kind not in DECLARABLE_TYPES:
             raise wrong(f"column {column!r} has the type {kind!r}: {advised_type(kind)}")
 
@@ -103,6 +118,8 @@ def check_names(name: str, value: Any, wrong: Say) -> None:
     is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
     if not is_list or not value or len({*value}) < len(value):
         raise wrong(f"{name} must be a list of names, each once, in the order of a line's fields; got {value!r}")
+    if strangers := [one for one in value if not is_column_name(one)]:
+        raise wrong(f"{name} become columns, and {strangers[0]!r} cannot be a column name: {COLUMN_NAMES}")
 
 
 def check_delimiter(name: str, value: Any, wrong: Say) -> None:

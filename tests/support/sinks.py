@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from logbus.ledger.table_names import identifier, quoted
 from logbus.model import AuditReport, Pipeline
 from logbus.proof.audit import audit_window
 from logbus.warehouse.directory import AttemptFile
@@ -47,7 +48,7 @@ class PostgresReader:
 
     def rows(self, *columns: str) -> list[Row]:
         with self.engine.connect() as connection:
-            return sorted(tuple(row) for row in connection.execute(text(f"select {', '.join(columns)} from t")))
+            return sorted(tuple(row) for row in connection.execute(text(f"select {', '.join(map(quoted, columns))} from t")))
 
     def remove_row(self, offset: int) -> None:
         self.change(f"delete from t where _offset = {offset}")
@@ -96,7 +97,7 @@ class ParquetReader:
     def rows(self, *columns: str) -> list[Row]:
         with duckdb.connect() as connection:
             connection.execute((self.root / "read.sql").read_text())
-            found = connection.sql(f"select {', '.join(columns)} from t").to_arrow_table()
+            found = connection.sql(f"select {', '.join(map(identifier, columns))} from t").to_arrow_table()
         return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
 
     def remove_row(self, offset: int) -> None:

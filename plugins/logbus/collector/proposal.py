@@ -25,7 +25,7 @@ from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_r
 from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
 from logbus.errors import UnreadableLog
 from logbus.model import instant, instant_text, milliseconds, utc_now
-from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
 
 SHARE_MIN = 0.9
 JOINED_FROM = 0.05  # of the lines continue the one before: then joining them is proposed
@@ -217,7 +217,7 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine])
     samples: list[Mapping[str, Any]] = []
     for line in lines:
         try:
-            row = parser.parse(line.text or b"")
+            row = parse_value(parser, line.text or b"")
         except Unparsable as error:
             errors[error.kind] += 1
             continue

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from logbus.ledger import schema
 from logbus.model import Pipeline
+from logbus.pipeline_settings import is_column_name
 
 # PostgreSQL allows 1,600 columns: a topic whose member names are data must not use them up.
 INFERRED_COLUMNS_MAX = 250
@@ -26,7 +27,8 @@ def with_inferred(connection: Connection, pipeline: Pipeline) -> Pipeline:
         return pipeline
     column = schema.inferred_column.c
     query = select(column.name, column.type).where(column.pipeline == pipeline.name).order_by(column.found_at, column.name)
-    found: dict[str, str] = {row.name: row.type for row in connection.execute(query)}
+    # A ledger may hold a name from before such names were left out: a column that no table can have would fail every load.
+    found: dict[str, str] = {row.name: row.type for row in connection.execute(query) if is_column_name(row.name)}
     declared = pipeline.options.columns
     columns = {**declared, **{name: kind for name, kind in found.items() if name not in declared}}
     return replace(pipeline, settings={**pipeline.settings, "columns": columns})

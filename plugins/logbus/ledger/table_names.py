@@ -26,14 +26,20 @@ NAME_BYTES_MAX = 63
 LEAF_SUFFIX_BYTES = len("_201505171000")
 
 
-def quoted(name: str) -> str:
+def identifier(name: str) -> str:
     """An SQL identifier, whatever characters it contains."""
     return '"' + name.replace('"', '""') + '"'
 
 
+def quoted(name: str) -> str:
+    """The identifier in a statement for SQLAlchemy's `text()`, which takes `:x` for a parameter even between quotes."""
+    return identifier(name).replace(":", r"\:")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """A table in a schema; `sql` is how statements name it."""
+    """A table in a schema. `sql` is how statements for `text()` name it; `identifier` is the same for everything that is no such
+    statement: a parameter (`to_regclass(:name)`), a message."""
 
     name: str
     schema: str = SCHEMA_DEFAULT
@@ -41,6 +47,10 @@ class TableName:
     @property
     def sql(self) -> str:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def identifier(self) -> str:
+        return f"{identifier(self.schema)}.{identifier(self.name)}"
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -51,6 +61,8 @@ def parse_table(text: str) -> TableName:
     parts = text.split(".")
     if not 1 <= len(parts) <= 2 or not all(parts):
         raise UserError(f"a table is named table or schema.table; got {text!r}")
+    if "\0" in text or (len(parts) == 2 and parts[0].startswith("pg_")):
+        raise UserError(f"no table can be named {text!r}: PostgreSQL has no NUL in names, and keeps schemas with a leading pg_")
     if len("_".join(parts).encode()) + LEAF_SUFFIX_BYTES > NAME_BYTES_MAX:
         raise UserError(f"the table name {text!r} is too long: its partitions' names must fit into {NAME_BYTES_MAX} bytes")
     return TableName(name=parts[-1], schema=parts[0]) if len(parts) > 1 else TableName(name=parts[0])

@@ -17,7 +17,8 @@ class Unparsable(ValueError):
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        # Both are stored. A user's parser may take either from the record itself.
+        self.kind = storable(str(kind))
 
 
 class Filtered(Exception):
@@ -43,12 +44,18 @@ class Parser:
 
 
 def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
-    """The row of one record, whose value may be absent."""
-    if value is not None:
+    """The row of one record, whose value may be absent. A value that the parser does not expect must not fail the window: any
+    other exception makes a dead letter too, with its name."""
+    if value is None:
+        if parser.of_no_value is None:
+            raise Unparsable("NoValue", "the record has no value (a tombstone)")
+        return parser.of_no_value
+    try:
         return parser.parse(value)
-    if parser.of_no_value is None:
-        raise Unparsable("NoValue", "the record has no value (a tombstone)")
-    return parser.of_no_value
+    except (Unparsable, Filtered, MemoryError):  # the last is the machine's fault: the next attempt may well parse the record
+        raise
+    except Exception as error:
+        raise Unparsable(type(error).__name__, str(error)) from error
 
 
 def decode(value: bytes) -> str:

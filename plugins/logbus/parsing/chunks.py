@@ -14,7 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value
-from logbus.parsing.schemas import to_batch
+from logbus.parsing.schemas import to_batch, unstorable
 
 # A chunk of this size is not worth halving again.
 ONE_BY_ONE_MAX = 64
@@ -57,9 +57,9 @@ def spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], fou
     waiting = [(0, len(values))]
     while waiting:
         start, end = waiting.pop()
-        columns = quick_columns(parser, values[start:end])
-        if columns is not None:
-            found.batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        rows = quick_rows(parser, schema, values[start:end])
+        if rows is not None:
+            found.batches.append(rows)
             found.places.extend(range(start, end))
         elif end - start <= ONE_BY_ONE_MAX:
             yield start, end
@@ -68,10 +68,18 @@ def spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], fou
             waiting += [(middle, end), (start, middle)]
 
 
-def quick_columns(parser: Parser, values: Sequence[bytes | None]) -> Sequence[pa.Array] | None:
+def quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]) -> pa.RecordBatch | None:
+    """None, too, where the quick path fails: one by one, the values that it fails on are found."""
     if parser.quick is None or None in values:
         return None
-    return parser.quick(cast(Sequence[bytes], values))
+    try:
+        columns = parser.quick(cast(Sequence[bytes], values))
+        rows = None if columns is None else pa.RecordBatch.from_arrays(columns, schema=schema)
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+    return None if rows is None or rows.num_rows != len(values) or unstorable(rows) else rows
 
 
 def one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, found: Gathered) -> None:
@@ -92,19 +100,21 @@ WRONG_TYPE = (TypeError, ValueError, OverflowError)
 
 
 def add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, found: Gathered) -> None:
-    """Rows by their places. A user's parser may return values of the wrong type: only those rows are refused."""
+    """Rows by their places. A user's parser may return values of the wrong type, or what no sink can store: only those rows are
+    refused."""
     try:
         batch = to_batch(rows.values(), schema)
+        reason = unstorable(batch)
     except WRONG_TYPE as error:
-        if len(rows) > 1:
-            for place, row in rows.items():
-                add_rows({place: row}, schema, found)
-        else:
-            reason = f"the parser's values are not of its columns' types: {error}"
-            found.refused += [(place, Unparsable("WrongType", reason)) for place in rows]
-        return
-    found.batches.append(batch)
-    found.places.extend(rows)
+        reason = f"the parser's values are not of its columns' types: {error}"
+    if reason is None:
+        found.batches.append(batch)
+        found.places.extend(rows)
+    elif len(rows) == 1:
+        found.refused += [(place, Unparsable("WrongType", reason)) for place in rows]
+    else:
+        for place, row in rows.items():
+            add_rows({place: row}, schema, found)
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -11,19 +11,20 @@ from typing import Any
 
 from logbus.errors import UserError
 from logbus.parsing.base import Unparsable, shown
-from logbus.parsing.json_records import DECODER, exact_text, to_instant, to_integer
+from logbus.parsing.json_records import stored_json, to_instant, to_integer
 from logbus.parsing.schemas import ARROW_TYPES
+from logbus.pipeline_settings import COLUMN_NAMES, is_column_name
 
 
 def declared_columns(settings: Mapping[str, Any]) -> dict[str, str]:
     """The columns declared in the settings, name to type; possibly none."""
     columns: Mapping[str, str] = settings.get("columns") or {}
     unknown = {str(kind) for kind in columns.values() if kind not in ARROW_TYPES or kind == "bytea"}
-    reserved = [name for name in columns if name.startswith("_")]
+    reserved = [repr(name) for name in columns if not is_column_name(name)]
     if unknown or reserved:
         raise UserError(
-            f"settings.columns: types are {', '.join(kind for kind in ARROW_TYPES if kind != 'bytea')} and names do not begin "
-            f"with _ (logbus's own do); got {', '.join([*sorted(unknown), *reserved])}"
+            f"settings.columns: types are {', '.join(kind for kind in ARROW_TYPES if kind != 'bytea')}, and {COLUMN_NAMES}; "
+            f"got {', '.join([*sorted(unknown), *reserved])}"
         )
     return dict(columns)
 
@@ -43,7 +44,7 @@ def from_text(name: str, kind: str, text: str | None) -> Any:
     convert = TEXT_CONVERTERS[kind]
     try:
         return convert(text)
-    except (TypeError, ValueError, OverflowError, OSError, KeyError):
+    except (TypeError, ValueError, OverflowError, OSError, KeyError, RecursionError):
         raise Unparsable("WrongType", f"{name} is not a valid {kind}: {shown(text)}") from None
 
 
@@ -52,10 +53,6 @@ def to_boolean(text: str) -> bool:
 
 
 BOOLEANS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
-
-
-def to_jsonb(text: str) -> str:
-    return exact_text(DECODER.decode(text))
 
 
 def to_double(text: str) -> float:
@@ -83,5 +80,5 @@ TEXT_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
     "double precision": to_double,
     "boolean": to_boolean,
     "timestamptz": text_instant,
-    "jsonb": to_jsonb,
+    "jsonb": stored_json,
 }

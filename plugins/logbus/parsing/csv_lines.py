@@ -17,6 +17,11 @@ from logbus.errors import UserError
 from logbus.parsing.base import Filtered, Parser, Unparsable, decode, shown
 from logbus.parsing.columns import columns_named, from_text
 
+# A field may be as long as a record: Kafka counts a batch's bytes in 32 bits. The module's own limit of 131,072 characters would
+# make dead letters of valid lines; it is one for the whole process.
+FIELD_CHARACTERS_MAX = 2**31 - 1
+csv.field_size_limit(FIELD_CHARACTERS_MAX)
+
 
 def csv_parser(settings: Mapping[str, Any]) -> Parser:
     fields, delimiter = settings.get("fields"), settings.get("delimiter") or ","

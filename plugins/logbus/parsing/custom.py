@@ -1,7 +1,8 @@
 """A user-defined parser: `parse="mypackage.mymodule:my_parser"`.
 
-The function takes the pipeline's settings and returns a `Parser`. If the parser raises an exception for a value, that value is a
-dead letter with the exception's name as error class. The module must be importable where the tasks run.
+The function takes the pipeline's settings and returns a `Parser`. Nothing that the parser raises or returns for a value may stop
+a window. An exception makes a dead letter with its name as error class (`parse_value`), and so does a row that no sink can store:
+JSON is checked here, the other types in `chunks`. The module must be importable where the tasks run.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from logbus.errors import UserError
-from logbus.parsing.base import Filtered, Parser, Quick, Unparsable
+from logbus.parsing.base import Parser, Quick
+from logbus.parsing.columns import from_text
+from logbus.parsing.json_records import stored_json
 from logbus.parsing.schemas import ARROW_TYPES
+from logbus.pipeline_settings import COLUMN_NAMES, is_column_name
 
 
 def custom_parser(name: str, settings: Mapping[str, Any]) -> Parser:
@@ -22,11 +28,12 @@ def custom_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     if not isinstance(parser, Parser):
         raise UserError(f"{name} gave {type(parser).__name__}; a function that makes a parser gives logbus.parsing.Parser")
     unknown = sorted({kind for kind in parser.columns.values() if kind not in ARROW_TYPES})
-    if unknown or any(column.startswith("_") for column in parser.columns):
+    if unknown or not all(map(is_column_name, parser.columns)):
         raise UserError(
-            f"the columns of {name}: types are {', '.join(ARROW_TYPES)} and names do not begin with _; got {dict(parser.columns)}"
+            f"the columns of {name}: types are {', '.join(ARROW_TYPES)}, and {COLUMN_NAMES}; got {dict(parser.columns)}"
         )
-    return replace(parser, parse=guarded(parser.parse), quick=None if parser.quick is None else guarded_quick(parser.quick))
+    quick = None if parser.quick is None else checked_quick(parser.quick, parser.columns)
+    return replace(parser, parse=checked(parser.parse, parser.columns), quick=quick)
 
 
 def imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -38,27 +45,33 @@ def imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return found
 
 
-def guarded(parse: Callable[[bytes], Sequence[Any]]) -> Callable[[bytes], Sequence[Any]]:
-    """One value that the parser does not expect must not fail the window."""
+def checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str]) -> Callable[[bytes], Sequence[Any]]:
+    """The same with all `jsonb` as PostgreSQL takes it: a single text that is not JSON would fail the window."""
+    json_places = [(place, name) for place, (name, kind) in enumerate(columns.items()) if kind == "jsonb"]
+    if not json_places:
+        return parse
 
-    def guarded_parse(value: bytes) -> Sequence[Any]:
-        try:
-            return parse(value)
-        except (Unparsable, Filtered):
-            raise
-        except Exception as error:
-            raise Unparsable(type(error).__name__, str(error)) from error
+    def checked_parse(value: bytes) -> Sequence[Any]:
+        row = list(parse(value))
+        for place, name in json_places:
+            row[place] = from_text(name, "jsonb", row[place])
+        return row
 
-    return guarded_parse
+    return checked_parse
 
 
-def guarded_quick(quick: Quick) -> Quick:
-    """Values on which the quick path fails are parsed one by one."""
+def checked_quick(quick: Quick, columns: Mapping[str, str]) -> Quick:
+    """Values for which the quick path returns what is not JSON are parsed one by one."""
+    json_places = [place for place, kind in enumerate(columns.values()) if kind == "jsonb"]
 
-    def guarded_columns(values: Sequence[bytes]) -> Sequence[Any] | None:
-        try:
-            return quick(values)
-        except Exception:
-            return None
+    def checked_columns(values: Sequence[bytes]) -> Sequence[Any] | None:
+        found = quick(values)
+        if found is None or not json_places:
+            return found
+        arrays = list(found)
+        for place in json_places:
+            texts = arrays[place].to_pylist()
+            arrays[place] = pa.array([None if text is None else stored_json(text) for text in texts], pa.string())
+        return arrays
 
-    return guarded_columns
+    return checked_columns

@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from logbus.parsing.json_records import (
     CONVERTERS,
     ESCAPED_NUL,
+    LARGE_ZERO,
     LONG_NUMBER_BYTES,
     MILLISECONDS_FROM,
     Imprecise,
+    has_tiny_number,
     is_plain,
     rest_of,
 )
@@ -35,10 +37,11 @@ def quick_whole(values: Sequence[bytes]) -> Sequence[pa.Array] | None:
 
 
 def are_plain(values: Sequence[bytes]) -> bool:
-    """Whether all values are plain; one search of the joined values settles most cases."""
+    """Whether all values are plain; searches of the joined values settle most cases."""
     joined = b" ".join(values)
-    has_no_sign = b"e-" not in joined and b"E-" not in joined
-    return (has_no_sign and max(map(len, values)) < LONG_NUMBER_BYTES) or all(map(is_plain, values))
+    if LARGE_ZERO.search(joined) or max(map(len, values)) >= LONG_NUMBER_BYTES:
+        return all(map(is_plain, values))
+    return (b"e-" not in joined and b"E-" not in joined) or not any(map(has_tiny_number, values))
 
 
 def quick_columns(values: Sequence[bytes], columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[pa.Array] | None:

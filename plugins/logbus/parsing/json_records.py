@@ -30,8 +30,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def parse_members(value: bytes, columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[Any]:
     """The object's members in the columns' order; then, if asked for, an object of all other members."""
     found = parse_object(value)
-    row = [member(found, name, kind, value) for name, kind in columns.items()]
-    return [*row, rest_text(found, columns, value)] if with_rest else row
+    try:
+        row = [member(found, name, kind, value) for name, kind in columns.items()]
+        return [*row, rest_text(found, columns, value)] if with_rest else row
+    except RecursionError:
+        raise nested_too_deeply() from None
 
 
 def rest_of(found: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any] | None:
@@ -68,18 +71,35 @@ def parse_object(value: bytes) -> dict[str, Any]:
         raise explained(value, error) from None
     if not isinstance(found, dict):
         raise Unparsable("NotAnObject", f"a JSON {type(found).__name__}, not an object: {shown(decode(value))}")
-    if ESCAPED_NUL in value:
-        refuse_nul(found)
+    if escapes_nul(value):
+        raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
+    return found
+
+
+EXACT_TYPES = frozenset((str, int, bool, type(None)))
+
+
+def parse_exact_object(value: bytes) -> dict[str, Any]:
+    """The same, with all digits of whole numbers beyond 64 bits."""
+    found = parse_object(value)
+    if {*map(type, found.values())} <= EXACT_TYPES:  # usually: no search for numbers then
+        return found
+    try:
+        to_json(found)
+    except Imprecise:
+        try:
+            found = DECODER.decode(value.decode())
+        except RecursionError:
+            raise nested_too_deeply() from None
     return found
 
 
 ESCAPED_NUL = b"\\u0000"
 
 
-def refuse_nul(found: dict[str, Any]) -> None:
-    """The escape \\u0000 stands for a NUL character; after another backslash it is just six characters."""
-    if ESCAPED_NUL in orjson.dumps(found).replace(b"\\\\", b""):
-        raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
+def escapes_nul(source: bytes) -> bool:
+    """Whether JSON has the escape \\u0000, which stands for a NUL; after another backslash it is just six characters."""
+    return ESCAPED_NUL in source and ESCAPED_NUL in source.replace(b"\\\\", b"")
 
 
 def explained(value: bytes, error: Exception) -> Unparsable:
@@ -91,7 +111,7 @@ def explained(value: bytes, error: Exception) -> Unparsable:
     except Unparsable as reason:
         return reason
     except RecursionError:
-        return Unparsable("BadJson", "nested too deeply")
+        return nested_too_deeply()
     except UnicodeEncodeError:
         return Unparsable("HalfSurrogate", "half a surrogate pair (\\ud800 to \\udfff), which is not a character")
     except ValueError as reason:
@@ -100,14 +120,20 @@ def explained(value: bytes, error: Exception) -> Unparsable:
     return Unparsable(kind, f"{error} in {shown(text)}")
 
 
+def nested_too_deeply() -> Unparsable:
+    return Unparsable("BadJson", "nested too deeply")
+
+
 def refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
 DECODER = json.JSONDecoder(parse_constant=refuse_constant)  # made once: json.loads would make one for each record
 
-# PostgreSQL's numeric has at most 16,383 digits after the point: an object that may exceed it is rewritten with doubles.
+# PostgreSQL's numeric has at most 16,383 digits after the point and 131,072 before it, zeros included (0e999999): an object that
+# may exceed them is rewritten with doubles.
 TINY_NUMBER = re.compile(rb"\d[eE]-\d{4}")
+LARGE_ZERO = re.compile(rb"0(?<=[:\[,\s.0-]0)[eE]\+?\d{5}")  # begins with a literal: ten times as fast as the same without
 LONG_NUMBER_BYTES = 15_000
 
 
@@ -115,21 +141,39 @@ def parse_whole(value: bytes) -> Sequence[Any]:
     """The object's text for jsonb: as it was sent, unless it may contain a number that PostgreSQL refuses."""
     parse_object(value)
     text = value.decode()
-    return (text if is_plain(value) else exact_text(DECODER.decode(text)),)
+    try:
+        return (text if is_plain(value) else exact_text(DECODER.decode(text)),)
+    except RecursionError:
+        raise nested_too_deeply() from None
 
 
 def is_plain(value: bytes) -> bool:
-    if (b"e-" in value or b"E-" in value) and TINY_NUMBER.search(value):
-        return False
-    return len(value) < LONG_NUMBER_BYTES
+    return not has_tiny_number(value) and LARGE_ZERO.search(value) is None and len(value) < LONG_NUMBER_BYTES
+
+
+def has_tiny_number(value: bytes) -> bool:
+    return (b"e-" in value or b"E-" in value) and TINY_NUMBER.search(value) is not None
 
 
 def exact_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def stored_json(text: str | bytes) -> str:
+    """Any JSON as jsonb holds it. Raises a `TypeError`, `ValueError` or `RecursionError` for what PostgreSQL refuses."""
+    source = text if isinstance(text, bytes) else str.encode(text)
+    found = orjson.loads(source)
+    if escapes_nul(source):
+        raise ValueError("a NUL character")
+    try:
+        return to_json(found)
+    except Imprecise:
+        return exact_text(DECODER.decode(source.decode()))
+
+
 class Imprecise(Exception):
-    """orjson may have rounded a number: the standard library keeps all its digits."""
+    """What orjson cannot write as it was sent: a number that it may have rounded, or JSON that is nested more than 254 deep (it
+    reads 1,024). The standard library keeps all digits, and goes nearly as deep as orjson reads."""
 
 
 # How orjson writes a whole number beyond 64 bits, which it reads as a double: 1e23, or 1e+23.
@@ -137,7 +181,10 @@ ROUNDED_NUMBER = re.compile(rb"(?:^|[\[:,])-?[\d.]+e\+?\d")
 
 
 def to_json(value: Any) -> str:
-    text = orjson.dumps(value)
+    try:
+        text = orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise Imprecise from None
     if ROUNDED_NUMBER.search(text):
         raise Imprecise
     return text.decode()

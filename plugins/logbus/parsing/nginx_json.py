@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from logbus.parsing.base import Parser, Unparsable, decode, shown
+from logbus.parsing.base import Parser, Unparsable, shown
 from logbus.parsing.columns import from_text
 from logbus.parsing.combined import LINE as COMBINED_LINE
 from logbus.parsing.combined import split_request, to_instant
+from logbus.parsing.json_records import nested_too_deeply, parse_exact_object
 
 # Column: its type, and the member names under which it is looked up, in order.
 FIELDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -40,13 +41,7 @@ def nginx_json_parser(settings: Mapping[str, Any]) -> Parser:
 
 def parse_line(value: bytes) -> Sequence[Any]:
     """The columns of one line, or `Unparsable`."""
-    text = decode(value)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unparsable("NotJson", f"{error}: {shown(text)}") from None
-    if not isinstance(found, dict):
-        raise Unparsable("NotAnObject", f"a JSON {type(found).__name__}, not an object: {shown(text)}")
+    found = parse_exact_object(value)
     taken: set[str] = set()
     row = {name: field(found, name, kind, names, taken) for name, (kind, names) in FIELDS.items()}
     request = next((found[name] for name in REQUEST if isinstance(found.get(name), str)), None)
@@ -55,7 +50,10 @@ def parse_line(value: bytes) -> Sequence[Any]:
         method, path, protocol = split_request(request)
         row |= {"method": row["method"] or method, "path": row["path"] or path, "protocol": row["protocol"] or protocol}
     more = {name: one for name, one in found.items() if name not in taken}
-    return *row.values(), json.dumps(more, ensure_ascii=False) if more else None
+    try:
+        return *row.values(), json.dumps(more, ensure_ascii=False) if more else None
+    except RecursionError:
+        raise nested_too_deeply() from None
 
 
 def field(found: Mapping[str, Any], name: str, kind: str, variables: Sequence[str], taken: set[str]) -> Any:

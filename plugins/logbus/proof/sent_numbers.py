@@ -20,6 +20,10 @@ RUNS_MAX = 10_000
 STREAMS_MAX = 10_000
 OTHER_STREAMS = ""
 
+# A stream's name is part of a key in the ledger, and PostgreSQL's index takes keys of at most 2,704 bytes: a longer name would
+# fail its whole window. A byte that is not UTF-8 is stored as four characters; a name of this size fits even then.
+STREAM_BYTES_MAX = 500
+
 NUMBER_DIGITS_MAX = 18  # so that it fits into a bigint
 
 Run = tuple[int, int]
@@ -84,7 +88,7 @@ def holes(runs: Iterable[Run], first: int, last: int) -> Iterator[Run]:
 def sent_number(content: bytes | None) -> tuple[bytes, int] | None:
     """Stream and number from a header's content; None for a malformed one, which is not counted."""
     stream, _, number = (content or b"").rpartition(b":")
-    if not stream or not number.isdigit() or len(number) > NUMBER_DIGITS_MAX:
+    if not 0 < len(stream) <= STREAM_BYTES_MAX or not number.isdigit() or len(number) > NUMBER_DIGITS_MAX:
         return None
     return stream, int(number)
 

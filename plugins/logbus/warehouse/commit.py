@@ -279,7 +279,7 @@ def may_swap(connection: Connection, load: SealedWindow, leaf: TableName) -> boo
     if max(loaded, sum(part.loaded for part in load.staged.tallies.values())) < SWAPPED_ROWS_MIN:
         return False
     has_index = text("select relhasindex from pg_class where oid = to_regclass(:name)")
-    return relation_kind(connection, leaf) is not None and not connection.scalar(has_index, {"name": load.target.sql})
+    return relation_kind(connection, leaf) is not None and not connection.scalar(has_index, {"name": load.target.identifier})
 
 
 def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:

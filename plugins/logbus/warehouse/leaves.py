@@ -58,7 +58,7 @@ def leaves(connection: Connection, target: TableName) -> list[Leaf]:
         "join pg_namespace n on n.oid = c.relnamespace where i.inhparent = to_regclass(:target) and n.nspname = :schema"
     )
     connection.execute(text("set local timezone = 'UTC'"))  # bounds are shown in the session's time zone
-    found = connection.execute(query, {"target": target.sql, "schema": LEAF_SCHEMA}).all()
+    found = connection.execute(query, {"target": target.identifier, "schema": LEAF_SCHEMA}).all()
     return sorted((to_leaf(row.relname, row.bound) for row in found if BOUND.fullmatch(row.bound)), key=lambda leaf: leaf.start)
 
 
@@ -131,7 +131,7 @@ def insertable_columns(connection: Connection, target: TableName) -> list[str]:
         "select attname from pg_attribute where attrelid = to_regclass(:name) and attnum > 0 and not attisdropped "
         "and attgenerated = '' order by attnum"
     )
-    return list(connection.execute(query, {"name": target.sql}).scalars())
+    return list(connection.execute(query, {"name": target.identifier}).scalars())
 
 
 def swap(

@@ -28,7 +28,9 @@ from logbus.ledger.rows import load_windows
 from logbus.ledger.table_names import TableName, parse_table, quoted
 from logbus.ledger.values import Published, join
 from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.parsing import Filtered, Parser, Unparsable, parse_value, storable
+from logbus.parsing import Parser, Unparsable, storable
+from logbus.parsing.chunks import Gathered, joined, one_by_one
+from logbus.parsing.schemas import parser_schema
 from logbus.proof import audit, dead_letters, tally
 from logbus.proof.dead_letters import Value
 from logbus.warehouse import checksum
@@ -80,15 +82,15 @@ class Sorted:
 
 
 def parse_batch(parser: Parser, batch: Sequence[Value]) -> Sorted:
-    found = Sorted()
-    for value in batch:
-        try:
-            found.rows.append((value, parse_value(parser, value.value)))
-        except Filtered:
-            found.left_out.append(value)
-        except Unparsable as error:
-            found.refused.append((value, error))
-    return found
+    """Through Arrow, as in a load: what a load would refuse (a NUL, a number that is too large), a redrive refuses too."""
+    schema, found = parser_schema(parser.columns), Gathered()
+    one_by_one(parser, schema, [value.value for value in batch], 0, found)
+    rows = zip(*(column.to_pylist() for column in joined(found.batches, schema).columns), strict=True)
+    return Sorted(
+        rows=[(batch[place], row) for place, row in zip(found.places, rows, strict=True)],
+        left_out=[batch[place] for place in found.filtered],
+        refused=[(batch[place], error) for place, error in found.refused],
+    )
 
 
 def tell(outcome: Redriven, found: Sorted) -> None:

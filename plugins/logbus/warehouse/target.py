@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, Engine, text
 
 from logbus.errors import UserError
-from logbus.ledger.table_names import TableName, quoted
+from logbus.ledger.table_names import TableName, identifier, quoted
 
 SYSTEM_COLUMNS: Mapping[str, str] = {
     "_topic": "text not null",
@@ -54,17 +54,20 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
 
 def lock_target(connection: Connection, target: TableName) -> None:
     """One creator at a time, until the transaction ends."""
-    connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:name))"), {"key": TARGET_LOCK, "name": target.sql})
+    connection.execute(
+        text("select pg_advisory_xact_lock(:key, hashtext(:name))"), {"key": TARGET_LOCK, "name": target.identifier}
+    )
 
 
 def add_columns(connection: Connection, target: TableName, missing: Mapping[str, str]) -> None:
     if not missing:
         return
-    additions = ", ".join(f"add column {quoted(name)} {kind}" for name, kind in missing.items())
     if relation_kind(connection, target) != PARTITIONED:
+        wanted = ", ".join(f"add column {identifier(name)} {kind}" for name, kind in missing.items())
         raise UserError(
-            f"table {target} lacks columns that a load fills; it is yours, so add them: alter table {target} {additions}"
+            f"table {target} lacks columns that a load fills; it is yours, so add them: alter table {target} {wanted}"
         )
+    additions = ", ".join(f"add column {quoted(name)} {kind}" for name, kind in missing.items())
     connection.execute(text(f"alter table {target.sql} {additions}"))
 
 
@@ -81,7 +84,7 @@ def refuse_other_types(target: TableName, present: Mapping[str, str], wanted: Ma
 def relation_kind(connection: Connection, table: TableName) -> str | None:
     """`p` for a partitioned table, `r` for a plain one, None if it does not exist."""
     query = text("select relkind::text from pg_class where oid = to_regclass(:name)")
-    kind: str | None = connection.execute(query, {"name": table.sql}).scalar_one_or_none()
+    kind: str | None = connection.execute(query, {"name": table.identifier}).scalar_one_or_none()
     return kind
 
 
@@ -92,4 +95,4 @@ def table_columns(connection: Connection, table: TableName) -> dict[str, str]:
         "where attrelid = to_regclass(:name) and attnum > 0 and not attisdropped and attgenerated = '' and attidentity = '' "
         "order by attnum"
     )
-    return {row.attname: row.format_type for row in connection.execute(query, {"name": table.sql})}
+    return {row.attname: row.format_type for row in connection.execute(query, {"name": table.identifier})}

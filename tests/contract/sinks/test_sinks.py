@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
 from logbus.ledger.values import NOT_WITNESSED
 from logbus.model import FrozenWindow, WindowState
+from logbus.parsing import Parser, Unparsable
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, at
@@ -335,3 +338,45 @@ def test_a_column_that_changed_its_type_is_refused_and_nothing_is_touched(bench:
     with pytest.raises(UserError, match=r"column line of .* is .*: declare the column as it is, or load into another table"):
         bench.start(11).load(value=b'{"line": 1}')
     assert bench.values("line") == [("a",)] * 5
+
+
+ODD_NAMES = (":method", "a :b", "a::b", "a\\:b", "http.method", 'q"x', "100%", "%(x)s", "a?b", "\u00e9 t\u00e9", "select", "XMIN")
+
+
+def test_a_column_may_have_any_name_that_a_member_of_json_has(bench: Bench) -> None:
+    """Declared or added later; loaded, loaded again, counted and compared."""
+    if bench.kind == "own":
+        pytest.skip("its columns are its owner's")
+    row = {name: number for number, name in enumerate(ODD_NAMES)}
+    bench.register_parse("json", {"columns": {":method": "bigint"}})
+    bench.start(10).load(json.dumps(row).encode())
+    bench.register_parse("json", {"columns": dict.fromkeys(ODD_NAMES, "bigint")})
+    for _ in range(2):
+        bench.start(11).load(json.dumps(row).encode())
+    assert audit(bench, 10).ok
+    assert audit(bench, 11).ok
+    assert bench.values(*ODD_NAMES) == [(0, *[None] * (len(row) - 1))] * len(HOUR_TEN) + [tuple(row.values())] * len(HOUR_ELEVEN)
+
+
+def careless_lines(settings: Mapping[str, Any]) -> Parser:
+    """A user's parser that lets everything through, and the value itself into the reason where it does not."""
+
+    def parse(value: bytes) -> Sequence[Any]:
+        if value.endswith(b"1/1"):
+            raise Unparsable("odd\0", value.decode() + "\0")
+        return (value.decode() + ("\0" if value.endswith(b"0/1") else ""),)
+
+    return Parser(columns={"line": "text"}, parse=parse)
+
+
+def test_a_nul_in_a_users_own_rows_and_reasons_makes_dead_letters_in_every_sink(bench: Bench) -> None:
+    bench.register_parse("tests.contract.sinks.test_sinks:careless_lines", {"max_error_rate": 1.0})
+    counts = bench.start(10).load()
+    assert (counts.loaded, counts.dead_lettered) == (3, 2)
+    assert bench.rows() == [row for row in HOUR_TEN if row[1] != 1]
+    assert audit(bench).ok
+    with bench.world.ledger.engine.connect() as connection:
+        found = connection.execute(text('select error_class, error from logbus.dead_letter order by "partition"')).all()
+    assert found[0].error_class == "WrongType"
+    assert "line holds a NUL character" in found[0].error
+    assert tuple(found[1]) == ("odd\\0", "line 1/1\\0")

@@ -134,6 +134,33 @@ def test_an_attempt_from_before_definitions_were_kept_is_loaded_as_the_pipeline_
     assert by_hour(application.load("p", begun)) == {9: LoadState.COMMITTED}
 
 
+def test_a_table_that_cannot_have_the_columns_fails_each_attempt_with_the_reason(world: World, application: Application) -> None:
+    begun = tokens(world, 9)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("create table t (_topic text)"))
+    world.register(parse="json", settings={"columns": {f"c{number}": "bigint" for number in range(1_700)}})
+    failed = [*application.load("p", begun), *application.load("p", tokens(world, 12))]
+    assert by_hour(failed) == {9: LoadState.FAILED, 12: LoadState.FAILED}
+    assert "it is yours, so add them" in str(failed[0].error)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("drop table t"))
+    (failed_again,) = application.load("p", tokens(world, 12))
+    assert failed_again.state is LoadState.FAILED
+    assert "1600 columns" in str(failed_again.error)
+    with world.ledger.engine.connect() as connection:
+        states = connection.execute(text("select state, error is not null from logbus.attempt where state <> 'superseded'")).all()
+    assert {tuple(row) for row in states} == {("failed", True)}
+
+
+def test_an_inferred_column_that_no_table_can_have_is_left_out(world: World, application: Application) -> None:
+    """A ledger from before such names were left out may hold one; others are escaped wherever they stand in a statement."""
+    pipeline = world.register(parse="json", settings={"infer": True})
+    world.ledger.add_inferred(pipeline, {"xmin": "bigint", ":method": "text", "a\\:b": "bigint"}, NOW)
+    assert by_hour(application.load("p", tokens(world, 12))) == {12: LoadState.COMMITTED}
+    with world.ledger.engine.connect() as connection:
+        assert list(table_columns(connection, parse_table("t")))[-3:] == [":method", "a\\:b", "_rest"]
+
+
 def test_an_attempt_that_was_never_taken_is_refused(world: World, application: Application) -> None:
     world.freeze(9)
     with pytest.raises(WindowUnknown, match="2015-05-17T09:00:00Z=5"):

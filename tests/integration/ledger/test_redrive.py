@@ -155,14 +155,34 @@ def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
     assert audit_problems(loaded) == ()
 
 
+def test_what_a_load_would_refuse_stays_a_dead_letter(loaded: World) -> None:
+    class Careless(Mended):
+        seen = 0
+
+        def parse(self, value: bytes | None) -> Sequence[Any]:
+            self.seen += 1
+            if self.seen == 3:
+                raise Unparsable("odd\0", "\0")
+            return (("fine", "a\0b")[self.seen - 1],)
+
+    outcome = redrive(loaded, Careless()).run(loaded.ledger.window("p", at(10)))
+    assert (outcome.loaded, outcome.errors) == (1, {"WrongType": 1, "odd\\0": 1})
+    kept = rows(loaded, 'select error_class, error from logbus.dead_letter order by "partition", "offset"')
+    assert [kind for kind, _ in kept] == ["WrongType", "odd\\0"]
+    assert "line holds a NUL character" in kept[0][1]
+    assert audit_problems(loaded) == ()
+
+
 def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: World) -> None:
     class Wrong(Mended):
         seen = 0
 
         def parse(self, value: bytes | None) -> Sequence[Any]:
             self.seen += 1
-            return ("fine" if self.seen < 3 else "a\0b",)
+            return ("fine" if self.seen < 3 else "refused",)
 
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text("alter table t add check (line <> 'refused')"))
     with pytest.raises(LoadFailed, match="run the redrive again"):
         redrive(loaded, Wrong()).run(loaded.ledger.window("p", at(10)))
     assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]

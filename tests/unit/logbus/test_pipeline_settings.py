@@ -53,9 +53,19 @@ def test_settings_that_are_no_mapping_are_refused(settings: Any) -> None:
 
 
 WRONG: dict[str, list[Any]] = {
-    "columns": [["host"], {"host": "int"}, {"_mine": "text"}, {"": "text"}, {7: "text"}],
+    "columns": [
+        ["host"],
+        {"host": "int"},
+        {"_mine": "text"},
+        {"": "text"},
+        {7: "text"},
+        {"xmin": "text"},
+        {"a\0": "text"},
+        {"n" * 64: "text"},
+        {"\ud800": "text"},
+    ],
     "infer": ["yes", 1],
-    "fields": [[], "host", ["a", "a"], [1]],
+    "fields": [[], "host", ["a", "a"], [1], ["a", "ctid"], ["_a"]],
     "delimiter": ["", ";;", 1],
     "filter": [{"status": 500}, ["status"]],
     "sink": ["icberg"],

@@ -26,9 +26,14 @@ def test_each_member_becomes_a_column_of_the_type_that_holds_all_its_values() ->
     }
 
 
-@pytest.mark.parametrize("name", ["", "_offset", "a\0b", "n" * 64])
+@pytest.mark.parametrize("name", ["", "_offset", "a\0b", "n" * 64, "xmin", "tableoid"])
 def test_a_member_that_no_column_can_be_named_after_shows_nothing(name: str) -> None:
     assert inferred_columns([json.dumps({name: 1}).encode()]) == {}
+
+
+def test_a_member_that_cannot_be_read_in_full_does_not_end_the_driver() -> None:
+    nested = b'{"a": ' + b"[" * 300 + b"]" * 300
+    assert inferred_columns([nested + rb', "b": "\\u0000"}', nested + rb', "b": "\u0000"}']) == {"a": "jsonb", "b": "text"}
 
 
 def test_digits_beyond_a_bigint_are_kept_as_json() -> None:

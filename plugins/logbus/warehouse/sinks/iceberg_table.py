@@ -148,5 +148,6 @@ def add_columns(table: Table, missing: Mapping[str, str], pipeline: Pipeline) ->
         names = ", ".join(f"{name} {TYPES[kind.removesuffix(' not null')]}" for name, kind in missing.items())
         raise UserError(f"the Iceberg table {pipeline.table} lacks columns that a load fills; it is yours, so add them: {names}")
     with table.update_schema() as update:
+        # As a path of one step: as a text, a name with a dot would be a member of another column, and refused.
         for name, definition in missing.items():
-            update.add_column(name, TYPES[definition.removesuffix(" not null")])
+            update.add_column((name,), TYPES[definition.removesuffix(" not null")])

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from logbus.durable_files import replace_atomically
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
+from logbus.ledger.table_names import identifier
 from logbus.model import Interval
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.sinks.counting import counted_batches
@@ -41,7 +42,7 @@ SET VARIABLE {variable} = (
     FROM (SELECT unnest(files) AS file FROM read_json('{directory}/_manifests/*.json', columns = {{files: 'VARCHAR[]'}}))
 );
 CREATE OR REPLACE TEMP VIEW {view} AS
-    SELECT * FROM read_parquet(getvariable('{variable}'), union_by_name = true, hive_partitioning = false);
+    SELECT * FROM read_parquet(getvariable({variable_text}), union_by_name = true, hive_partitioning = false);
 """
 
 
@@ -66,9 +67,12 @@ class ParquetSink(FileSink):
         with locked(self.root):
             write_schema(self.root, self.pipeline, columns)
             self.manifests.write_schema([SCHEMA_FILE])
-            view = self.target.name.replace('"', '""')
+            variable = f"{self.target.name}_files"
             text = READ_SQL.format(
-                directory=str(self.root).replace("'", "''"), view=f'"{view}"', variable=f"{self.target.name}_files"
+                directory=str(self.root).replace("'", "''"),
+                view=identifier(self.target.name),
+                variable=identifier(variable),
+                variable_text="'" + variable.replace("'", "''") + "'",
             )
             replace_atomically(self.root / "read.sql", text.encode())
 

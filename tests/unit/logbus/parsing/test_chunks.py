@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.parsing import Filtered, Parser, Unparsable
 from logbus.parsing.chunks import parse_chunk
+from logbus.parsing.schemas import TIMESTAMP, holds_nul, to_batch
 
 SCHEMA = pa.schema([("text", pa.string())])
 looked_at: list[bytes] = []
@@ -55,3 +57,43 @@ def test_one_bad_value_among_many_costs_few_single_looks() -> None:
 def test_a_record_without_value_is_refused_whatever_the_parser() -> None:
     (refused,) = parse_chunk(QUICK, SCHEMA, [None]).refused
     assert (refused[0], refused[1].kind) == (0, "NoValue")
+
+
+@pytest.mark.parametrize("quickly", [True, False])
+def test_a_row_that_no_sink_can_store_is_refused_alone(quickly: bool) -> None:
+    """A NUL in a text, an instant outside the calendar."""
+    schema = pa.schema([("text", pa.string()), ("at", TIMESTAMP)])
+    rows = {
+        b"fine": ("fine", 0),
+        b"nul": ("a\0b", 0),
+        b"late": ("late", 2**62),
+        b"early": ("early", -(2**62)),
+        b"none": (None, None),
+    }
+    parser = Parser(
+        columns={"text": "text", "at": "timestamptz"},
+        parse=lambda value: rows[value],
+        quick=(lambda values: to_batch([rows[value] for value in values], schema).columns) if quickly else None,
+    )
+    parsed = parse_chunk(parser, schema, [b"fine", b"nul", b"late", b"early", b"none"])
+    assert list(parsed.places) == [0, 4]
+    assert parsed.rows["text"].to_pylist() == ["fine", None]
+    assert [(place, error.kind) for place, error in parsed.refused] == [(place, "WrongType") for place in (1, 2, 3)]
+
+
+def test_a_nul_is_found_in_a_slice_alone_and_not_in_its_neighbour() -> None:
+    texts = pa.array(["a\0b", "fine"])
+    assert holds_nul(texts)
+    assert not holds_nul(texts[1:])
+    assert not holds_nul(pa.nulls(2, pa.string()))
+
+
+def test_whatever_a_parser_raises_makes_a_dead_letter_but_a_lack_of_memory() -> None:
+    def parse(value: bytes) -> Sequence[str]:
+        raise {b"deep": RecursionError, b"full": MemoryError}[value]("too much")
+
+    parser = Parser(columns={"text": "text"}, parse=parse)
+    (refused,) = parse_chunk(parser, SCHEMA, [b"deep"]).refused
+    assert (refused[1].kind, str(refused[1])) == ("RecursionError", "too much")
+    with pytest.raises(MemoryError):
+        parse_chunk(parser, SCHEMA, [b"full"])

@@ -30,6 +30,11 @@ def test_the_line_of_names_at_a_files_beginning_is_filtered() -> None:
         parse("time,user,amount")
 
 
+def test_a_field_may_be_as_long_as_a_record() -> None:
+    long = "x" * 1_000_000
+    assert parse(f'1431857103,"{long}",2')[1] == long
+
+
 @pytest.mark.parametrize(
     ("line", "kind"), [("a,b", "WrongNumberOfFields"), ("", "WrongNumberOfFields"), ('1,"b,3', "NotCsv"), ("1,b,x", "WrongType")]
 )

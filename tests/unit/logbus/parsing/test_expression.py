@@ -35,7 +35,7 @@ def test_a_line_that_does_not_match_as_a_whole_is_a_dead_letter(line: bytes, kin
         ({"pattern": "("}, "not a regular expression"),
         ({"pattern": "(.*)"}, "no named groups"),
         ({"pattern": "(?P<a>.*)", "columns": {"b": "text"}}, "b is not a named group"),
-        ({"pattern": "(?P<_offset>.*)"}, "do not begin with _"),
+        ({"pattern": "(?P<_offset>.*)"}, "a leading _"),
     ],
 )
 def test_settings_that_make_no_parser_are_refused(settings: dict[str, Any], says: str) -> None:

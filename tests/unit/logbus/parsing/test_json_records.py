@@ -139,3 +139,23 @@ def test_unknown_types_and_reserved_names_are_refused_when_the_parser_is_built()
 def test_an_unknown_parser_is_refused_with_the_list_of_known_ones() -> None:
     with pytest.raises(UserError, match="combined, csv, json, .*, syslog, or by module:function"):
         parser_for("xml", {})
+
+
+@pytest.mark.parametrize("settings", [{}, {"columns": {"a": "jsonb"}}, {"infer": True}])
+def test_json_that_is_nested_deeper_than_orjson_writes_is_kept(settings: dict[str, Any]) -> None:
+    value = b'{"a": ' + b"[" * 500 + b"]" * 500 + b', "b": "\\\\u0000"}'
+    (kept,) = [text for text in parser_for("json", settings).parse(value) if text is not None]
+    assert kept.count("[") == 500
+
+
+@pytest.mark.parametrize("settings", [{}, {"columns": {"a": "jsonb"}}, {"columns": {"a": "integer"}}, {"infer": True}])
+def test_json_that_nothing_can_write_again_is_a_dead_letter(settings: dict[str, Any]) -> None:
+    value = b'{"a": ' + b"[" * 1_020 + b"]" * 1_020 + b', "b": "' + b"x" * 20_000 + b'"}'
+    with pytest.raises(Unparsable, match="nested too deeply"):
+        parser_for("json", settings).parse(value)
+
+
+def test_a_nul_is_refused_in_a_member_that_a_later_one_replaces_too() -> None:
+    with pytest.raises(Unparsable) as refused:
+        parser_for("json", {}).parse(rb'{"a": "\u0000", "a": 1}')
+    assert refused.value.kind == "NulCharacter"

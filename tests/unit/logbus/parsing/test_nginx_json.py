@@ -57,3 +57,17 @@ def test_numbers_may_be_numbers_and_method_and_path_may_stand_apart() -> None:
 def test_anything_else_is_a_dead_letter(line: str) -> None:
     with pytest.raises(Unparsable):
         PARSER.parse(line.encode())
+
+
+@pytest.mark.parametrize("said", [r'"a\u0000b"', "1e999", "NaN", r'"\ud800"', "[" * 2_000])
+@pytest.mark.parametrize("name", ["remote_addr", "request", "x"])
+def test_what_postgresql_cannot_hold_is_a_dead_letter(name: str, said: str) -> None:
+    with pytest.raises(Unparsable):
+        PARSER.parse(f'{{"{name}": {said}}}'.encode())
+
+
+def test_whole_numbers_keep_all_their_digits() -> None:
+    found = dict(
+        zip(PARSER.columns, PARSER.parse(b'{"remote_addr": 123456789012345678901, "x": 123456789012345678901}'), strict=True)
+    )
+    assert (found["host"], found["more"]) == ("123456789012345678901", '{"x": 123456789012345678901}')

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from logbus.errors import UserError
-from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
 from logbus.parsing.chunks import parse_chunk
 from logbus.parsing.schemas import column_field
 
@@ -47,7 +47,7 @@ def test_a_parser_of_the_users_own_is_imported_by_its_name() -> None:
 
 def test_whatever_the_users_own_parser_raises_makes_a_dead_letter() -> None:
     with pytest.raises(Unparsable, match="an empty value") as caught:
-        parser_for(f"{MINE}:length_parser", {}).parse(b"")
+        parse_value(parser_for(f"{MINE}:length_parser", {}), b"")
     assert caught.value.kind == "ZeroDivisionError"
 
 
@@ -105,3 +105,36 @@ def test_a_filter_over_no_column_is_refused(wanted: Any) -> None:
 def test_a_parser_nobody_knows_is_the_callers_mistake() -> None:
     with pytest.raises(UserError, match="combined, csv, json"):
         parser_for("cobol", {})
+
+
+def columns_parser(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns={settings["name"]: "text"}, parse=lambda value: (value.decode(),))
+
+
+@pytest.mark.parametrize("name", ["xmin", "_mine", "a\0b", "", "n" * 64])
+def test_a_column_that_no_table_can_have_is_refused(name: str) -> None:
+    for parse, settings in (
+        (f"{MINE}:columns_parser", {"name": name}),
+        ("json", {"columns": {name: "text"}}),
+        ("csv", {"fields": [name]}),
+    ):
+        with pytest.raises(UserError, match="a column's name has 1 to 63 bytes"):
+            parser_for(parse, settings)
+
+
+def json_parser(settings: Mapping[str, Any]) -> Parser:
+    """Whatever is no JSON comes through both ways."""
+    return Parser(
+        columns={"data": "jsonb"},
+        parse=lambda value: (value.decode() or None,),
+        quick=lambda values: [pa.array([value.decode() or None for value in values])],
+    )
+
+
+def test_what_a_users_own_parser_returns_for_jsonb_is_json_or_a_dead_letter() -> None:
+    schema = pa.schema([column_field("data", "jsonb")])
+    values = [b'{"a": 1}', b"", b"{'a': 1}", b"NaN", rb'"\u0000"', b"[1e-99999]", b"[" * 2_000]
+    parsed = parse_chunk(parser_for(f"{MINE}:json_parser", {}), schema, values)
+    assert parsed.rows["data"].to_pylist() == ['{"a":1}', None, "[0.0]"]
+    assert [(place, error.kind) for place, error in parsed.refused] == [(place, "WrongType") for place in (2, 3, 4, 6)]
+    assert parse_chunk(parser_for(f"{MINE}:json_parser", {}), schema, values[:2]).rows["data"].to_pylist() == ['{"a":1}', None]

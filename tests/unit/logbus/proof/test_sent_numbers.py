@@ -62,6 +62,8 @@ def test_holes_and_runs_make_up_the_span(starts: list[tuple[int, int]], first: i
     [
         (b"web-1:7", (b"web-1", 7)),
         (b"a:b:12", (b"a:b", 12)),
+        (b"f" * 500 + b":1", (b"f" * 500, 1)),
+        (b"f" * 501 + b":1", None),
         *((wrong, None) for wrong in (None, b"", b":7", b"web-1", b"web-1:", b"web-1:-1", b"web-1:1e3", b"web-1:" + b"9" * 19)),
     ],
 )

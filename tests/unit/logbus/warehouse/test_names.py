@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from logbus.errors import UserError
-from logbus.ledger.table_names import leaf_name, parse_table, quoted
+from logbus.ledger.table_names import identifier, leaf_name, parse_table, quoted
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import psycopg
 
 TEN_IN_INDIA = datetime(2015, 5, 17, 15, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
@@ -14,10 +16,16 @@ def test_a_table_without_schema_is_public() -> None:
     assert parse_table("web.access_log").sql == '"web"."access_log"'
 
 
-@pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a.b.c"])
-def test_what_is_no_table_name_is_refused(text: str) -> None:
+@pytest.mark.parametrize("name", ["", ".", "a.", ".a", "a.b.c"])
+def test_what_is_no_table_name_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"table or schema\.table"):
-        parse_table(text)
+        parse_table(name)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "pg_catalog.x", "pg_mine.x"])
+def test_what_postgresql_keeps_for_itself_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="no table can be named"):
+        parse_table(name)
 
 
 def test_a_name_that_postgresql_would_cut_is_refused() -> None:
@@ -27,7 +35,14 @@ def test_a_name_that_postgresql_would_cut_is_refused() -> None:
 
 
 def test_a_name_cannot_break_out_of_its_quotes() -> None:
-    assert quoted('a"; drop table b; --') == '"a""; drop table b; --"'
+    assert quoted('a"; drop table b; --') == identifier('a"; drop table b; --') == '"a""; drop table b; --"'
+
+
+@pytest.mark.parametrize("name", [":method", "a :b", "a::b", "a\\:b", "a\\\\:b:", "::", "100%", "%(x)s", ':a":b', "a:$b", "a\\"])
+def test_a_name_in_a_statement_is_never_a_parameter(name: str) -> None:
+    statement = text(f"select {quoted(name)}, :given").compile(dialect=psycopg.dialect())
+    assert str(statement).replace("%%", "%") == f"select {identifier(name)}, %(given)s"
+    assert list(statement.params) == ["given"]
 
 
 def test_leaves_of_different_tables_and_hours_have_different_names() -> None:
