@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, Engine, text
 
 from logbus.errors import UserError
+from logbus.ledger.migrations import create_schema
 from logbus.ledger.table_names import TableName, quoted
 
 SYSTEM_COLUMNS: Mapping[str, str] = {
@@ -44,7 +45,7 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
         lock_target(connection, target)
         if relation_kind(connection, target) is None:
             definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in wanted.items())
-            connection.execute(text(f"create schema if not exists {quoted(target.schema)}"))
+            create_schema(connection, target.schema)
             connection.execute(text(f"create table {target.sql} ({definitions}) partition by range (_window_start)"))
             return
         present = table_columns(connection, target)
