@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 from sqlalchemy import Connection, Engine, TextClause, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
@@ -28,7 +29,9 @@ from logbus.ledger.rows import load_windows
 from logbus.ledger.table_names import TableName, parse_table, quoted
 from logbus.ledger.values import Published, join
 from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.parsing import Filtered, Parser, Unparsable, parse_value, storable
+from logbus.parsing import Parser, Unparsable, storable
+from logbus.parsing.chunks import parse_chunk
+from logbus.parsing.schemas import column_field
 from logbus.proof import audit, dead_letters, tally
 from logbus.proof.dead_letters import Value
 from logbus.warehouse import checksum
@@ -80,15 +83,16 @@ class Sorted:
 
 
 def parse_batch(parser: Parser, batch: Sequence[Value]) -> Sorted:
-    found = Sorted()
-    for value in batch:
-        try:
-            found.rows.append((value, parse_value(parser, value.value)))
-        except Filtered:
-            found.left_out.append(value)
-        except Unparsable as error:
-            found.refused.append((value, error))
-    return found
+    """As a load parses them, over the same Arrow columns: a value of another type than its column's (a float for an integer, a
+    datetime without a zone) would otherwise be another one in the table, depending on who put it there."""
+    schema = pa.schema([column_field(name, kind) for name, kind in parser.columns.items()])
+    parsed = parse_chunk(parser, schema, [value.value for value in batch])
+    rows = zip(*(column.to_pylist() for column in parsed.rows.columns), strict=True)
+    return Sorted(
+        rows=[(batch[place], row) for place, row in zip(parsed.places, rows, strict=True)],
+        left_out=[batch[place] for place in parsed.filtered],
+        refused=[(batch[place], error) for place, error in parsed.refused],
+    )
 
 
 def tell(outcome: Redriven, found: Sorted) -> None:
