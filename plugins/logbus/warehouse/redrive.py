@@ -45,7 +45,7 @@ from logbus.warehouse.published import (
     window_place,
 )
 from logbus.warehouse.sinks import sink_for
-from logbus.warehouse.target import table_columns
+from logbus.warehouse.target import finding_partitions, table_columns
 
 # A reload or a merge of leaves may hold locks on the window's rows; both take seconds.
 LOCK_TIMEOUT_MS = 60_000
@@ -284,7 +284,8 @@ class RedriveMove:
         gone = [self.place(value) for value in [*(value for value, _ in found.rows), *found.left_out]]
         kept = [{**self.place(value), "kind": error.kind, "error": storable(str(error))} for value, error in found.refused]
         if rows:
-            self.connection.execute(self.insertion(), rows)
+            with finding_partitions(self.connection, self.target, self.window.interval):
+                self.connection.execute(self.insertion(), rows)
         if gone:
             self.connection.execute(text(f"delete from {DEAD_LETTERS.sql} where {PLACE}"), gone)
         if kept:

@@ -227,6 +227,16 @@ def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: Wor
     assert audit_problems(loaded) == ()
 
 
+def test_a_redrive_into_an_hour_whose_leaf_is_detached_says_what_to_do(world: World, warehouse_url: str) -> None:
+    world.log.append("t", *stamps(10, 10.2))
+    world.register(settings={"max_error_rate": 1})
+    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({0, 1})).load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("alter table t detach partition logbus_leaf.t_201505171000"))
+    with pytest.raises(LoadFailed, match=r"logbus_leaf\.t_201505171000 is detached\. Attach it again"):
+        redrive(world, Mended()).run(world.ledger.window("p", at(10)))
+
+
 def test_a_window_that_is_not_exact_is_not_redriven(loaded: World) -> None:
     with loaded.ledger.engine.begin() as connection:
         connection.execute(text("delete from t where _partition = 0 and _offset = 0"))
