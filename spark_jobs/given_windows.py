@@ -4,8 +4,9 @@
     records = read_records(spark, windows, os.environ)
 
 A row for each record of exactly these offsets: window_id, partition, offset, timestamp_ms, key, value, headers. A missing offset
-is an error. Programs that have the Kafka connector's jar do not need this: they can pass it `windows.starting_offsets` and
-`windows.ending_offsets` as options.
+is an error, and so is a topic that was made again, or another log under its name: the driver compares them before anything is
+read, and each task after it has read. Programs that have the Kafka connector's jar do not need this: they can pass it
+`windows.starting_offsets` and `windows.ending_offsets` as options.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 from logbus.errors import UserError
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.handover import HandedWindows, parse_text
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, WINDOWS_VARIABLE
 from pyspark.sql import DataFrame, SparkSession
@@ -34,10 +37,11 @@ def given_windows(environ: Mapping[str, str]) -> HandedWindows:
 def read_records(spark: SparkSession, windows: HandedWindows, environ: Mapping[str, str]) -> DataFrame:
     """All records of the windows. The broker's configuration does not appear in Spark's plans or UI."""
     client_config = json.loads(variable(environ, KAFKA_CONFIG_VARIABLE))
+    windows.refuse_another_log(Topics(Client(client_config)))
     plans = pack(windows.windows, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     if not plans:
         return spark.createDataFrame([], SCHEMA)
-    spark.dataSource.register(windows_source(plans, client_config, windows.topic, windows.isolation_level))
+    spark.dataSource.register(windows_source(plans, client_config, windows))
     return spark.read.format(SOURCE_NAME).load()
 
 
@@ -63,9 +67,7 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
         self.plan = plan
 
 
-def windows_source(
-    plans: Sequence[TaskPlan], client_config: Mapping[str, Any], topic: str, isolation_level: str
-) -> type[DataSource]:
+def windows_source(plans: Sequence[TaskPlan], client_config: Mapping[str, Any], windows: HandedWindows) -> type[DataSource]:
     """The data source class that reads these plans; register it, then `spark.read.format(SOURCE_NAME)`."""
 
     class WindowsReader(DataSourceReader):  # type: ignore[misc]
@@ -73,7 +75,9 @@ def windows_source(
             return [PlannedPartition(plan) for plan in plans]
 
         def read(self, partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
-            return map(to_batch, read_plan(partition.plan, client_config, topic, isolation_level))
+            yield from map(to_batch, read_plan(partition.plan, client_config, windows.topic, windows.isolation_level))
+            # A frame may be read long after it was made, and more than once.
+            windows.refuse_another_log(Topics(Client(client_config)))
 
     class WindowsSource(DataSource):  # type: ignore[misc]
         @classmethod

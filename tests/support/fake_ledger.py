@@ -10,6 +10,7 @@ from typing import Any
 
 from logbus.errors import ErrorBudgetExceeded, LoadFailed
 from logbus.ledger.catch_up import LoadPlan
+from logbus.ledger.handover import hand_over
 from logbus.ledger.missing import Gap, Missing
 from logbus.ledger.registration import PipelineRegistration
 from logbus.ledger.standing import Standing
@@ -86,6 +87,9 @@ class FakeLedger:
         self._refuse(interval.start)
         self.frozen.append(interval)
         return window(interval.start)
+
+    def hand_over(self, pipeline: Pipeline, windows: Sequence[FrozenWindow], log: object) -> dict[str, Any]:
+        return hand_over(pipeline, windows)
 
     def _refuse(self, *starts: datetime) -> None:
         for start in starts:

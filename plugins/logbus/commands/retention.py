@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -22,6 +23,12 @@ from logbus.retention.store import RetentionStore
 from logbus.wording import many, several
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
+DELETIONS_NAMED_MAX = 5  # of those that had begun before a hold
+
+# A broker deletes records within milliseconds. One that is down answers later than anybody who makes a hold waits.
+UNDER_WAY_SECONDS_MAX = 10.0
+UNDER_WAY_PAUSE_SECONDS = 0.2
+
 TOPICS_NAMED_MAX = 3  # where a hold is of one that the ledger does not know
 NONE_MANAGED = (
     "no topic is managed: `logbus retention adopt TOPIC` takes over a topic's own limits, "
@@ -153,11 +160,12 @@ def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None
 @click.option("--reason", required=True, help="Why; for those who wonder later.")
 @click.option("--until", type=options.Instant(), help="When it ends; by default when it is released.")
 def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) -> None:
-    """Delete nothing from TOPIC until the hold ends."""
+    """Delete nothing from TOPIC until the hold ends. Waits a moment for a deletion that had begun before it."""
     ledger = options.open_ledger(warehouse_url)
     store = RetentionStore(ledger.engine)
     made = store.hold(topic, reason, until, options.clock())
     click.echo(f"topic {topic}: {made}")
+    tell_under_way(store, topic)
     managed, read = {policy.topic for policy in store.policies()}, {pipeline.topic for pipeline in ledger.pipelines()}
     # Checked in the ledger, not at the broker: in an emergency a hold has to succeed while the broker is down, too.
     if topic in read - managed:
@@ -172,6 +180,19 @@ def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) ->
             f"knows: {several(get_close_matches(topic, known) or known, TOPICS_NAMED_MAX) or 'none'}. If the name is mistyped, "
             f"`logbus retention release {made.id}` removes the hold"
         )
+
+
+def tell_under_way(store: RetentionStore, topic: str) -> None:
+    """What a run was deleting when the hold was made, after it has ended that; the hold itself is in force already."""
+    began, deadline = store.under_way(topic), time.monotonic() + UNDER_WAY_SECONDS_MAX
+    left = began
+    while left and time.monotonic() < deadline:
+        time.sleep(UNDER_WAY_PAUSE_SECONDS)
+        left = store.under_way(topic)
+    if began:
+        places = several([f"partition {one.partition} up to offset {one.end_offset}" for one in began], DELETIONS_NAMED_MAX)
+        what = "has not said yet what became of it" if left else "has ended that; it deletes no more"
+        output.say(f"note: a run had begun to delete before the hold was made, {places}, and {what}: `logbus retention log`")
 
 
 @command.command("release")

@@ -1,23 +1,34 @@
-"""Frozen windows as text that can be passed to any program: which offsets of which partitions, and nothing else.
+"""Frozen windows as text that can be passed to any program: which offsets of which partitions, and of which log.
 
-    {"pipeline": ..., "topic": ..., "isolation_level": ...,
+    {"pipeline": ..., "topic": ..., "topic_id": ..., "isolation_level": ..., "offset_gaps": false,
+     "witnesses": {"0": [14, 1431856799000, -3203]},
      "windows": [{"id": ..., "start": ..., "end": ..., "ranges": {"0": [5, 15]}}, ...],
      "startingOffsets": "{\\"topic\\": {\\"0\\": 5}}", "endingOffsets": "{\\"topic\\": {\\"0\\": 15}}"}
 
 The last two are the Spark Kafka connector's options of these names. They are null if the windows are not adjacent: one read from
 the first to the last would include records of no window. Ends are exclusive, as everywhere. Nothing in it is secret.
+
+Offsets mean nothing in another log. So the text names the topic's id and, by partition, the last record before the windows' last
+boundary (offset, timestamp in ms, hash), which vouches for all before it: whoever reads the windows compares both.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from sqlalchemy import Engine
+
 from logbus.errors import UserError
-from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline, WindowState, instant_text, parse_instant
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger.another_log import another_log
+from logbus.ledger.retained import refuse_if_recreated
+from logbus.ledger.testimony import last_witnesses
+from logbus.ledger.witnesses import differences, refuse_if_shorter
+from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline, WindowState, Witness, instant_text, parse_instant
 
 TEXT_BYTES_MAX = 100_000  # Linux allows 128 KiB in one argument or variable
 
@@ -32,15 +43,45 @@ class HandedWindows:
     windows: tuple[FrozenWindow, ...]
     starting_offsets: str | None
     ending_offsets: str | None
+    topic_id: str | None = None  # None in a text from before it was handed over
+    offset_gaps: bool = False
+    witnesses: Mapping[int, Witness] = field(default_factory=dict)
+
+    def refuse_another_log(self, log: OffsetLog) -> None:
+        """`TopicRecreated` or `LogChanged` unless this is the log on which the windows were frozen."""
+        if self.topic_id is not None:
+            refuse_if_recreated(self.topic, self.topic_id, log.topic(self.topic).topic_id)
+        pipeline = Pipeline(
+            name=self.pipeline, topic=self.topic, table="t", parse="raw", settings={"offset_gaps": self.offset_gaps}
+        )
+        reached = {part.partition: part.end_offset for window in self.windows for part in window.ranges}
+        refuse_if_shorter(pipeline, reached, log.end_offsets(self.topic, list(reached), self.isolation_level))
+        if changed := differences(pipeline, log, self.witnesses):
+            raise another_log(self.pipeline, changed.values())
 
 
-def hand_over(pipeline: Pipeline, windows: Sequence[FrozenWindow]) -> dict[str, Any]:
-    """The text's content."""
+def hand_over_from(engine: Engine, pipeline: Pipeline, windows: Sequence[FrozenWindow], log: OffsetLog) -> dict[str, Any]:
+    """The text's content. `TopicRecreated` or `LogChanged` if the log is not the one on which the windows were frozen."""
+    found_id = log.topic(pipeline.topic).topic_id
+    for window in windows:
+        refuse_if_recreated(pipeline.topic, window.topic_id, found_id)
+    content = hand_over(pipeline, windows, last_witnesses(engine, windows))
+    parse_content(content).refuse_another_log(log)
+    return content
+
+
+def hand_over(
+    pipeline: Pipeline, windows: Sequence[FrozenWindow], witnesses: Mapping[int, Witness] | None = None
+) -> dict[str, Any]:
+    """The same, of windows of one log that is known to be there."""
     starting, ending = connector_offsets(pipeline.topic, windows)
     return {
         "pipeline": pipeline.name,
         "topic": pipeline.topic,
+        "topic_id": windows[-1].topic_id,
         "isolation_level": pipeline.isolation_level,
+        "offset_gaps": pipeline.options.offset_gaps,
+        "witnesses": {str(part): [one.offset, one.timestamp_ms, one.hash] for part, one in (witnesses or {}).items()},
         "windows": [handed(window) for window in windows],
         "startingOffsets": starting,
         "endingOffsets": ending,
@@ -60,7 +101,10 @@ def as_text(content: Mapping[str, Any]) -> str:
 
 def parse_text(text: str) -> HandedWindows:
     """The inverse: windows with as much as the text contains."""
-    content = json.loads(text)
+    return parse_content(json.loads(text))
+
+
+def parse_content(content: Mapping[str, Any]) -> HandedWindows:
     return HandedWindows(
         pipeline=content["pipeline"],
         topic=content["topic"],
@@ -68,6 +112,12 @@ def parse_text(text: str) -> HandedWindows:
         windows=tuple(parse_window(content["pipeline"], content["topic"], window) for window in content["windows"]),
         starting_offsets=content["startingOffsets"],
         ending_offsets=content["endingOffsets"],
+        topic_id=content.get("topic_id"),
+        offset_gaps=content.get("offset_gaps", False),
+        witnesses={
+            int(partition): Witness(offset=offset, timestamp_ms=stamp, hash=found)
+            for partition, (offset, stamp, found) in content.get("witnesses", {}).items()
+        },
     )
 
 

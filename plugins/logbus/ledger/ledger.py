@@ -20,6 +20,7 @@ from logbus.ledger import (
     attempts,
     catch_up,
     freezing,
+    handover,
     inferred_columns,
     missing,
     rebasing,
@@ -105,6 +106,10 @@ class Ledger:
         Raises `WindowNotClosed`, `WindowOverlap`, `RecordsLost` or `TopicRecreated`.
         """
         return freezing.freeze_or_get(self.engine, pipeline_name, interval, log, utc(now))
+
+    def hand_over(self, pipeline: Pipeline, windows: Sequence[FrozenWindow], log: OffsetLog) -> dict[str, Any]:
+        """Windows for a program of the user's own. Raises `TopicRecreated` or `LogChanged` if they were frozen on another log."""
+        return handover.hand_over_from(self.engine, pipeline, windows, log)
 
     def gaps(
         self,

@@ -56,6 +56,15 @@ def call(engine: Engine, windows: Sequence[FrozenWindow]) -> Called:
     return Called(inside=inside, outside=outside, needed_by=needed_by)
 
 
+def last_witnesses(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[int, Witness]:
+    """By partition, the last record before any boundary of windows of one topic: it vouches for everything before it."""
+    found: dict[int, Witness] = {}
+    for (_, partition, _), witness in boundaries_of(engine, windows).items():
+        if partition not in found or found[partition].offset < witness.offset:
+            found[partition] = witness
+    return dict(sorted(found.items()))
+
+
 def boundaries_of(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[tuple[str, int, datetime], Witness]:
     """The boundaries' witnesses by topic id, partition and instant."""
     row_of = schema.boundary

@@ -3,7 +3,8 @@
 The program can read them from three places: the environment variable LOGBUS_WINDOWS and the Spark setting
 `spark.logbus.windows` hold the same JSON (logbus.ledger.handover); `spark.logbus.topic`, `spark.logbus.startingOffsets` and
 `spark.logbus.endingOffsets` can be passed to the Kafka connector as they are. A driver in a standalone cluster gets no
-environment variables, so it has the settings only. A rerun gets the same offsets. What the program writes is its own
+environment variables, so it has the settings only. A rerun gets the same offsets; if the topic was made again since the windows
+were frozen, or its log is another one, the task fails before the program begins. What the program writes is its own
 responsibility: nothing here makes that exactly once.
 """
 
@@ -16,7 +17,8 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus import spark_submit
-from logbus.ledger.handover import as_text, hand_over
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger.handover import as_text
 from logbus.ledger.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.operators.spark_window_operator import SparkWindowOperator
@@ -49,9 +51,10 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         self.warehouse_in_environment = warehouse_in_environment
 
     def execute(self, context: Context) -> dict[str, Any]:
+        ledger, log = self.warehouse.ledger(), self.broker.log_offsets()
         with fail_without_retry():
-            pipeline, windows = self._frozen(self.warehouse.ledger(), self._starts(context), context["ti"].dag_id)
-        text = as_text(content := hand_over(pipeline, windows))
+            pipeline, windows = self._frozen(ledger, log, self._starts(context), context["ti"].dag_id)
+            text = as_text(content := ledger.hand_over(pipeline, windows, log))
         self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}
         self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
         self._submit(context, self._handed_over(text))
@@ -65,8 +68,10 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         secrets = self.warehouse.url if self.warehouse_in_environment else None
         return {**spark_submit.environment(secrets, self.broker.client_config()), **handed}
 
-    def _frozen(self, ledger: Ledger, starts: Sequence[datetime], dag_id: str) -> tuple[Pipeline, list[FrozenWindow]]:
-        log, now = self.broker.log_offsets(), self._now()
+    def _frozen(
+        self, ledger: Ledger, log: OffsetLog, starts: Sequence[datetime], dag_id: str
+    ) -> tuple[Pipeline, list[FrozenWindow]]:
+        now = self._now()
         if self.registered_as is not None:
             ledger.define(self.registered_as, log, now, dag_id=dag_id, remembers=False)
         pipeline = ledger.pipeline(self.pipeline_name)

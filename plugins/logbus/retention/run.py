@@ -1,7 +1,10 @@
 """Running managed retention: read the ledger and the broker, plan each topic, delete, and record it all.
 
     plan   changes nothing anywhere
-    run    one at a time; for each topic: record the intention, DeleteRecords, record the outcome
+    run    one at a time; for each topic: decide and record the intention, DeleteRecords, record the outcome
+
+The broker is asked first and the ledger read last, by a run in the transaction that records the intention: a hold, a policy, a
+pipeline or an attempt that came while the broker was asked counts.
 
 A topic that cannot be examined (deleted, broker unreachable) is an alarm; the other topics continue.
 """
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from logbus.errors import LogbusError, UserError
 from logbus.kafka.client import LATEST
@@ -22,11 +25,12 @@ from logbus.kafka.topics import LogAdmin, TopicFacts
 from logbus.ledger.chain_loading import is_settled_and_gone, load_chain
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.rows import pipeline_rows
-from logbus.ledger.stretches import PipelineChain
 from logbus.model import milliseconds, utc
 from logbus.retention.decide import plan_topic
 from logbus.retention.model import DELETE, Held, RetentionPolicy, TopicPlan, TopicState
-from logbus.retention.store import RetentionStore
+from logbus.retention.store import RetentionStore, holds_in_force, policies_by_topic
+
+POLICY_CHANGED = "its policy was changed or removed while the topic was looked at: nothing is deleted, the next run decides"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,7 @@ class RetentionRun:
         if not limits:
             raise UserError(f"topic {topic} has no limit of its own to adopt: `logbus retention set {topic} --hours N` sets one")
         facts = self.log.topic(topic)
-        if not self._chains(topic, facts):
+        if topic not in {pipeline.topic for pipeline in self.ledger.pipelines()}:
             raise UserError(f"no pipeline reads topic {topic}, so no window says what may go: leave it to the broker")
         policy = RetentionPolicy(
             topic=topic,
@@ -125,11 +129,21 @@ class RetentionRun:
         return RetentionReport(plans=tuple(plans), alarms=(*alarms, *troubles), number=number)
 
     def _plan(self, policy: RetentionPolicy, now: datetime) -> TopicPlan:
-        facts = self.log.topic(policy.topic)
-        chains = self._chains(policy.topic, facts)
-        return plan_topic(policy, self._state(policy, facts, now), chains, self.store.holds(now, policy.topic), utc(now))
+        state = self._state(policy, now)
+        with self.store.engine.connect() as connection:
+            return self._decide(connection, policy, state, now)
 
-    def _state(self, policy: RetentionPolicy, facts: TopicFacts, now: datetime) -> TopicState:
+    def _decide(self, connection: Connection, policy: RetentionPolicy, state: TopicState, now: datetime) -> TopicPlan:
+        """The plan by what the ledger says in this transaction."""
+        in_force = policies_by_topic(connection).get(policy.topic)
+        if in_force != policy:
+            return TopicPlan(policy=in_force or policy, notes=(POLICY_CHANGED,))
+        rows = [row for row in pipeline_rows(connection) if row["topic"] == policy.topic]
+        chains = [load_chain(connection, row, state.topic_id, is_settled_and_gone(state.starts)) for row in rows]
+        return plan_topic(policy, state, chains, holds_in_force(connection, now, policy.topic), utc(now))
+
+    def _state(self, policy: RetentionPolicy, now: datetime) -> TopicState:
+        facts = self.log.topic(policy.topic)
         ends = self.log.end_offsets(facts.name, facts.partitions, LATEST)
         return TopicState(
             topic=facts.name,
@@ -147,20 +161,13 @@ class RetentionRun:
         found = self.log.first_at_or_after(facts.name, facts.partitions, milliseconds(utc(now) - policy.retain))
         return {partition: found[partition].offset if partition in found else end for partition, end in ends.items()}
 
-    def _chains(self, topic: str, facts: TopicFacts) -> list[PipelineChain]:
-        starts = self.log.start_offsets(topic, facts.partitions)
-        with self.store.engine.connect() as connection:
-            rows = [row for row in pipeline_rows(connection) if row["topic"] == topic]
-            return [load_chain(connection, row, facts.topic_id, is_settled_and_gone(starts)) for row in rows]
-
     def _delete(self, number: int, policy: RetentionPolicy, now: datetime) -> TopicPlan:
         if policy.when_overdue == DELETE:
             self._freeze_overdue(policy, now)
-        plan = self._plan(policy, now)
+        state = self._state(policy, now)
+        plan = self.store.intend(number, policy.topic, lambda connection: self._decide(connection, policy, state, now))
         if not plan.deletions:
             return plan
-        if not self.store.intend(number, plan.deletions, plan.cut):
-            raise UserError("an attempt at a window began while it was planned: the next run decides again")
         starts = None
         try:
             starts = self.log.delete_before(policy.topic, {one.partition: one.end_offset for one in plan.deletions})

@@ -3,11 +3,14 @@
 A deletion is recorded before the request to the broker (`intended`), and again after it with the new log start offset
 (`deleted`): a crash in between leaves an intention, which the next run finds done or repeats; never a deletion without a
 record of it.
+
+An intention is decided in the transaction that records it, under a lock on the topic that holds and policies take too: what is
+ordered before that transaction ends it, what is ordered later finds the intention recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -20,12 +23,15 @@ from logbus.errors import UserError
 from logbus.ledger import schema
 from logbus.ledger.rows import Row
 from logbus.model import FrozenWindow, instant_text, utc
-from logbus.retention.model import Deletion, Hold, RetentionPolicy
+from logbus.retention.model import Deletion, Hold, RetentionPolicy, TopicPlan
 
 INTENDED, DELETED, UNKNOWN = "intended", "deleted", "unknown"
 
 # Keeps two runs from overlapping. Any constant does, provided that all use the same one.
 RUN_LOCK = 0x6C6F67627574
+
+# With the topic's name, for what decides about its records: an order to keep them, its policy, an intention to delete them.
+TOPIC_LOCK = 0x726574
 
 
 class RetentionStore:
@@ -46,6 +52,7 @@ class RetentionStore:
         }
         statement = insert_or_update(schema.retention_policy).values(topic=policy.topic, **values)
         with self.engine.begin() as connection:
+            lock_topic(connection, policy.topic)
             connection.execute(statement.on_conflict_do_update(index_elements=["topic"], set_=values))
 
     def policies(self, topics: Sequence[str] | None = None) -> list[RetentionPolicy]:
@@ -65,11 +72,13 @@ class RetentionStore:
         row_of = schema.retention_policy
         self.policies([topic])
         with self.engine.begin() as connection:
+            lock_topic(connection, topic)
             statement = delete(row_of).where(row_of.c.topic == topic).returning(row_of.c.adopted)
             return dict(connection.execute(statement).scalar_one() or {})
 
     def hold(self, topic: str, reason: str, until: datetime | None, now: datetime) -> Hold:
-        """From now on nothing of the topic is deleted."""
+        """From now on no deletion of the topic's records begins. One that a run has already recorded and requested goes on:
+        `under_way` lists it."""
         if until is not None and utc(until) <= utc(now):
             raise UserError(f"a hold until {instant_text(until)} would be over already; it is {instant_text(now)} now")
         if not reason.strip():
@@ -77,6 +86,7 @@ class RetentionStore:
         row_of = schema.retention_hold
         values = {"topic": topic, "reason": reason, "until": until and utc(until), "made_at": utc(now)}
         with self.engine.begin() as connection:
+            lock_topic(connection, topic)
             row = connection.execute(insert(row_of).values(values).returning(row_of)).mappings().one()
             return to_hold(row)
 
@@ -93,12 +103,8 @@ class RetentionStore:
 
     def holds(self, now: datetime, topic: str | None = None) -> list[Hold]:
         """The holds in force."""
-        row_of = schema.retention_hold
-        query = select(row_of).where(row_of.c.released_at.is_(None), or_(row_of.c.until.is_(None), row_of.c.until > utc(now)))
-        if topic is not None:
-            query = query.where(row_of.c.topic == topic)
         with self.engine.connect() as connection:
-            return [to_hold(row) for row in connection.execute(query.order_by(row_of.c.id)).mappings()]
+            return holds_in_force(connection, now, topic)
 
     @contextmanager
     def only_run(self, run_id: str, now: datetime) -> Iterator[int]:
@@ -125,13 +131,25 @@ class RetentionStore:
         with self.engine.begin() as connection:
             connection.execute(update(row_of).where(row_of.c.id == number).values(values))
 
-    def intend(self, number: int, deletions: Sequence[Deletion], cut: Iterable[FrozenWindow]) -> bool:
-        """Records what is about to be deleted; False, with nothing recorded, if a window that it cuts is no longer as planned."""
+    def intend(self, number: int, topic: str, decide: Callable[[Connection], TopicPlan]) -> TopicPlan:
+        """Records the deletions that `decide` finds in the ledger as it is now; nothing of that can change before they are
+        recorded. `UserError`, with nothing recorded, if a window that they cut changes at this moment."""
         with self.engine.begin() as connection:
-            if not unchanged(connection, list(cut)):
-                return False
-            connection.execute(insert(schema.retention_deletion), [deletion_values(number, one) for one in deletions])
-            return True
+            lock_topic(connection, topic)
+            plan = decide(connection)
+            if plan.deletions:
+                refuse_changed(connection, plan.cut)
+                connection.execute(insert(schema.retention_deletion), [deletion_values(number, one) for one in plan.deletions])
+            return plan
+
+    def under_way(self, topic: str) -> list[Deletion]:
+        """What the last run is about to delete from the topic, has perhaps deleted, and has not recorded the outcome of."""
+        row_of, run = schema.retention_deletion, schema.retention_run
+        last = select(run.c.id).where(run.c.ended_at.is_(None)).order_by(run.c.id.desc()).limit(1).scalar_subquery()
+        query = select(*[row_of.c[name] for name in Deletion.__slots__]).order_by(row_of.c.partition)
+        mine = (row_of.c.topic == topic, row_of.c.state == INTENDED, row_of.c.run == last)
+        with self.engine.connect() as connection:
+            return [Deletion(**row) for row in connection.execute(query.where(*mine)).mappings()]
 
     def settle(self, number: int, topic: str, starts: Mapping[int, int] | None, now: datetime) -> None:
         """Records the outcome of a topic's deletions; `starts` None if the broker did not answer."""
@@ -156,14 +174,29 @@ class RetentionStore:
         ]
 
 
-def unchanged(connection: Connection, windows: Sequence[FrozenWindow]) -> bool:
-    """Whether the windows are as planned; they stay locked until the transaction ends, so no attempt can begin before that."""
+def lock_topic(connection: Connection, topic: str) -> None:
+    """Whoever decides about the topic's records waits for the others, until the transaction ends."""
+    connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:topic))"), {"key": TOPIC_LOCK, "topic": topic})
+
+
+def refuse_changed(connection: Connection, windows: Sequence[FrozenWindow]) -> None:
+    """`UserError` unless the windows are as planned. They stay locked until the transaction ends: no attempt, redrive or rebase
+    can change them before that."""
     row_of = schema.window
-    query = select(row_of.c.id, row_of.c.last_attempt, row_of.c.loaded_attempt).where(
-        row_of.c.id.in_([one.id for one in windows])
-    )
+    names = ("id", "topic_id", "last_attempt", "loaded_attempt", "audited_at")
+    query = select(*[row_of.c[name] for name in names]).where(row_of.c.id.in_([one.id for one in windows]))
     rows = connection.execute(query.order_by(row_of.c.id).with_for_update()).all()
-    return {tuple(row) for row in rows} == {(one.id, one.last_attempt, one.loaded_attempt) for one in windows}
+    if {tuple(row) for row in rows} != {tuple(getattr(one, name) for name in names) for one in windows}:
+        raise UserError("a window changed, or an attempt at it began, while it was planned: the next run decides again")
+
+
+def holds_in_force(connection: Connection, now: datetime, topic: str | None = None) -> list[Hold]:
+    """Of the topic, or of all."""
+    row_of = schema.retention_hold
+    query = select(row_of).where(row_of.c.released_at.is_(None), or_(row_of.c.until.is_(None), row_of.c.until > utc(now)))
+    if topic is not None:
+        query = query.where(row_of.c.topic == topic)
+    return [to_hold(row) for row in connection.execute(query.order_by(row_of.c.id)).mappings()]
 
 
 def policies_by_topic(connection: Connection) -> dict[str, RetentionPolicy]:

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select, text, update
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import fingerprint
 from logbus.errors import EquationMismatch, LoadFailed
@@ -30,7 +30,7 @@ from logbus.ledger import schema, stamped_hours
 from logbus.ledger.attempts import COMMITTED, lock_if_current, sealed
 from logbus.ledger.error_budget import refuse_over_budget
 from logbus.ledger.rows import count_values, to_counts
-from logbus.ledger.sql_errors import LOCK_NOT_AVAILABLE, OVERLAPPING_PARTITION, SERVER_WENT_AWAY, sqlstate_of
+from logbus.ledger.sql_errors import CHECK_VIOLATION, LOCK_NOT_AVAILABLE, OVERLAPPING_PARTITION, SERVER_WENT_AWAY, sqlstate_of
 from logbus.ledger.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
 from logbus.ledger.values import Checksum, Published
 from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text, milliseconds
@@ -41,7 +41,7 @@ from logbus.warehouse.checksum import DEAD_LETTERS
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
 from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK
-from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
+from logbus.warehouse.target import finding_partitions, has_leaves, parent_of, relation_exists, table_columns
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
@@ -231,13 +231,13 @@ def refuse_errors(connection: Connection, load: SealedWindow) -> None:
 def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     """The sealed rows become the window's rows in the target. Gives the checksum of what was inserted row by row: a trigger of
     the user's own may have changed it on its way."""
-    kind = relation_kind(connection, load.target)
     add_new_columns(connection, load)
-    leaf = leaf_name(load.target, load.attempt.interval.start)
-    if kind == PARTITIONED and relation_kind(connection, leaf) is None and attach(connection, load, leaf):
-        return None
-    if kind == PARTITIONED and may_swap(connection, load, leaf) and swap(connection, load, leaf):
-        return None
+    if has_leaves(connection, load.target):
+        leaf = leaf_name(load.target, load.attempt.interval.start)
+        if not relation_exists(connection, leaf) and attach(connection, load, leaf):
+            return None
+        if may_swap(connection, load, leaf) and swap(connection, load, leaf):
+            return None
     replace(connection, load)
     # Attached or swapped, the public table is the sealed one, whose checksum is known. Inserted row by row it has gone through
     # the target's own triggers and casts, so it is taken again from what is there now.
@@ -254,7 +254,8 @@ def add_new_columns(connection: Connection, load: SealedWindow) -> None:
 
 
 def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
-    """False where a larger leaf covers the window already (closed days are merged into one)."""
+    """False where a larger leaf covers the window already (closed days are merged into one), or where the user's default
+    partition holds rows of the hour, whichever pipeline's or whoever's they are."""
     start, end = instant_text(load.attempt.interval.start), instant_text(load.attempt.interval.end)
     moved = TableName(name=load.rows.name, schema=leaf.schema)
     try:
@@ -266,8 +267,8 @@ def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
                 text(f"alter table {load.target.sql} attach partition {leaf.sql} for values from ('{start}') to ('{end}')")
             )
             connection.execute(text(f"alter table {leaf.sql} drop constraint {LEAF_CHECK}"))
-    except ProgrammingError as error:
-        if sqlstate_of(error) == OVERLAPPING_PARTITION:
+    except (ProgrammingError, IntegrityError) as error:
+        if sqlstate_of(error) in (OVERLAPPING_PARTITION, CHECK_VIOLATION):
             return False
         raise
     return True
@@ -279,7 +280,7 @@ def may_swap(connection: Connection, load: SealedWindow, leaf: TableName) -> boo
     if max(loaded, sum(part.loaded for part in load.staged.tallies.values())) < SWAPPED_ROWS_MIN:
         return False
     has_index = text("select relhasindex from pg_class where oid = to_regclass(:name)")
-    return relation_kind(connection, leaf) is not None and not connection.scalar(has_index, {"name": load.target.identifier})
+    return parent_of(connection, leaf) == load.target and not connection.scalar(has_index, {"name": load.target.identifier})
 
 
 def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
@@ -318,7 +319,8 @@ def replace(connection: Connection, load: SealedWindow) -> None:
     columns = ", ".join(quoted(name) for name in table_columns(connection, load.target))
     mine = window_place(load.pipeline, load.window)
     connection.execute(text(f"delete from {load.target.sql} where {ROWS_OF_WINDOW}"), mine)
-    connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
+    with finding_partitions(connection, load.target, load.attempt.interval):
+        connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
     connection.execute(text(f"drop table {load.rows.sql}"))
 
 

@@ -8,6 +8,10 @@ Merging a day is one transaction. The rows are copied while the hours are locked
 notice. Then the leaves are exchanged, which locks the whole table for some milliseconds: the lock is requested with a
 short timeout, tried a few times, and otherwise left for the next run. So a reader in a long transaction is neither
 waited for nor interrupted, and no session queues behind our lock request for longer than that timeout.
+
+Loads attach hours, and people attach and detach partitions, while this runs. So the day's hours are listed again once they are
+locked, and once more when the table is: a day that is not as it was found, or that cannot become one leaf, keeps its hours
+with a reason, and the next day gets its turn.
 """
 
 from __future__ import annotations
@@ -15,13 +19,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
-from logbus.ledger.sql_errors import DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, sqlstate_of
+from logbus.ledger.sql_errors import (
+    DEADLOCK_DETECTED,
+    DEPENDENT_OBJECTS,
+    DUPLICATE_TABLE,
+    LOCK_NOT_AVAILABLE,
+    UNDEFINED_TABLE,
+    sqlstate_of,
+)
 from logbus.ledger.table_names import LEAF_SCHEMA, TableName, leaf_name, quoted
 from logbus.model import instant_text, parse_instant, utc
 
@@ -37,9 +48,25 @@ SHARE_LOCK_TIMEOUT_MS = 5_000
 
 MERGED_CHECK = "_window_start_of_the_day"
 
-BOUND = re.compile(r"FOR VALUES FROM \('([^']+)'\) TO \('([^']+)'\)")
+BOUND = re.compile(r"FOR VALUES FROM \((.+)\) TO \((.+)\)")
+BEGINNING, END = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+CHANGED = "left for the next run, its partitions changed in the meantime"
+
+# What a day may be refused for that says nothing about the next day.
+LEFT_BECAUSE = {
+    LOCK_NOT_AVAILABLE: "left for the next run, readers or loads hold its hours",
+    DEADLOCK_DETECTED: "left for the next run, readers or loads hold its hours",
+    UNDEFINED_TABLE: CHANGED,  # another run merged the day while we waited for its hours
+    DUPLICATE_TABLE: "its hours stay, because a table with the name of the day's leaf exists and is no partition",
+    DEPENDENT_OBJECTS: "its hours stay, because a view or something else depends on one of them",
+}
 
 Sleep = Callable[[float], None]
+
+
+class DayStays(Exception):
+    """The day cannot be merged now; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +80,32 @@ class Leaf:
 
 def leaves(connection: Connection, target: TableName) -> list[Leaf]:
     """The leaves that logbus created, by start. Those that a user attached from another schema are left alone."""
+    return [leaf for leaf in partitions(connection, target) if leaf.table.schema == LEAF_SCHEMA]
+
+
+def partitions(connection: Connection, target: TableName) -> list[Leaf]:
+    """All partitions by range, by start, whoever attached them."""
     query = text(
-        "select c.relname, pg_get_expr(c.relpartbound, c.oid) bound from pg_inherits i join pg_class c on c.oid = i.inhrelid "
-        "join pg_namespace n on n.oid = c.relnamespace where i.inhparent = to_regclass(:target) and n.nspname = :schema"
+        "select n.nspname, c.relname, pg_get_expr(c.relpartbound, c.oid) bound from pg_inherits i "
+        "join pg_class c on c.oid = i.inhrelid join pg_namespace n on n.oid = c.relnamespace "
+        "where i.inhparent = to_regclass(:target) and c.relispartition"
     )
     connection.execute(text("set local timezone = 'UTC'"))  # bounds are shown in the session's time zone
-    found = connection.execute(query, {"target": target.identifier, "schema": LEAF_SCHEMA}).all()
-    return sorted((to_leaf(row.relname, row.bound) for row in found if BOUND.fullmatch(row.bound)), key=lambda leaf: leaf.start)
+    found = connection.execute(query, {"target": target.identifier}).all()
+    ranges = [(TableName(name=row.relname, schema=row.nspname), BOUND.fullmatch(row.bound)) for row in found]
+    return sorted((to_leaf(table, *bound.groups()) for table, bound in ranges if bound), key=lambda leaf: leaf.start)
 
 
-def to_leaf(name: str, bound: str) -> Leaf:
-    start, end = BOUND.fullmatch(bound).groups()  # type: ignore[union-attr]
-    return Leaf(table=TableName(name=name, schema=LEAF_SCHEMA), start=parse_instant(start), end=parse_instant(end))
+def to_leaf(table: TableName, start: str, end: str) -> Leaf:
+    return Leaf(table=table, start=bound_of(start, BEGINNING), end=bound_of(end, END))
+
+
+def bound_of(shown: str, unbounded: datetime) -> datetime:
+    """A bound as the server shows it. Users also write MINVALUE, 'infinity' and years that Python does not have."""
+    try:
+        return parse_instant(shown.strip("'"))
+    except ValueError:
+        return unbounded
 
 
 def mergeable_days(found: Sequence[Leaf], before: datetime) -> Iterator[tuple[datetime, list[Leaf]]]:
@@ -80,31 +121,61 @@ def day_of(instant: datetime) -> datetime:
     return utc(instant).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def merge_closed_days(engine: Engine, target: TableName, before: datetime, sleep: Sleep) -> tuple[list[datetime], list[datetime]]:
-    """Merges every day that ended at or before `before`; returns the days merged and those left for the next run."""
+def merge_closed_days(
+    engine: Engine, target: TableName, before: datetime, sleep: Sleep
+) -> tuple[list[datetime], dict[datetime, str]]:
+    """Merges every day that ended at or before `before`; returns the days merged, and why each of the others keeps its hours."""
     with engine.begin() as connection:
         days = list(mergeable_days(leaves(connection, target), before))
-    merged = [(day, merge_day(engine, target, day, hours, sleep)) for day, hours in days]
-    return [day for day, done in merged if done], [day for day, done in merged if not done]
+    outcomes = {day: merge_day(engine, target, day, hours, sleep) for day, hours in days}
+    return [day for day, why in outcomes.items() if why is None], {day: why for day, why in outcomes.items() if why is not None}
 
 
-def merge_day(engine: Engine, target: TableName, day: datetime, hours: Sequence[Leaf], sleep: Sleep) -> bool:
-    """False if another session held a lock for too long; then everything is as it was."""
+def merge_day(engine: Engine, target: TableName, day: datetime, hours: Sequence[Leaf], sleep: Sleep) -> str | None:
+    """None if the day is merged; otherwise why not, and everything is as it was."""
     try:
         with engine.begin() as connection:
             lock_against_writers(connection, hours)
+            refuse_changed(connection, target, day, hours)
             merged = copy_hours(connection, target, day, hours)
             swap(connection, target, day, hours, merged, sleep)
-    except OperationalError as error:
-        if is_lock_timeout(error):
-            return False
-        raise
-    return True
+    except DayStays as reason:
+        return str(reason)
+    except DBAPIError as error:
+        if (why := LEFT_BECAUSE.get(sqlstate_of(error) or "")) is None:
+            raise
+        return why
+    return None
 
 
 def lock_against_writers(connection: Connection, hours: Sequence[Leaf]) -> None:
+    """Against another merge of the same day, too."""
     connection.execute(text(f"set local lock_timeout = {SHARE_LOCK_TIMEOUT_MS}"))
-    connection.execute(text(f"lock table {', '.join(leaf.table.sql for leaf in hours)} in share mode"))
+    connection.execute(text(f"lock table {', '.join(leaf.table.sql for leaf in hours)} in share row exclusive mode"))
+
+
+def refuse_changed(connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf]) -> None:
+    """`DayStays` unless these hours are all partitions of the day: its leaf would overlap any other."""
+    found = [leaf for leaf in partitions(connection, target) if leaf.start < day + DAY and leaf.end > day]
+    foreign = [leaf for leaf in found if leaf.table.schema != LEAF_SCHEMA or leaf.start < day or leaf.end > day + DAY]
+    if foreign:
+        raise DayStays(f"its hours stay, because the day's leaf would overlap partition {foreign[0].table}")
+    if found != list(hours):
+        raise DayStays(CHANGED)
+    refuse_rows_in_default(connection, target, day)
+
+
+def refuse_rows_in_default(connection: Connection, target: TableName, day: datetime) -> None:
+    """`DayStays` if rows of the day lie in a default partition: the day's leaf cannot be attached beside them."""
+    query = text(
+        "select partdefid::regclass::text from pg_partitioned_table where partrelid = to_regclass(:name) and partdefid <> 0"
+    )
+    default = connection.execute(query, {"name": target.identifier}).scalar_one_or_none()
+    if default is None:
+        return
+    rows = text(f"select exists(select from {default} where _window_start >= :day and _window_start < :next)")
+    if connection.execute(rows, {"day": day, "next": day + DAY}).scalar_one():
+        raise DayStays(f"its hours stay, because rows of the day lie in the default partition {default}")
 
 
 def copy_hours(connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf]) -> TableName:
@@ -153,6 +224,7 @@ def swap(
 def exchange(connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf], merged: TableName) -> None:
     start, end = instant_text(day), instant_text(day + DAY)
     connection.execute(text(f"lock table only {target.sql} in access exclusive mode"))
+    refuse_changed(connection, target, day, hours)  # a load may have attached an hour while the others were copied
     for leaf in hours:
         connection.execute(text(f"alter table {target.sql} detach partition {leaf.table.sql}"))
     connection.execute(text(f"alter table {target.sql} attach partition {merged.sql} for values from ('{start}') to ('{end}')"))

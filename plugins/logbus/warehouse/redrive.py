@@ -29,7 +29,7 @@ from logbus.ledger.table_names import TableName, parse_table, quoted
 from logbus.ledger.values import Published, join
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.parsing import Parser, Unparsable, storable
-from logbus.parsing.chunks import Gathered, joined, one_by_one
+from logbus.parsing.chunks import parse_chunk
 from logbus.parsing.schemas import parser_schema
 from logbus.proof import audit, dead_letters, tally
 from logbus.proof.dead_letters import Value
@@ -44,7 +44,7 @@ from logbus.warehouse.published import (
     window_place,
 )
 from logbus.warehouse.sinks import sink_for
-from logbus.warehouse.target import table_columns
+from logbus.warehouse.target import finding_partitions, table_columns
 
 # A reload or a merge of leaves may hold locks on the window's rows; both take seconds.
 LOCK_TIMEOUT_MS = 60_000
@@ -82,14 +82,15 @@ class Sorted:
 
 
 def parse_batch(parser: Parser, batch: Sequence[Value]) -> Sorted:
-    """Through Arrow, as in a load: what a load would refuse (a NUL, a number that is too large), a redrive refuses too."""
-    schema, found = parser_schema(parser.columns), Gathered()
-    one_by_one(parser, schema, [value.value for value in batch], 0, found)
-    rows = zip(*(column.to_pylist() for column in joined(found.batches, schema).columns), strict=True)
+    """As a load parses them, over the same Arrow columns: a value of another type than its column's (a float for an integer, a
+    datetime without a zone) would otherwise be another one in the table, depending on who put it there; and what a load refuses
+    (a NUL, a number that is too large), a redrive refuses, too."""
+    parsed = parse_chunk(parser, parser_schema(parser.columns), [value.value for value in batch])
+    rows = zip(*(column.to_pylist() for column in parsed.rows.columns), strict=True)
     return Sorted(
-        rows=[(batch[place], row) for place, row in zip(found.places, rows, strict=True)],
-        left_out=[batch[place] for place in found.filtered],
-        refused=[(batch[place], error) for place, error in found.refused],
+        rows=[(batch[place], row) for place, row in zip(parsed.places, rows, strict=True)],
+        left_out=[batch[place] for place in parsed.filtered],
+        refused=[(batch[place], error) for place, error in parsed.refused],
     )
 
 
@@ -282,7 +283,8 @@ class RedriveMove:
         gone = [self.place(value) for value in [*(value for value, _ in found.rows), *found.left_out]]
         kept = [{**self.place(value), "kind": error.kind, "error": storable(str(error))} for value, error in found.refused]
         if rows:
-            self.connection.execute(self.insertion(), rows)
+            with finding_partitions(self.connection, self.target, self.window.interval):
+                self.connection.execute(self.insertion(), rows)
         if gone:
             self.connection.execute(text(f"delete from {DEAD_LETTERS.sql} where {PLACE}"), gone)
         if kept:

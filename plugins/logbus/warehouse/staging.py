@@ -22,7 +22,7 @@ from logbus.ledger.table_names import TASK_COLUMN, TableName, quoted, staging
 from logbus.model import Attempt, instant_text
 from logbus.proof import tally
 from logbus.warehouse import checksum
-from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
+from logbus.warehouse.target import has_leaves, table_columns
 
 # Proves to ATTACH that every row belongs to the leaf, so that it need not scan them.
 LEAF_CHECK = "_window_start_of_the_leaf"
@@ -67,7 +67,7 @@ def create_for_current(
 
 
 def create_rows(connection: Connection, attempt: Attempt, target: TableName) -> None:
-    is_partitioned = relation_kind(connection, target) == PARTITIONED
+    is_partitioned = has_leaves(connection, target)
     rows = staging(attempt.staging_table)
     start, end = instant_text(attempt.interval.start), instant_text(attempt.interval.end)
     check = f", constraint {LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')" if is_partitioned else ""

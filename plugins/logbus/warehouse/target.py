@@ -1,18 +1,23 @@
 """The target table: partitioned by range on `_window_start`, one leaf for each loaded window that holds records.
 
 Every row records its origin: topic, partition, offset, timestamp, key, window and the record's hash. The columns after
-those are the parser's. A table that already exists and is not partitioned is the user's own: it is loaded by delete and
-insert and never altered.
+those are the parser's. A table that already exists and is not partitioned like that is the user's own: it is loaded by delete
+and insert and never altered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from psycopg.errors import CheckViolation
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import IntegrityError
 
-from logbus.errors import UserError
-from logbus.ledger.table_names import TableName, identifier, quoted
+from logbus.errors import LoadFailed, UserError
+from logbus.ledger.migrations import create_schema
+from logbus.ledger.table_names import TableName, identifier, leaf_name, quoted
+from logbus.model import Interval, instant_text
 
 SYSTEM_COLUMNS: Mapping[str, str] = {
     "_topic": "text not null",
@@ -31,8 +36,6 @@ COLUMN_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "tim
 # Sessions that create the same target wait for each other on this advisory lock and the table's name.
 TARGET_LOCK = 0x746172
 
-PARTITIONED = "p"
-
 # How format_type spells the types that have another name here.
 SPELLINGS = {"timestamptz": "timestamp with time zone"}
 
@@ -42,9 +45,9 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
     wanted = {**SYSTEM_COLUMNS, **columns}
     with engine.begin() as connection:
         lock_target(connection, target)
-        if relation_kind(connection, target) is None:
+        if not relation_exists(connection, target):
             definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in wanted.items())
-            connection.execute(text(f"create schema if not exists {quoted(target.schema)}"))
+            create_schema(connection, target.schema)
             connection.execute(text(f"create table {target.sql} ({definitions}) partition by range (_window_start)"))
             return
         present = table_columns(connection, target)
@@ -62,7 +65,7 @@ def lock_target(connection: Connection, target: TableName) -> None:
 def add_columns(connection: Connection, target: TableName, missing: Mapping[str, str]) -> None:
     if not missing:
         return
-    if relation_kind(connection, target) != PARTITIONED:
+    if not has_leaves(connection, target):
         wanted = ", ".join(f"add column {identifier(name)} {kind}" for name, kind in missing.items())
         raise UserError(
             f"table {target} lacks columns that a load fills; it is yours, so add them: alter table {target} {wanted}"
@@ -81,11 +84,59 @@ def refuse_other_types(target: TableName, present: Mapping[str, str], wanted: Ma
             )
 
 
-def relation_kind(connection: Connection, table: TableName) -> str | None:
-    """`p` for a partitioned table, `r` for a plain one, None if it does not exist."""
-    query = text("select relkind::text from pg_class where oid = to_regclass(:name)")
-    kind: str | None = connection.execute(query, {"name": table.identifier}).scalar_one_or_none()
-    return kind
+def relation_exists(connection: Connection, table: TableName) -> bool:
+    query = text("select to_regclass(:name) is not null")
+    return bool(connection.execute(query, {"name": table.identifier}).scalar_one())
+
+
+def has_leaves(connection: Connection, table: TableName) -> bool:
+    """Whether the table is partitioned by range of `_window_start` alone, so that an hour can be a leaf of it. A table that is
+    partitioned otherwise (by another column, by hash, by a function of the hour) keeps the partitions that its owner gives it."""
+    query = text(
+        "select exists(select from pg_partitioned_table p "
+        "join pg_attribute a on a.attrelid = p.partrelid and a.attnum = p.partattrs[0] "
+        "where p.partrelid = to_regclass(:name) and p.partstrat = 'r' and p.partnatts = 1 and a.attname = '_window_start')"
+    )
+    return bool(connection.execute(query, {"name": table.identifier}).scalar_one())
+
+
+def parent_of(connection: Connection, leaf: TableName) -> TableName | None:
+    """The table of which the leaf is a partition; None for a table of its own, and for none at all."""
+    query = text(
+        "select n.nspname, c.relname from pg_inherits i join pg_class c on c.oid = i.inhparent "
+        "join pg_namespace n on n.oid = c.relnamespace where i.inhrelid = to_regclass(:name)"
+    )
+    found = connection.execute(query, {"name": leaf.identifier}).one_or_none()
+    return None if found is None else TableName(name=found.relname, schema=found.nspname)
+
+
+@contextmanager
+def finding_partitions(connection: Connection, target: TableName, hour: Interval) -> Iterator[None]:
+    """While rows of the hour are inserted: `LoadFailed`, with what to do, if the target has no partition for them."""
+    try:
+        with connection.begin_nested():
+            yield
+    except IntegrityError as error:
+        # A check of the user's own has a name.
+        if not isinstance(error.orig, CheckViolation) or error.orig.diag.constraint_name is not None:
+            raise
+        what = f"table {target} has no partition for rows of {hour}"
+        raise LoadFailed(f"{what}: {way_out(connection, target, hour)}. Then load again") from error
+
+
+def way_out(connection: Connection, target: TableName, hour: Interval) -> str:
+    """Why there is no partition for the hour, and what to do."""
+    leaf = leaf_name(target, hour.start)
+    if not relation_exists(connection, leaf):
+        return "its partitions are yours, so give it one for them, or a default one"
+    if (parent := parent_of(connection, leaf)) is None:
+        bounds = f"for values from ('{instant_text(hour.start)}') to ('{instant_text(hour.end)}')"
+        statement = f"alter table {target.identifier} attach partition {leaf.identifier} {bounds}"
+        return f"{leaf} is detached. Attach it again ({statement}), or rename it, and the hour gets a new one"
+    return (
+        f"{leaf} is a partition of {parent}. If that is this table under another name, give it its name back (drop a {target} "
+        f"that was made since, alter table {parent.identifier} rename to {identifier(target.name)}); otherwise rename {leaf}"
+    )
 
 
 def table_columns(connection: Connection, table: TableName) -> dict[str, str]:

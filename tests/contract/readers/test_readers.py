@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from logbus.connector_jars import JARS_VARIABLE, missing
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
+from logbus.ledger.handover import parse_content
 from logbus.ledger.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.warehouse.engine import connect
@@ -155,7 +156,8 @@ def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: 
 def test_frozen_windows_can_be_read_as_a_data_frame(filled: AnyBroker, spark_session: SparkSession, warehouse_url: str) -> None:
     """The data source without jars, for programs that want more from the records than a load."""
     reading = pipeline_reading(filled, warehouse_url, "python")
-    source = windows_source(pack(reading.windows, 2), {"bootstrap.servers": filled.bootstrap}, TOPIC, "read_committed")
+    content = reading.application.ledger.hand_over(reading.pipeline, reading.windows, reading.application.log)
+    source = windows_source(pack(reading.windows, 2), {"bootstrap.servers": filled.bootstrap}, parse_content(content))
     spark_session.dataSource.register(source)
     frame = spark_session.read.format(SOURCE_NAME).load()
     found = {row["window_id"]: row["count"] for row in frame.groupBy("window_id").count().collect()}

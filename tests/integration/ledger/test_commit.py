@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -284,6 +285,78 @@ def test_a_table_of_the_users_own_is_loaded_by_delete_and_insert(world: World, s
     with world.ledger.engine.begin() as connection:
         connection.execute(text(OWN_TABLE))
     start().load()
+    start().load()
+    assert public(world) == HOUR_TEN
+
+
+@pytest.mark.parametrize(
+    ("key", "bounds"),
+    [
+        ("hash (_partition)", "with (modulus 1, remainder 0)"),
+        ("list (_topic)", "in ('t')"),
+        ("range (_timestamp)", "from ('2015-01-01') to ('2016-01-01')"),
+        ("range (_window_start, _partition)", "from (minvalue, minvalue) to (maxvalue, maxvalue)"),
+        ("range (extract(year from _window_start at time zone 'UTC'))", "from (2015) to (2016)"),
+    ],
+)
+def test_a_table_that_is_partitioned_otherwise_is_the_users_own(world: World, start: Start, key: str, bounds: str) -> None:
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(OWN_TABLE.replace("id bigint generated always as identity, ", "") + f" partition by {key}"))
+    with pytest.raises(LoadFailed, match="its partitions are yours, so give it one for them"):
+        start().load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(f"create table part partition of t for values {bounds}"))
+    start().load()
+    start().load()
+    assert public(world) == HOUR_TEN
+    assert rows(world, "select distinct tableoid::regclass::text from t") == [("part",)]
+
+
+def test_an_hour_of_which_a_default_partition_holds_rows_is_loaded_into_that(world: World, start: Start) -> None:
+    start().begin().create()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("create table others partition of t default"))
+        connection.execute(
+            text("insert into t (_topic, _partition, _offset, _window_start, _fingerprint) values ('x', 0, 0, :hour, 0)"),
+            {"hour": at(10)},
+        )
+    start().load()
+    start().load()
+    assert rows(world, "select tableoid::regclass::text, count(*) from t where _topic = 't' group by 1") == [("others", 5)]
+
+
+LEAF = "logbus_leaf.t_201505171000"
+
+
+@pytest.mark.parametrize("swapped_rows_min", [1, 1_000_000], ids=["large", "small"])
+@pytest.mark.parametrize(
+    ("statement", "said", "mend"),
+    [
+        (f"alter table t detach partition {LEAF}", r"is detached\. Attach it again \((.*?\('.*?'\).*?\('.*?'\))\)", ""),
+        ("alter table t rename to old", r"partition of public\.old\. If .*, (alter table .*?)\)", "drop table t"),
+    ],
+    ids=["detached", "renamed"],
+)
+def test_a_reload_of_an_hour_whose_leaf_is_elsewhere_says_what_to_do(
+    world: World,
+    start: Start,
+    statement: str,
+    said: str,
+    mend: str,
+    swapped_rows_min: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", swapped_rows_min)
+    start().load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(statement))
+    with pytest.raises(LoadFailed, match="has no partition for rows of") as refused:
+        start().load()
+    advice = re.search(said, str(refused.value))
+    assert advice, refused.value
+    with world.ledger.engine.begin() as connection:
+        for one in filter(None, [mend, advice[1]]):
+            connection.execute(text(one))
     start().load()
     assert public(world) == HOUR_TEN
 

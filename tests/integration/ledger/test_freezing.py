@@ -19,6 +19,7 @@ from logbus.errors import (
     WindowOverlap,
 )
 from logbus.ledger import schema
+from logbus.ledger.handover import parse_content
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.model import Interval, WindowState, Witness, milliseconds
 from sqlalchemy import select
@@ -530,3 +531,22 @@ def test_every_boundary_keeps_the_last_record_before_it_whatever_lies_between(wo
     found = {instant.hour: offset for (partition, instant), offset in witness_offsets(world).items() if partition == 0}
     assert found == {10: None, 11: 1, 12: 4, 13: 7, 14: 7}
     assert {offset for (partition, _), offset in witness_offsets(world).items() if partition == 1} == {None}
+
+
+def test_windows_are_handed_over_on_the_log_on_which_they_were_frozen_and_on_no_other(world: World) -> None:
+    world.log.append("t", *stamps(10.1, 10.2, 11.1, 11.5, 12.1))
+    pipeline = world.register()
+    windows = [world.freeze(number) for number in (10, 11)]
+    content = world.ledger.hand_over(pipeline, windows, world.log)
+    assert (content["topic_id"], content["witnesses"]["0"][0]) == (world.log.ids["t"], 3)
+    world.log.cut("t", 3)
+    world.log.append("t", *stamps(11.6, 12.1, 12.2))
+    with pytest.raises(LogChanged, match="t-0 held at offset 3"):
+        world.ledger.hand_over(pipeline, windows, world.log)
+    with pytest.raises(LogChanged, match="t-0 held at offset 3"):
+        parse_content(content).refuse_another_log(world.log)
+    world.log.create("t")
+    for number in (10, 11):
+        world.mark(number, loaded_attempt=1)  # a loaded window is given without a look at the log
+    with pytest.raises(TopicRecreated, match="was deleted and made again"):
+        world.ledger.hand_over(pipeline, [world.freeze(10)], world.log)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +54,18 @@ def merge(world: World, sleep: Callable[[float], None] = lambda seconds: None) -
     return len(merged), len(left)
 
 
+def why_left(world: World, before: datetime = TOMORROW, sleep: Callable[[float], None] = lambda seconds: None) -> dict[int, str]:
+    """By day of the month, why its hours stay."""
+    _, left = merge_closed_days(world.ledger.engine, TARGET, before, sleep)
+    return {day.day: why for day, why in left.items()}
+
+
+def execute(world: World, *statements: str) -> None:
+    with world.ledger.engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
 def count(world: World, condition: str = "true") -> int:
     with world.ledger.engine.connect() as connection:
         return int(connection.execute(text(f"select count(*) from t where {condition}")).scalar_one())
@@ -80,7 +93,7 @@ def test_a_merged_day_is_not_merged_again(day: World) -> None:
 
 def test_a_day_that_is_not_over_or_young_is_left_alone(day: World) -> None:
     merged, left = merge_closed_days(day.ledger.engine, TARGET, TOMORROW - timedelta(seconds=1), lambda seconds: None)
-    assert (merged, left) == ([], [])
+    assert (merged, left) == ([], {})
     assert len(spans(day)) == 3
 
 
@@ -133,6 +146,80 @@ def test_a_reload_waits_for_nobody_but_a_writer_of_its_hour_while_somebody_reads
         assert not reload.is_alive()
         assert reader.execute(text("select count(*) from t")).scalar_one() == before == 6
     assert day.ledger.window("p", at(2)).loaded_attempt == 2
+
+
+# What keeps the hours of the 17th: each of these, and what is said of it.
+OBSTACLES = {
+    "a partition of the user's own": (
+        [
+            "create table mine (like t)",
+            "alter table t attach partition mine for values from ('2015-05-17 06:00+00') to ('2015-05-17 07:00+00')",
+        ],
+        "the day's leaf would overlap partition public.mine",
+    ),
+    "a partition that begins long before": (
+        [
+            "create table mine (like t)",
+            "alter table t attach partition mine for values from (minvalue) to ('2015-05-17 00:00+00')",
+            "alter table t detach partition logbus_leaf.t_201505170000",
+            "create table more (like t)",
+            "alter table t attach partition more for values from ('2015-05-17 00:00+00') to ('2015-05-17 01:30+00')",
+        ],
+        "the day's leaf would overlap partition public.more",
+    ),
+    "rows in a default partition": (
+        ["create table others partition of t default", "insert into t select * from moved"],
+        "rows of the day lie in the default partition others",
+    ),
+    "a view on an hour": (
+        ["create view midnight as select * from logbus_leaf.t_201505170000"],
+        "a view or something else depends on one of them",
+    ),
+    "a table with the day's name": (
+        ["create table logbus_leaf.t_20150517_day ()"],
+        "a table with the name of the day's leaf exists and is no partition",
+    ),
+}
+
+
+@pytest.mark.parametrize(("statements", "why"), OBSTACLES.values(), ids=OBSTACLES)
+def test_a_day_that_cannot_become_one_leaf_keeps_its_hours_and_the_next_is_merged(
+    day: World, load: Callable[[int], None], statements: list[str], why: str
+) -> None:
+    for hour in (3, 26):
+        load(hour)
+    moved = "create table moved as select * from t limit 1; update moved set _window_start = '2015-05-17 09:00+00'"
+    execute(day, moved, *statements)
+    before = count(day)
+    merged, left = merge_closed_days(day.ledger.engine, TARGET, TOMORROW + timedelta(days=1), lambda seconds: None)
+    assert (merged, list(left)) == ([TOMORROW], [DAY])
+    assert why in left[DAY]
+    assert count(day) == before
+
+
+def test_an_hour_that_is_attached_while_its_day_is_merged_leaves_the_day_for_the_next_run(
+    day: World, load: Callable[[int], None]
+) -> None:
+    reader = day.ledger.engine.connect()
+    reader.execute(text("select count(*) from t"))
+
+    def load_another(seconds: float) -> None:
+        """The hours are copied, and the exchange waits for the reader."""
+        reader.close()
+        load(5)
+
+    assert why_left(day, sleep=load_another) == {17: "left for the next run, its partitions changed in the meantime"}
+    assert count(day) == 8
+    assert merge(day) == (1, 0)
+    assert count(day) == 8
+
+
+def test_two_that_merge_the_same_day_merge_it_once(day: World) -> None:
+    with ThreadPoolExecutor(2) as both:
+        merged = [done for done, _ in both.map(lambda _: merge(day), range(2))]
+    assert sum(merged) == 1
+    assert spans(day) == [Interval(DAY, TOMORROW), HOUR_AFTER]
+    assert count(day) == 6
 
 
 def test_indexes_of_the_table_are_there_on_the_days_leaf(day: World) -> None:

@@ -18,11 +18,14 @@ from logbus.ledger import schema
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import REVISION, create_ledger, ledger_revision, upgrade
 from logbus.model import Pipeline
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
+from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine, event, text
 
 from tests.support.fake_log import FakeLog
-from tests.support.ledgers import NOW
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
 
 RELEASED = Path(__file__).parent / "released_ledger.sql"
 
@@ -191,3 +194,20 @@ def test_airflows_own_revisions_in_the_same_database_stay_apart(engine: Engine) 
     with engine.connect() as connection:
         assert connection.execute(text("select version_num from public.alembic_version")).scalars().all() == ["airflow"]
     assert ledger_revision(engine) == REVISION
+
+
+def test_a_role_that_may_create_no_schema_works_in_those_that_it_was_given(engine: Engine, empty_warehouse_url: str) -> None:
+    role = f"{engine.url.database}_loader"
+    run(engine, f'create role "{role}" login')
+    for name in ("logbus", "logbus_staging", "logbus_leaf", "web"):
+        run(engine, f'create schema {name}; grant usage, create on schema {name} to "{role}"')
+    url = engine.url.set(username=role).render_as_string(hide_password=False)
+    ledger, log = Ledger(connect(url)), FakeLog()
+    log.create("t")
+    log.append("t", *stamps(10.1, 10.6, 11.5))
+    world = World(ledger=ledger, log=log)
+    world.register(table="web.t")
+    assert Loading(world=world, url=url, window=world.freeze(10)).load().loaded == 2
+    assert audit_window(ledger.engine, log, "p", at(10), NOW, sink_for).ok
+    ledger.engine.dispose()
+    run(engine, f'drop owned by "{role}" cascade; drop role "{role}"')

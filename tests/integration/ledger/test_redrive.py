@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ class Mended:
 
     columns: Mapping[str, str] = {"line": "text"}
     of_no_value = None
+    quick = None
 
     def parse(self, value: bytes | None) -> Sequence[Any]:
         return (repr(value),)
@@ -146,6 +149,7 @@ def test_done_twice_the_second_finds_nothing_to_do(loaded: World) -> None:
 def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
     class Wider:
         columns: Mapping[str, str] = {"line": "text", "size": "integer", "seen": "jsonb", "at": "timestamptz"}
+        quick = None
 
         def parse(self, value: bytes | None) -> Sequence[Any]:
             return (None, len(value or b""), '{"ok": true}', at(3))
@@ -173,6 +177,60 @@ def test_what_a_load_would_refuse_stays_a_dead_letter(loaded: World) -> None:
     assert audit_problems(loaded) == ()
 
 
+NAIVE = datetime(2015, 5, 17, 10)
+
+# By the record's value: a column's type, and what an own parser returns for that column though it is not quite of the type.
+LOOSE = {
+    b"naive": ("timestamptz", NAIVE),
+    b"whole": ("integer", 2.0),
+    b"exact": ("integer", Decimal(3)),
+    b"bytes": ("text", b"x"),
+}
+WRONG = {b"truth": ("integer", True), b"number": ("text", 5), b"short": ("integer", None)}
+
+
+def loose(settings: Mapping[str, Any]) -> Parser:
+    """A value fills the column of its own type. With the setting `bad`, nothing parses."""
+
+    def parse(value: bytes) -> Sequence[Any]:
+        if settings.get("bad"):
+            raise Unparsable("Bad", "not yet")
+        kind, found = {**LOOSE, **WRONG}[value]
+        row = [found if kind == column else None for column in columns.values()]
+        return row[:-1] if value == b"short" else row
+
+    columns = {"at": "timestamptz", "n": "integer", "s": "text"}
+    return Parser(columns=columns, parse=parse)
+
+
+class Loose(Loading):
+    def value(self, partition: int, offset: int) -> bytes:
+        return [*LOOSE, *WRONG][offset]
+
+
+def test_a_redrive_stores_the_values_that_a_load_stores(world: World, warehouse_url: str) -> None:
+    world.log.append("t", *stamps(*(10 + number / 10 for number in range(len(LOOSE) + len(WRONG)))))
+    parse, all_may_fail = f"{__name__}:loose", {"max_error_rate": 1}
+    with world.ledger.engine.begin() as connection:
+        name = connection.execute(text("select current_database()")).scalar_one()
+        connection.execute(text(f"alter database {name} set timezone = 'Europe/Berlin'"))
+    world.ledger.engine.dispose()
+    world.register(parse=parse, settings=all_may_fail)
+    Loose(world=world, url=warehouse_url, window=world.freeze(10)).load()
+    query = 'select _offset, "at", n, s from t order by 1'
+    dead = 'select "offset", error_class, error from logbus.dead_letter order by 1'
+    stored = (rows(world, query), rows(world, dead))
+    assert [row[1:] for row in stored[0]] == [
+        *((NAIVE.replace(tzinfo=UTC), None, None), (None, 2, None), (None, 3, None), (None, None, "x"))
+    ]
+    assert [row[1] for row in stored[1]] == ["WrongType"] * len(WRONG)
+    world.register(parse=parse, settings={**all_may_fail, "bad": True})
+    Loose(world=world, url=warehouse_url, window=world.freeze(10)).load()
+    assert rows(world, query) == []
+    redrive(world, loose({})).run(world.ledger.window("p", at(10)))
+    assert (rows(world, query), rows(world, dead)) == stored
+
+
 def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: World) -> None:
     class Wrong(Mended):
         seen = 0
@@ -187,6 +245,16 @@ def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: Wor
         redrive(loaded, Wrong()).run(loaded.ledger.window("p", at(10)))
     assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
     assert audit_problems(loaded) == ()
+
+
+def test_a_redrive_into_an_hour_whose_leaf_is_detached_says_what_to_do(world: World, warehouse_url: str) -> None:
+    world.log.append("t", *stamps(10, 10.2))
+    world.register(settings={"max_error_rate": 1})
+    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({0, 1})).load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("alter table t detach partition logbus_leaf.t_201505171000"))
+    with pytest.raises(LoadFailed, match=r"logbus_leaf\.t_201505171000 is detached\. Attach it again"):
+        redrive(world, Mended()).run(world.ledger.window("p", at(10)))
 
 
 def test_a_window_that_is_not_exact_is_not_redriven(loaded: World) -> None:

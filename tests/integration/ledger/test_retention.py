@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.commands.retention import tell_under_way
 from logbus.errors import RecordsLost, UserError
 from logbus.ledger.migrations import create_ledger
 from logbus.proof.audit import audit_window
-from logbus.retention.model import RetentionPolicy
+from logbus.retention.model import Deletion, RetentionPolicy, TopicPlan
 from logbus.retention.run import RetentionRun
-from logbus.retention.store import DELETED, UNKNOWN, RetentionStore
+from logbus.retention.store import DELETED, UNKNOWN, RetentionStore, lock_topic
 from logbus.warehouse.sinks import sink_for
+from sqlalchemy import Engine, text
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -81,23 +86,136 @@ def test_a_rerun_under_way_keeps_its_window(world: World, retention: RetentionRu
     assert start(world) == 2
 
 
-def test_an_attempt_that_begins_after_the_plan_stops_the_deletion(
-    world: World, retention: RetentionRun, warehouse_url: str
+def hold(world: World, retention: RetentionRun) -> None:
+    retention.store.hold("t", "court order", None, LATER)
+
+
+def remove_policy(world: World, retention: RetentionRun) -> None:
+    retention.store.remove_policy("t")
+
+
+def change_policy(world: World, retention: RetentionRun) -> None:
+    keep(retention, retain=timedelta(days=30))
+
+
+def register_another(world: World, retention: RetentionRun) -> None:
+    world.register(name="q", table="q")
+
+
+def begin_attempt(world: World, retention: RetentionRun) -> None:
+    world.ledger.begin_attempts("p", [at(8)], "late", 1, NOW)
+
+
+def waits_for_a_lock(engine: Engine) -> bool:
+    query = "select exists(select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())"
+    with engine.connect() as connection:
+        return bool(connection.execute(text(query)).scalar_one())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# What keeps the records, and what a run says of it.
+KEEPING = {
+    "a hold": (hold, "hold 1 until it is released: court order"),
+    "a policy that is removed": (remove_policy, "policy was changed or removed"),
+    "a policy that keeps more": (change_policy, "policy was changed or removed"),
+    "a new pipeline": (register_another, "by pipeline q: "),
+    "an attempt": (begin_attempt, "by pipeline p: "),
+}
+
+
+@pytest.mark.parametrize("question", ["end_offsets", "first_at_or_after"])
+@pytest.mark.parametrize(("act", "said"), KEEPING.values(), ids=KEEPING)
+def test_what_keeps_records_counts_though_it_comes_while_the_broker_is_asked(
+    world: World,
+    retention: RetentionRun,
+    warehouse_url: str,
+    question: str,
+    act: Callable[[World, RetentionRun], None],
+    said: str,
 ) -> None:
     load(world, warehouse_url, 8, 9, 10, 11)
     keep(retention)
 
-    def begin(question: str) -> None:
-        """The plan has already read the ledger when it requests the log's end offsets."""
-        if question == "end_offsets":
+    def interrupt(asked: str) -> None:
+        if asked == question:
             world.log.interrupt = lambda question: None
-            world.ledger.begin_attempts("p", [at(9)], "late", 1, NOW)
+            act(world, retention)
 
-    world.log.interrupt = begin
-    report = retention.run(LATER, "manual")
-    assert start(world) == 0
-    assert "an attempt at a window began" in report.alarms[0]
-    assert retention.store.deletions(9) == []
+    world.log.interrupt = interrupt
+    (plan,) = retention.run(LATER, "manual").plans
+    assert (plan.records, start(world), retention.store.deletions(9)) == (0, 0, [])
+    assert said in " ".join([*plan.notes, *map(str, plan.held)])
+
+
+def test_a_window_that_changes_while_the_deletion_is_decided_stops_it(
+    world: World, retention: RetentionRun, warehouse_url: str
+) -> None:
+    load(world, warehouse_url, 8, 9, 10, 11)
+    keep(retention)
+    engine = world.ledger.engine
+    with ThreadPoolExecutor(1) as other:
+        with engine.begin() as redrive:
+            redrive.execute(text("update logbus.window set audited_at = null where starts_at = '2015-05-17T10:00:00Z'"))
+            run = other.submit(retention.run, LATER, "manual")
+            wait_until(lambda: waits_for_a_lock(engine))
+        report = run.result(60)
+    assert "a window changed, or an attempt at it began" in report.alarms[0]
+    assert (start(world), retention.store.deletions(9)) == (0, [])
+
+
+def test_a_hold_waits_for_a_deletion_that_is_being_decided_and_lists_it(
+    world: World, retention: RetentionRun, warehouse_url: str
+) -> None:
+    load(world, warehouse_url, 8, 9)
+    keep(retention)
+    store, seen = retention.store, []
+
+    def look(question: str) -> None:
+        if question == "delete_before":
+            store.hold("t", "court order", None, LATER)
+            seen.extend((one.partition, one.end_offset) for one in store.under_way("t"))
+
+    world.log.interrupt = look
+    with ThreadPoolExecutor(1) as other, world.ledger.engine.begin() as deciding:
+        lock_topic(deciding, "t")
+        order = other.submit(store.hold, "t", "another", None, LATER)
+        wait_until(lambda: waits_for_a_lock(world.ledger.engine))
+        assert not order.done()
+        assert store.holds(LATER) == []
+        deciding.commit()
+        store.release(order.result(60).id, LATER)
+    retention.run(LATER, "manual")
+    assert (seen, start(world), store.under_way("t")) == ([(0, 4)], 4, [])
+
+
+class Deleting(RetentionStore):
+    """A run is deleting from the topic when somebody looks for the first time, and has ended that when he looks again."""
+
+    def under_way(self, topic: str) -> list[Deletion]:
+        found = super().under_way(topic)
+        self.settle(1, topic, {0: 4}, LATER)
+        return found
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_whoever_makes_a_hold_is_told_what_was_being_deleted_then(
+    retention: RetentionRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_ended: bool
+) -> None:
+    monkeypatch.setattr("logbus.commands.retention.UNDER_WAY_SECONDS_MAX", 60.0 if has_ended else 0.0)
+    deletion = Deletion(topic="t", topic_id="t", partition=0, start_offset=0, end_offset=4, reason="loaded")
+    store = (Deleting if has_ended else RetentionStore)(retention.store.engine)
+    with store.only_run("manual", LATER) as number:
+        store.intend(number, "t", lambda connection: TopicPlan(policy=KEPT, deletions=(deletion,)))
+        store.hold("t", "court order", None, LATER)
+        tell_under_way(store, "t")
+    said = "has ended that; it deletes no more" if has_ended else "has not said yet what became of it"
+    assert f"had begun to delete before the hold was made, partition 0 up to offset 4, and {said}" in capsys.readouterr().err
 
 
 def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retention: RetentionRun, warehouse_url: str) -> None:

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
-from logbus.errors import UserError
+from logbus.errors import LogChanged, TopicRecreated, UserError
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.handover import as_text, hand_over
-from logbus.model import FrozenWindow, OffsetRange, Pipeline
-from pyspark.sql import SparkSession
+from logbus.model import FrozenWindow, OffsetRange, Pipeline, Witness
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.given_windows import given_windows, read_records
 from tests.support.airflow_context import HOUR_START
 from tests.support.broker import AnyBroker
 from tests.support.fake_ledger import window
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, delete_topic
 
 TOPIC = "given-windows"
 PIPELINE = Pipeline(name="p", topic=TOPIC, table="p", parse="raw")
 
 
-@pytest.fixture(scope="module")
-def filled(broker: AnyBroker) -> AnyBroker:
+def fill(broker: AnyBroker, topic: str) -> None:
     """Two partitions with fifty records each."""
-    create_topic(broker.bootstrap, TOPIC, partitions=2)
+    create_topic(broker.bootstrap, topic, partitions=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(50):
         for partition in (0, 1):
-            producer.produce(TOPIC, f"{partition}/{number}".encode(), partition=partition)
+            producer.produce(topic, f"{partition}/{number}".encode(), partition=partition)
     assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def filled(broker: AnyBroker) -> AnyBroker:
+    fill(broker, TOPIC)
     return broker
+
+
+def log_of(broker: AnyBroker) -> Topics:
+    return Topics(Client({"bootstrap.servers": broker.bootstrap}))
 
 
 def hour(number: int, *ranges: tuple[int, int, int]) -> FrozenWindow:
@@ -39,13 +50,22 @@ def hour(number: int, *ranges: tuple[int, int, int]) -> FrozenWindow:
     return window(HOUR_START + timedelta(hours=number), id=number, topic=TOPIC, ranges=tuple(parts))
 
 
-def read(broker: AnyBroker, spark: SparkSession, *windows: FrozenWindow) -> list[tuple[int, str]]:
+def frame(
+    broker: AnyBroker, spark: SparkSession, *windows: FrozenWindow, topic: str = TOPIC, witness: Witness | None = None
+) -> DataFrame:
+    log = log_of(broker)
+    of_log = [replace(one, topic=topic, topic_id=log.topic(topic).topic_id) for one in windows]
+    last = max(part.end_offset for one in windows for part in one.ranges if part.partition == 0) - 1
+    witnesses = {0: witness} if witness else log.last_records(topic, {0: (last, last + 1)})
     environ = {
-        "LOGBUS_WINDOWS": as_text(hand_over(PIPELINE, windows)),
+        "LOGBUS_WINDOWS": as_text(hand_over(replace(PIPELINE, topic=topic), of_log, witnesses)),
         "LOGBUS_KAFKA_CONFIG": json.dumps({"bootstrap.servers": broker.bootstrap}),
     }
-    rows = read_records(spark, given_windows(environ), environ).collect()
-    return sorted((row.window_id, row.value.decode()) for row in rows)
+    return read_records(spark, given_windows(environ), environ)
+
+
+def read(broker: AnyBroker, spark: SparkSession, *windows: FrozenWindow) -> list[tuple[int, str]]:
+    return sorted((row.window_id, row.value.decode()) for row in frame(broker, spark, *windows).collect())
 
 
 def test_a_program_reads_exactly_the_offsets_it_was_handed(filled: AnyBroker, spark_session: SparkSession) -> None:
@@ -62,3 +82,28 @@ def test_an_hour_without_records_is_an_empty_frame(filled: AnyBroker, spark_sess
 def test_a_program_that_was_started_otherwise_is_told_how() -> None:
     with pytest.raises(UserError, match="SparkSubmitWindowOperator"):
         given_windows({})
+
+
+def test_a_program_reads_no_topic_that_was_made_again(filled: AnyBroker, spark_session: SparkSession) -> None:
+    """Nor one that was made again between the frame and its reading."""
+    fill(filled, "made-again")
+    made = frame(filled, spark_session, hour(1, (0, 5, 9)), topic="made-again")
+    environ_of_then = as_text(hand_over(replace(PIPELINE, topic="made-again"), [replace(hour(1, (0, 5, 9)), topic_id="former")]))
+    delete_topic(filled.bootstrap, "made-again")
+    fill(filled, "made-again")
+    with pytest.raises(Exception, match="topic made-again was deleted and made again"):
+        made.collect()
+    environ = {
+        "LOGBUS_WINDOWS": environ_of_then,
+        "LOGBUS_KAFKA_CONFIG": json.dumps({"bootstrap.servers": filled.bootstrap}),
+    }
+    with pytest.raises(TopicRecreated, match="id former is now"):
+        read_records(spark_session, given_windows(environ), environ)
+
+
+def test_a_program_reads_no_log_that_holds_other_records(filled: AnyBroker, spark_session: SparkSession) -> None:
+    other = Witness(offset=8, timestamp_ms=0, hash=1)
+    with pytest.raises(LogChanged, match="given-windows-0 held at offset 8 a record"):
+        frame(filled, spark_session, hour(1, (0, 5, 9)), witness=other)
+    with pytest.raises(LogChanged, match="ends at offset 50, and windows are frozen up to 60"):
+        frame(filled, spark_session, hour(1, (0, 5, 60)))

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import UserError
 from logbus.ledger.sql_errors import INSUFFICIENT_PRIVILEGE, UNDEFINED_TABLE, sqlstate_of
-from logbus.ledger.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
+from logbus.ledger.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA, identifier, quoted
 
 # The last of versions/. If two branches each add a revision of the same number, a test fails when they are merged.
 REVISION = "0008"
@@ -88,7 +88,7 @@ def upgrade(connection: Connection) -> None:
     from alembic.config import Config
 
     for name in (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA):
-        connection.execute(text(f"create schema if not exists {name}"))
+        create_schema(connection, name)
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -96,6 +96,13 @@ def upgrade(connection: Connection) -> None:
         if is_from_before_revisions(connection):
             command.stamp(config, FIRST_REVISION)
         command.upgrade(config, "head")
+
+
+def create_schema(connection: Connection, name: str) -> None:
+    """Creates the schema unless it exists. `if not exists` alone is refused to a role that may create no schema, though there is
+    none to create."""
+    if connection.execute(text("select to_regnamespace(:name)"), {"name": identifier(name)}).scalar_one() is None:
+        connection.execute(text(f"create schema if not exists {quoted(name)}"))
 
 
 def is_from_before_revisions(connection: Connection) -> bool:

@@ -63,7 +63,7 @@ class PostgresSink:
         merged, left = merge_closed_days(self.engine, self.target, upkeep.now - upkeep.keep_hourly, upkeep.sleep)
         return [
             *(f"{day:%Y-%m-%d}: hourly leaves of {self.target} merged into one" for day in merged),
-            *(f"{day:%Y-%m-%d}: left for the next run, readers or loads hold its hours" for day in left),
+            *(f"{day:%Y-%m-%d}: {why}" for day, why in left.items()),
         ]
 
     def discard(self, attempt: Attempt) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from logbus.errors import UserError
 from logbus.ledger.handover import TEXT_BYTES_MAX, as_text, hand_over, parse_text
-from logbus.model import OffsetRange, Pipeline
+from logbus.model import OffsetRange, Pipeline, Witness
 
 from tests.support.airflow_context import HOUR_START
 from tests.support.fake_ledger import window
@@ -47,11 +47,18 @@ def test_what_is_declared_lost_is_not_asked_for() -> None:
 
 
 def test_the_other_side_reads_what_was_handed_over() -> None:
-    handed = parse_text(as_text(hand_over(PIPELINE, [TEN, ELEVEN])))
-    assert (handed.pipeline, handed.topic, handed.isolation_level) == ("p", "t", "read_committed")
+    witnesses = {0: Witness(offset=19, timestamp_ms=-1, hash=-5)}
+    handed = parse_text(as_text(hand_over(PIPELINE, [TEN, ELEVEN], witnesses)))
+    assert (handed.pipeline, handed.topic, handed.topic_id, handed.isolation_level) == ("p", "t", "t", "read_committed")
+    assert (handed.witnesses, handed.offset_gaps) == (witnesses, False)
     assert [(part.id, part.interval, part.ranges) for part in handed.windows] == [
         (part.id, part.interval, part.ranges) for part in (TEN, ELEVEN)
     ]
+
+
+def test_a_text_of_an_earlier_version_names_no_log() -> None:
+    content = {name: value for name, value in hand_over(PIPELINE, [TEN]).items() if name not in ("topic_id", "witnesses")}
+    assert (parse_text(as_text(content)).topic_id, parse_text(as_text(content)).witnesses) == (None, {})
 
 
 def test_more_than_a_command_line_takes_is_refused_with_advice() -> None:
