@@ -34,7 +34,7 @@ def begun_since(
 ) -> set[datetime]:
     """Those of the windows whose loaded attempt began after `asked_at`; with a definition, only those loaded with it."""
     window, attempt = schema.window, schema.attempt
-    query = loaded_starts(pipeline_name).where(window.c.starts_at.in_(list(starts)), attempt.c.began_at > asked_at)
+    query = loaded_starts(pipeline_name).where(schema.among(window.c.starts_at, starts), attempt.c.began_at > asked_at)
     if definition is not None:
         query = query.where(attempt.c.definition == definition)
     with engine.connect() as connection:
@@ -67,7 +67,7 @@ def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> s
         .scalar_subquery()
     )
     query = select(window.c.starts_at).where(
-        window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), failures == FAILURES_BEFORE_ALONE
+        window.c.pipeline == pipeline_name, schema.among(window.c.starts_at, starts), failures == FAILURES_BEFORE_ALONE
     )
     with engine.connect() as connection:
         return set(connection.execute(query).scalars())

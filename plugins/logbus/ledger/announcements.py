@@ -129,4 +129,4 @@ def take(
         if starts:
             rows = [{**common, "starts_at": start} for start in sorted(set(starts))]
             connection.execute(insert(row_of).on_conflict_do_nothing(), rows)
-        return sorted(set(connection.execute(mine.where(row_of.c.starts_at.in_(list(starts)))).scalars()))
+        return sorted(set(connection.execute(mine.where(schema.among(row_of.c.starts_at, starts))).scalars()))

@@ -26,6 +26,7 @@ from logbus.ledger.sql_errors import LOCK_NOT_AVAILABLE, sqlstate_of
 from logbus.ledger.table_names import STAGING_SCHEMA
 from logbus.ledger.table_owners import refuse_shared_table
 from logbus.model import Attempt, Interval, Pipeline, TaskKey, instant_text, parse_instant
+from logbus.wording import several
 
 COMMITTED = "committed"
 FAILED = "failed"
@@ -40,6 +41,8 @@ HOLD_SILENTLY_MS_MAX = 600_000
 
 # Random, so that no two attempts are mistaken for each other, whichever ledger numbered them.
 KEY_BYTES = 8
+
+NAMED_MAX = 5  # windows that an error names
 
 # How much of an error's text is kept; a Spark stack trace can be a megabyte.
 ERROR_CHARACTERS_MAX = 4_000
@@ -93,11 +96,12 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
     """Locks the windows' rows in the order of their ids, as every transaction does, so that none deadlock."""
     hold_briefly(connection)
     window, wanted = schema.window, set(starts)
-    query = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(wanted)).order_by(window.c.id)
-    rows: list[Row] = list(connection.execute(query.with_for_update()).mappings())
+    mine = (window.c.pipeline == pipeline_name, schema.among(window.c.starts_at, wanted))
+    query = select(window).where(*mine).order_by(window.c.id).with_for_update()
+    rows: list[Row] = list(connection.execute(query).mappings())
     missing = sorted(wanted - {row["starts_at"] for row in rows})
     if missing:
-        names = ", ".join(instant_text(start) for start in missing)
+        names = several([instant_text(start) for start in missing], NAMED_MAX)
         raise WindowUnknown(
             f"no frozen window of {pipeline_name} starts at {names}: freeze it first (`logbus window ls` shows them)"
         )
@@ -287,7 +291,7 @@ def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:
     """Drops the tables of attempts that can no longer commit. A locked table stays for the next call."""
     row_of = schema.attempt
     over = row_of.c.state.in_([FAILED, SUPERSEDED])
-    query = select(row_of).where(row_of.c.window_id.in_(list(window_ids)), over, row_of.c.cleaned.is_(False))
+    query = select(row_of).where(schema.among(row_of.c.window_id, window_ids), over, row_of.c.cleaned.is_(False))
     with engine.connect() as connection:
         rows = connection.execute(query).mappings().all()
     for row in rows:

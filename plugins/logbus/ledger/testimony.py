@@ -70,7 +70,7 @@ def boundaries_of(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[tuple
     row_of = schema.boundary
     instants = {at for window in windows for at in (window.interval.start, window.interval.end)}
     names, topics = {window.pipeline for window in windows}, {window.topic_id for window in windows}
-    mine = (row_of.c.pipeline.in_(names), row_of.c.topic_id.in_(topics), row_of.c.at.in_(instants))
+    mine = (row_of.c.pipeline.in_(names), row_of.c.topic_id.in_(topics), schema.among(row_of.c.at, instants))
     with engine.connect() as connection:
         rows = connection.execute(select(row_of).where(*mine)).mappings().all()
     found = {(row["topic_id"], row["partition"], row["at"]): to_witness(row) for row in rows}

@@ -184,7 +184,7 @@ def refuse_changed(connection: Connection, windows: Sequence[FrozenWindow]) -> N
     can change them before that."""
     row_of = schema.window
     names = ("id", "topic_id", "last_attempt", "loaded_attempt", "audited_at")
-    query = select(*[row_of.c[name] for name in names]).where(row_of.c.id.in_([one.id for one in windows]))
+    query = select(*[row_of.c[name] for name in names]).where(schema.among(row_of.c.id, [one.id for one in windows]))
     rows = connection.execute(query.order_by(row_of.c.id).with_for_update()).all()
     if {tuple(row) for row in rows} != {tuple(getattr(one, name) for name in names) for one in windows}:
         raise UserError("a window changed, or an attempt at it began, while it was planned: the next run decides again")
