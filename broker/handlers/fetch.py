@@ -28,7 +28,7 @@ from broker.storage.file_slice import FileSlice
 class _Reading:
     """One pass over a request's partitions: answers, the slices that follow them, and whether a failure forbids waiting."""
 
-    __slots__ = ("answers", "byte_count", "failed", "partitions", "slices")
+    __slots__ = ("answers", "byte_count", "failed", "more_follows", "partitions", "slices")
 
     def __init__(self) -> None:
         self.answers: list[FetchAnswer] = []
@@ -36,6 +36,7 @@ class _Reading:
         self.partitions: list[Partition] = []
         self.byte_count = 0
         self.failed = False
+        self.more_follows = False  # visible records were left for the next fetch
 
     def release(self) -> None:
         """None of it will be sent: the request waits, so none of its partitions failed."""
@@ -52,17 +53,30 @@ def handle_fetch(request: Request, context: Context) -> Parts | Pending:
     if fetch.session_id != 0:  # sessions are never opened here, so none can be continued
         return list(encode_fetch_response([], request.version, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
     reading = _read(fetch, request.version, request.origin.listener, context)
-    if reading.failed or fetch.wait_ms_max <= 0 or reading.byte_count >= fetch.bytes_min or not fetch.partitions:
+    bytes_missing = bytes_awaited(fetch, reading.byte_count, reading.more_follows, context)
+    if reading.failed or bytes_missing <= 0 or not fetch.partitions:
         return _encode(reading, fetch, request.version)
     reading.release()
     version, listener = request.version, request.origin.listener  # not the request: its body is the connection's buffer
     return park(
         reading.partitions,
-        fetch.bytes_min - reading.byte_count,
+        bytes_missing,
         fetch.wait_ms_max,
         lambda _: answer_again(fetch, version, listener, context),
         context,
     )
+
+
+def bytes_awaited(fetch: FetchRequest, byte_count: int, more_follows: bool, context: Context) -> int:
+    """How many bytes must become visible before the fetch, which found `byte_count`, is answered; at most 0: answer it at once.
+
+    Waiting is pointless once the answer cannot grow: it is as large as any may be, or a partition has more records than this
+    answer can take, because of a limit or because they are in the next segment. Kafka does not wait in these cases either, except
+    if only the limit of a single partition is in the way.
+    """
+    if fetch.wait_ms_max <= 0 or (byte_count and more_follows):
+        return 0
+    return min(fetch.bytes_min, max(fetch.bytes_max, 1), context.config.fetch_bytes_max) - byte_count
 
 
 def park(
@@ -112,6 +126,10 @@ def _read(fetch: FetchRequest, version: int, listener: str, context: Context) ->
         if piece is not None:
             size = piece.length
             partition.traffic.bytes_out += size
+            if piece.more_follows:
+                reading.more_follows = True
+        elif part.fetch_offset < partition.visible_offset:
+            reading.more_follows = True
         if partition.end_offset > partition.visible_offset:
             context.exposure.want(partition)
         budget -= size

@@ -25,7 +25,7 @@ from typing import Any
 
 from broker.errors import BrokerError
 from broker.handlers.context import Context
-from broker.handlers.fetch import answer_again, locate, park
+from broker.handlers.fetch import answer_again, bytes_awaited, locate, park
 from broker.handlers.reply import Parts, Pending
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
@@ -46,13 +46,14 @@ class _Unusual(Exception):
 class _Reading:
     """One pass over a request's partitions."""
 
-    __slots__ = ("byte_count", "found", "partitions", "pieces")
+    __slots__ = ("byte_count", "found", "more_follows", "partitions", "pieces")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.found: list[tuple[bytes, list[Found]]] = []  # by topic, in the order of `partitions`
         self.pieces: list[tuple[Partition, FileSlice]] = []  # of partitions with records to send
         self.byte_count = 0
+        self.more_follows = False  # visible records were left for the next fetch
 
     def release(self) -> None:
         """None of it will be sent."""
@@ -76,13 +77,15 @@ class FetchLane:
             return None
         context.counters.requests[_FETCH] += 1
         context.counters.fetch_lane += 1
-        if settings.wait_ms_max <= 0 or reading.byte_count >= settings.bytes_min:
+        bytes_missing = settings.bytes_min - reading.byte_count
+        if bytes_missing > 1:  # else no limit is lower; most consumers ask for one byte
+            bytes_missing = bytes_awaited(settings, reading.byte_count, reading.more_follows, context)
+        if settings.wait_ms_max <= 0 or bytes_missing <= 0:
             return self._answer(shape, reading, request)
         # It will wait, perhaps for half a second, and must not hold segments' file descriptors during that time: retention could
         # not free any space. `_answer_waiting` locates the records again.
         reading.release()
         due = context.deadlines.due
-        bytes_missing = settings.bytes_min - reading.byte_count
         pending = park(
             reading.partitions,
             bytes_missing,
@@ -125,6 +128,10 @@ class FetchLane:
                             budget -= size
                             reading.byte_count += size
                             reading.pieces.append((partition, piece))
+                            if piece.more_follows:
+                                reading.more_follows = True
+                        else:
+                            reading.more_follows = True
                     partitions.append(partition)
                     found.append((index, visible, start, size))
         except (BrokerError, _Unusual):
