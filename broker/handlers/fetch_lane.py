@@ -25,7 +25,7 @@ from typing import Any
 
 from broker.errors import BrokerError
 from broker.handlers.context import Context
-from broker.handlers.fetch import answer_again, bytes_awaited, locate, park
+from broker.handlers.fetch import READ_AT_ONCE_MAX, answer_again, bytes_awaited, locate, park
 from broker.handlers.reply import Parts, Pending
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
@@ -77,11 +77,13 @@ class FetchLane:
             return None
         context.counters.requests[_FETCH] += 1
         context.counters.fetch_lane += 1
+        if settings.wait_ms_max <= 0 or reading.byte_count >= settings.bytes_min:
+            return self._answer(shape, reading, request)
         bytes_missing = settings.bytes_min - reading.byte_count
         if bytes_missing > 1:  # else no limit is lower; most consumers ask for one byte
             bytes_missing = bytes_awaited(settings, reading.byte_count, reading.more_follows, context)
-        if settings.wait_ms_max <= 0 or bytes_missing <= 0:
-            return self._answer(shape, reading, request)
+            if bytes_missing <= 0:
+                return self._answer(shape, reading, request)
         # It will wait, perhaps for half a second, and must not hold segments' file descriptors during that time: retention could
         # not free any space. `_answer_waiting` locates the records again.
         reading.release()
@@ -104,6 +106,7 @@ class FetchLane:
         led: Any = context.partitions.led_by_id if shape.has_ids else context.partitions.led_by_name
         serves, partitions = context.serves_consumers, reading.partitions
         budget = min(shape.settings.bytes_max, context.config.fetch_bytes_max)
+        left = READ_AT_ONCE_MAX  # partitions whose records are located; those at the end of their log cost little
         try:
             for topic, raw, rows in topics:
                 found: list[Found] = []
@@ -122,6 +125,9 @@ class FetchLane:
                         raise _Unusual
                     size = 0
                     if offset < visible:
+                        left -= 1
+                        if left < 0:
+                            raise _Unusual
                         piece = locate(partition, offset, min(bytes_max, budget), first=not reading.byte_count)
                         if piece is not None:
                             size = piece.length
