@@ -135,6 +135,7 @@ class Engine:
     ) -> None:
         config, clock, helpers = self.config, self._clock, self._helpers
         self._directory = directory
+        self.chores = Chores(helpers.store, clock, self.health)
         self.partitions = PartitionManager(
             directory=directory,
             registry=coordination.topics,
@@ -143,12 +144,12 @@ class Engine:
             clock=clock,
             filesystem=self._filesystem,
             freeze=freeze,
+            begin_chore=self.chores.begin,
             leads_all=self._watermarks is None,
         )
         # A standalone broker recovers all its logs here, before it answers any request. In a cluster nothing is opened yet:
         # ZooKeeper supplies the list of logs this broker should have later (replication/start.py).
         coordination.open(self.partitions)
-        self.chores = Chores(helpers.store, clock, self.health)
         self._checkpoints = GroupedWrites(helpers.store, self.partitions.checkpoint_job)
         self._cleaned_offsets = GroupedWrites(helpers.store, directory.cleaned_offsets_job)
         self.context = self._build_context(coordination, view or coordination.view(self.partitions))

@@ -80,6 +80,10 @@ class RequestTimedOut(RequestError):
     """What the request waits for did not happen within its timeout."""
 
 
+class InspectionTooLong(RequestTimedOut):
+    """The broker would have to read more records for one request than it has time for. Nothing of this batch was stored."""
+
+
 class UnknownTopicOrPartition(RequestError):
     """No such topic, or no such partition of it."""
 

@@ -19,7 +19,7 @@ from broker.groups.subscription import CONSUMER_PROTOCOL, assigned_partitions, s
 
 _OWNERS_MAX = 1_000  # per group: at 200 writes a second, more would never be up to date
 
-_Seen = tuple[int, tuple[str, ...]]  # a generation and its members
+_Seen = tuple[int, int]  # a generation, and which revision of its members
 
 
 class ConsumerMirror:
@@ -33,7 +33,7 @@ class ConsumerMirror:
         if group.state is GroupState.EMPTY:
             self.hide(group.group_id)
         elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL:
-            seen = group.generation, tuple(member.member_id for member in group.members)
+            seen = group.generation, group.members.revision
             if self._shown.get(group.group_id) != seen:
                 self._shown[group.group_id] = seen
                 self._registry.show(group.group_id, _shown(group))

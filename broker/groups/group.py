@@ -80,7 +80,7 @@ class Group(Generations):
     def _join_new(self, request: JoinRequest, ticket: Ticket, now: float) -> None:
         member_id = self._make_id(request.client_id)
         if request.id_comes_first:
-            self.members.expected[member_id] = now + request.session_timeout_ms / 1000
+            self.members.expect(member_id, now + request.session_timeout_ms / 1000)
             # KIP-394: a client that never returns with its id costs a table entry until its session times out, not a rebalance of
             # the whole group.
             raise MemberIdRequired(member_id)
@@ -116,7 +116,7 @@ class Group(Generations):
             self._update(member, request, ticket, now)
             self._rebalance(now)
         else:
-            member.touch(now)
+            self.members.touch(member, now)
             self._answer(ticket, self._join_answer(member))
 
     def _replace(self, member: Member, member_id: str, request: JoinRequest, ticket: Ticket, now: float) -> None:
@@ -125,13 +125,16 @@ class Group(Generations):
         # Before the rename: the former process's waiting requests are answered under the id that it knows.
         self._refuse(member, FencedInstanceId(f"instance {member.instance_id!r} is now member {member_id!r}"))
         self.members.rename(member, member_id)
+        former_names = member.protocol_names
         self._update(member, request, ticket, now)
         # The point of static membership: if the chosen protocol stays the same, the member's assignment still holds and the
-        # others notice nothing.
-        if self.state is not STABLE or self.members.choose_protocol() != self.protocol_name:
+        # others notice nothing. Members that vote as before need no count of all votes: a thousand may return together.
+        if self.state is not STABLE or (
+            member.protocol_names != former_names and self.members.choose_protocol() != self.protocol_name
+        ):
             self._rebalance(now)
             return
-        member.joining = None
+        self.members.take_joining(member)
         if request.may_skip_assignment:
             answer = self._join_answer(member, skip_assignment=self.members.leader_id == member_id)
         else:  # a client without skip_assignment would assign again as leader: the answer names its former id as leader
@@ -141,9 +144,9 @@ class Group(Generations):
     def _update(self, member: Member, request: JoinRequest, ticket: Ticket, now: float) -> None:
         if member.joining is not None:
             self._answer(member.joining, RebalanceInProgress("the member has joined again since"))
-        member.update(request)
-        member.joining = ticket
-        member.touch(now)
+        self.members.update(member, request)
+        self.members.wait_to_join(member, ticket)
+        self.members.touch(member, now)
 
     # -- being a member ----------------------------------------------------------------------------------------------------------
 
@@ -155,23 +158,24 @@ class Group(Generations):
             raise InconsistentGroupProtocol(f"generation {self.generation} speaks {self.protocol_type}, {self.protocol_name}")
         if self.state is PREPARING:
             raise RebalanceInProgress("members are joining")
-        member.touch(now)
+        self.members.touch(member, now)
         self._answer_sync(member, RebalanceInProgress("the member has asked again since"))
-        member.syncing, member.has_synced = ticket, True
+        self.members.wait_to_sync(member, ticket)
         if self.state is COMPLETING and member.member_id == self.members.leader_id:
             # A leader may omit a member: that member gets an empty assignment, rather than waiting for an answer.
             for one in self.members:
-                one.assignment = request.assignments.get(one.member_id, b"")
+                self.members.assign(one, request.assignments.get(one.member_id, b""))
             self._enter(STABLE)
-        if self.state is STABLE:
-            self._hand_out(now)
+            self._hand_out(self.members, now)
+        elif self.state is STABLE:
+            self._hand_out((member,), now)
         return self._take_answers()
 
     def heartbeat(self, name: MemberName, generation: int, now: float) -> None:
         """Keep the session alive. Raises RebalanceInProgress if the member should rejoin."""
         member = self.members.find(name)
         self._check_generation(generation)
-        member.touch(now)
+        self.members.touch(member, now)
         if self.state is PREPARING:
             raise RebalanceInProgress("members are joining")
 
@@ -197,7 +201,7 @@ class Group(Generations):
         # member may have by now.
         if self.state is COMPLETING:
             raise RebalanceInProgress("assignments are being made")
-        member.touch(now)
+        self.members.touch(member, now)
 
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:

@@ -2,18 +2,23 @@
 
 Members are kept in the order in which they joined; the first is the leader until it leaves. A protocol can be chosen only if
 every member supports it; among those each member votes for the one it prefers (the first in its list).
+
+What every request asks of the group as a whole (how much memory, who has joined, which protocols all support, when somebody's
+session ends) is counted as members change, and never by visiting them all: when a group of a thousand rebalances, a thousand
+requests arrive together. Hence only `Members` changes a member that it holds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 
 from broker.errors import FencedInstanceId, UnknownMember
 from broker.groups.messages import JoinRequest, MemberName, Protocols, Ticket
 
 _MEMBER_BYTES = 2_000  # memory of a member without metadata, ids included
-_EXPECTED_BYTES = 500  # memory of an id that was handed out
+EXPECTED_BYTES = 500  # memory of an id that was handed out
 
 
 def size_of(protocols: Protocols) -> int:
@@ -76,6 +81,11 @@ class Member:
     def metadata(self, protocol_name: str) -> bytes:
         return dict(self.protocols).get(protocol_name, b"")
 
+    @property
+    def protocol_names(self) -> list[str]:
+        """The one it prefers comes first."""
+        return [name for name, _ in self.protocols]
+
     def vote(self, candidates: set[str]) -> str:
         return next(name for name, _ in self.protocols if name in candidates)
 
@@ -88,6 +98,12 @@ class Members:
         self._by_instance: dict[str, Member] = {}
         self.expected: dict[str, float] = {}  # ids handed out, each with the time until which it may be used
         self.leader_id: str | None = None
+        self.revision = 0  # changes with the ids of the members
+        self._member_bytes = 0
+        self._joined = 0  # how many members wait for the answer to a join
+        self._synced = 0  # how many have sent a sync in this generation
+        self._supporters: Counter[str] = Counter()  # how many support each protocol
+        self._deadline = inf  # no session ends before, and no id that was handed out expires; heartbeats do not move it
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._by_id.values())
@@ -113,9 +129,17 @@ class Members:
     def find_instance(self, instance_id: str) -> Member | None:
         return self._by_instance.get(instance_id)
 
+    def expect(self, member_id: str, until: float) -> None:
+        """The id was handed out, and may be used until then."""
+        self.expected[member_id] = until
+        self._deadline = min(self._deadline, until)
+
     def add(self, member: Member) -> None:
         self.expected.pop(member.member_id, None)
         self._by_id[member.member_id] = member
+        self._count(member, 1)
+        self._deadline = min(self._deadline, member.deadline)
+        self.revision += 1
         if member.instance_id is not None:
             self._by_instance[member.instance_id] = member
         if self.leader_id is None:
@@ -123,6 +147,8 @@ class Members:
 
     def remove(self, member: Member) -> None:
         del self._by_id[member.member_id]
+        self._count(member, -1)
+        self.revision += 1
         if member.instance_id is not None:
             del self._by_instance[member.instance_id]
         if self.leader_id == member.member_id:
@@ -135,6 +161,65 @@ class Members:
             self.leader_id = member_id
         member.member_id = member_id
         self._by_id[member_id] = member
+        self.revision += 1
+
+    def _count(self, member: Member, sign: int) -> None:
+        self._member_bytes += sign * member.held_bytes
+        self._joined += sign * (member.joining is not None)
+        self._synced += sign * member.has_synced
+        supporters = self._supporters
+        for name in set(member.protocol_names):
+            supporters[name] += sign
+            if not supporters[name]:
+                del supporters[name]
+
+    # -- changes of one member ---------------------------------------------------------------------------------------------------
+
+    def update(self, member: Member, request: JoinRequest) -> None:
+        """The member has joined again, perhaps with other protocols."""
+        self._count(member, -1)
+        member.update(request)
+        self._count(member, 1)
+
+    def touch(self, member: Member, now: float) -> None:
+        """The member is alive."""
+        member.touch(now)
+        self._deadline = min(self._deadline, member.deadline)
+
+    def wait_to_join(self, member: Member, ticket: Ticket) -> None:
+        self._joined += member.joining is None
+        member.joining = ticket
+
+    def take_joining(self, member: Member) -> Ticket | None:
+        """The ticket of its waiting join, if any; it no longer waits, so its session counts again."""
+        ticket, member.joining = member.joining, None
+        if ticket is not None:
+            self._joined -= 1
+            self._deadline = min(self._deadline, member.deadline)
+        return ticket
+
+    def wait_to_sync(self, member: Member, ticket: Ticket) -> None:
+        self._synced += not member.has_synced
+        member.syncing, member.has_synced = ticket, True
+
+    def take_syncing(self, member: Member) -> Ticket | None:
+        """The ticket of its waiting sync, if any."""
+        ticket, member.syncing = member.syncing, None
+        if ticket is not None:
+            self._deadline = min(self._deadline, member.deadline)
+        return ticket
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self._member_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def forget_syncs(self) -> None:
+        """A rebalance begins: nobody has synced in the generation to come."""
+        for member in self:
+            member.has_synced = False
+        self._synced = 0
+
+    # -- the group as a whole ----------------------------------------------------------------------------------------------------
 
     def elect_leader(self) -> bool:
         """Make sure that the leader is a member that has joined; False if none has."""
@@ -148,34 +233,38 @@ class Members:
     @property
     def held_bytes(self) -> int:
         """Approximate memory used by all of them."""
-        return len(self.expected) * _EXPECTED_BYTES + sum(member.held_bytes for member in self)
+        return len(self.expected) * EXPECTED_BYTES + self._member_bytes
+
+    @property
+    def deadline(self) -> float:
+        """No session ends earlier, and no id that was handed out expires; it may be later than this. inf: nothing to watch."""
+        return self._deadline if self._by_id or self.expected else inf
+
+    def find_deadline(self) -> None:
+        """Visit everybody for the exact deadline: when the one known so far has passed, which heartbeats have moved since."""
+        sessions = [member.deadline for member in self if not member.is_waiting]
+        self._deadline = min((*sessions, *self.expected.values()), default=inf)
 
     @property
     def all_joined(self) -> bool:
-        return not self.expected and all(member.joining is not None for member in self)
+        return not self.expected and self._joined == len(self)
 
     @property
     def all_synced(self) -> bool:
-        return all(member.has_synced for member in self)
+        return self._synced == len(self)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The member with the longest timeout decides how long the others wait."""
+        """The member with the longest timeout decides how long the others wait. Visits everybody."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def support(self, protocols: Protocols) -> bool:
         """Whether every member supports at least one common protocol of `protocols`."""
-        candidates = {name for name, _ in protocols}
-        return bool(self._common(candidates))
+        return any(self._supporters[name] == len(self) for name, _ in protocols)
 
     def choose_protocol(self) -> str:
-        """The candidate with the most votes; on a tie the one that the longest-standing voter prefers."""
+        """The candidate with the most votes; on a tie the one that the longest-standing voter prefers. Visits everybody."""
         first = next(iter(self))
-        candidates = self._common({name for name, _ in first.protocols})
+        candidates = {name for name in first.protocol_names if self._supporters[name] == len(self)}
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
-
-    def _common(self, names: set[str]) -> set[str]:
-        for member in self:
-            names = names & {name for name, _ in member.protocols}
-        return names

@@ -10,7 +10,9 @@ at the latest when a deadline passes. Step by step this follows Apache Kafka's c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from broker.errors import RebalanceInProgress, RequestError, UnknownMember
 from broker.groups.members import Member, Members
@@ -63,9 +65,9 @@ class Generations:
         wait_ms = self.members.rebalance_timeout_ms
         for member in self.members:
             if member.syncing is not None:
-                member.touch(now)  # it could not send heartbeats while it waited
+                self.members.touch(member, now)  # it could not send heartbeats while it waited
                 self._answer_sync(member, RebalanceInProgress("the group rebalances again"))
-            member.has_synced = False
+        self.members.forget_syncs()
         if self.state is EMPTY:
             delay_ms = self._rules.initial_delay_ms
             self._initial_ms_left, wait_ms = max(wait_ms - delay_ms, 0), delay_ms
@@ -113,10 +115,10 @@ class Generations:
         self._sync_deadline = now + self.members.rebalance_timeout_ms / 1000
         self._enter(COMPLETING)
         for member in self.members:
-            member.assignment = b""
-            if member.joining is not None:
-                ticket, member.joining = member.joining, None
-                member.touch(now)
+            self.members.assign(member, b"")
+            ticket = self.members.take_joining(member)
+            if ticket is not None:
+                self.members.touch(member, now)
                 self._answer(ticket, self._join_answer(member))
 
     def _join_answer(self, member: Member, *, leader_id: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
@@ -137,11 +139,11 @@ class Generations:
 
     # -- the second phase: assignments -------------------------------------------------------------------------------------------
 
-    def _hand_out(self, now: float) -> None:
-        """Send the assignments to all members that wait for one."""
-        for member in self.members:
+    def _hand_out(self, members: Iterable[Member], now: float) -> None:
+        """Send the assignments to those of `members` that wait for one."""
+        for member in members:
             if member.syncing is not None:
-                member.touch(now)
+                self.members.touch(member, now)
                 self._answer_sync(
                     member,
                     SyncAnswer(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment),
@@ -157,11 +159,11 @@ class Generations:
     # -- time --------------------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do, if no request arrives before."""
+        """Before then, `expire` has nothing to do if no request arrives. It may be too early, as heartbeats do not move it: then
+        `expire` finds the next one."""
         deadlines = [deadline for deadline in (self._join_deadline, self._sync_deadline) if deadline is not None]
-        deadlines += self.members.expected.values()
-        deadlines += [member.deadline for member in self.members if not member.is_waiting]
-        return min(deadlines, default=None)
+        earliest = min((self.members.deadline, *deadlines))
+        return None if earliest == inf else earliest
 
     def expire(self, now: float) -> list[Answer]:
         """Do what is due: remove silent members, withdraw unused ids, end the phases of a rebalance."""
@@ -174,6 +176,7 @@ class Generations:
             self._pass_join_deadline(now)
         if self._sync_deadline is not None and self._sync_deadline <= now:
             self._pass_sync_deadline(now)
+        members.find_deadline()
         return self._take_answers()
 
     # -- pieces ------------------------------------------------------------------------------------------------------------------
@@ -190,14 +193,14 @@ class Generations:
 
     def _refuse(self, member: Member, error: RequestError) -> None:
         """Answer whatever the member waits for with this error."""
-        if member.joining is not None:
-            ticket, member.joining = member.joining, None
+        ticket = self.members.take_joining(member)
+        if ticket is not None:
             self._answer(ticket, error)
         self._answer_sync(member, error)
 
     def _answer_sync(self, member: Member, outcome: SyncAnswer | RequestError) -> None:
-        if member.syncing is not None:
-            ticket, member.syncing = member.syncing, None
+        ticket = self.members.take_syncing(member)
+        if ticket is not None:
             self._answer(ticket, outcome)
 
     def _answer(self, ticket: Ticket, outcome: JoinAnswer | SyncAnswer | RequestError) -> None:

@@ -135,6 +135,9 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
 
 # -- changing --------------------------------------------------------------------------------------------------------------------
 
+# Changes of one resource in one request, all of which are checked in one step. There are some forty settings.
+_CHANGES_MAX = 500
+
 
 def handle_alter_configs(request: Request, context: Context) -> Parts | Pending:
     """Every setting that is not named falls back to the next layer below."""
@@ -167,6 +170,8 @@ def _alter(message: Any, request: Request, changes_of: ChangesOf, context: Conte
         )
         rows.append(row)
         with refusing(row):
+            if len(asked.configs) > _CHANGES_MAX:
+                raise InvalidRequest(f"{len(asked.configs)} settings of {asked.resource_name!r} at once: at most {_CHANGES_MAX}")
             check_named_once(named[asked.resource_type, asked.resource_name], repr(asked.resource_name))
             if asked.resource_type == ResourceType.TOPIC:
                 topic = context.partitions.registry.get(asked.resource_name)

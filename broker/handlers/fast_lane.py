@@ -257,8 +257,8 @@ class ConnectionLane:
                 position += 8
             end = position + size
             armed = armed_partitions.get(index)
-            # `request` marks a partition as seen in this request. A second batch for it in the same request is rejected by the
-            # ordinary path, with Kafka's error code for it; the mark costs one comparison and needs no set.
+            # `request` marks a partition as seen in this request. A second batch for it in the same request is refused by the
+            # ordinary path; the mark costs one comparison and needs no set.
             if armed is None or armed.request == request or size < BATCH_HEADER_BYTES or end > frame_end:
                 return None
             armed.request = request

@@ -25,7 +25,7 @@ from typing import Any
 
 from broker.errors import BrokerError
 from broker.handlers.context import Context
-from broker.handlers.fetch import answer_again, locate, park
+from broker.handlers.fetch import READ_AT_ONCE_MAX, answer_again, bytes_awaited, locate, park
 from broker.handlers.reply import Parts, Pending
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
@@ -46,13 +46,14 @@ class _Unusual(Exception):
 class _Reading:
     """One pass over a request's partitions."""
 
-    __slots__ = ("byte_count", "found", "partitions", "pieces")
+    __slots__ = ("byte_count", "found", "more_follows", "partitions", "pieces")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.found: list[tuple[bytes, list[Found]]] = []  # by topic, in the order of `partitions`
         self.pieces: list[tuple[Partition, FileSlice]] = []  # of partitions with records to send
         self.byte_count = 0
+        self.more_follows = False  # visible records were left for the next fetch
 
     def release(self) -> None:
         """None of it will be sent."""
@@ -78,11 +79,15 @@ class FetchLane:
         context.counters.fetch_lane += 1
         if settings.wait_ms_max <= 0 or reading.byte_count >= settings.bytes_min:
             return self._answer(shape, reading, request)
+        bytes_missing = settings.bytes_min - reading.byte_count
+        if bytes_missing > 1:  # else no limit is lower; most consumers ask for one byte
+            bytes_missing = bytes_awaited(settings, reading.byte_count, reading.more_follows, context)
+            if bytes_missing <= 0:
+                return self._answer(shape, reading, request)
         # It will wait, perhaps for half a second, and must not hold segments' file descriptors during that time: retention could
         # not free any space. `_answer_waiting` locates the records again.
         reading.release()
         due = context.deadlines.due
-        bytes_missing = settings.bytes_min - reading.byte_count
         pending = park(
             reading.partitions,
             bytes_missing,
@@ -101,6 +106,7 @@ class FetchLane:
         led: Any = context.partitions.led_by_id if shape.has_ids else context.partitions.led_by_name
         serves, partitions = context.serves_consumers, reading.partitions
         budget = min(shape.settings.bytes_max, context.config.fetch_bytes_max)
+        left = READ_AT_ONCE_MAX  # partitions whose records are located; those at the end of their log cost little
         try:
             for topic, raw, rows in topics:
                 found: list[Found] = []
@@ -119,12 +125,19 @@ class FetchLane:
                         raise _Unusual
                     size = 0
                     if offset < visible:
+                        left -= 1
+                        if left < 0:
+                            raise _Unusual
                         piece = locate(partition, offset, min(bytes_max, budget), first=not reading.byte_count)
                         if piece is not None:
                             size = piece.length
                             budget -= size
                             reading.byte_count += size
                             reading.pieces.append((partition, piece))
+                            if piece.more_follows:
+                                reading.more_follows = True
+                        else:
+                            reading.more_follows = True
                     partitions.append(partition)
                     found.append((index, visible, start, size))
         except (BrokerError, _Unusual):

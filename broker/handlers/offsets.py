@@ -110,8 +110,10 @@ def _fetch_groups(message: Any, version: int, context: Context) -> Answering:
         found = yield from _committed(asked, topic_class, topic_class.OffsetFetchResponsePartitions, context)
         error, topics = (code_of(found), []) if isinstance(found, BrokerError) else (0, found)
         groups.append(response.OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=error))
+        yield None  # also after a group of which nothing is asked, or nothing committed
     answer = response(throttle_time_ms=0, groups=groups)
-    return (yield from encode_in_slices(answer, version, *(topic.partitions for group in groups for topic in group.topics)))
+    rows = (topic.partitions for group in groups for topic in group.topics)
+    return (yield from encode_in_slices(answer, version, groups, *rows))
 
 
 def _fetch_group(message: Any, version: int, context: Context) -> Answering:

@@ -13,6 +13,8 @@ from functools import partial
 from broker.counters import Counters
 from broker.errors import (
     BrokerError,
+    InspectionTooLong,
+    InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopic,
     NotEnoughReplicas,
@@ -33,7 +35,7 @@ from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
 from broker.protocol.produce import ProduceAnswer, ProducePartition, ProduceRequest, encode_produce_response, parse_produce
 from broker.records.batch import BATCH_HEADER_BYTES, read_header
-from broker.records.validation import require_keys, validate_new_batch
+from broker.records.validation import Inspection, require_keys, validate_new_batch
 
 
 class _StagedProduce(StagedRequest):
@@ -59,13 +61,14 @@ def handle_produce(request: Request, context: Context) -> Parts | Pending:
     refusal = _refusal(produce)
     awaits_all, waits = produce.acks == -1, False
     now_ms = context.clock.now_ms()
+    others = _Others() if len(produce.partitions) > 1 else None
     for part in produce.partitions:
         answer = ProduceAnswer(part.topic, part.partition_index)
         answers.append(answer)
         try:
             if refusal is not None:
                 raise refusal
-            partition = _stage(part, answer, context, now_ms, awaits_all)
+            partition = _stage(part, answer, context, now_ms, awaits_all, others)
             staged.append((answer, partition))
             if awaits_all and (partition.log.config.acks_all_waits_for_flush or partition.replicated is not None):
                 waits = True
@@ -88,8 +91,26 @@ def _refusal(produce: ProduceRequest) -> BrokerError | None:
     return None
 
 
-def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_ms: int, awaits_all: bool) -> Partition:
+class _Others:
+    """What the batches of one request have to do with each other."""
+
+    __slots__ = ("inspection", "named")
+
+    def __init__(self) -> None:
+        self.inspection = Inspection()
+        self.named: set[Partition] = set()
+
+
+def _stage(
+    part: ProducePartition, answer: ProduceAnswer, context: Context, now_ms: int, awaits_all: bool, others: _Others | None
+) -> Partition:
     partition = context.partitions.get(part.topic, part.partition_index)
+    inspection = None
+    if others is not None:
+        if partition in others.named:  # Kafka takes the last one and forgets the others; no client sends two
+            raise InvalidRequest(f"{partition.name} is named twice in one request: each partition takes one record batch")
+        others.named.add(partition)
+        inspection = others.inspection
     if partition.is_internal:
         raise InvalidTopic(f"{part.topic} is internal: only the broker itself writes to it")
     if awaits_all and partition.lacks_replicas:
@@ -103,9 +124,10 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
         timestamp_after_ms_max=config.timestamp_after_ms_max,
         timestamp_before_ms_max=config.timestamp_before_ms_max,
         stamps_at_append=stamps_at_append,
+        inspection=inspection,
     )
     if config.cleanup_policy != "delete" and config.is_compacted:
-        require_keys(batch)
+        require_keys(batch, inspection)
     staged = partition.stage(batch)
     answer.base_offset = staged.base_offset
     answer.log_start_offset = partition.log_start_offset
@@ -117,7 +139,7 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
 
 
 # Refusals that may no longer apply when the producer's next request, already on its way, arrives.
-_PASSING = (NotLeaderOrFollower, NotEnoughReplicas, UnknownTopicOrPartition)
+_PASSING = (NotLeaderOrFollower, NotEnoughReplicas, UnknownTopicOrPartition, InspectionTooLong)
 
 
 def _note_refused(part: ProducePartition, context: Context) -> None:

@@ -31,6 +31,7 @@ from broker.errors import (
 )
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
+from broker.partitions.producer_memory import BeginChore
 from broker.partitions.producer_state import REFUSED_MAX
 from broker.records.batch import BatchHeader
 from broker.storage.filesystem import FileSystem
@@ -56,12 +57,14 @@ class PartitionManager:
         clock: Clock,
         filesystem: FileSystem,
         freeze: Callable[[], None],
+        begin_chore: BeginChore,
         leads_all: bool = True,
     ) -> None:
         """`leads_all`: there is no other broker. Otherwise `lead`, `follow` and `resign` assign the roles."""
         self._leads_all = leads_all
         self.registry = registry
         self.freeze = freeze
+        self._begin_chore = begin_chore
         self.settings = settings
         self._directory = directory
         self._config = config
@@ -227,6 +230,7 @@ class PartitionManager:
         any consumer ever saw. The visible offset is that of the last checkpoint, unless the log has been truncated since; a
         higher one is learnt from the leader, or from the followers once this broker leads."""
         self._partitions[topic.name, partition.index] = partition
+        partition.producer_memory.begin_chore = self._begin_chore
         log = partition.log
         if log.cut_marks:
             self._directory.note_cut(topic.name, partition.index, min(mark.offset for mark in log.cut_marks))

@@ -5,16 +5,21 @@ the last `producer.id.expiration.ms`. A producer that was silent for that long i
 broker's own monotonic clock, not by the timestamps of its records, which may be arbitrary: every now and then the end of the log
 is noted, and a producer whose last batch is before an end noted long enough ago has been silent since then. So expiration costs
 nothing on the hot path.
+
+A snapshot is written whenever the log rolls. That of a hundred thousand producers takes 0.4 s to encode: it is copied at the roll
+(16 ms) and encoded by a chore, which writes it (20 ms) only if the log still has all that it describes. If a crash comes first,
+the next start reads from the previous snapshot.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from struct import Struct
 from struct import error as StructError
 
+from broker.chores import Steps
 from broker.partitions.producer_state import SEQUENCE_MASK, ProducerState, ProducerStates, SentBatch
 from broker.records.crc import crc32c
 from broker.storage.partition_log import PartitionLog
@@ -23,19 +28,28 @@ from broker.storage.segment_list import SegmentList
 logger = logging.getLogger("broker.producers")
 
 MARKS = 16  # ends noted per expiration time: a producer may be remembered a sixteenth longer
+ENCODED_AT_ONCE_MAX = 1_000  # producers: up to 4 ms, which a roll may take longer
+_ENCODED_PER_STEP = 100  # 0.4 ms: a slice of a chore ends between two steps
+_JOINED_PER_STEP = 1 << 20  # bytes: a hundred thousand producers have 20 MB
+
+BeginChore = Callable[[Steps, Callable[[], None]], None]
 
 
 class ProducerMemory:
     """Loads and saves `states` for the log they belong to."""
 
-    __slots__ = ("_expiration_ms", "_log", "_marks", "_states")
+    __slots__ = ("_cuts", "_expiration_ms", "_has_rolled", "_log", "_marks", "_states", "begin_chore", "is_saving")
 
     def __init__(self, states: ProducerStates, log: PartitionLog, *, expiration_ms: int) -> None:
         self._states = states
         self._log = log
         self._expiration_ms = expiration_ms
         self._marks: deque[tuple[float, int]] = deque()
-        log.before_roll, log.reread = self.save, self.reread
+        self._cuts = 0  # how often the log has been truncated
+        self._has_rolled = False  # since the chore that saves looked last
+        self.is_saving = False  # a chore is
+        self.begin_chore: BeginChore | None = None
+        log.before_roll, log.reread = self.save_before_roll, self.reread
 
     def restore(self) -> None:
         """Rebuild the states from the log; called once, at the start."""
@@ -54,6 +68,7 @@ class ProducerMemory:
         self._read(states, segments, recent_offset=recent_offset, end_offset=end_offset)
 
         def install() -> None:
+            self._cuts += 1
             self._states.restore(states.stored())
             self._marks = deque((noted, min(offset, end_offset)) for noted, offset in self._marks)
 
@@ -80,15 +95,46 @@ class ProducerMemory:
         return None
 
     def save(self) -> None:
-        """Write a snapshot for the log's end, unless there is one. If the disk has no room for it, the next start takes longer,
-        nothing else."""
-        log = self._log
-        if log.end_offset == 0 or (log.snapshots.offsets and log.snapshots.offsets[-1] >= log.end_offset):
+        """Write a snapshot for the log's end, unless there is one."""
+        if self._has_news(self._log.end_offset):
+            self._write(self._log.end_offset, encode_producers(self._states.stored()))
+
+    def save_before_roll(self) -> None:
+        """The same; if there are many producers, they are copied now and written a moment later."""
+        if self.begin_chore is None or len(self._states) <= ENCODED_AT_ONCE_MAX:
+            self.save()
             return
+        self._has_rolled = True
+        if not self.is_saving:
+            self.is_saving = True
+            self.begin_chore(self._save_in_steps(), self._saving_failed)
+
+    def _has_news(self, offset: int) -> bool:
+        known = self._log.snapshots.offsets
+        return offset > 0 and not (known and known[-1] >= offset)
+
+    def _save_in_steps(self) -> Steps:
+        """One snapshot after the other, until the log has not rolled during the last one. All on the loop's thread: nothing
+        truncates or deletes the log between the check and the write."""
+        log = self._log
+        while self._has_rolled:
+            self._has_rolled = False
+            offset, cuts, producers = log.end_offset, self._cuts, dict(self._states.stored())
+            data = yield from encode_in_steps(producers)
+            if not log.offline_reason and not log.is_being_cut and cuts == self._cuts and self._has_news(offset):
+                self._write(offset, data)
+        self.is_saving = False
+
+    def _saving_failed(self) -> None:
+        self.is_saving = self._has_rolled = False
+        logger.exception("%s: its producers could not be saved; this is a defect of the broker", self._log.directory)
+
+    def _write(self, offset: int, data: bytearray) -> None:
+        """If the disk has no room for it, the next start takes longer, nothing else."""
         try:
-            log.snapshots.write(log.end_offset, encode_producers(self._states))
+            self._log.snapshots.write(offset, data)
         except OSError as error:
-            logger.warning("%s: no snapshot of its producers: %s", log.directory, error)
+            logger.warning("%s: no snapshot of its producers: %s", self._log.directory, error)
 
     def expire(self, now: float) -> int:
         """Forget producers silent for too long at the monotonic time `now`; returns how many."""
@@ -117,21 +163,38 @@ _OLDER = Struct(">qiiqqq")  # producer id, then a batch as it is remembered
 _NO_EPOCH = _NO_TRANSACTION = -1
 
 
-def encode_producers(states: ProducerStates) -> bytes:
-    """Everything stored, nothing that is only staged."""
-    producers = states.stored()
-    body = bytearray(_COUNT.pack(len(producers)))
+def encode_producers(producers: Mapping[int, ProducerState]) -> bytearray:
+    """The bytes of a snapshot; the producer silent for longest comes first."""
+    steps = encode_in_steps(producers)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as ended:
+        data: bytearray = ended.value
+        return data
+
+
+def encode_in_steps(producers: Mapping[int, ProducerState]) -> Generator[None, None, bytearray]:
+    """The same, yielding after every hundred producers, and between what takes milliseconds if there are a hundred thousand."""
+    data = bytearray(_HEAD.size) + _COUNT.pack(len(producers))
     older = bytearray()
-    for producer_id, state in producers.items():
+    for number, (producer_id, state) in enumerate(producers.items(), start=1):
         last = state.batches[-1]
         delta = last.last_offset - last.base_offset
-        body += _PRODUCER.pack(
+        data += _PRODUCER.pack(
             producer_id, state.epoch, last.last_sequence, last.last_offset, delta, last.max_timestamp, _NO_EPOCH, _NO_TRANSACTION
         )
         for batch in state.batches[:-1]:
             older += _OLDER.pack(producer_id, *batch)
-    body += older
-    return _HEAD.pack(_VERSION, crc32c(body)) + body
+        if not number % _ENCODED_PER_STEP:
+            yield
+    for place in range(0, len(older), _JOINED_PER_STEP):
+        data += older[place : place + _JOINED_PER_STEP]
+        yield
+    with memoryview(data) as view:
+        _HEAD.pack_into(data, 0, _VERSION, crc32c(view[_HEAD.size :]))
+    yield
+    return data
 
 
 def decode_producers(data: bytes) -> dict[int, ProducerState] | None:

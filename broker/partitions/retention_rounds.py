@@ -78,6 +78,8 @@ class Retention:
         """Apply retention to one partition; returns how many segments it dropped."""
         if not self._partitions.holds(partition) or partition.log.offline_reason:
             return 0  # deleted since the round began, or offline, which has been reported
+        if partition.producer_memory.is_saving:
+            return 0  # until that is done, only the records may tell what its producers have sent: the next round takes it
         count = 0
 
         def trim() -> None:

@@ -91,8 +91,13 @@ def record_heads(data: bytes, header: BatchHeader) -> Iterator[Head]:
 def read_timestamps(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[tuple[int, int]]:
     """Offset and timestamp of each record: what a search by time needs, without keys and values."""
     header = read_header(batch)
+    return timestamps_in(record_bytes(header, batch, limit_bytes), header)
+
+
+def timestamps_in(data: bytes, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """The same, from records that are decompressed already."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    heads = record_heads(record_bytes(header, batch, limit_bytes), header)
+    heads = record_heads(data, header)
     if header.timestamp_type_is_append:
         for _, _, _, offset_delta, _ in heads:
             yield base_offset + offset_delta, header.max_timestamp
@@ -126,9 +131,8 @@ def read_keys(data: bytes, header: BatchHeader) -> Iterator[KeyedRecord]:
         yield KeyedRecord(base_offset + offset_delta, key, data[place] & 1 == 1)  # zigzag: odd means negative, so null
 
 
-def check_keys(header: BatchHeader, batch: Buffer, *, limit_bytes: int) -> None:
+def check_keys(data: bytes, header: BatchHeader) -> None:
     """InvalidRecord unless every record has a key, a timestamp that fits into 64 bits, and the next offset."""
-    data = record_bytes(header, batch, limit_bytes)
     try:
         _check_keys(data, header)
     except IndexError:

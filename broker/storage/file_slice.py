@@ -7,14 +7,15 @@ from broker.storage.filesystem import OpenFile
 
 class FileSlice:
     """`length` bytes from `position` of an open file. It keeps the file open until it is released, even if the segment is
-    deleted."""
+    deleted. `more_follows`: there is more that might have been read, had limits or the end of the segment not been in the way."""
 
-    __slots__ = ("_file", "length", "position")
+    __slots__ = ("_file", "length", "more_follows", "position")
 
-    def __init__(self, file: OpenFile, position: int, length: int) -> None:
+    def __init__(self, file: OpenFile, position: int, length: int, more_follows: bool = False) -> None:
         self._file: OpenFile | None = file
         self.position = position
         self.length = length
+        self.more_follows = more_follows
 
     def fileno(self) -> int:
         """The descriptor to send from; valid until `release`."""

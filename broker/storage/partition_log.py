@@ -424,7 +424,9 @@ class PartitionLog:
                 return FileSlice(segment.file, 0, 0)
             if available <= max_bytes:
                 self._note_tail(segment, upto_offset, place[0] + available)
-            return FileSlice(segment.file, place[0], max(min(max_bytes, available), place[1]))
+            length = max(min(max_bytes, available), place[1])
+            is_cut = length < available or (segment.end_offset is not None and segment.end_offset < upto_offset)
+            return FileSlice(segment.file, place[0], length, is_cut)
         except OSError as error:
             raise StorageError(f"cannot read {segment.directory}: {error}") from error
 

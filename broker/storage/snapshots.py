@@ -1,15 +1,16 @@
 """What a partition remembers in addition to its records, saved so that a start need not read the log again: `<offset>.snapshot`
 holds the state as of the time when the log ended at that offset.
 
-Snapshots are written when a segment is created and at a clean stop, and not flushed: each carries a checksum, and a missing or
-damaged one only means that more of the log is read. Those beyond the end of a log that lost its tail in a crash are removed. The
-newest two are kept: the older one is used if the newer is torn.
+Snapshots are written when a segment is created, or soon after, and at a clean stop, and not flushed: each carries a checksum, and
+a missing or damaged one only means that more of the log is read. Those beyond the end of a log that lost its tail in a crash are
+removed. The newest two are kept: the older one is used if the newer is torn.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from broker.records.batch import Buffer
 from broker.storage.filesystem import FileSystem
 
 SNAPSHOT = ".snapshot"
@@ -39,8 +40,8 @@ class SnapshotFiles:
     def read(self, offset: int) -> bytes:
         return self._filesystem.read_bytes(self._path(offset))
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Add one for the log's current end, and remove the oldest."""
+    def write(self, offset: int, data: Buffer) -> None:
+        """Add one for the log's current end, or where it ended when it was rolled last, and remove the oldest."""
         self._filesystem.write_bytes(self._path(offset), data, durable=False)
         self.offsets.append(offset)
         while len(self.offsets) > KEPT:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
 from broker.errors import MemberIdRequired
 from broker.groups.group import Group
+from broker.groups.members import Member, Members
 from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, Protocols, SyncAnswer, SyncRequest
 from broker.groups.rebalance import GroupRules
 
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, 3_000
 RANGE: Protocols = (("range", b"topics"),)
+
+
+class CountingMembers(Members):
+    """Counts how often everybody is visited."""
+
+    visits = 0
+
+    def __iter__(self) -> Iterator[Member]:
+        self.visits += 1
+        return super().__iter__()
 
 
 class GroupUnderTest:

@@ -98,7 +98,7 @@ class Reader:
         self.settings: dict[str, Any] = {
             "client": chance.choice((b"consumer-1", b"rdkafka", b"", None)),
             "wait_ms": chance.choice((0, 1, WAIT_MS, WAIT_MS)),
-            "bytes_min": chance.choice((0, 1, 1, 1, 400)),
+            "bytes_min": chance.choice((0, 1, 1, 1, 400, 5_000)),
             "bytes_max": chance.choice((1 << 20, 1 << 20, 300, 0)),
             "isolation": chance.choice((0, 0, 1)),
             "session": chance.choice(((0, 0), (0, -1))),

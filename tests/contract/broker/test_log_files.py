@@ -96,7 +96,7 @@ def test_apache_kafkas_dump_tool_reads_our_snapshots_of_producers(tmp_path: Path
             header = read_header(produced(producer_id, number * 2, 2, epoch=3))
             states.apply(header._replace(base_offset=number * 10 + producer_id))
     path = tmp_path / "00000000000000000080.snapshot"
-    path.write_bytes(encode_producers(states))
+    path.write_bytes(encode_producers(states.stored()))
     dump = tools.run("kafka.tools.DumpLogSegments", "--files", str(path))
     rows = [line for line in dump.splitlines() if line.startswith("producerId:")]
     assert [row.split()[1] for row in rows] == ["4", "9"]

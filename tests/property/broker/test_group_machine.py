@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from math import inf
 from typing import Any
 
 from hypothesis import settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.errors import RequestError
+from broker.groups.members import EXPECTED_BYTES
 from broker.groups.messages import JoinAnswer, MemberName, Protocols
 from broker.groups.states import GroupState
 from tests.support.examples import examples
@@ -20,6 +22,7 @@ PROTOCOLS: list[Protocols] = [
     (("range", b"b"), ("sticky", b"b")),
     (("sticky", b"c"), ("range", b"c")),
     (("sticky", b"d"),),
+    (("range", b"e"), ("range", b"again")),
 ]
 INSTANCES = [None, None, "one", "two"]
 SIZE_MAX = 5
@@ -73,7 +76,16 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(who=choices, generation_back=st.integers(0, 1))
     def somebody_syncs(self, who: int, generation_back: int) -> None:
-        member_id, instance = self._somebody(who)
+        self._sync(*self._somebody(who), generation_back)
+
+    @rule(who=choices)
+    def a_member_syncs(self, who: int) -> None:
+        members = list(self.test.group.members)
+        if members:
+            member = members[who % len(members)]
+            self._sync(member.member_id, member.instance_id)
+
+    def _sync(self, member_id: str, instance: str | None, generation_back: int = 0) -> None:
         joined = JoinAnswer(
             member_id=member_id,
             generation=self.test.group.generation - generation_back,
@@ -175,6 +187,20 @@ class GroupMachine(RuleBasedStateMachine):
                 names = [row.member_id for row in outcome.members]
                 assert (outcome.member_id in names) is (outcome.leader_id == outcome.member_id)
                 assert len(names) == len(set(names))
+
+    @invariant()
+    def the_running_figures_are_those_of_the_members(self) -> None:
+        members = self.test.group.members
+        everyone = list(members)
+        assert members.held_bytes == sum(one.held_bytes for one in everyone) + EXPECTED_BYTES * len(members.expected)
+        assert members.all_joined is (not members.expected and all(one.joining is not None for one in everyone))
+        assert members.all_synced is all(one.has_synced for one in everyone)
+        for offered in PROTOCOLS:
+            common = set(dict(offered)).intersection(*(dict(one.protocols) for one in everyone))
+            assert members.support(offered) is bool(common)
+        sessions = [one.deadline for one in everyone if not one.is_waiting]
+        exact = min((*sessions, *members.expected.values()), default=inf)
+        assert members.deadline <= exact
 
     @invariant()
     def a_deadline_lies_ahead_while_anybody_is_there(self) -> None:

@@ -81,7 +81,7 @@ def test_a_long_poll_that_cannot_be_answered_costs_its_own_connection(
     from broker.handlers import fetch
 
     waiting = [broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"), wait_ms=100)) for _ in range(2)]
-    monkeypatch.setattr(fetch, "_encode", once(error, fetch._encode))
+    monkeypatch.setattr(fetch, "_answer", once(error, fetch._answer))
     broker.clock.advance_ms(100)
     broker.turn()
     assert sorted(str(pending.closes) for pending in waiting if isinstance(pending, Pending)) == ["None", "defect"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.errors import (
@@ -14,7 +16,7 @@ from broker.errors import (
 )
 from broker.groups.messages import JoinAnswer, MemberName
 from broker.groups.states import GroupState
-from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupUnderTest
+from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest
 
 
 @pytest.fixture
@@ -402,3 +404,44 @@ def test_a_refused_id_is_the_only_refusal_that_leaves_something_behind(group: Gr
     with pytest.raises(MemberIdRequired) as refusal:
         group.join("a", id_comes_first=True)
     assert list(group.group.members.expected) == [refusal.value.member_id]
+
+
+# -- size ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_request_costs_does_not_depend_on_the_size_of_the_group() -> None:
+    """A thousand members rejoin within moments: each request may visit one of them, and each phase of the rebalance all."""
+    size = 200
+    group = GroupUnderTest(delay_ms=DELAY_MS, size_max=size)
+    members = group.group.members = CountingMembers()
+
+    def ask(request: Any, *args: Any) -> None:
+        request(*args)
+        assert group.group.next_deadline() is None or members.held_bytes >= 0  # the coordinator asks after each request
+
+    for number in range(size):
+        ask(group.join, number)
+    assert members.visits < 5
+    group.wait_ms(3 * DELAY_MS)
+    for round_number in (1, 2):
+        joined = group._joined_last()
+        leader = next(one for one in joined if one.leader_id == one.member_id)
+        followers = [one for one in joined if one is not leader]
+        members.visits = 0
+        for one in followers[: size // 2]:
+            ask(group.sync, ("early", round_number, one.member_id), one)
+        ask(group.sync, ("leader", round_number), leader)
+        for one in followers[size // 2 :]:
+            ask(group.sync, ("late", round_number, one.member_id), one)
+        assert state_of(group) == "Stable"
+        for one in joined:
+            ask(group.heartbeat, one)
+        assert members.visits < 10
+        for one in joined:
+            ask(group.join, ("again", round_number, one.member_id), one.member_id)
+        assert members.visits < 30
+    members.visits = 0
+    for one in group._joined_last():
+        ask(group.leave, one.member_id)
+    assert state_of(group) == "Empty"
+    assert members.visits < 10

@@ -9,7 +9,7 @@ from broker.errors import (
     UnknownMember,
 )
 from broker.groups.messages import JoinAnswer, MemberName
-from tests.support.groups import SESSION_MS, GroupUnderTest
+from tests.support.groups import SESSION_MS, CountingMembers, GroupUnderTest
 
 
 @pytest.fixture
@@ -117,3 +117,25 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id(group: Grou
     assert state_of(group) == "PreparingRebalance"
     with pytest.raises(UnknownMember):
         group.leave("", "two")
+
+
+def test_a_static_member_that_comes_back_costs_the_same_in_a_large_group(group: GroupUnderTest) -> None:
+    """All of them may come back within moments, when their machines are restarted."""
+    members = group.group.members = CountingMembers()
+    static_pair(group)
+    members.visits = 0
+    for number in range(50):
+        group.join(("s1", number), instance_id="one", may_skip_assignment=False)
+        group.join(("s2", number), instance_id="two")
+    assert members.visits == 0
+    assert state_of(group) == "Stable"
+
+
+def test_a_static_member_that_comes_back_and_prefers_what_is_chosen_already_changes_nothing(group: GroupUnderTest) -> None:
+    static_pair(group)
+    group.join("s2 is back", instance_id="two", protocols=(("range", b"topics"), ("sticky", b"topics")))
+    assert state_of(group) == "Stable"
+    group.join("s1 is back", instance_id="one", protocols=(("sticky", b"topics"), ("range", b"topics")))
+    assert state_of(group) == "Stable"  # a tie
+    group.join("s2 is back again", instance_id="two", protocols=(("sticky", b"topics"),))
+    assert state_of(group) == "PreparingRebalance"

@@ -15,6 +15,7 @@ from broker.config.settings import LogConfig
 from broker.errors import StorageError
 from broker.handlers.fast_lane import SHAPES_MAX
 from broker.partitions.partition import Partition
+from broker.protocol.api import ErrorCode
 from broker.records.batch import Buffer
 from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.segment_index import SegmentIndex
@@ -163,8 +164,10 @@ def test_a_request_is_taken_when_all_of_it_is_here(side: Side) -> None:
 def test_a_request_that_names_a_partition_twice_is_not_taken(side: Side) -> None:
     producer = Producer(side)
     producer.warm()
-    assert not is_taken(side, lambda: producer.send(0, 0))
-    assert partition_of(side).end_offset == 10
+    rows: list[tuple[int, int, int]] = []
+    assert not is_taken(side, lambda: rows.extend(producer.send(0, 1, 0)))
+    assert rows == [(0, 0, 6), (1, 0, 0), (0, ErrorCode.INVALID_REQUEST, -1)]
+    assert partition_of(side).end_offset == 8
 
 
 def test_two_producers_in_alternation_keep_the_lane(side: Side) -> None:
@@ -191,7 +194,7 @@ def test_what_another_connection_has_staged_is_written_first(side: Side) -> None
     side.feed(1, first.frame(0, batches=[plain_batch(1)], acks=2) + first.frame(0, 0, batches=[plain_batch(1), plain_batch(1)]))
     side.feed(2, second.frame(0))
     assert not is_taken(side, side.turn)
-    assert second.answered() == [(0, 0, base + 2)]
+    assert second.answered() == [(0, 0, base + 1)]
     assert is_taken(side, second.send), "it is written now"
 
 

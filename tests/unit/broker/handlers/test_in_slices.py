@@ -116,3 +116,18 @@ def test_metadata_of_a_topic_that_changes_meanwhile_is_not_kept(broker: Harness)
     assert len(broker.engine.context.metadata_cache) == 0
     broker.bytes_of(broker.dispatch(ApiKey.METADATA, 8, body))
     assert len(broker.engine.context.metadata_cache) == 1
+
+
+def test_many_groups_of_which_nothing_is_committed_are_many_rows_too(broker: Harness) -> None:
+    asked = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+    groups = [asked(group_id=f"g-{number}", topics=None) for number in range(600)]
+    pending = broker.dispatch(ApiKey.OFFSET_FETCH, 8, encoded(ApiKey.OFFSET_FETCH, 8, groups=groups, require_stable=False))
+    assert isinstance(pending, Pending)
+    turns = 0
+    while not broker.helpers.jobs:
+        turns += 1
+        broker.turn()
+    assert turns > 100
+    assert not pending.done, "a helper encodes the answer"
+    answer = response_class(ApiKey.OFFSET_FETCH).decode(broker.bytes_of(pending), version=8)
+    assert [group.group_id for group in answer.groups] == [group.group_id for group in groups]

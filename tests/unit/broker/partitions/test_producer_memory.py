@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from broker.chores import Steps
 from broker.errors import OutOfOrderSequence
 from broker.partitions.partition import Partition
-from broker.partitions.producer_memory import decode_producers, encode_producers
-from broker.partitions.producer_state import ProducerStates
+from broker.partitions.producer_memory import ENCODED_AT_ONCE_MAX, decode_producers, encode_producers
+from broker.partitions.producer_state import ProducerState, ProducerStates, SentBatch
 from broker.records.batch import read_header
 from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.retention import apply_retention
@@ -198,8 +199,142 @@ def test_a_snapshot_reads_as_it_was_written_in_every_epoch_and_across_the_wrap()
         header = read_header(produced(9, sequence, 1 + (number == 0), epoch=3))
         states.apply(header._replace(base_offset=number * 10))
     states.apply(read_header(produced(4, 0, 3))._replace(base_offset=500))
-    data = encode_producers(states)
+    data = bytes(encode_producers(states.stored()))
     assert decode_producers(data) == dict(states.stored())
     for place in range(len(data)):
         assert decode_producers(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]) is None
         assert decode_producers(data[:place]) is None
+
+
+# -- many producers --------------------------------------------------------------------------------------------------------------
+
+
+MANY = 3 * ENCODED_AT_ONCE_MAX
+
+
+class Crowded:
+    """A partition whose log begins with one batch of each of many producers, and the chores that it has begun."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.partition = open_partition(directory, segment_bytes=1 << 20)
+        self.chores: list[Steps] = []
+        self.partition.producer_memory.begin_chore = lambda steps, failed: self._begin(steps)
+        for number in range(MANY):
+            self.partition.stage(validated(produced(1_000 + number, 0)))
+        self.partition.write_staged()
+        flush(self.partition.log)
+        self.snapshots = self.partition.log.snapshots
+
+    def _begin(self, steps: Steps) -> None:
+        self.chores.append(steps)
+        next(steps)  # its first slice runs at once
+
+    def finish(self) -> int:
+        """Let the only chore end; returns how many steps it took."""
+        (steps,) = self.chores
+        self.chores.clear()
+        return sum(1 for _ in steps)
+
+    def stored(self) -> dict[int, ProducerState]:
+        return dict(self.partition.producers.stored())
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Crowded:
+    return Crowded(tmp_path)
+
+
+def test_a_roll_does_not_wait_for_the_snapshot_of_many_producers(crowded: Crowded) -> None:
+    """It shows them as they were then, whatever they send in the meantime."""
+    before = crowded.stored()
+    crowded.partition.log.roll()
+    assert crowded.snapshots.offsets == []
+    send(crowded.partition, 1_000, 1)
+    assert crowded.finish() >= MANY // 100
+    assert crowded.snapshots.offsets == [MANY]
+    assert decode_producers(crowded.snapshots.read(MANY)) == before
+    again = open_partition(crowded.directory, segment_bytes=1 << 20)
+    assert dict(again.producers.stored()) == crowded.stored()
+
+
+def test_a_crash_before_the_snapshot_of_many_producers_costs_only_reading(crowded: Crowded) -> None:
+    crowded.partition.log.roll()
+    next(crowded.chores[0])
+    send(crowded.partition, 1_000, 1)
+    again = open_partition(crowded.directory, segment_bytes=1 << 20)
+    assert again.log.snapshots.offsets == []
+    assert dict(again.producers.stored()) == crowded.stored()
+
+
+def test_a_log_that_rolls_during_a_snapshot_gets_another_one(crowded: Crowded) -> None:
+    crowded.partition.log.roll()
+    for sequence in (1, 2):
+        send(crowded.partition, 1_000, sequence)
+        crowded.partition.log.roll()
+    assert len(crowded.chores) == 1
+    crowded.finish()
+    assert crowded.snapshots.offsets == [MANY, MANY + 2]
+    assert decode_producers(crowded.snapshots.read(MANY + 2)) == crowded.stored()
+    assert not crowded.partition.producer_memory.is_saving
+    send(crowded.partition, 1_000, 3)
+    crowded.partition.log.roll()
+    crowded.finish()
+    assert crowded.snapshots.offsets == [MANY + 2, MANY + 3]
+
+
+def test_what_was_cut_off_in_the_meantime_is_not_saved(crowded: Crowded) -> None:
+    """Also if the log is as long again by then, with other producers."""
+    log = crowded.partition.log
+    log.roll()
+    ticket = log.begin_truncation(MANY - 100)
+    ticket.run()
+    log.finish_truncation(ticket)
+    crowded.partition.discard_staged()
+    for sequence in range(200):
+        send(crowded.partition, 7, sequence)
+    crowded.finish()
+    assert crowded.snapshots.offsets == []
+    assert not files_with(crowded.directory, ".snapshot")
+
+
+def test_nothing_is_saved_while_the_log_is_being_cut(crowded: Crowded) -> None:
+    log = crowded.partition.log
+    log.roll()
+    ticket = log.begin_truncation(MANY - 100)
+    crowded.finish()
+    assert not files_with(crowded.directory, ".snapshot")
+    ticket.run()
+    log.finish_truncation(ticket)
+
+
+def test_nothing_is_saved_once_the_partition_is_gone(crowded: Crowded) -> None:
+    """Its directory may belong to another by then."""
+    crowded.partition.log.roll()
+    crowded.partition.log.abandon("deleted")
+    crowded.finish()
+    assert not files_with(crowded.directory, ".snapshot")
+
+
+def test_a_clean_stop_saves_what_a_chore_has_not(crowded: Crowded) -> None:
+    crowded.partition.log.roll()
+    send(crowded.partition, 1_000, 1)
+    crowded.partition.close()
+    crowded.finish()
+    assert [int(path.stem) for path in files_with(crowded.directory, ".snapshot")] == [MANY + 1]
+    again = open_partition(crowded.directory, clean=True, segment_bytes=1 << 20)
+    assert dict(again.producers.stored()) == crowded.stored()
+
+
+def test_a_full_disk_for_a_large_snapshot_fails_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    partition = open_partition(tmp_path, filesystem=disk)
+    sent = SentBatch(0, 0, 0, 0, NOW_MS)
+    partition.producers.restore({number: ProducerState(0, (sent,)) for number in range(MANY)})
+    send(partition, MANY, 0)
+    begun: list[Steps] = []
+    partition.producer_memory.begin_chore = lambda steps, failed: begun.append(steps)
+    disk.failing = {"write_bytes"}
+    partition.log.roll()
+    list(begun[0])
+    assert not partition.producer_memory.is_saving

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.chores import PAUSE_PER_SLICE
+from broker.partitions.producer_memory import ENCODED_AT_ONCE_MAX
+from broker.partitions.producer_state import ProducerState, SentBatch
 from broker.partitions.retention_rounds import SEGMENTS_PER_STEP
 from broker.protocol.api import ApiKey
 from broker.storage.filesystem import FileSystem
@@ -172,3 +174,23 @@ def test_the_trouble_of_a_partition_that_is_deleted_is_forgotten(broker: Harness
     broker.clock.advance_ms(CHECK_MS)
     broker.settle()
     assert broker.engine.health.troubles == {}
+
+
+def test_nothing_is_deleted_while_the_snapshot_of_many_producers_is_written(broker: Harness) -> None:
+    """The records may be the only place that tells what their producers have sent."""
+    partition = broker.engine.partitions.get("t", 0)
+    sent = SentBatch(0, 0, 0, 0, 0)
+    partition.producers.restore({number: ProducerState(0, (sent,)) for number in range(2 * ENCODED_AT_ONCE_MAX)})
+    broker.clock.advance_ms(8 * DAY_MS)
+    broker.clock.tick_ms = 4  # a slice of a chore is over after a step
+    partition.log.roll()
+    assert partition.producer_memory.is_saving
+    retention = broker.engine._retention
+    retention.work(broker.clock.monotonic())
+    assert partition.log_start_offset == 0
+    broker.clock.tick_ms = 0
+    broker.settle()
+    assert not partition.producer_memory.is_saving
+    check_retention(broker)
+    assert check_retention(broker) == 5
+    broker.close()

@@ -6,16 +6,27 @@ from crc32c import crc32c
 from broker.errors import (
     BrokerError,
     CorruptMessage,
+    InspectionTooLong,
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
+    RequestError,
     UnsupportedCompressionType,
 )
 from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, read_header
 from broker.records.builder import NewRecord, build_batch
 from broker.records.compression import ZSTD
 from broker.records.reader import read_records
-from broker.records.validation import INSPECTED_BYTES_MAX, INSPECTED_RECORDS_MAX, NewBatch, require_keys, validate_new_batch
+from broker.records.validation import (
+    INSPECTED_BYTES_MAX,
+    INSPECTED_BYTES_PER_REQUEST_MAX,
+    INSPECTED_RECORDS_MAX,
+    INSPECTED_RECORDS_PER_REQUEST_MAX,
+    Inspection,
+    NewBatch,
+    require_keys,
+    validate_new_batch,
+)
 from broker.records.walk import check_keys, read_keys, read_timestamps
 from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at, validated, with_deltas
 
@@ -243,7 +254,7 @@ def test_a_truncated_record_at_any_place_is_refused_by_name() -> None:
     for size in range(BATCH_HEADER_BYTES, len(whole)):
         batch = altered(whole[:size], length=size - LENGTH_END)
         with pytest.raises(InvalidRecord):
-            check_keys(read_header(batch), batch, limit_bytes=1 << 20)
+            check_keys(bytes(batch[BATCH_HEADER_BYTES:]), read_header(batch))
         with pytest.raises(InvalidRecord):
             list(read_timestamps(batch))
         with pytest.raises(InvalidRecord):
@@ -256,3 +267,45 @@ def test_a_compacted_topic_refuses_a_batch_that_grows_too_large_for_good() -> No
     batch = validate_new_batch(memoryview(build_batch(rows, codec=ZSTD)), message_bytes_max=1 << 20, now_ms=NOW_MS)
     with pytest.raises(InvalidRecord, match="a compacted topic takes batches of"):
         require_keys(batch)
+
+
+def admitted(batch: bytearray, inspection: Inspection, *, keyed: bool) -> int:
+    """How many times a request may have this batch read for its keys, or for its largest timestamp."""
+    for count in range(1_000):
+        try:
+            new = validate_new_batch(
+                memoryview(bytearray(batch)), message_bytes_max=1 << 23, now_ms=NOW_MS, inspection=inspection
+            )
+            if keyed:
+                require_keys(new, inspection)
+        except InspectionTooLong:
+            return count
+        except RequestError:
+            pass
+    raise AssertionError("without end")
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_batches_of_a_request_are_read_within_one_limit(keyed: bool) -> None:
+    rows = [NewRecord(timestamp=NOW_MS, key=b"k", value=b"")] * 1_000
+    batch = build_batch(rows, codec=ZSTD) if keyed else altered(build_batch(rows, codec=ZSTD), max_timestamp=-1)
+    assert admitted(batch, Inspection(), keyed=keyed) == INSPECTED_RECORDS_PER_REQUEST_MAX // 1_000
+    large = [NewRecord(timestamp=NOW_MS, key=b"k", value=bytes(INSPECTED_BYTES_MAX // 2))]
+    batch = build_batch(large, codec=ZSTD) if keyed else altered(build_batch(large, codec=ZSTD), max_timestamp=-1)
+    assert admitted(batch, Inspection(), keyed=keyed) == 2 * INSPECTED_BYTES_PER_REQUEST_MAX // INSPECTED_BYTES_MAX
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_batches_that_cannot_be_read_count_too(keyed: bool) -> None:
+    """Finding out takes as long as reading them would."""
+    bomb = build_batch([NewRecord(timestamp=NOW_MS, key=b"k", value=bytes(INSPECTED_BYTES_MAX))], codec=ZSTD)
+    batch = bomb if keyed else altered(bomb, max_timestamp=-1)
+    assert admitted(batch, Inspection(), keyed=keyed) == INSPECTED_BYTES_PER_REQUEST_MAX // INSPECTED_BYTES_MAX
+
+
+def test_a_batch_that_is_not_read_costs_its_request_nothing() -> None:
+    inspection = Inspection()
+    validate_new_batch(
+        memoryview(plain_batch(1_000, codec=ZSTD)), message_bytes_max=1 << 20, now_ms=NOW_MS, inspection=inspection
+    )
+    assert (inspection.record_count, inspection.byte_count) == (0, 0)
