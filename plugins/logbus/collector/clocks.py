@@ -20,13 +20,14 @@ from pathlib import Path
 from logbus.collector import line_reader
 from logbus.collector.likely_times import likely_options
 from logbus.collector.moments import TimeContext
-from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Stamp, by_field, by_format, has_time
+from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Sought, Stamp, by_field, by_format, has_time
 from logbus.errors import UndatedLog, UserError
 from logbus.wording import many
 
 LOOKED_AT_LINES = 1000  # a banner is shorter than this
 SHARE_MIN = 0.1
 SHARE_LIKE_MOST = 0.9  # counts as good as the most common one: a few lines of another kind make no difference
+WORDS_MAX_IN_OTHERS = 1  # before the time, in lines that the file's first format does not date
 UNDATED_KEPT = 20  # lines without a time, one of which may show how to read the others
 SHOWN_CHARACTERS = 120
 
@@ -98,12 +99,24 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
     )
     clock, undated = LineClock(names=(), recognisers=(), around=around), counted
     for name in ways:
-        left = [(number, line) for number, line in undated if not has_time(choices[name], line, around)]
+        recogniser = placed(choices[name], [line for _, line in undated], is_first=not clock.names)
+        left = [(number, line) for number, line in undated if not has_time(recogniser, line, around)]
         if len(left) < len(undated):  # a format that dates no further lines is left out
-            clock = replace(clock, names=(*clock.names, name), recognisers=(*clock.recognisers, choices[name]))
+            clock = replace(clock, names=(*clock.names, name), recognisers=(*clock.recognisers, recogniser))
             undated = left
     undated = [(number, line) for number, line in counted if clock.stamp(line).timestamp_ms is None]
     return replace(clock, looked_at=len(counted), dated=len(counted) - len(undated), undated=tuple(undated[:UNDATED_KEPT]))
+
+
+def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) -> Recogniser:
+    """The recogniser, looking only where these lines have their time. Lines that the file's first format does not date are
+    partly those that continue others: in these a date after more than a level or a thread's name is data."""
+    if not isinstance(recogniser, Sought):
+        return recogniser
+    search = recogniser.search.as_in(lines)
+    if not is_first and (search.words is None or search.words > WORDS_MAX_IN_OTHERS):
+        search = replace(search, words=WORDS_MAX_IN_OTHERS, signs=None)
+    return replace(recogniser, search=search)
 
 
 def refuse_undated(path: Path, clock: LineClock) -> None:

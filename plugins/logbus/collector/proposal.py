@@ -22,7 +22,7 @@ from typing import Any
 
 from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_undated
 from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
-from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.errors import UnreadableLog
 from logbus.model import instant, instant_text, milliseconds, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
@@ -89,6 +89,7 @@ class LogProposal:
     last: datetime | None
     is_damaged: bool  # the file's compressed data ends early, after these records
     ahead: int  # records whose own time is not believed, because it is ahead of now
+    months_away: Mapping[int, int]  # records that lie months away from the others, by their day since 1970
     continued: int  # lines that begin like a continuation of the one before, counted before joining
     joins: bool  # whether they are joined to the records before
     trial: ParserTrial
@@ -137,6 +138,7 @@ def propose(
         last=moment(own, max),
         is_damaged=is_damaged,
         ahead=sum(line.is_ahead for line in lines),
+        months_away=months_away(Counter(line.timestamp_ms // DAY_MS for line in own)),
         continued=continued,
         joins=joins,
         trial=best,
@@ -274,6 +276,7 @@ def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
         "trouble": proposal.trouble,
         "damaged": proposal.is_damaged,
         "ahead": proposal.ahead,
+        "months_away": sum(proposal.months_away.values()),
         "join_lines": proposal.joins,
         "parse": proposal.trial.parse,
         "settings": dict(proposal.trial.settings),

@@ -60,6 +60,8 @@ class ShipReport:
     zoneless: int  # with a time written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
+    months_away: int = 0  # with a time of their own that lies months away from those of the file's other lines
+    months_away_day: str | None = None  # the first day of these, such as 2015-01-01
     timezone: str = "UTC"  # in which times without a zone were read
     timezone_assumed: bool = True  # it was not named by the user
     lost: int = 0  # records that the topic had acknowledged and no longer holds

@@ -14,7 +14,7 @@ from logbus.collector import line_reader
 from logbus.collector.delivery import settle
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, TimeOf, day_text, merged, months_away
 from logbus.collector.topic_client import position_header
 from logbus.errors import UnreadableLog
 from logbus.kafka.producing import CLIENTS_CHOICE, Delivery
@@ -38,6 +38,8 @@ class Sent:
     ahead: int = 0
     zoneless: int = 0
     recovered: int = 0
+    months_away: int = 0
+    months_away_day: str | None = None
 
 
 class Shipment:
@@ -70,6 +72,7 @@ class Shipment:
         self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
         self._last: dict[str, StampedLine] = {}
         self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
+        self._days: dict[str, dict[int, int]] = {name: {} for name in self._sources}  # lines by the day of their own time
         self._sent = Sent()
 
     def run(self, reading: LineReading) -> Sent:
@@ -82,6 +85,9 @@ class Shipment:
             self._delivery.finish()
             raise
         self._settle(clean=True)
+        few = [one for days in self._days.values() for one in months_away(days).items()]
+        if few:
+            self._sent.months_away, self._sent.months_away_day = sum(count for _, count in few), day_text(min(few)[0])
         if damaged:
             raise damaged[0]
         return self._sent
@@ -114,7 +120,10 @@ class Shipment:
             sent.lines += 1
             sent.bytes += len(line.text)
             sent.zoneless += line.is_zoneless
-            if line.time_of is not TimeOf.LINE:
+            if line.time_of is TimeOf.LINE:
+                days, day = self._days[name], line.timestamp_ms // DAY_MS
+                days[day] = days.get(day, 0) + 1
+            else:
                 sent.undated += 1
                 sent.undated_before_any += line.time_of is TimeOf.LINE_AFTER
                 sent.undated_by_file += line.time_of is TimeOf.FILE

@@ -27,9 +27,13 @@ from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clo
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 from logbus.errors import UnreadableLog
+from logbus.model import instant
 
 EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
 AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses times further ahead
+DAY_MS = 86_400_000
+APART_DAYS = 60  # a log that rests for longer than this is rare
+FEW_SHARE = 0.1  # fewer records on the other side of such a gap are more likely misdated than a part of the log
 JOIN_WAIT_MS = 5_000  # a stack trace is written within milliseconds; after this a record is complete
 OUT_OF_ORDER_MS = 300_000  # a time further back than this is in the second occurrence of an hour that occurs twice
 
@@ -107,6 +111,26 @@ def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
     """In which occurrence of its hour a line was written, judged by the time of the line before."""
     first_ms = stamp.timestamp_ms
     return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms
+
+
+def months_away(days: Mapping[int, int]) -> dict[int, int]:
+    """Of a file's records, counted by the day (since 1970) of their own time, the few that lie months away from the others. A
+    quoted date, or a clock that was wrong for a moment, is more likely than such a log, and makes thousands of empty hours."""
+    groups: list[dict[int, int]] = []
+    last = None
+    for day in sorted(days):
+        if last is None or day - last > APART_DAYS:
+            groups.append({})
+        groups[-1][day] = days[day]
+        last = day
+    most = max(groups, key=lambda group: sum(group.values()), default={})
+    few = {day: count for group in groups if group is not most for day, count in group.items()}
+    return few if sum(few.values()) <= FEW_SHARE * sum(days.values()) else {}
+
+
+def day_text(day: int) -> str:
+    """`2015-05-17`, of a day since 1970."""
+    return instant(day * DAY_MS).date().isoformat()
 
 
 def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple[int, TimeOf]:

@@ -278,6 +278,12 @@ def warnings(report: ShipReport) -> Iterator[str]:
             f"{many(report.ahead, 'line')} carry a time more than an hour ahead of now and took that of the line before: their "
             "host's clock is wrong, or it writes local time without a zone, which --timezone Europe/Berlin names"
         )
+    if report.months_away:
+        yield (
+            f"{many(report.months_away, 'line')} with a time months away from those of the other lines of their file, the first "
+            f"on {report.months_away_day}: a date in a text was taken for a time, or a clock was wrong, and all hours in between "
+            "are to be loaded. `logbus try FILE` shows how times are read"
+        )
     if (undated := report.undated - report.ahead) > report.lines / 2:
         yield (
             f"{undated} of {report.lines} lines have no time that is understood, so their hours are not those in which they "

@@ -12,6 +12,7 @@ from rich.table import Table
 from logbus.collector.clocks import TimeOptions
 from logbus.collector.proposal import LogProposal, commands, dag, propose, shown, summary
 from logbus.collector.ship import LINE_BYTES_MAX
+from logbus.collector.stamped_lines import day_text
 from logbus.commands import options, output
 from logbus.errors import UndatedLog
 from logbus.model import instant_text
@@ -82,6 +83,12 @@ def times_of(found: LogProposal) -> str:
         sentences.append(
             f"          {many(found.ahead, 'record')} more than an hour ahead of now: a clock is wrong, or it is local time "
             "without a zone, which --timezone names"
+        )
+    if found.months_away:
+        few = many(sum(found.months_away.values()), "record")
+        sentences.append(
+            f"          warning: {few} months away from the others, the first on {day_text(min(found.months_away))}: a date in "
+            "a text was taken for a time, or a clock was wrong"
         )
     if found.joins and found.continued:
         lines = many(found.continued, "line")

@@ -435,6 +435,14 @@ def test_lines_ahead_of_now_are_warned_of_with_what_may_be_the_cause(broker: Any
     assert "no time that is understood" not in done.stderr
 
 
+def test_a_line_months_away_from_the_others_is_warned_of(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("".join(line(second) for second in range(20)) + "2009-01-01T00:00:00Z the clock was lost\n")
+    done = shipped(broker, topic, log)
+    assert "warning: 1 line with a time months away from those of the other lines" in done.stderr
+    assert "the first on 2009-01-01" in done.stderr
+
+
 def test_lines_that_name_no_host_lie_in_one_partition_unless_they_are_to_be_spread(
     broker: AnyBroker, topic: str, tmp_path: Path
 ) -> None:

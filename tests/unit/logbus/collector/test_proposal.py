@@ -79,6 +79,12 @@ def test_times_ahead_of_now_are_said_with_what_may_be_the_cause(tmp_path: Path) 
     assert "--timezone" in tried(tmp_path, "app.log", lines).stdout
 
 
+def test_a_few_times_months_away_from_the_others_are_warned_of(tmp_path: Path) -> None:
+    lines = [*(f"2015-05-17 10:05:{second:02d} INFO x" for second in range(30)), "2009-01-01 00:00:00 INFO the clock was lost"]
+    assert "warning: 1 record months away from the others, the first on 2009-01-01" in tried(tmp_path, "app.log", lines).stdout
+    assert json.loads(tried(tmp_path, "app.log", lines, "--json").stdout)["months_away"] == 1
+
+
 @pytest.mark.parametrize(
     ("line", "level", "before", "message"),
     [

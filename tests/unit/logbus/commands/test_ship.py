@@ -78,6 +78,10 @@ def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
         (replace(NOTHING, lines=10, undated=8), ["8 of 10 lines have no time that is understood"]),
         (replace(NOTHING, lines=10, undated=2), []),
         (
+            replace(NOTHING, lines=10, months_away=2, months_away_day="2015-01-01"),
+            ["2 lines with a time months away from those of the other lines of their file, the first on 2015-01-01"],
+        ),
+        (
             replace(NOTHING, lines=10, zoneless=8, undated=2, ahead=2),
             ["8 lines carry a time without a zone", "2 lines carry a time more"],
         ),
