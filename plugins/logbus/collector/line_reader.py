@@ -22,6 +22,8 @@ from logbus.errors import UnreadableLog
 GZIP_MAGIC = b"\x1f\x8b"
 READ_BUFFER_BYTES = 1 << 20
 SKIP_PIECE_BYTES = 1 << 20
+# What reading a compressed file raises where its data end early or make no sense. BadGzipFile is an OSError.
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class Line(NamedTuple):
@@ -81,7 +83,7 @@ def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line
 def first_lines(path: Path, count: int, line_bytes_max: int) -> list[Line]:
     """The first lines; of a damaged file those that can be read: reading all of it will report the damage."""
     found: list[Line] = []
-    with open_log(path) as file, suppress(EOFError, gzip.BadGzipFile, zlib.error):
+    with open_log(path) as file, suppress(*DAMAGE):
         for line in islice(read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True), count):
             found.append(line)
     return found

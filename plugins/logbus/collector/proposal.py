@@ -121,6 +121,8 @@ def propose(
     check_readable(path)
     clock = clock_of(path, line_bytes_max, times)
     lines, is_damaged = first_records(path, times, line_bytes_max, clock, joins)
+    if is_damaged and not lines:
+        raise UnreadableLog(f"{path} is damaged: not one line of it can be unpacked")
     continued = sum(line.time_of is not TimeOf.LINE and (line.text or b" ")[:1].isspace() for line in lines)
     if clock.is_understood and not joins and continued >= JOINED_FROM * len(lines) > 0:
         joins, (lines, is_damaged) = True, first_records(path, times, line_bytes_max, clock, joins=True)

@@ -255,15 +255,34 @@ def test_what_cannot_be_done_is_refused_before_anything_is_sent(
     assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
 
 
-def test_a_small_file_that_ends_in_the_middle_of_its_compression_is_refused_before_anything_is_sent(
-    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+@pytest.mark.parametrize(("kept", "readable"), [(600, 100), (8, 0)], ids=["within the first bytes", "within its header"])
+def test_a_file_that_ends_early_in_its_compression_keeps_no_other_from_being_sent(
+    kept: int, readable: int, broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
 ) -> None:
     good, broken = tmp_path / "good.log", tmp_path / "broken.log.gz"
-    good.write_text(line(1))
-    broken.write_bytes(gzip.compress((line(1) + line(2)).encode())[:-12])
-    with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*Nothing was sent; restore the file, or leave it out"):
-        run(good, broken)
-    assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
+    good.write_text(line(1) + line(2))
+    whole = "".join(line(second) for second in range(360))
+    broken.write_bytes(gzip.compress(whole.encode())[:kept])
+    for _ in range(2):  # the second run finds nothing more to send, and reports the damage again
+        with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*What was read before is sent; restore the file"):
+            run(good, broken)
+    found = [one for one in records(broker, topic) if dict(one.headers() or [])["file"] == str(broken).encode()]
+    assert readable <= len(found) < 360
+    assert sorted(one.value() or b"" for one in found) == whole.encode().splitlines()[: len(found)]
+    assert len(values(broker, topic)) == len(found) + 2
+
+
+def test_of_a_file_restored_after_its_damage_only_the_rest_is_sent(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log.gz"
+    whole = "".join(line(second) for second in range(360)).encode()
+    log.write_bytes(gzip.compress(whole)[:600])
+    with pytest.raises(UnreadableLog):
+        run(log)
+    log.write_bytes(gzip.compress(whole))
+    run(log)
+    assert values(broker, topic) == whole.splitlines()
 
 
 def test_line_ends_of_windows_are_no_part_of_the_lines(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:

@@ -130,6 +130,14 @@ def test_of_a_file_that_ends_in_the_middle_of_its_compression_what_can_be_read_i
     assert "sent" not in shown.output
 
 
+def test_a_file_of_which_nothing_can_be_unpacked_is_not_said_to_be_empty(tmp_path: Path) -> None:
+    packed = tmp_path / "app.log.gz"
+    packed.write_bytes(gzip.compress(b"2015-05-17T10:05:03Z INFO x\n")[:8])
+    shown = CliRunner().invoke(main, ["try", str(packed)])
+    assert shown.exit_code == 1
+    assert "is damaged: not one line of it can be unpacked" in shown.stderr
+
+
 def test_one_parser_can_be_asked_about(tmp_path: Path) -> None:
     found = json.loads(tried(tmp_path, "auth.log", AUTH.lines, "--parse", "combined", "--json").stdout)
     assert (found["parsed"], found["errors"]) == ({"combined": 0}, {"NotCombinedLogLine": 3})
