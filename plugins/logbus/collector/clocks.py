@@ -24,6 +24,7 @@ from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Sough
 from logbus.errors import UndatedLog, UserError
 from logbus.wording import many
 
+AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses times further ahead
 LOOKED_AT_LINES = 1000  # a banner is shorter than this
 SHARE_MIN = 0.1
 SHARE_LIKE_MOST = 0.9  # counts as good as the most common one: a few lines of another kind make no difference
@@ -63,6 +64,7 @@ class LineClock:
     looked_at: int = 0
     dated: int = 0
     undated: tuple[tuple[int, bytes], ...] = ()
+    stamps: tuple[Stamp, ...] = ()  # of the dated lines
 
     def stamp(self, line: bytes) -> Stamp:
         """The time and host that the line contains, if any."""
@@ -76,6 +78,10 @@ class LineClock:
     def is_understood(self) -> bool:
         """Whether at least half of the lines have a time; True for a file without lines."""
         return self.dated * 2 >= self.looked_at
+
+    def ahead(self, now_ms: int) -> list[Stamp]:
+        """Times that are not believed, because they are ahead of now."""
+        return [one for one in self.stamps if one.timestamp_ms is not None and one.timestamp_ms > now_ms + AHEAD_MS_MAX]
 
 
 def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> LineClock:
@@ -104,8 +110,10 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
         if len(left) < len(undated):  # a format that dates no further lines is left out
             clock = replace(clock, names=(*clock.names, name), recognisers=(*clock.recognisers, recogniser))
             undated = left
-    undated = [(number, line) for number, line in counted if clock.stamp(line).timestamp_ms is None]
-    return replace(clock, looked_at=len(counted), dated=len(counted) - len(undated), undated=tuple(undated[:UNDATED_KEPT]))
+    stamped = [(one, clock.stamp(one[1])) for one in counted]
+    undated = [one for one, stamp in stamped if stamp.timestamp_ms is None]
+    stamps = tuple(stamp for _, stamp in stamped if stamp.timestamp_ms is not None)
+    return replace(clock, looked_at=len(counted), dated=len(stamps), undated=tuple(undated[:UNDATED_KEPT]), stamps=stamps)
 
 
 def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) -> Recogniser:
@@ -119,10 +127,27 @@ def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) ->
     return replace(recogniser, search=search)
 
 
-def refuse_undated(path: Path, clock: LineClock) -> None:
-    """Raises `UndatedLog`, with what was found and which option would help, unless the clock is understood."""
+def refuse_misdated(path: Path, clock: LineClock, now_ms: int) -> None:
+    """Raises `UndatedLog`, with what was found and which option would help, if most lines have no time that is believed."""
+    if (why := why_misdated(path, clock, now_ms)) is not None:
+        raise UndatedLog(f"{why}. Nothing was sent")
+
+
+def why_misdated(path: Path, clock: LineClock, now_ms: int) -> str | None:
+    """Why most of the lines would be sent with times that are not theirs, if that is so."""
     if not clock.is_understood:
-        raise UndatedLog(f"{why_undated(path, clock)}. Nothing was sent")
+        return why_undated(path, clock)
+    ahead = clock.ahead(now_ms)
+    return why_ahead(path, clock, ahead) if len(ahead) * 2 > clock.looked_at else None
+
+
+def why_ahead(path: Path, clock: LineClock, ahead: Sequence[Stamp]) -> str:
+    zone = "it writes local time, whose zone --timezone Europe/Berlin names, or " if any(one.is_zoneless for one in ahead) else ""
+    return (
+        f"{path}: the times of {len(ahead)} of the first {many(clock.looked_at, 'line')} are more than an hour ahead of now: "
+        f"{zone}a clock is wrong. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the time "
+        "of the line before, or if there is none, with that at which the file was last written"
+    )
 
 
 def why_undated(path: Path, clock: LineClock) -> str:

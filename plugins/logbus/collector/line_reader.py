@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -56,8 +56,10 @@ def text_bytes(path: Path) -> int:
         return max(stored_bytes, int.from_bytes(file.read(4), "little"))
 
 
-def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line_is_complete: bool) -> Iterator[Line]:
-    """The lines from `position` on, to which `file` is already positioned."""
+def read_lines(
+    file: IO[bytes], *, position: int, line_bytes_max: int, last_line_is_complete: bool
+) -> Generator[Line, None, bool]:
+    """The lines from `position` on, to which `file` is already positioned. Returns whether an unfinished one follows them."""
     limit = line_bytes_max + 2  # with the line ending
     while piece := file.readline(limit):
         end, is_cut = position + len(piece), len(piece) == limit
@@ -68,16 +70,17 @@ def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line
         elif is_cut:
             end, complete = _pass_over(file, end)
             if not complete and not last_line_is_complete:
-                return
+                return True
             yield Line(position, end, None)
             position = end
             continue
         elif last_line_is_complete:
             text = piece
         else:
-            return
+            return True
         yield Line(position, end, text if len(text) <= line_bytes_max else None)
         position = end
+    return False
 
 
 def first_lines(path: Path, count: int, line_bytes_max: int) -> list[Line]:

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_undated
+from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_misdated
 from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
 from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.errors import UnreadableLog
@@ -104,7 +104,7 @@ class LogProposal:
     @property
     def trouble(self) -> str | None:
         """Why `logbus ship` would refuse the file, if it would."""
-        return None if self.clock.is_understood else why_undated(self.path, self.clock)
+        return why_misdated(self.path, self.clock, milliseconds(utc_now()))
 
 
 def propose(

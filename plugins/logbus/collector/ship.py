@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 
 from logbus.collector import rotated
 from logbus.collector import sources as files_seen
-from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_undated
+from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_misdated
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
 from logbus.collector.line_reader import text_bytes
 from logbus.collector.numbering import Numbering
@@ -60,6 +60,8 @@ class ShipReport:
     zoneless: int  # with a time written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
+    unfinished: int = 0  # last lines that have no newline yet, so not sent
+    waiting: int = 0  # last records not sent yet, because the file was just written and its next line may belong to them
     months_away: int = 0  # with a time of their own that lies months away from those of the file's other lines
     months_away_day: str | None = None  # the first day of these, such as 2015-01-01
     timezone: str = "UTC"  # in which times without a zone were read
@@ -112,7 +114,7 @@ def ship(
             if not create_topic:
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
             # Checked first: a file that is refused should not leave an empty topic behind.
-            clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), line_bytes_max, times)
+            clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), line_bytes_max, times, int(started * 1000))
             client.create(partitions=partitions, settings={**with_room_for(line_bytes_max), **topic_settings})
         topic_id = client.topic_id()
         noted = state.topic(topic_id, topic)
@@ -121,7 +123,7 @@ def ship(
         mentioned = rotated.never_sent(paths, known)
         found = rotated.unsent(paths, known)
         sources = files_seen.identify([*paths, *found], known, new_id=new_source_id)
-        clocks = clocks_of_unsent(sources, line_bytes_max, times)
+        clocks = clocks_of_unsent(sources, line_bytes_max, times, int(started * 1000))
         sending = {"message.max.bytes": batch_bytes(line_bytes_max), **client_config, **(producer_config or {})}
         delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
@@ -166,15 +168,16 @@ def new_source_id() -> str:
     return secrets.token_hex(8)
 
 
-def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions) -> dict[str, LineClock]:
-    """The clock of each file that holds anything new. UndatedLog if most lines of one have no time, unless that is allowed."""
+def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions, now_ms: int) -> dict[str, LineClock]:
+    """The clock of each file that holds anything new. UndatedLog if most lines of one have no time, or one ahead of now, unless
+    that is allowed."""
     found = {}
     for source in sources:
         path = Path(source.path)
         if text_bytes(path) > source.position:
             found[source.source_id] = clock_of(path, line_bytes_max, times)
             if not times.allows_undated:
-                refuse_undated(path, found[source.source_id])
+                refuse_misdated(path, found[source.source_id], now_ms)
     return found
 
 

@@ -38,6 +38,8 @@ class Sent:
     ahead: int = 0
     zoneless: int = 0
     recovered: int = 0
+    unfinished: int = 0
+    waiting: int = 0
     months_away: int = 0
     months_away_day: str | None = None
 
@@ -79,12 +81,14 @@ class Shipment:
         """Send everything, or what precedes the stop; return once all of it is acknowledged and recorded. Then raise
         UnreadableLog if a file is damaged: what precedes the damage is sent, and the other files."""
         damaged: list[UnreadableLog] = []
+        unfinished, waiting = set[str](), set[str]()
         try:
-            self._send_all(reading._replace(damaged=damaged))
+            self._send_all(reading._replace(damaged=damaged, unfinished=unfinished, waiting=waiting))
         except BaseException:
             self._delivery.finish()
             raise
         self._settle(clean=True)
+        self._sent.unfinished, self._sent.waiting = len(unfinished), len(waiting)
         few = [one for days in self._days.values() for one in months_away(days).items()]
         if few:
             self._sent.months_away, self._sent.months_away_day = sum(count for _, count in few), day_text(min(few)[0])

@@ -23,14 +23,13 @@ from types import MappingProxyType
 from typing import IO, NamedTuple
 
 from logbus.collector import line_reader
-from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
+from logbus.collector.clocks import AHEAD_MS_MAX, LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 from logbus.errors import UnreadableLog
 from logbus.model import instant
 
 EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
-AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses times further ahead
 DAY_MS = 86_400_000
 APART_DAYS = 60  # a log that rests for longer than this is rare
 FEW_SHARE = 0.1  # fewer records on the other side of such a gap are more likely misdated than a part of the log
@@ -71,6 +70,8 @@ class LineReading(NamedTuple):
     clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; those of other sources are chosen when they are read
     joins: bool = False  # a line without a time of its own continues the record of the line before
     damaged: list[UnreadableLog] | None = None  # errors of damaged files; the other files are read all the same
+    unfinished: set[str] | None = None  # sources whose last line has no newline yet, so that it waits
+    waiting: set[str] | None = None  # sources whose last record waits, because their next line may belong to it
 
 
 def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
@@ -166,8 +167,11 @@ def _records(source: Source, reading: LineReading, clock: LineClock) -> Iterator
             yield line
         else:
             held, held_text, line_end = line, line.text, _line_end(line)
-    if held is not None and not _is_being_written(source, reading):
-        yield held
+    if held is not None:
+        if not _is_being_written(source, reading):
+            yield held
+        elif reading.waiting is not None:
+            reading.waiting.add(source.source_id)
 
 
 def _line_end(line: line_reader.Line) -> bytes:
@@ -192,9 +196,11 @@ def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
             if _is_another(file, source):
                 return
             file.seek(source.position)
-            yield from line_reader.read_lines(
+            is_unfinished = yield from line_reader.read_lines(
                 file, position=source.position, line_bytes_max=reading.line_bytes_max, last_line_is_complete=complete
             )
+            if is_unfinished and reading.unfinished is not None:
+                reading.unfinished.add(source.source_id)
     except FileNotFoundError:
         return  # as for another file under this name
     except (EOFError, OSError, zlib.error) as error:

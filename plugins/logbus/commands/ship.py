@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -146,7 +146,8 @@ def command(
                 if as_json:
                     output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
                 else:
-                    click.echo(summary(topic, broker, report, line_bytes_max))
+                    # What waits is sent a moment later: it would be mentioned each time.
+                    click.echo(summary(topic, broker, replace(report, unfinished=0, waiting=0), line_bytes_max))
         raise Stopped(
             "stopped: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code or ExitCode.DONE
         )
@@ -155,7 +156,7 @@ def command(
     for warning in warnings(report):
         click.echo(f"warning: {warning}", err=True)
     if stop.exit_code is not None:
-        done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max)
+        done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max, is_interrupted=True)
         raise Stopped(
             f"{done}\ninterrupted: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code
         )
@@ -215,16 +216,19 @@ def looks(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
     return found
 
 
-def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) -> str:
+def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int, *, is_interrupted: bool = False) -> str:
     """What happened, in a sentence or a few. The broker is named: with two, sending to the wrong one would go unnoticed."""
     rate = report.lines / report.seconds if report.seconds else 0.0
     sent = f"{many(report.lines, 'line')} ({report.bytes:,} bytes) of {many(report.files, 'file')}"
     sentences = [f"{topic} at {broker}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
-    if not report.lines and not report.skipped:
-        sentences.append(
-            "nothing to send: what the files hold was sent before, or they are empty, or their last line has no newline yet "
-            "(--include-partial-line sends it)"
-        )
+    if not any((report.lines, report.skipped, report.unfinished, report.waiting, is_interrupted)):
+        sentences.append("nothing to send: what the files hold was sent before, or they are empty")
+    if report.unfinished:
+        lines = many(report.unfinished, "unfinished last line")
+        sentences.append(f"{lines} not sent yet: no newline ends it (--include-partial-line sends it)")
+    if report.waiting:
+        records = many(report.waiting, "last record")
+        sentences.append(f"{records} not sent yet: the file was just written, and its next line may belong to it (--join-lines)")
     if report.lost:
         sentences.append(
             f"warning: {topic} had lost {report.lost} records that it had acknowledged: what it no longer held of these files "
@@ -275,8 +279,8 @@ def warnings(report: ShipReport) -> Iterator[str]:
         )
     if report.ahead:
         yield (
-            f"{many(report.ahead, 'line')} carry a time more than an hour ahead of now and took that of the line before: their "
-            "host's clock is wrong, or it writes local time without a zone, which --timezone Europe/Berlin names"
+            f"{many(report.ahead, 'line')} carry a time more than an hour ahead of now, which is not believed: their host's "
+            "clock is wrong, or it writes local time without a zone, which --timezone Europe/Berlin names"
         )
     if report.months_away:
         yield (

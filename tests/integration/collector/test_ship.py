@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -447,11 +448,38 @@ def test_whose_time_the_lines_without_one_took_is_said_of_each_kind(broker: AnyB
 def test_lines_ahead_of_now_are_warned_of_with_what_may_be_the_cause(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
     """The log of a host east of Greenwich as it is written: local time, without a zone."""
     log, now = tmp_path / "app.log", datetime.now(UTC)
-    log.write_text("".join(f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} x\n" for hours in (-5, 2, 2)))
+    log.write_text("".join(f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} x\n" for hours in (-5, -5, 2, 2)))
     done = shipped(broker, topic, log)
-    assert "warning: 2 lines carry a time more than an hour ahead of now and took that of the line before" in done.stderr
+    assert "warning: 2 lines carry a time more than an hour ahead of now, which is not believed" in done.stderr
+    assert "2 lines without a believable time took that of the line before" in done.stdout
     assert "--timezone Europe/Berlin" in done.stderr
     assert "no time that is understood" not in done.stderr
+
+
+def test_a_file_most_of_whose_times_are_ahead_of_now_is_sent_only_where_that_is_allowed(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log, now = tmp_path / "app.log", datetime.now(UTC)
+    log.write_text("".join(f"{now + timedelta(hours=5, seconds=number):%Y-%m-%d %H:%M:%S} x\n" for number in range(4)))
+    refused, done = shipped(broker, topic, log), shipped(broker, topic, log, "--allow-undated")
+    assert (refused.exit_code, done.exit_code) == (1, 0), done.output
+    assert "the times of 4 of the first 4 lines are more than an hour ahead of now" in refused.stderr
+    assert "4 lines without a believable time took the time at which their file was last written" in done.stdout
+    assert "of the line before" not in done.output
+
+
+def test_what_waits_at_the_end_of_a_file_is_mentioned(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1) + line(2).rstrip())
+    done = shipped(broker, topic, log)
+    assert ": 1 line (" in done.stdout
+    assert "1 unfinished last line not sent yet: no newline ends it (--include-partial-line sends it)" in done.stdout
+    log.write_text(line(1) + line(2))
+    done = shipped(broker, f"{topic}-joined", log, "--join-lines")
+    assert "1 last record not sent yet: the file was just written" in done.stdout
+    os.utime(log, (1, 1))
+    done = shipped(broker, f"{topic}-quiet", log, "--join-lines")
+    assert "not sent yet" not in done.stdout
 
 
 def test_a_line_months_away_from_the_others_is_warned_of(broker: AnyBroker, topic: str, tmp_path: Path) -> None:

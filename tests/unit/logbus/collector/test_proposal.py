@@ -74,9 +74,13 @@ def test_people_see_that_lines_are_joined(tmp_path: Path) -> None:
 
 def test_times_ahead_of_now_are_said_with_what_may_be_the_cause(tmp_path: Path) -> None:
     now = datetime.now(UTC)
-    lines = [f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} INFO x" for hours in (-3, 3, 3)]
-    assert "2 records more than an hour ahead of now" in tried(tmp_path, "app.log", lines).stdout
-    assert "--timezone" in tried(tmp_path, "app.log", lines).stdout
+    lines = [f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} INFO x" for hours in (-3, -3, 3, 3)]
+    shown = tried(tmp_path, "app.log", lines)
+    assert "2 records more than an hour ahead of now" in shown.stdout
+    assert ("--timezone" in shown.stdout, shown.exit_code) == (True, 0)
+    refused = tried(tmp_path, "app.log", lines[1:])
+    assert (refused.exit_code, "To load it" in refused.stdout) == (1, False)
+    assert "the times of 2 of the first 3 lines are more than an hour ahead of now" in refused.stderr
 
 
 def test_a_few_times_months_away_from_the_others_are_warned_of(tmp_path: Path) -> None:

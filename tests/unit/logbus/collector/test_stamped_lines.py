@@ -9,10 +9,10 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.clocks import LineClock, TimeOptions, clock_of
+from logbus.collector.clocks import AHEAD_MS_MAX, LineClock, TimeOptions, clock_of
 from logbus.collector.moments import TimeContext
 from logbus.collector.sources import Fingerprint, Source, identify
-from logbus.collector.stamped_lines import AHEAD_MS_MAX, EARLIEST_MS, LineReading, StampedLine, TimeOf, merged, months_away
+from logbus.collector.stamped_lines import EARLIEST_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.collector.timestamps import iso_8601, json_object
 from logbus.errors import UnreadableLog
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from logbus.collector.ship import ShipReport
 from logbus.commands import ship
-from logbus.commands.ship import following, warnings
+from logbus.commands.ship import following, summary, warnings
 from logbus.errors import LogGone
+
+NOTHING_TO_SEND = "nothing to send: what the files hold was sent before, or they are empty"
 
 NOTHING = ShipReport(
     files=1,
@@ -69,6 +71,20 @@ def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
         assert report.lines in (1, 2)
     assert runs.named == [["app.log"], ["app.log", "later.log"]]
     assert capsys.readouterr().err == f"waiting for {later}, which does not exist yet\n"
+
+
+@pytest.mark.parametrize(
+    ("report", "is_interrupted", "said"),
+    [
+        (NOTHING, False, True),
+        (NOTHING, True, False),  # lines may be left
+        (replace(NOTHING, unfinished=1), False, False),
+        (replace(NOTHING, waiting=1), False, False),
+        (replace(NOTHING, lines=1), False, False),
+    ],
+)
+def test_that_there_is_nothing_to_send_is_said_only_if_that_is_so(report: ShipReport, is_interrupted: bool, said: bool) -> None:
+    assert (NOTHING_TO_SEND in summary("app", "broker:9092", report, 900_000, is_interrupted=is_interrupted)) == said
 
 
 @pytest.mark.parametrize(
