@@ -79,6 +79,10 @@ class LineClock:
         """Whether at least half of the lines have a time; True for a file without lines."""
         return self.dated * 2 >= self.looked_at
 
+    def dates_enough(self, *, joins: bool) -> bool:
+        """Whether enough lines have a time. If the others are joined to them, a record may have ten lines, as a trace has."""
+        return self.is_understood or (joins and self.dated >= SHARE_MIN * self.looked_at)
+
     def ahead(self, now_ms: int) -> list[Stamp]:
         """Times that are not believed, because they are ahead of now."""
         return [one for one in self.stamps if one.timestamp_ms is not None and one.timestamp_ms > now_ms + AHEAD_MS_MAX]
@@ -127,26 +131,26 @@ def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) ->
     return replace(recogniser, search=search)
 
 
-def refuse_misdated(path: Path, clock: LineClock, now_ms: int) -> None:
+def refuse_misdated(path: Path, clock: LineClock, now_ms: int, *, joins: bool = False) -> None:
     """Raises `UndatedLog`, with what was found and which option would help, if most lines have no time that is believed."""
-    if (why := why_misdated(path, clock, now_ms)) is not None:
+    if (why := why_misdated(path, clock, now_ms, joins=joins)) is not None:
         raise UndatedLog(f"{why}. Nothing was sent")
 
 
-def why_misdated(path: Path, clock: LineClock, now_ms: int) -> str | None:
-    """Why most of the lines would be sent with times that are not theirs, if that is so."""
-    if not clock.is_understood:
+def why_misdated(path: Path, clock: LineClock, now_ms: int, *, joins: bool = False) -> str | None:
+    """Why most of the records would be sent with times that are not theirs, if that is so."""
+    if not clock.dates_enough(joins=joins):
         return why_undated(path, clock)
     ahead = clock.ahead(now_ms)
-    return why_ahead(path, clock, ahead) if len(ahead) * 2 > clock.looked_at else None
+    return why_ahead(path, clock, ahead) if len(ahead) * 2 > clock.dated else None
 
 
 def why_ahead(path: Path, clock: LineClock, ahead: Sequence[Stamp]) -> str:
     zone = "it writes local time, whose zone --timezone Europe/Berlin names, or " if any(one.is_zoneless for one in ahead) else ""
     return (
-        f"{path}: the times of {len(ahead)} of the first {many(clock.looked_at, 'line')} are more than an hour ahead of now: "
-        f"{zone}a clock is wrong. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the time "
-        "of the line before, or if there is none, with that at which the file was last written"
+        f"{path}: the times of {len(ahead)} of the first {many(clock.dated, 'line')} with one are more than an hour ahead of "
+        f"now: {zone}a clock is wrong. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the "
+        "time of the line before, or if there is none, with that at which the file was last written"
     )
 
 
@@ -161,6 +165,9 @@ def why_undated(path: Path, clock: LineClock) -> str:
         if options
         else "Say how it is written: --time-format '%d.%m.%Y %H:%M:%S', or in which field: --time-field NAME"
     )
+    if clock.dates_enough(joins=True) and clock.dated:
+        lines = "If such lines continue the one before them (a stack trace, a quoted field of CSV)"
+        how += f". {lines}, --join-lines makes them one record"
     return (
         f"{path}: {clock.looked_at - clock.dated} of the first {many(clock.looked_at, 'line')} have no time that is understood"
         f"{some}, such as line {number}: {shown!r}. {how}. `logbus try {path}` shows what is understood; --allow-undated sends "

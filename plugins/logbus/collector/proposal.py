@@ -3,12 +3,13 @@
 A parser is proposed if it accepts nine in ten of the records; of several, the one that extracts most from them, so the order of
 the table below. Two must pass a further test, because they accept nearly anything: logfmt (every word is a pair) must have `=`,
 CSV the same number of fields in every line. Other lines that have a time and then a level get a regular expression to begin with.
-If nothing fits, the log is kept line by line. If many lines continue the one before, they are joined before a parser is chosen,
-as the proposed command joins them.
+If nothing fits, the log is kept line by line; if it is not UTF-8, nothing is proposed. If many lines continue the one before,
+they are joined before a parser is chosen, as the proposed command joins them.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -26,6 +27,7 @@ from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, Tim
 from logbus.errors import UnreadableLog
 from logbus.model import instant, instant_text, milliseconds, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+from logbus.wording import many
 
 SHARE_MIN = 0.9
 JOINED_FROM = 0.05  # of the lines continue the one before: then joining them is proposed
@@ -92,6 +94,7 @@ class LogProposal:
     months_away: Mapping[int, int]  # records that lie months away from the others, by their day since 1970
     continued: int  # lines that begin like a continuation of the one before, counted before joining
     joins: bool  # whether they are joined to the records before
+    is_asked: bool  # the user named the parser
     trial: ParserTrial
     others: tuple[ParserTrial, ...]
 
@@ -103,8 +106,24 @@ class LogProposal:
 
     @property
     def trouble(self) -> str | None:
-        """Why `logbus ship` would refuse the file, if it would."""
-        return why_misdated(self.path, self.clock, milliseconds(utc_now()))
+        """Why `logbus ship` would refuse the file, or a load most of its records, if that is so."""
+        return why_misdated(self.path, self.clock, milliseconds(utc_now()), joins=self.joins) or self.why_unparsed
+
+    @property
+    def why_unparsed(self) -> str | None:
+        """Why no parser can be proposed, if none can."""
+        records = f"of the first {many(self.records, 'record')}"
+        if self.is_asked and self.trial.parsed < SHARE_MIN * self.records:
+            return (
+                f"{self.path}: {self.trial.parse} reads {self.trial.parsed} {records}, the others would be dead letters: change "
+                "its settings, or leave --parse out to see which parser fits"
+            )
+        if not self.is_asked and self.trial.parse == "raw":
+            return (
+                f"{self.path}: {self.records - self.others[-1].parsed} {records} are not UTF-8, as text in the warehouse is: "
+                "convert the file (iconv -f ISO-8859-1 -t UTF-8, if that is its encoding), or --parse raw keeps its bytes"
+            )
+        return None
 
 
 def propose(
@@ -124,12 +143,17 @@ def propose(
     if is_damaged and not lines:
         raise UnreadableLog(f"{path} is damaged: not one line of it can be unpacked")
     continued = sum(line.time_of is not TimeOf.LINE and (line.text or b" ")[:1].isspace() for line in lines)
-    if clock.is_understood and not joins and continued >= JOINED_FROM * len(lines) > 0:
-        joins, (lines, is_damaged) = True, first_records(path, times, line_bytes_max, clock, joins=True)
+    if not joins and clock.dated and clock.dates_enough(joins=True):
+        joined, is_damaged_too = first_records(path, times, line_bytes_max, clock, joins=True)
+        goes_on = clock.is_understood and continued >= JOINED_FROM * len(lines)
+        if goes_on or (has_open_quotes(lines) and csv_settings([line.text for line in joined if line.text]) is not None):
+            joins, lines, is_damaged = True, joined, is_damaged_too
+            continued = continued if goes_on else clock.looked_at - clock.dated
     own = [line for line in lines if line.time_of is TimeOf.LINE]
     trials = [trial(one, given, lines) for one, given in candidates(lines, clock, parse, settings)]
-    # `lines` accepts everything, so something is always found: `max` is for a single parser that the user asked about.
-    best = next((one for one in trials if one.parsed >= SHARE_MIN * len(lines)), None) or max(trials, key=lambda one: one.parsed)
+    if parse is None and trials[-1].parsed < SHARE_MIN * len(lines):  # not even `lines`: not UTF-8
+        trials.append(trial("raw", {}, lines))
+    best = next((one for one in trials if one.parsed >= SHARE_MIN * len(lines)), trials[0])
     return LogProposal(
         path=path,
         records=len(lines),
@@ -143,6 +167,7 @@ def propose(
         months_away=months_away(Counter(line.timestamp_ms // DAY_MS for line in own)),
         continued=continued,
         joins=joins,
+        is_asked=parse is not None,
         trial=best,
         others=tuple(one for one in trials if one is not best),
     )
@@ -191,6 +216,11 @@ def candidates(
     return [*found, ("lines", {})]
 
 
+def has_open_quotes(lines: Sequence[StampedLine]) -> bool:
+    """Whether quoted fields go on in the next line."""
+    return sum((line.text or b"").count(b'"') % 2 for line in lines) >= JOINED_FROM * len(lines)
+
+
 def looks_like_nginx(texts: Sequence[bytes]) -> bool:
     try:
         first = json.loads(texts[0]) if texts else None
@@ -200,19 +230,28 @@ def looks_like_nginx(texts: Sequence[bytes]) -> bool:
 
 
 def csv_settings(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
-    """Settings if nearly all lines have the same number of one delimiter; names are from the first line, if it is a header."""
+    """Settings if nearly all records have the same number of fields; names are from the first line, if it is a header."""
     for delimiter in DELIMITERS:
-        counts = Counter(text.count(delimiter.encode()) for text in texts)
+        counts = Counter(len(csv_fields(text, delimiter)) for text in texts)
         count, often = counts.most_common(1)[0] if counts else (0, 0)
-        if count >= 2 and often >= SHARE_MIN * len(texts):
-            words = texts[0].decode(errors="replace").strip().split(delimiter)
-            is_header = len(words) == count + 1 and all(re.fullmatch(r'"?[A-Za-z][\w .-]*"?', word) for word in words)
-            names = [re.sub(r"\W+", "_", word.strip('"')).strip("_").lower() for word in words] if is_header else []
-            if len({*names}) <= count:
+        if count >= 3 and often >= SHARE_MIN * len(texts):
+            words = csv_fields(texts[0], delimiter)
+            is_header = len(words) == count and all(re.fullmatch(r"[A-Za-z][\w .-]*", word) for word in words)
+            names = [re.sub(r"\W+", "_", word).strip("_").lower() for word in words] if is_header else []
+            if len({*names}) < count:
                 # No header, or one with a duplicate name: each column needs its own name.
-                names = [f"field_{number}" for number in range(1, count + 2)]
+                names = [f"field_{number}" for number in range(1, count + 1)]
             return {"fields": names, **({} if delimiter == "," else {"delimiter": delimiter})}
     return None
+
+
+def csv_fields(text: bytes, delimiter: str) -> list[str]:
+    """As the parser would take it apart; none if it is not one record of CSV."""
+    try:
+        (row,) = csv.reader([text.decode(errors="replace").strip("\r\n")], delimiter=delimiter, strict=True)
+    except (csv.Error, ValueError):
+        return []
+    return row
 
 
 def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine]) -> ParserTrial:

@@ -109,12 +109,13 @@ def ship(
     paths = _checked(files)
     client = TopicClient(topic, client_config)
     times = TimeOptions(format_of=time_format, field=time_field, zone=zone or UTC, allows_undated=allow_undated)
+    reading = LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, joins=join_lines)
     with open_state(Path(state_path)) as state, files_seen.telling_what_is_gone():
         if not client.exists():
             if not create_topic:
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
             # Checked first: a file that is refused should not leave an empty topic behind.
-            clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), line_bytes_max, times, int(started * 1000))
+            clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), reading)
             client.create(partitions=partitions, settings={**with_room_for(line_bytes_max), **topic_settings})
         topic_id = client.topic_id()
         noted = state.topic(topic_id, topic)
@@ -123,7 +124,7 @@ def ship(
         mentioned = rotated.never_sent(paths, known)
         found = rotated.unsent(paths, known)
         sources = files_seen.identify([*paths, *found], known, new_id=new_source_id)
-        clocks = clocks_of_unsent(sources, line_bytes_max, times, int(started * 1000))
+        clocks = clocks_of_unsent(sources, reading)
         sending = {"message.max.bytes": batch_bytes(line_bytes_max), **client_config, **(producer_config or {})}
         delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
@@ -138,7 +139,7 @@ def ship(
             numbering=numbering(len(before.next_offsets), producer_config or {}),
             stop=stop,
         )
-        sent = shipment.run(LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, clocks, join_lines))
+        sent = shipment.run(reading._replace(clocks=clocks))
     named = {source.source_id for source in sources}
     return ShipReport(
         files=len(paths),
@@ -168,16 +169,16 @@ def new_source_id() -> str:
     return secrets.token_hex(8)
 
 
-def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions, now_ms: int) -> dict[str, LineClock]:
-    """The clock of each file that holds anything new. UndatedLog if most lines of one have no time, or one ahead of now, unless
+def clocks_of_unsent(sources: Sequence[Source], reading: LineReading) -> dict[str, LineClock]:
+    """The clock of each file that holds anything new. UndatedLog if most records of one have no time, or one ahead of now, unless
     that is allowed."""
     found = {}
     for source in sources:
         path = Path(source.path)
         if text_bytes(path) > source.position:
-            found[source.source_id] = clock_of(path, line_bytes_max, times)
-            if not times.allows_undated:
-                refuse_misdated(path, found[source.source_id], now_ms)
+            clock = found[source.source_id] = clock_of(path, reading.line_bytes_max, reading.times)
+            if not reading.times.allows_undated:
+                refuse_misdated(path, clock, reading.now_ms, joins=reading.joins)
     return found
 
 

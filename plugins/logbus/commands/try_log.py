@@ -14,7 +14,7 @@ from logbus.collector.proposal import LogProposal, commands, dag, propose, shown
 from logbus.collector.ship import LINE_BYTES_MAX
 from logbus.collector.stamped_lines import day_text
 from logbus.commands import options, output
-from logbus.errors import UndatedLog
+from logbus.errors import UserError
 from logbus.model import instant_text
 from logbus.wording import many
 
@@ -62,7 +62,7 @@ def show(found: LogProposal, words: list[str]) -> None:
         click.echo(sentence)
     show_samples(found)
     if found.trouble is not None:
-        raise UndatedLog(found.trouble)
+        raise UserError(found.trouble)
     click.echo("\nTo load it:\n")
     for line in commands(found, words):
         click.echo(f"    {line}")

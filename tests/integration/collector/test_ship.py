@@ -463,7 +463,7 @@ def test_a_file_most_of_whose_times_are_ahead_of_now_is_sent_only_where_that_is_
     log.write_text("".join(f"{now + timedelta(hours=5, seconds=number):%Y-%m-%d %H:%M:%S} x\n" for number in range(4)))
     refused, done = shipped(broker, topic, log), shipped(broker, topic, log, "--allow-undated")
     assert (refused.exit_code, done.exit_code) == (1, 0), done.output
-    assert "the times of 4 of the first 4 lines are more than an hour ahead of now" in refused.stderr
+    assert "the times of 4 of the first 4 lines with one are more than an hour ahead of now" in refused.stderr
     assert "4 lines without a believable time took the time at which their file was last written" in done.stdout
     assert "of the line before" not in done.output
 
@@ -480,6 +480,18 @@ def test_what_waits_at_the_end_of_a_file_is_mentioned(broker: AnyBroker, topic: 
     os.utime(log, (1, 1))
     done = shipped(broker, f"{topic}-quiet", log, "--join-lines")
     assert "not sent yet" not in done.stdout
+
+
+def test_lines_most_of_which_continue_others_are_sent_where_they_are_joined(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("".join(line(second) + "a second line\na third line\n" for second in range(3)))
+    os.utime(log, (1_431_860_000, 1_431_860_000))
+    refused, done = shipped(broker, topic, log), shipped(broker, topic, log, "--join-lines")
+    assert (refused.exit_code, done.exit_code) == (1, 0), done.output
+    assert "--join-lines makes them one record" in refused.stderr
+    assert len(values(broker, topic)) == 3
 
 
 def test_a_line_months_away_from_the_others_is_warned_of(broker: AnyBroker, topic: str, tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_a_file_most_of_whose_times_are_ahead_of_now_is_refused_with_what_may_be
     earlier = "2026-11-24 20:00:00 x"
     refuse_misdated(Path("a.log"), clock(AHEAD, earlier), NOW_MS)
     with pytest.raises(
-        UndatedLog, match="the times of 2 of the first 3 lines are more than an hour ahead of now: it writes local"
+        UndatedLog, match="the times of 2 of the first 3 lines with one are more than an hour ahead of now: it writes local"
     ):
         refuse_misdated(Path("a.log"), clock(AHEAD, earlier, AHEAD), NOW_MS)
     refuse_misdated(Path("a.log"), clock(AHEAD, AHEAD, zone=ZoneInfo("Asia/Karachi")), NOW_MS)
