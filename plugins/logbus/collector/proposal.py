@@ -37,6 +37,8 @@ DELIMITERS = ",;\t|"
 NGINX_VARIABLES = frozenset(
     {"remote_addr", "request", "body_bytes_sent", "request_time", "http_user_agent", "time_iso8601", "msec"}
 )
+# Types of groups in the patterns below, unless they are text.
+GROUP_TYPES: Mapping[str, str] = {"port": "integer", "status": "integer", "bytes": "bigint"}
 # How times before a level are written, by the clock's name.
 WRITTEN: Mapping[str, str] = {
     "ISO 8601": r"\d{4}-\d\d-\d\d[T ][\d:]+(?:[.,]\d+)?(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?",
@@ -54,8 +56,13 @@ LEVEL_PATTERN = (
     r"(?s)\[?(?P<written>{written})[\]\s:,|-]+(?:(?P<before>\S.{{0,79}}?)[\s:|-]+)??[\[(<]*(?P<level>{level})\b\s*[\])>]*:?\s*"
     r"(?:[|:-]+\s+)?(?P<message>.*)"
 )
-# Lines whose level is in another place.
+# Lines whose level is in another place, or that have none.
 PATTERNS: Mapping[str, str] = {
+    "access log": (
+        r"(?P<vhost>\S+):(?P<port>\d{1,5}) (?P<host>\S+) (?:-|(?P<ident>\S+)) (?:-|(?P<username>.+?)) \[(?P<written>[^\]]+)\] "
+        r'"(?:(?P<method>[A-Z]+) (?P<path>\S*)(?: (?P<protocol>HTTP/[\d.]+))?|(?P<request>(?:[^"\\]|\\.)*))" (?P<status>\d{3}) '
+        r'(?:(?P<bytes>\d+)|-)(?: "(?:-|(?P<referer>(?:[^"\\]|\\.)*))" "(?:-|(?P<agent>(?:[^"\\]|\\.)*))")?\s*'
+    ),
     "klog": r"(?s)(?P<level>[IWEF])(?P<written>\d{4} +[\d:.]+) +(?P<thread>\d+) (?P<source>[^\]]+)\] (?P<message>.*)",
     "Apache's error log": (
         r"(?s)\[(?P<written>[^\]]+)\] \[(?:(?P<module>[^\]:]*):)?(?P<level>\w+)\] (?:\[pid (?P<pid>[^\]]+)\] )?"
@@ -210,10 +217,15 @@ def candidates(
     if of_csv is not None and of_csv.get("delimiter") != "|":
         found.append(("csv", of_csv))
     patterns = {**PATTERNS} | {name: LEVEL_PATTERN.format(written=written, level=LEVEL) for name, written in WRITTEN.items()}
-    found += [("regex", {"pattern": patterns[name]}) for name in clock.names if name in patterns]
+    found += [("regex", regex_settings(patterns[name])) for name in clock.names if name in patterns]
     if of_csv is not None and of_csv.get("delimiter") == "|":  # loggers also write it between time, level and message
         found.append(("csv", of_csv))
     return [*found, ("lines", {})]
+
+
+def regex_settings(pattern: str) -> Mapping[str, Any]:
+    typed = {name: kind for name, kind in GROUP_TYPES.items() if f"(?P<{name}>" in pattern}
+    return {"pattern": pattern, **({"columns": typed} if typed else {})}
 
 
 def has_open_quotes(lines: Sequence[StampedLine]) -> bool:
