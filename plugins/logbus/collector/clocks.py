@@ -12,6 +12,8 @@ not found again.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
@@ -29,6 +31,12 @@ LOOKED_AT_LINES = 1000  # a banner is shorter than this
 SHARE_MIN = 0.1
 SHARE_LIKE_MOST = 0.9  # counts as good as the most common one: a few lines of another kind make no difference
 WORDS_MAX_IN_OTHERS = 1  # before the time, in lines that the file's first format does not date
+# Abbreviations of zones that may follow a time (PostgreSQL writes them). They are not read: several stand for more than one zone,
+# and none says when it began. UTC and GMT are read with the time.
+ZONE_NAME = re.compile(
+    rb"\d\d:\d\d:\d\d(?:[.,]\d+)? (WET|WEST|BST|CET|CEST|EET|EEST|MSK|TRT|SAST|IST|PKT|WIB|HKT|SGT|JST|KST|A[CEW][SD]T|NZ[SD]T|"
+    rb"[ECMP][SD]T|AK[SD]T|HST|BRT|ART)\b"
+)
 UNDATED_KEPT = 20  # lines without a time, one of which may show how to read the others
 SHOWN_CHARACTERS = 120
 
@@ -65,6 +73,7 @@ class LineClock:
     dated: int = 0
     undated: tuple[tuple[int, bytes], ...] = ()
     stamps: tuple[Stamp, ...] = ()  # of the dated lines
+    zone_name: str | None = None  # an abbreviation next to their times, which is not read
 
     def stamp(self, line: bytes) -> Stamp:
         """The time and host that the line contains, if any."""
@@ -117,7 +126,15 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
     stamped = [(one, clock.stamp(one[1])) for one in counted]
     undated = [one for one, stamp in stamped if stamp.timestamp_ms is None]
     stamps = tuple(stamp for _, stamp in stamped if stamp.timestamp_ms is not None)
-    return replace(clock, looked_at=len(counted), dated=len(stamps), undated=tuple(undated[:UNDATED_KEPT]), stamps=stamps)
+    named = Counter(match[1].decode() for (_, line), stamp in stamped if stamp.is_zoneless and (match := ZONE_NAME.search(line)))
+    return replace(
+        clock,
+        looked_at=len(counted),
+        dated=len(stamps),
+        undated=tuple(undated[:UNDATED_KEPT]),
+        stamps=stamps,
+        zone_name=max(named, key=lambda name: named[name]) if named.total() * 2 > len(stamps) else None,
+    )
 
 
 def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) -> Recogniser:

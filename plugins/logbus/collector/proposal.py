@@ -27,6 +27,7 @@ from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, Tim
 from logbus.errors import UnreadableLog
 from logbus.model import instant, instant_text, milliseconds, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+from logbus.parsing.json_inference import inferred_columns
 from logbus.wording import many
 
 SHARE_MIN = 0.9
@@ -267,7 +268,7 @@ def csv_fields(text: bytes, delimiter: str) -> list[str]:
 
 
 def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine]) -> ParserTrial:
-    parser: Parser = parser_for(parse, settings)
+    parser: Parser = parser_for(parse, with_inferred(parse, settings, lines))
     names, errors, parsed = tuple(parser.columns), Counter[str](), 0
     samples: list[Mapping[str, Any]] = []
     for line in lines:
@@ -285,6 +286,13 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine])
     return ParserTrial(
         parse=parse, settings=settings, columns=names, parsed=parsed, samples=tuple(samples), errors=dict(errors.most_common())
     )
+
+
+def with_inferred(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine]) -> Mapping[str, Any]:
+    """The settings with the columns that a load would infer from these lines."""
+    if parse != "json" or not settings.get("infer"):
+        return settings
+    return {**settings, "columns": {**inferred_columns(line.text for line in lines), **settings.get("columns", {})}}
 
 
 def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
@@ -324,6 +332,7 @@ def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
         "clock": list(proposal.clock.names),
         "dated": proposal.dated,
         "zoneless": proposal.zoneless,
+        "zone_name": proposal.clock.zone_name,
         "first": proposal.first and instant_text(proposal.first),
         "last": proposal.last and instant_text(proposal.last),
         "trouble": proposal.trouble,

@@ -66,6 +66,7 @@ class ShipReport:
     months_away_day: str | None = None  # the first day of these, such as 2015-01-01
     timezone: str = "UTC"  # in which times without a zone were read
     timezone_assumed: bool = True  # it was not named by the user
+    zone_names: tuple[str, ...] = ()  # abbreviations next to such times, which are not read: CET
     lost: int = 0  # records that the topic had acknowledged and no longer holds
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
     rotated: tuple[str, ...] = ()  # rotated files with lines not sent before: this run has sent them too
@@ -146,6 +147,7 @@ def ship(
         seconds=clock() - started,
         timezone=str(zone or UTC),
         timezone_assumed=zone is None,
+        zone_names=tuple(sorted({one.zone_name for one in clocks.values() if one.zone_name is not None})),
         rotated=tuple(map(str, found)),
         rotated_before=tuple(map(str, mentioned)),
         lost=lost.records,

@@ -272,7 +272,13 @@ def undated_sentences(report: ShipReport) -> Iterator[str]:
 
 def warnings(report: ShipReport) -> Iterator[str]:
     """What puts lines into hours that they were not written in, unless the user acts."""
-    if report.zoneless and report.timezone_assumed:
+    if report.zoneless and report.timezone_assumed and report.zone_names:
+        names = " and ".join(report.zone_names)
+        yield (
+            f"{many(report.zoneless, 'line')} carry a time whose zone {names} is not read, because such names are ambiguous, and "
+            "were assumed to be UTC: they are in the wrong hours. --timezone names it, such as Europe/Berlin for CET"
+        )
+    elif report.zoneless and report.timezone_assumed:
         yield (
             f"{many(report.zoneless, 'line')} carry a time without a zone and were assumed to be UTC: if their host writes local "
             "time, they are in the wrong hours. --timezone names its zone (--timezone UTC confirms that this is right)"

@@ -76,7 +76,15 @@ def times_of(found: LogProposal) -> str:
     span = f", from {instant_text(found.first)} to {instant_text(found.last)}" if found.first and found.last else ""
     sentences = [f"time      {clock}: {found.dated:,} of {many(found.records, 'record')}{span}"]
     if found.zoneless:
-        sentences.append("          written without a zone and taken in UTC: --timezone names another, such as Europe/Berlin")
+        taken_in = found.clock.around.zone
+        if found.clock.zone_name is None:
+            sentences.append(
+                f"          written without a zone and taken in {taken_in}: --timezone names another, such as Europe/Berlin"
+            )
+        else:
+            sentences.append(
+                f"          zone {found.clock.zone_name} is not read: --timezone names it; these were taken in {taken_in}"
+            )
     if found.is_damaged:
         sentences.append("          the compressed file is cut off: only these can be read")
     if found.ahead:

@@ -266,6 +266,20 @@ def test_the_options_that_are_proposed_read_the_line(line: str, options: str) ->
     assert clock(line, **given).stamp(line.encode()).timestamp_ms == ms(TIME)
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("2015-05-17 10:05:03.123 CET [0] LOG:  x", "CET"),
+        ("2015-05-17 10:05:03 PDT x", "PDT"),
+        ("2015-05-17 10:05:03.123 UTC [0] LOG:  x", None),
+        ("2015-05-17 10:05:03 LOG x", None),
+        ("2015-05-17T10:05:03Z at 10:05:03 CET", None),
+    ],
+)
+def test_an_abbreviation_of_a_zone_is_noted_though_it_is_not_read(line: str, name: str | None) -> None:
+    assert clock(line, line).zone_name == name
+
+
 AHEAD = "2026-11-25 05:00:00 x"  # of a host that is five hours ahead, at midnight UTC
 
 

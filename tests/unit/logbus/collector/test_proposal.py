@@ -39,7 +39,8 @@ def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_p
     )
     (options,) = asked
     pipeline = define_pipeline(options.pop("pipeline"), **options)
-    assert parser_for(pipeline.parse, pipeline.settings).columns.keys() == {*found["columns"]}
+    columns = parser_for(pipeline.parse, pipeline.settings).columns.keys()
+    assert columns <= {*found["columns"]} if pipeline.settings.get("infer") else columns == {*found["columns"]}
     ship, register, _ = found["commands"]
     assert {*shlex.split(ship)[5:]} == {*log_format.options, *(["--join-lines"] if log_format.more else [])}
     words = shlex.split(register)
@@ -159,6 +160,21 @@ def test_a_log_that_is_not_utf_8_is_to_be_converted(tmp_path: Path) -> None:
     assert "iconv -f ISO-8859-1 -t UTF-8" in shown.stderr
     as_bytes = CliRunner().invoke(main, ["try", str(log), "--parse", "raw"])
     assert (as_bytes.exit_code, "parse     raw: 40 of 40 records" in as_bytes.stdout) == (0, True)
+
+
+def test_a_zone_that_is_not_read_is_named(tmp_path: Path) -> None:
+    lines = ["2015-05-17 10:05:03.123 CET [0] LOG:  x"] * 3
+    assert "zone CET is not read: --timezone names it; these were taken in UTC" in tried(tmp_path, "pg.log", lines).stdout
+    named = tried(tmp_path, "pg.log", lines, "--timezone", "Europe/Berlin").stdout
+    assert "these were taken in Europe/Berlin" in named
+    assert "from 2015-05-17T08:05:03.123" in named
+
+
+def test_the_columns_that_a_load_would_infer_are_shown(tmp_path: Path) -> None:
+    lines = [f'{{"ts": "2015-05-17T10:05:0{number}Z", "user": {number}, "ok": true}}' for number in range(3)]
+    found = json.loads(tried(tmp_path, "app.json", lines, "--json").stdout)
+    assert (found["settings"], found["columns"]) == ({"infer": True}, ["ts", "user", "ok", "_rest"])
+    assert found["samples"][1] == {"ts": "2015-05-17T10:05:01Z", "user": 1, "ok": True, "_rest": None}
 
 
 CSV_HEADER = "time,user,amount,comment"
