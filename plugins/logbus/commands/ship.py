@@ -23,7 +23,7 @@ from logbus.collector.stamped_lines import JOIN_WAIT_MS
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
-from logbus.errors import BrokerUnavailable, DeliveryFailed, LogGone
+from logbus.errors import BrokerUnavailable, DeliveryFailed, LogGone, UndatedLog
 from logbus.exit_codes import ExitCode
 from logbus.wording import many
 
@@ -176,6 +176,7 @@ def following(
         click.echo(f"waiting for {missing}, which does not exist yet", err=True)
     seen: object = None
     pause = FOLLOW_SECONDS
+    has_run, is_refused = False, False
     while not stopped():
         now, there = looks(files), [path for path in files if path.exists()]
         # A longer pause means that the last run failed: it is tried again even if nothing was written since.
@@ -184,6 +185,13 @@ def following(
                 report = run(there)
             except LogGone:
                 seen = None
+            except UndatedLog as error:
+                # A new file may begin with a banner, or with a line of a clock that is not set yet: its next lines decide.
+                if not has_run:
+                    raise
+                if not is_refused:
+                    click.echo(f"warning: {error}; trying again when more is written", err=True)
+                seen, is_refused = now, True
             except (BrokerUnavailable, DeliveryFailed) as error:
                 if pause == FOLLOW_SECONDS:
                     click.echo(f"warning: {error}; trying again", err=True)
@@ -192,6 +200,7 @@ def following(
                 # What a run holds back (the last record, if lines are joined) is checked again even if nothing changes, until it
                 # has waited long enough to count as complete.
                 seen, pause = now if is_quiet(now) else None, FOLLOW_SECONDS
+                has_run, is_refused = True, False
                 if report.lines or report.skipped:
                     yield report
         deadline = time.monotonic() + pause

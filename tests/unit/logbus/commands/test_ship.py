@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from logbus.collector.ship import ShipReport
 from logbus.commands import ship
 from logbus.commands.ship import following, summary, warnings
-from logbus.errors import LogGone
+from logbus.errors import LogGone, UndatedLog
 
 NOTHING_TO_SEND = "nothing to send: what the files hold was sent before, or they are empty"
 
@@ -57,6 +58,24 @@ def test_a_file_that_is_renamed_while_it_is_looked_at_is_looked_at_again(
     runs = Runs(LogGone(f"{log} was renamed"), replace(NOTHING, lines=3))
     assert [report.lines for report in following([log], runs, runs.stopped)] == [3]
     assert capsys.readouterr().err == ""
+
+
+def test_a_new_file_that_begins_with_a_banner_does_not_end_a_shipper_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
+    log, number = tmp_path / "app.log", itertools.count(1)
+    log.touch()
+
+    def run(there: Sequence[Path]) -> ShipReport:
+        log.write_text("x" * next(number))  # written to again after each look
+        return runs(there)
+
+    runs = Runs(replace(NOTHING, lines=1), UndatedLog("no time"), UndatedLog("no time"), replace(NOTHING, lines=2))
+    assert [report.lines for report in following([log], run, runs.stopped)] == [1, 2]
+    assert capsys.readouterr().err == "warning: no time; trying again when more is written\n"
+    with pytest.raises(UndatedLog):
+        next(iter(following([log], Runs(UndatedLog("no time")), lambda: False)))
 
 
 def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
