@@ -14,7 +14,7 @@ from logbus.collector import line_reader
 from logbus.collector.delivery import settle
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, TimeOf, day_text, merged, months_away
+from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, day_text, merged, months_away
 from logbus.collector.topic_client import position_header
 from logbus.errors import UnreadableLog
 from logbus.kafka.producing import CLIENTS_CHOICE, Delivery
@@ -74,22 +74,23 @@ class Shipment:
         self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
         self._last: dict[str, StampedLine] = {}
         self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
-        self._days: dict[str, dict[int, int]] = {name: {} for name in self._sources}  # lines by the day of their own time
         self._sent = Sent()
 
     def run(self, reading: LineReading) -> Sent:
         """Send everything, or what precedes the stop; return once all of it is acknowledged and recorded. Then raise
         UnreadableLog if a file is damaged: what precedes the damage is sent, and the other files."""
         damaged: list[UnreadableLog] = []
+        days: dict[str, dict[int, list[int]]] = {}
         unfinished, waiting = set[str](), set[str]()
         try:
-            self._send_all(reading._replace(damaged=damaged, unfinished=unfinished, waiting=waiting))
+            self._send_all(reading._replace(damaged=damaged, days=days, unfinished=unfinished, waiting=waiting))
         except BaseException:
             self._delivery.finish()
             raise
         self._settle(clean=True)
         self._sent.unfinished, self._sent.waiting = len(unfinished), len(waiting)
-        few = [one for days in self._days.values() for one in months_away(days).items()]
+        by_day = [{day: count for day, (count,) in of_source.items()} for of_source in days.values()]
+        few = [one for counts in by_day for one in months_away(counts).items()]
         if few:
             self._sent.months_away, self._sent.months_away_day = sum(count for _, count in few), day_text(min(few)[0])
         if damaged:
@@ -124,10 +125,7 @@ class Shipment:
             sent.lines += 1
             sent.bytes += len(line.text)
             sent.zoneless += line.is_zoneless
-            if line.time_of is TimeOf.LINE:
-                days, day = self._days[name], line.timestamp_ms // DAY_MS
-                days[day] = days.get(day, 0) + 1
-            else:
+            if line.time_of is not TimeOf.LINE:
                 sent.undated += 1
                 sent.undated_before_any += line.time_of is TimeOf.LINE_AFTER
                 sent.undated_by_file += line.time_of is TimeOf.FILE

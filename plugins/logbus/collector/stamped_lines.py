@@ -70,6 +70,7 @@ class LineReading(NamedTuple):
     clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; those of other sources are chosen when they are read
     joins: bool = False  # a line without a time of its own continues the record of the line before
     damaged: list[UnreadableLog] | None = None  # errors of damaged files; the other files are read all the same
+    days: dict[str, dict[int, list[int]]] | None = None  # by source: how many lines have a time of each day since 1970
     unfinished: set[str] | None = None  # sources whose last line has no newline yet, so that it waits
     waiting: set[str] | None = None  # sources whose last record waits, because their next line may belong to it
 
@@ -95,6 +96,8 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
     if timestamp_ms is None:
         timestamp_ms, borrowed_of = _first_time(source, reading, clock)
     latest_ms = reading.now_ms + AHEAD_MS_MAX
+    days: dict[int, list[int]] = {} if reading.days is None else reading.days.setdefault(source.source_id, {})
+    day_ms, tally = -DAY_MS, [0]
     for position, end, text in _records(source, reading, clock):
         stamp = clock.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
@@ -102,6 +105,10 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
             own_ms = _one_of_two(stamp, timestamp_ms)
         if own_ms is not None and EARLIEST_MS <= own_ms <= latest_ms:
             timestamp_ms, borrowed_of = own_ms, TimeOf.LINE_BEFORE
+            if not day_ms <= own_ms < day_ms + DAY_MS:
+                day = own_ms // DAY_MS
+                day_ms, tally = day * DAY_MS, days.setdefault(day, [0])
+            tally[0] += 1
             yield StampedLine(own_ms, source.source_id, position, end, text, stamp.host, TimeOf.LINE, stamp.is_zoneless)
         else:
             is_ahead = own_ms is not None and own_ms > latest_ms
