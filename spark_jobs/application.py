@@ -27,16 +27,17 @@ from logbus.ledger.retained import refuse_if_recreated
 from logbus.ledger.testimony import Called, Place
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
 from logbus.parsing import parser_for
+from logbus.parsing.json_inference import inferred_columns
 from logbus.proof.read_tally import ReadTally
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
-from spark_jobs.inference import inferred_columns, sampled_values
 from spark_jobs.job import StagedWindow, TaskJob, TaskResult
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.packing import TASKS_PER_CORE, TaskPlan, pack
+from spark_jobs.records import sampled_values
 from spark_jobs.spark_job import runner_for
 
 # A job per window costs a second each; one job for everything would lose all of it if it failed.

@@ -6,13 +6,15 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
 from logbus.fingerprint import Header
-from logbus.kafka.exact_reader import exact_consumer, read_lists
+from logbus.kafka.exact_reader import exact_consumer, read_lists, read_with
+from logbus.model import FrozenWindow, OffsetRange, Pipeline
 from logbus.parsing import storable
 
 from spark_jobs.packing import Run, TaskPlan
@@ -31,6 +33,11 @@ RECORD_SCHEMA = pa.schema(
         ("headers", HEADER_TYPE),
     ]
 )
+
+# Read before a load, to infer columns of JSON: enough to find every common member, few enough that it takes no time compared to
+# the load.
+SAMPLED_RECORDS_MAX = 1_000
+SAMPLED_RANGES_MAX = 16  # each costs a round trip or two
 
 Headers = Sequence[Header]
 
@@ -100,3 +107,17 @@ def read_plan(plan: TaskPlan, client_config: Mapping[str, Any], topic: str, isol
         for run in plan.runs:
             for messages, offsets in read_lists(consumer, topic, run.partition, run.start_offset, run.end_offset):
                 yield from of_messages(messages, offsets, run)
+
+
+def sampled_values(client_config: Mapping[str, Any], pipeline: Pipeline, windows: Sequence[FrozenWindow]) -> list[bytes | None]:
+    """The first values of some of the windows' ranges, spread over all of them."""
+    ranges = [part for window in windows for part in window.ranges if part.count]
+    chosen = ranges[:: max(1, -(-len(ranges) // SAMPLED_RANGES_MAX))]
+    with exact_consumer(client_config, pipeline.isolation_level) as consumer:
+        return [value for part in chosen for value in first_values(consumer, part, SAMPLED_RECORDS_MAX // len(chosen))]
+
+
+def first_values(consumer: Any, part: OffsetRange, count: int) -> Iterator[bytes | None]:
+    end = min(part.end_offset, part.readable_from + count)
+    for message in islice(read_with(consumer, part.topic, part.partition, part.readable_from, end), count):
+        yield message.value()

@@ -61,6 +61,22 @@ FORMATS = [
         key="10.0.0.7",
     ),
     LogFormat(
+        name="other_vhosts_access.log",
+        line='www.example.com:443 10.0.0.7 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "curl"',
+        clock="access log",
+        parse="regex",
+        row={
+            "vhost": "www.example.com",
+            "port": 443,
+            "host": "10.0.0.7",
+            "username": None,
+            "path": "/0",
+            "status": 200,
+            "bytes": 1,
+        },
+        key="10.0.0.7",
+    ),
+    LogFormat(
         name="auth.log",
         line="May 17 10:05:0~ combo sshd(pam_unix)[19939]: authentication failure ~",
         clock="syslog (RFC 3164)",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,8 @@ from logbus.errors import UnreadableLog
 GZIP_MAGIC = b"\x1f\x8b"
 READ_BUFFER_BYTES = 1 << 20
 SKIP_PIECE_BYTES = 1 << 20
+# What reading a compressed file raises where its data end early or make no sense. BadGzipFile is an OSError.
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class Line(NamedTuple):
@@ -54,8 +56,10 @@ def text_bytes(path: Path) -> int:
         return max(stored_bytes, int.from_bytes(file.read(4), "little"))
 
 
-def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line_is_complete: bool) -> Iterator[Line]:
-    """The lines from `position` on, to which `file` is already positioned."""
+def read_lines(
+    file: IO[bytes], *, position: int, line_bytes_max: int, last_line_is_complete: bool
+) -> Generator[Line, None, bool]:
+    """The lines from `position` on, to which `file` is already positioned. Returns whether an unfinished one follows them."""
     limit = line_bytes_max + 2  # with the line ending
     while piece := file.readline(limit):
         end, is_cut = position + len(piece), len(piece) == limit
@@ -66,22 +70,23 @@ def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line
         elif is_cut:
             end, complete = _pass_over(file, end)
             if not complete and not last_line_is_complete:
-                return
+                return True
             yield Line(position, end, None)
             position = end
             continue
         elif last_line_is_complete:
             text = piece
         else:
-            return
+            return True
         yield Line(position, end, text if len(text) <= line_bytes_max else None)
         position = end
+    return False
 
 
 def first_lines(path: Path, count: int, line_bytes_max: int) -> list[Line]:
     """The first lines; of a damaged file those that can be read: reading all of it will report the damage."""
     found: list[Line] = []
-    with open_log(path) as file, suppress(EOFError, gzip.BadGzipFile, zlib.error):
+    with open_log(path) as file, suppress(*DAMAGE):
         for line in islice(read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True), count):
             found.append(line)
     return found

@@ -3,12 +3,13 @@
 A parser is proposed if it accepts nine in ten of the records; of several, the one that extracts most from them, so the order of
 the table below. Two must pass a further test, because they accept nearly anything: logfmt (every word is a pair) must have `=`,
 CSV the same number of fields in every line. Other lines that have a time and then a level get a regular expression to begin with.
-If nothing fits, the log is kept line by line. If many lines continue the one before, they are joined before a parser is chosen,
-as the proposed command joins them.
+If nothing fits, the log is kept line by line; if it is not UTF-8, nothing is proposed. If many lines continue the one before,
+they are joined before a parser is chosen, as the proposed command joins them.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -20,12 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_undated
+from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_misdated
 from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
-from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.errors import UnreadableLog
 from logbus.model import instant, instant_text, milliseconds, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
+from logbus.parsing.json_inference import inferred_columns
+from logbus.wording import many
 
 SHARE_MIN = 0.9
 JOINED_FROM = 0.05  # of the lines continue the one before: then joining them is proposed
@@ -35,6 +38,8 @@ DELIMITERS = ",;\t|"
 NGINX_VARIABLES = frozenset(
     {"remote_addr", "request", "body_bytes_sent", "request_time", "http_user_agent", "time_iso8601", "msec"}
 )
+# Types of groups in the patterns below, unless they are text.
+GROUP_TYPES: Mapping[str, str] = {"port": "integer", "status": "integer", "bytes": "bigint"}
 # How times before a level are written, by the clock's name.
 WRITTEN: Mapping[str, str] = {
     "ISO 8601": r"\d{4}-\d\d-\d\d[T ][\d:]+(?:[.,]\d+)?(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?",
@@ -52,8 +57,13 @@ LEVEL_PATTERN = (
     r"(?s)\[?(?P<written>{written})[\]\s:,|-]+(?:(?P<before>\S.{{0,79}}?)[\s:|-]+)??[\[(<]*(?P<level>{level})\b\s*[\])>]*:?\s*"
     r"(?:[|:-]+\s+)?(?P<message>.*)"
 )
-# Lines whose level is in another place.
+# Lines whose level is in another place, or that have none.
 PATTERNS: Mapping[str, str] = {
+    "access log": (
+        r"(?P<vhost>\S+):(?P<port>\d{1,5}) (?P<host>\S+) (?:-|(?P<ident>\S+)) (?:-|(?P<username>.+?)) \[(?P<written>[^\]]+)\] "
+        r'"(?:(?P<method>[A-Z]+) (?P<path>\S*)(?: (?P<protocol>HTTP/[\d.]+))?|(?P<request>(?:[^"\\]|\\.)*))" (?P<status>\d{3}) '
+        r'(?:(?P<bytes>\d+)|-)(?: "(?:-|(?P<referer>(?:[^"\\]|\\.)*))" "(?:-|(?P<agent>(?:[^"\\]|\\.)*))")?\s*'
+    ),
     "klog": r"(?s)(?P<level>[IWEF])(?P<written>\d{4} +[\d:.]+) +(?P<thread>\d+) (?P<source>[^\]]+)\] (?P<message>.*)",
     "Apache's error log": (
         r"(?s)\[(?P<written>[^\]]+)\] \[(?:(?P<module>[^\]:]*):)?(?P<level>\w+)\] (?:\[pid (?P<pid>[^\]]+)\] )?"
@@ -89,8 +99,10 @@ class LogProposal:
     last: datetime | None
     is_damaged: bool  # the file's compressed data ends early, after these records
     ahead: int  # records whose own time is not believed, because it is ahead of now
+    months_away: Mapping[int, int]  # records that lie months away from the others, by their day since 1970
     continued: int  # lines that begin like a continuation of the one before, counted before joining
     joins: bool  # whether they are joined to the records before
+    is_asked: bool  # the user named the parser
     trial: ParserTrial
     others: tuple[ParserTrial, ...]
 
@@ -102,8 +114,24 @@ class LogProposal:
 
     @property
     def trouble(self) -> str | None:
-        """Why `logbus ship` would refuse the file, if it would."""
-        return None if self.clock.is_understood else why_undated(self.path, self.clock)
+        """Why `logbus ship` would refuse the file, or a load most of its records, if that is so."""
+        return why_misdated(self.path, self.clock, milliseconds(utc_now()), joins=self.joins) or self.why_unparsed
+
+    @property
+    def why_unparsed(self) -> str | None:
+        """Why no parser can be proposed, if none can."""
+        records = f"of the first {many(self.records, 'record')}"
+        if self.is_asked and self.trial.parsed < SHARE_MIN * self.records:
+            return (
+                f"{self.path}: {self.trial.parse} reads {self.trial.parsed} {records}, the others would be dead letters: change "
+                "its settings, or leave --parse out to see which parser fits"
+            )
+        if not self.is_asked and self.trial.parse == "raw":
+            return (
+                f"{self.path}: {self.records - self.others[-1].parsed} {records} are not UTF-8, as text in the warehouse is: "
+                "convert the file (iconv -f ISO-8859-1 -t UTF-8, if that is its encoding), or --parse raw keeps its bytes"
+            )
+        return None
 
 
 def propose(
@@ -120,13 +148,20 @@ def propose(
     check_readable(path)
     clock = clock_of(path, line_bytes_max, times)
     lines, is_damaged = first_records(path, times, line_bytes_max, clock, joins)
+    if is_damaged and not lines:
+        raise UnreadableLog(f"{path} is damaged: not one line of it can be unpacked")
     continued = sum(line.time_of is not TimeOf.LINE and (line.text or b" ")[:1].isspace() for line in lines)
-    if clock.is_understood and not joins and continued >= JOINED_FROM * len(lines) > 0:
-        joins, (lines, is_damaged) = True, first_records(path, times, line_bytes_max, clock, joins=True)
+    if not joins and clock.dated and clock.dates_enough(joins=True):
+        joined, is_damaged_too = first_records(path, times, line_bytes_max, clock, joins=True)
+        goes_on = clock.is_understood and continued >= JOINED_FROM * len(lines)
+        if goes_on or (has_open_quotes(lines) and csv_settings([line.text for line in joined if line.text]) is not None):
+            joins, lines, is_damaged = True, joined, is_damaged_too
+            continued = continued if goes_on else clock.looked_at - clock.dated
     own = [line for line in lines if line.time_of is TimeOf.LINE]
     trials = [trial(one, given, lines) for one, given in candidates(lines, clock, parse, settings)]
-    # `lines` accepts everything, so something is always found: `max` is for a single parser that the user asked about.
-    best = next((one for one in trials if one.parsed >= SHARE_MIN * len(lines)), None) or max(trials, key=lambda one: one.parsed)
+    if parse is None and trials[-1].parsed < SHARE_MIN * len(lines):  # not even `lines`: not UTF-8
+        trials.append(trial("raw", {}, lines))
+    best = next((one for one in trials if one.parsed >= SHARE_MIN * len(lines)), trials[0])
     return LogProposal(
         path=path,
         records=len(lines),
@@ -137,8 +172,10 @@ def propose(
         last=moment(own, max),
         is_damaged=is_damaged,
         ahead=sum(line.is_ahead for line in lines),
+        months_away=months_away(Counter(line.timestamp_ms // DAY_MS for line in own)),
         continued=continued,
         joins=joins,
+        is_asked=parse is not None,
         trial=best,
         others=tuple(one for one in trials if one is not best),
     )
@@ -181,10 +218,20 @@ def candidates(
     if of_csv is not None and of_csv.get("delimiter") != "|":
         found.append(("csv", of_csv))
     patterns = {**PATTERNS} | {name: LEVEL_PATTERN.format(written=written, level=LEVEL) for name, written in WRITTEN.items()}
-    found += [("regex", {"pattern": patterns[name]}) for name in clock.names if name in patterns]
+    found += [("regex", regex_settings(patterns[name])) for name in clock.names if name in patterns]
     if of_csv is not None and of_csv.get("delimiter") == "|":  # loggers also write it between time, level and message
         found.append(("csv", of_csv))
     return [*found, ("lines", {})]
+
+
+def regex_settings(pattern: str) -> Mapping[str, Any]:
+    typed = {name: kind for name, kind in GROUP_TYPES.items() if f"(?P<{name}>" in pattern}
+    return {"pattern": pattern, **({"columns": typed} if typed else {})}
+
+
+def has_open_quotes(lines: Sequence[StampedLine]) -> bool:
+    """Whether quoted fields go on in the next line."""
+    return sum((line.text or b"").count(b'"') % 2 for line in lines) >= JOINED_FROM * len(lines)
 
 
 def looks_like_nginx(texts: Sequence[bytes]) -> bool:
@@ -196,23 +243,32 @@ def looks_like_nginx(texts: Sequence[bytes]) -> bool:
 
 
 def csv_settings(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
-    """Settings if nearly all lines have the same number of one delimiter; names are from the first line, if it is a header."""
+    """Settings if nearly all records have the same number of fields; names are from the first line, if it is a header."""
     for delimiter in DELIMITERS:
-        counts = Counter(text.count(delimiter.encode()) for text in texts)
+        counts = Counter(len(csv_fields(text, delimiter)) for text in texts)
         count, often = counts.most_common(1)[0] if counts else (0, 0)
-        if count >= 2 and often >= SHARE_MIN * len(texts):
-            words = texts[0].decode(errors="replace").strip().split(delimiter)
-            is_header = len(words) == count + 1 and all(re.fullmatch(r'"?[A-Za-z][\w .-]*"?', word) for word in words)
-            names = [re.sub(r"\W+", "_", word.strip('"')).strip("_").lower() for word in words] if is_header else []
-            if len({*names}) <= count:
+        if count >= 3 and often >= SHARE_MIN * len(texts):
+            words = csv_fields(texts[0], delimiter)
+            is_header = len(words) == count and all(re.fullmatch(r"[A-Za-z][\w .-]*", word) for word in words)
+            names = [re.sub(r"\W+", "_", word).strip("_").lower() for word in words] if is_header else []
+            if len({*names}) < count:
                 # No header, or one with a duplicate name: each column needs its own name.
-                names = [f"field_{number}" for number in range(1, count + 2)]
+                names = [f"field_{number}" for number in range(1, count + 1)]
             return {"fields": names, **({} if delimiter == "," else {"delimiter": delimiter})}
     return None
 
 
+def csv_fields(text: bytes, delimiter: str) -> list[str]:
+    """As the parser would take it apart; none if it is not one record of CSV."""
+    try:
+        (row,) = csv.reader([text.decode(errors="replace").strip("\r\n")], delimiter=delimiter, strict=True)
+    except (csv.Error, ValueError):
+        return []
+    return row
+
+
 def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine]) -> ParserTrial:
-    parser: Parser = parser_for(parse, settings)
+    parser: Parser = parser_for(parse, with_inferred(parse, settings, lines))
     names, errors, parsed = tuple(parser.columns), Counter[str](), 0
     samples: list[Mapping[str, Any]] = []
     for line in lines:
@@ -230,6 +286,13 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine])
     return ParserTrial(
         parse=parse, settings=settings, columns=names, parsed=parsed, samples=tuple(samples), errors=dict(errors.most_common())
     )
+
+
+def with_inferred(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine]) -> Mapping[str, Any]:
+    """The settings with the columns that a load would infer from these lines."""
+    if parse != "json" or not settings.get("infer"):
+        return settings
+    return {**settings, "columns": {**inferred_columns(line.text for line in lines), **settings.get("columns", {})}}
 
 
 def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
@@ -269,11 +332,13 @@ def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
         "clock": list(proposal.clock.names),
         "dated": proposal.dated,
         "zoneless": proposal.zoneless,
+        "zone_name": proposal.clock.zone_name,
         "first": proposal.first and instant_text(proposal.first),
         "last": proposal.last and instant_text(proposal.last),
         "trouble": proposal.trouble,
         "damaged": proposal.is_damaged,
         "ahead": proposal.ahead,
+        "months_away": sum(proposal.months_away.values()),
         "join_lines": proposal.joins,
         "parse": proposal.trial.parse,
         "settings": dict(proposal.trial.settings),

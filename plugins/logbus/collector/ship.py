@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 
 from logbus.collector import rotated
 from logbus.collector import sources as files_seen
-from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_undated
+from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_misdated
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
 from logbus.collector.line_reader import text_bytes
 from logbus.collector.numbering import Numbering
@@ -60,8 +60,13 @@ class ShipReport:
     zoneless: int  # with a time written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
+    unfinished: int = 0  # last lines that have no newline yet, so not sent
+    waiting: int = 0  # last records not sent yet, because the file was just written and its next line may belong to them
+    months_away: int = 0  # with a time of their own that lies months away from those of the file's other lines
+    months_away_day: str | None = None  # the first day of these, such as 2015-01-01
     timezone: str = "UTC"  # in which times without a zone were read
     timezone_assumed: bool = True  # it was not named by the user
+    zone_names: tuple[str, ...] = ()  # abbreviations next to such times, which are not read: CET
     lost: int = 0  # records that the topic had acknowledged and no longer holds
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
     rotated: tuple[str, ...] = ()  # rotated files with lines not sent before: this run has sent them too
@@ -105,12 +110,13 @@ def ship(
     paths = _checked(files)
     client = TopicClient(topic, client_config)
     times = TimeOptions(format_of=time_format, field=time_field, zone=zone or UTC, allows_undated=allow_undated)
+    reading = LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, joins=join_lines)
     with open_state(Path(state_path)) as state, files_seen.telling_what_is_gone():
         if not client.exists():
             if not create_topic:
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
             # Checked first: a file that is refused should not leave an empty topic behind.
-            clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), line_bytes_max, times)
+            clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), reading)
             client.create(partitions=partitions, settings={**with_room_for(line_bytes_max), **topic_settings})
         topic_id = client.topic_id()
         noted = state.topic(topic_id, topic)
@@ -119,7 +125,7 @@ def ship(
         mentioned = rotated.never_sent(paths, known)
         found = rotated.unsent(paths, known)
         sources = files_seen.identify([*paths, *found], known, new_id=new_source_id)
-        clocks = clocks_of_unsent(sources, line_bytes_max, times)
+        clocks = clocks_of_unsent(sources, reading)
         sending = {"message.max.bytes": batch_bytes(line_bytes_max), **client_config, **(producer_config or {})}
         delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
@@ -134,13 +140,14 @@ def ship(
             numbering=numbering(len(before.next_offsets), producer_config or {}),
             stop=stop,
         )
-        sent = shipment.run(LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, clocks, join_lines))
+        sent = shipment.run(reading._replace(clocks=clocks))
     named = {source.source_id for source in sources}
     return ShipReport(
         files=len(paths),
         seconds=clock() - started,
         timezone=str(zone or UTC),
         timezone_assumed=zone is None,
+        zone_names=tuple(sorted({one.zone_name for one in clocks.values() if one.zone_name is not None})),
         rotated=tuple(map(str, found)),
         rotated_before=tuple(map(str, mentioned)),
         lost=lost.records,
@@ -164,15 +171,16 @@ def new_source_id() -> str:
     return secrets.token_hex(8)
 
 
-def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions) -> dict[str, LineClock]:
-    """The clock of each file that holds anything new. UndatedLog if most lines of one have no time, unless that is allowed."""
+def clocks_of_unsent(sources: Sequence[Source], reading: LineReading) -> dict[str, LineClock]:
+    """The clock of each file that holds anything new. UndatedLog if most records of one have no time, or one ahead of now, unless
+    that is allowed."""
     found = {}
     for source in sources:
         path = Path(source.path)
         if text_bytes(path) > source.position:
-            found[source.source_id] = clock_of(path, line_bytes_max, times)
-            if not times.allows_undated:
-                refuse_undated(path, found[source.source_id])
+            clock = found[source.source_id] = clock_of(path, reading.line_bytes_max, reading.times)
+            if not reading.times.allows_undated:
+                refuse_misdated(path, clock, reading.now_ms, joins=reading.joins)
     return found
 
 

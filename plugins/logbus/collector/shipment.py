@@ -14,7 +14,7 @@ from logbus.collector import line_reader
 from logbus.collector.delivery import settle
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, day_text, merged, months_away
 from logbus.collector.topic_client import position_header
 from logbus.errors import UnreadableLog
 from logbus.kafka.producing import CLIENTS_CHOICE, Delivery
@@ -38,6 +38,10 @@ class Sent:
     ahead: int = 0
     zoneless: int = 0
     recovered: int = 0
+    unfinished: int = 0
+    waiting: int = 0
+    months_away: int = 0
+    months_away_day: str | None = None
 
 
 class Shipment:
@@ -76,12 +80,19 @@ class Shipment:
         """Send everything, or what precedes the stop; return once all of it is acknowledged and recorded. Then raise
         UnreadableLog if a file is damaged: what precedes the damage is sent, and the other files."""
         damaged: list[UnreadableLog] = []
+        days: dict[str, dict[int, list[int]]] = {}
+        unfinished, waiting = set[str](), set[str]()
         try:
-            self._send_all(reading._replace(damaged=damaged))
+            self._send_all(reading._replace(damaged=damaged, days=days, unfinished=unfinished, waiting=waiting))
         except BaseException:
             self._delivery.finish()
             raise
         self._settle(clean=True)
+        self._sent.unfinished, self._sent.waiting = len(unfinished), len(waiting)
+        by_day = [{day: count for day, (count,) in of_source.items()} for of_source in days.values()]
+        few = [one for counts in by_day for one in months_away(counts).items()]
+        if few:
+            self._sent.months_away, self._sent.months_away_day = sum(count for _, count in few), day_text(min(few)[0])
         if damaged:
             raise damaged[0]
         return self._sent

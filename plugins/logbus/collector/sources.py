@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import stat
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 from logbus.collector import line_reader
 from logbus.errors import LogGone, UnreadableLog
@@ -172,20 +173,32 @@ def _log_of(path: Path) -> str:
 
 
 def _holds(path: Path, head: bytes, source: Source) -> bool:
-    """Whether the file begins like the source, and holds its last sent line in the same place."""
+    """Whether the file begins like the source, and holds its last sent line in the same place. If it is damaged before that
+    place, its beginning decides: nothing of it is sent again, and reading it reports the damage."""
     if not source.head.matches(head):
         return False
     line = source.last_line
-    return not line.length or line.matches(_read(path, line.position, line.length))
+    try:
+        return not line.length or line.matches(_read(path, line.position, line.length, or_less=False))
+    except line_reader.DAMAGE:
+        return bool(source.head.length)
 
 
-def _read(path: Path, position: int, length: int) -> bytes:
+def _read(path: Path, position: int, length: int, *, or_less: bool = True) -> bytes:
+    """The bytes there; `or_less`: of a damaged file those that precede the damage."""
+    found = b""
     try:
         with line_reader.open_log(path) as file:
             file.seek(position)
-            return file.read(length)
-    except (OSError, EOFError, zlib.error) as error:
+            # One call for all of them would lose those that it had unpacked before it met the damage.
+            while len(found) < length and (piece := cast(BufferedReader, file).read1(length - len(found))):
+                found += piece
+    except line_reader.DAMAGE:
+        if not or_less:
+            raise
+    except OSError as error:
         raise line_reader.damaged(path, error) from error
+    return found
 
 
 def _device_and_inode(path: Path) -> tuple[int, int]:

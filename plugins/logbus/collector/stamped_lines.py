@@ -23,13 +23,16 @@ from types import MappingProxyType
 from typing import IO, NamedTuple
 
 from logbus.collector import line_reader
-from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
+from logbus.collector.clocks import AHEAD_MS_MAX, LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 from logbus.errors import UnreadableLog
+from logbus.model import instant
 
 EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
-AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses times further ahead
+DAY_MS = 86_400_000
+APART_DAYS = 60  # a log that rests for longer than this is rare
+FEW_SHARE = 0.1  # fewer records on the other side of such a gap are more likely misdated than a part of the log
 JOIN_WAIT_MS = 5_000  # a stack trace is written within milliseconds; after this a record is complete
 OUT_OF_ORDER_MS = 300_000  # a time further back than this is in the second occurrence of an hour that occurs twice
 
@@ -67,6 +70,9 @@ class LineReading(NamedTuple):
     clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; those of other sources are chosen when they are read
     joins: bool = False  # a line without a time of its own continues the record of the line before
     damaged: list[UnreadableLog] | None = None  # errors of damaged files; the other files are read all the same
+    days: dict[str, dict[int, list[int]]] | None = None  # by source: how many lines have a time of each day since 1970
+    unfinished: set[str] | None = None  # sources whose last line has no newline yet, so that it waits
+    waiting: set[str] | None = None  # sources whose last record waits, because their next line may belong to it
 
 
 def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
@@ -90,6 +96,8 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
     if timestamp_ms is None:
         timestamp_ms, borrowed_of = _first_time(source, reading, clock)
     latest_ms = reading.now_ms + AHEAD_MS_MAX
+    days: dict[int, list[int]] = {} if reading.days is None else reading.days.setdefault(source.source_id, {})
+    day_ms, tally = -DAY_MS, [0]
     for position, end, text in _records(source, reading, clock):
         stamp = clock.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
@@ -97,6 +105,10 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
             own_ms = _one_of_two(stamp, timestamp_ms)
         if own_ms is not None and EARLIEST_MS <= own_ms <= latest_ms:
             timestamp_ms, borrowed_of = own_ms, TimeOf.LINE_BEFORE
+            if not day_ms <= own_ms < day_ms + DAY_MS:
+                day = own_ms // DAY_MS
+                day_ms, tally = day * DAY_MS, days.setdefault(day, [0])
+            tally[0] += 1
             yield StampedLine(own_ms, source.source_id, position, end, text, stamp.host, TimeOf.LINE, stamp.is_zoneless)
         else:
             is_ahead = own_ms is not None and own_ms > latest_ms
@@ -107,6 +119,26 @@ def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
     """In which occurrence of its hour a line was written, judged by the time of the line before."""
     first_ms = stamp.timestamp_ms
     return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms
+
+
+def months_away(days: Mapping[int, int]) -> dict[int, int]:
+    """Of a file's records, counted by the day (since 1970) of their own time, the few that lie months away from the others. A
+    quoted date, or a clock that was wrong for a moment, is more likely than such a log, and makes thousands of empty hours."""
+    groups: list[dict[int, int]] = []
+    last = None
+    for day in sorted(days):
+        if last is None or day - last > APART_DAYS:
+            groups.append({})
+        groups[-1][day] = days[day]
+        last = day
+    most = max(groups, key=lambda group: sum(group.values()), default={})
+    few = {day: count for group in groups if group is not most for day, count in group.items()}
+    return few if sum(few.values()) <= FEW_SHARE * sum(days.values()) else {}
+
+
+def day_text(day: int) -> str:
+    """`2015-05-17`, of a day since 1970."""
+    return instant(day * DAY_MS).date().isoformat()
 
 
 def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple[int, TimeOf]:
@@ -142,8 +174,11 @@ def _records(source: Source, reading: LineReading, clock: LineClock) -> Iterator
             yield line
         else:
             held, held_text, line_end = line, line.text, _line_end(line)
-    if held is not None and not _is_being_written(source, reading):
-        yield held
+    if held is not None:
+        if not _is_being_written(source, reading):
+            yield held
+        elif reading.waiting is not None:
+            reading.waiting.add(source.source_id)
 
 
 def _line_end(line: line_reader.Line) -> bytes:
@@ -168,9 +203,11 @@ def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
             if _is_another(file, source):
                 return
             file.seek(source.position)
-            yield from line_reader.read_lines(
+            is_unfinished = yield from line_reader.read_lines(
                 file, position=source.position, line_bytes_max=reading.line_bytes_max, last_line_is_complete=complete
             )
+            if is_unfinished and reading.unfinished is not None:
+                reading.unfinished.add(source.source_id)
     except FileNotFoundError:
         return  # as for another file under this name
     except (EOFError, OSError, zlib.error) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from logbus.collector.sample import last_closed_hour, write_sample
+from logbus.collector.sample import last_closed_hour, sample_lines, write_sample
 from logbus.commands import options
 from logbus.errors import UserError
 from logbus.model import instant_text
@@ -23,7 +23,12 @@ from logbus.model import instant_text
 )
 @click.option("--force", is_flag=True, help="Overwrite a FILE that exists.")
 def command(file: Path, lines: int, hours: int, seed: int, end: datetime | None, force: bool) -> None:
-    """Write a small realistic access log of the last hours to FILE."""
+    """Write a small realistic access log of the last hours to FILE, or to standard output if that is -."""
+    if str(file) == "-":
+        ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
+        for line in sample_lines(lines=lines, hours=hours, seed=seed, end=ends_at):
+            click.echo(line, nl=False)
+        return
     if file.exists() and not force:
         # The obvious name for a sample is often that of a real log.
         raise UserError(f"{file} exists already: choose another name, or --force to overwrite it")

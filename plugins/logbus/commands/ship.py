@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -23,7 +23,7 @@ from logbus.collector.stamped_lines import JOIN_WAIT_MS
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
-from logbus.errors import BrokerUnavailable, DeliveryFailed, LogGone
+from logbus.errors import BrokerUnavailable, DeliveryFailed, LogGone, UndatedLog
 from logbus.exit_codes import ExitCode
 from logbus.wording import many
 
@@ -146,7 +146,8 @@ def command(
                 if as_json:
                     output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
                 else:
-                    click.echo(summary(topic, broker, report, line_bytes_max))
+                    # What waits is sent a moment later: it would be mentioned each time.
+                    click.echo(summary(topic, broker, replace(report, unfinished=0, waiting=0), line_bytes_max))
         raise Stopped(
             "stopped: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code or ExitCode.DONE
         )
@@ -155,7 +156,7 @@ def command(
     for warning in warnings(report):
         click.echo(f"warning: {warning}", err=True)
     if stop.exit_code is not None:
-        done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max)
+        done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max, is_interrupted=True)
         raise Stopped(
             f"{done}\ninterrupted: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code
         )
@@ -175,6 +176,7 @@ def following(
         click.echo(f"waiting for {missing}, which does not exist yet", err=True)
     seen: object = None
     pause = FOLLOW_SECONDS
+    has_run, is_refused = False, False
     while not stopped():
         now, there = looks(files), [path for path in files if path.exists()]
         # A longer pause means that the last run failed: it is tried again even if nothing was written since.
@@ -183,6 +185,13 @@ def following(
                 report = run(there)
             except LogGone:
                 seen = None
+            except UndatedLog as error:
+                # A new file may begin with a banner, or with a line of a clock that is not set yet: its next lines decide.
+                if not has_run:
+                    raise
+                if not is_refused:
+                    click.echo(f"warning: {error}; trying again when more is written", err=True)
+                seen, is_refused = now, True
             except (BrokerUnavailable, DeliveryFailed) as error:
                 if pause == FOLLOW_SECONDS:
                     click.echo(f"warning: {error}; trying again", err=True)
@@ -191,6 +200,7 @@ def following(
                 # What a run holds back (the last record, if lines are joined) is checked again even if nothing changes, until it
                 # has waited long enough to count as complete.
                 seen, pause = now if is_quiet(now) else None, FOLLOW_SECONDS
+                has_run, is_refused = True, False
                 if report.lines or report.skipped:
                     yield report
         deadline = time.monotonic() + pause
@@ -215,16 +225,19 @@ def looks(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
     return found
 
 
-def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) -> str:
+def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int, *, is_interrupted: bool = False) -> str:
     """What happened, in a sentence or a few. The broker is named: with two, sending to the wrong one would go unnoticed."""
     rate = report.lines / report.seconds if report.seconds else 0.0
     sent = f"{many(report.lines, 'line')} ({report.bytes:,} bytes) of {many(report.files, 'file')}"
     sentences = [f"{topic} at {broker}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
-    if not report.lines and not report.skipped:
-        sentences.append(
-            "nothing to send: what the files hold was sent before, or they are empty, or their last line has no newline yet "
-            "(--include-partial-line sends it)"
-        )
+    if not any((report.lines, report.skipped, report.unfinished, report.waiting, is_interrupted)):
+        sentences.append("nothing to send: what the files hold was sent before, or they are empty")
+    if report.unfinished:
+        lines = many(report.unfinished, "unfinished last line")
+        sentences.append(f"{lines} not sent yet: no newline ends it (--include-partial-line sends it)")
+    if report.waiting:
+        records = many(report.waiting, "last record")
+        sentences.append(f"{records} not sent yet: the file was just written, and its next line may belong to it (--join-lines)")
     if report.lost:
         sentences.append(
             f"warning: {topic} had lost {report.lost} records that it had acknowledged: what it no longer held of these files "
@@ -268,15 +281,27 @@ def undated_sentences(report: ShipReport) -> Iterator[str]:
 
 def warnings(report: ShipReport) -> Iterator[str]:
     """What puts lines into hours that they were not written in, unless the user acts."""
-    if report.zoneless and report.timezone_assumed:
+    if report.zoneless and report.timezone_assumed and report.zone_names:
+        names = " and ".join(report.zone_names)
+        yield (
+            f"{many(report.zoneless, 'line')} carry a time whose zone {names} is not read, because such names are ambiguous, and "
+            "were assumed to be UTC: they are in the wrong hours. --timezone names it, such as Europe/Berlin for CET"
+        )
+    elif report.zoneless and report.timezone_assumed:
         yield (
             f"{many(report.zoneless, 'line')} carry a time without a zone and were assumed to be UTC: if their host writes local "
             "time, they are in the wrong hours. --timezone names its zone (--timezone UTC confirms that this is right)"
         )
     if report.ahead:
         yield (
-            f"{many(report.ahead, 'line')} carry a time more than an hour ahead of now and took that of the line before: their "
-            "host's clock is wrong, or it writes local time without a zone, which --timezone Europe/Berlin names"
+            f"{many(report.ahead, 'line')} carry a time more than an hour ahead of now, which is not believed: their host's "
+            "clock is wrong, or it writes local time without a zone, which --timezone Europe/Berlin names"
+        )
+    if report.months_away:
+        yield (
+            f"{many(report.months_away, 'line')} with a time months away from those of the other lines of their file, the first "
+            f"on {report.months_away_day}: a date in a text was taken for a time, or a clock was wrong, and all hours in between "
+            "are to be loaded. `logbus try FILE` shows how times are read"
         )
     if (undated := report.undated - report.ahead) > report.lines / 2:
         yield (

@@ -12,8 +12,9 @@ from rich.table import Table
 from logbus.collector.clocks import TimeOptions
 from logbus.collector.proposal import LogProposal, commands, dag, propose, shown, summary
 from logbus.collector.ship import LINE_BYTES_MAX
+from logbus.collector.stamped_lines import day_text
 from logbus.commands import options, output
-from logbus.errors import UndatedLog
+from logbus.errors import UserError
 from logbus.model import instant_text
 from logbus.wording import many
 
@@ -61,7 +62,7 @@ def show(found: LogProposal, words: list[str]) -> None:
         click.echo(sentence)
     show_samples(found)
     if found.trouble is not None:
-        raise UndatedLog(found.trouble)
+        raise UserError(found.trouble)
     click.echo("\nTo load it:\n")
     for line in commands(found, words):
         click.echo(f"    {line}")
@@ -75,13 +76,27 @@ def times_of(found: LogProposal) -> str:
     span = f", from {instant_text(found.first)} to {instant_text(found.last)}" if found.first and found.last else ""
     sentences = [f"time      {clock}: {found.dated:,} of {many(found.records, 'record')}{span}"]
     if found.zoneless:
-        sentences.append("          written without a zone and taken in UTC: --timezone names another, such as Europe/Berlin")
+        taken_in = found.clock.around.zone
+        if found.clock.zone_name is None:
+            sentences.append(
+                f"          written without a zone and taken in {taken_in}: --timezone names another, such as Europe/Berlin"
+            )
+        else:
+            sentences.append(
+                f"          zone {found.clock.zone_name} is not read: --timezone names it; these were taken in {taken_in}"
+            )
     if found.is_damaged:
         sentences.append("          the compressed file is cut off: only these can be read")
     if found.ahead:
         sentences.append(
             f"          {many(found.ahead, 'record')} more than an hour ahead of now: a clock is wrong, or it is local time "
             "without a zone, which --timezone names"
+        )
+    if found.months_away:
+        few = many(sum(found.months_away.values()), "record")
+        sentences.append(
+            f"          warning: {few} months away from the others, the first on {day_text(min(found.months_away))}: a date in "
+            "a text was taken for a time, or a clock was wrong"
         )
     if found.joins and found.continued:
         lines = many(found.continued, "line")

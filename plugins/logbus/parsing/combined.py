@@ -5,6 +5,9 @@ r"""The combined access-log format of Apache and nginx; the common format is the
 Quoted fields hold whatever a client sent, with \" and \\ escaped. A request is `METHOD path PROTOCOL`; real logs also
 contain requests without a protocol (HTTP/0.9) and garbage that never was HTTP: garbage is kept whole in `path`, with
 method and protocol null, because the line itself is well formed. A field that is `-` is null.
+
+Apache's vhost_combined has the virtual host and its port before all of these. The columns have no place for it, so such a line is
+not read as one whose fields are shifted: it is a dead letter that names `regex`.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ LINE = re.compile(
     re.DOTALL,
 )
 REQUEST = re.compile(r"([A-Z][A-Z_-]*) (.*?)(?: (HTTP/\d(?:\.\d)?))?", re.DOTALL)
+# A virtual host and its port where the client is expected; then the client is taken for the ident, and a user name is two words.
+VIRTUAL_HOST = re.compile(r"(?:[^\s:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 ESCAPE = re.compile(r'\\(["\\])')
 
 MONTHS = {
@@ -58,6 +63,11 @@ def parse_line(value: bytes) -> Sequence[Any]:
     if match is None:
         raise Unparsable("NotCombinedLogLine", f'not host ident user [time] "request" status bytes ...: {shown(text)}')
     host, ident, username, *stamp, request, status, size, referer, agent = match.groups()
+    if " " in username and ident != "-" and VIRTUAL_HOST.fullmatch(host):
+        raise Unparsable(
+            "VirtualHostFirst",
+            f"a virtual host precedes the client: the parser regex reads this, `logbus try` shows its pattern: {shown(text)}",
+        )
     return (
         host,
         null(ident),

@@ -1,7 +1,7 @@
 """JSON objects. A declared column holds the member of its name; without declared columns the whole object is one `data jsonb`.
 
 Declared in the pipeline's settings: `{"columns": {"host": "text", "status": "integer", "at": "timestamptz"}}`. `json_records`
-says which values a member may have. With `{"infer": true}` columns are added as they appear in records (`spark_jobs.inference`);
+says which values a member may have. With `{"infer": true}` columns are added as they appear in records (json_inference.py);
 members without a column are kept in `_rest jsonb`.
 """
 

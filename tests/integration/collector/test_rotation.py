@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -208,3 +209,27 @@ def test_a_file_that_is_not_there_does_not_keep_the_others_waiting(broker: AnyBr
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=SECONDS_MAX)
     assert f"waiting for {tmp_path}/later.log, which does not exist yet" in said
+
+
+def test_a_run_that_is_stopped_while_it_looks_back_does_not_claim_that_nothing_is_left(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    """The state file as a kill leaves it: the next run first looks in the topic for what was sent, which takes two seconds."""
+    writer, state, lock = Writer(tmp_path / "access.log"), tmp_path / "state.json", tmp_path / "state.json.lock"
+    writer.write(300)
+    ship([writer.log], topic=topic, client_config={"bootstrap.servers": broker.bootstrap}, state_path=state)
+    left_behind = json.loads(state.read_text())
+    for topic_state in left_behind["topics"].values():
+        topic_state |= {"clean": False, "next_offsets": dict.fromkeys(topic_state["next_offsets"], 0)}
+        for source in topic_state["sources"]:
+            source |= {"position": 0, "last_line": {"position": 0, "length": 0, "digest": ""}, "timestamp_ms": None}
+    state.write_text(json.dumps(left_behind))
+    lock.unlink()
+    writer.write(300)
+    with following(broker, ["ship", str(writer.log), "--topic", topic, "--state", str(state)]) as process:
+        assert wait_until(lock.exists, deadline_seconds=SECONDS_MAX)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 143, said
+    assert "interrupted: what was sent is acknowledged and recorded; run it again to continue" in said
+    assert "nothing to send" not in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -255,15 +256,34 @@ def test_what_cannot_be_done_is_refused_before_anything_is_sent(
     assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
 
 
-def test_a_small_file_that_ends_in_the_middle_of_its_compression_is_refused_before_anything_is_sent(
-    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+@pytest.mark.parametrize(("kept", "readable"), [(600, 100), (8, 0)], ids=["within the first bytes", "within its header"])
+def test_a_file_that_ends_early_in_its_compression_keeps_no_other_from_being_sent(
+    kept: int, readable: int, broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
 ) -> None:
     good, broken = tmp_path / "good.log", tmp_path / "broken.log.gz"
-    good.write_text(line(1))
-    broken.write_bytes(gzip.compress((line(1) + line(2)).encode())[:-12])
-    with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*Nothing was sent; restore the file, or leave it out"):
-        run(good, broken)
-    assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
+    good.write_text(line(1) + line(2))
+    whole = "".join(line(second) for second in range(360))
+    broken.write_bytes(gzip.compress(whole.encode())[:kept])
+    for _ in range(2):  # the second run finds nothing more to send, and reports the damage again
+        with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*What was read before is sent; restore the file"):
+            run(good, broken)
+    found = [one for one in records(broker, topic) if dict(one.headers() or [])["file"] == str(broken).encode()]
+    assert readable <= len(found) < 360
+    assert sorted(one.value() or b"" for one in found) == whole.encode().splitlines()[: len(found)]
+    assert len(values(broker, topic)) == len(found) + 2
+
+
+def test_of_a_file_restored_after_its_damage_only_the_rest_is_sent(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log.gz"
+    whole = "".join(line(second) for second in range(360)).encode()
+    log.write_bytes(gzip.compress(whole)[:600])
+    with pytest.raises(UnreadableLog):
+        run(log)
+    log.write_bytes(gzip.compress(whole))
+    run(log)
+    assert values(broker, topic) == whole.splitlines()
 
 
 def test_line_ends_of_windows_are_no_part_of_the_lines(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
@@ -428,11 +448,58 @@ def test_whose_time_the_lines_without_one_took_is_said_of_each_kind(broker: AnyB
 def test_lines_ahead_of_now_are_warned_of_with_what_may_be_the_cause(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
     """The log of a host east of Greenwich as it is written: local time, without a zone."""
     log, now = tmp_path / "app.log", datetime.now(UTC)
-    log.write_text("".join(f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} x\n" for hours in (-5, 2, 2)))
+    log.write_text("".join(f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} x\n" for hours in (-5, -5, 2, 2)))
     done = shipped(broker, topic, log)
-    assert "warning: 2 lines carry a time more than an hour ahead of now and took that of the line before" in done.stderr
+    assert "warning: 2 lines carry a time more than an hour ahead of now, which is not believed" in done.stderr
+    assert "2 lines without a believable time took that of the line before" in done.stdout
     assert "--timezone Europe/Berlin" in done.stderr
     assert "no time that is understood" not in done.stderr
+
+
+def test_a_file_most_of_whose_times_are_ahead_of_now_is_sent_only_where_that_is_allowed(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log, now = tmp_path / "app.log", datetime.now(UTC)
+    log.write_text("".join(f"{now + timedelta(hours=5, seconds=number):%Y-%m-%d %H:%M:%S} x\n" for number in range(4)))
+    refused, done = shipped(broker, topic, log), shipped(broker, topic, log, "--allow-undated")
+    assert (refused.exit_code, done.exit_code) == (1, 0), done.output
+    assert "the times of 4 of the first 4 lines with one are more than an hour ahead of now" in refused.stderr
+    assert "4 lines without a believable time took the time at which their file was last written" in done.stdout
+    assert "of the line before" not in done.output
+
+
+def test_what_waits_at_the_end_of_a_file_is_mentioned(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1) + line(2).rstrip())
+    done = shipped(broker, topic, log)
+    assert ": 1 line (" in done.stdout
+    assert "1 unfinished last line not sent yet: no newline ends it (--include-partial-line sends it)" in done.stdout
+    log.write_text(line(1) + line(2))
+    done = shipped(broker, f"{topic}-joined", log, "--join-lines")
+    assert "1 last record not sent yet: the file was just written" in done.stdout
+    os.utime(log, (1, 1))
+    done = shipped(broker, f"{topic}-quiet", log, "--join-lines")
+    assert "not sent yet" not in done.stdout
+
+
+def test_lines_most_of_which_continue_others_are_sent_where_they_are_joined(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("".join(line(second) + "a second line\na third line\n" for second in range(3)))
+    os.utime(log, (1_431_860_000, 1_431_860_000))
+    refused, done = shipped(broker, topic, log), shipped(broker, topic, log, "--join-lines")
+    assert (refused.exit_code, done.exit_code) == (1, 0), done.output
+    assert "--join-lines makes them one record" in refused.stderr
+    assert len(values(broker, topic)) == 3
+
+
+def test_a_line_months_away_from_the_others_is_warned_of(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("".join(line(second) for second in range(20)) + "2009-01-01T00:00:00Z the clock was lost\n")
+    done = shipped(broker, topic, log)
+    assert "warning: 1 line with a time months away from those of the other lines" in done.stderr
+    assert "the first on 2009-01-01" in done.stderr
 
 
 def test_lines_that_name_no_host_lie_in_one_partition_unless_they_are_to_be_spread(

@@ -11,12 +11,13 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.clocks import LineClock, TimeOptions, choose, clock_of, refuse_undated
+from logbus.collector.clocks import LineClock, TimeOptions, choose, clock_of, refuse_misdated
 from logbus.collector.moments import TimeContext
 from logbus.collector.timestamps import by_format
 from logbus.errors import UndatedLog
 
 WRITTEN = datetime(2015, 5, 17, 12, tzinfo=UTC)
+NOW_MS = int(datetime(2026, 11, 25, tzinfo=UTC).timestamp() * 1000)
 TIME = datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
 
 
@@ -86,7 +87,7 @@ def test_one_date_among_lines_that_nobody_understands_dates_none_of_them(tmp_pat
     with pytest.raises(
         UndatedLog, match="300 of the first 300 lines have no time that is understood, such as line 1: 'at the stroke"
     ):
-        refuse_undated(tmp_path / "odd.log", found)
+        refuse_misdated(tmp_path / "odd.log", found, NOW_MS)
 
 
 def test_lines_that_go_on_need_no_time_of_their_own() -> None:
@@ -259,10 +260,42 @@ def test_a_files_year_is_that_of_its_last_writing(tmp_path: Path) -> None:
 def test_the_options_that_are_proposed_read_the_line(line: str, options: str) -> None:
     found = clock("a header", line)
     with pytest.raises(UndatedLog, match=f"such as line 2: .*it is read by {re.escape(options)}\\. "):
-        refuse_undated(Path("a.log"), found)
+        refuse_misdated(Path("a.log"), found, NOW_MS)
     named = dict(zip(*[iter(shlex.split(options))] * 2, strict=True))
     given = {"field": named.get("--time-field"), "format_of": named.get("--time-format")}
     assert clock(line, **given).stamp(line.encode()).timestamp_ms == ms(TIME)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("2015-05-17 10:05:03.123 CET [0] LOG:  x", "CET"),
+        ("2015-05-17 10:05:03 PDT x", "PDT"),
+        ("2015-05-17 10:05:03.123 UTC [0] LOG:  x", None),
+        ("2015-05-17 10:05:03 LOG x", None),
+        ("2015-05-17T10:05:03Z at 10:05:03 CET", None),
+    ],
+)
+def test_an_abbreviation_of_a_zone_is_noted_though_it_is_not_read(line: str, name: str | None) -> None:
+    assert clock(line, line).zone_name == name
+
+
+AHEAD = "2026-11-25 05:00:00 x"  # of a host that is five hours ahead, at midnight UTC
+
+
+def test_a_file_most_of_whose_times_are_ahead_of_now_is_refused_with_what_may_be_the_cause() -> None:
+    earlier = "2026-11-24 20:00:00 x"
+    refuse_misdated(Path("a.log"), clock(AHEAD, earlier), NOW_MS)
+    with pytest.raises(
+        UndatedLog, match="the times of 2 of the first 3 lines with one are more than an hour ahead of now: it writes local"
+    ):
+        refuse_misdated(Path("a.log"), clock(AHEAD, earlier, AHEAD), NOW_MS)
+    refuse_misdated(Path("a.log"), clock(AHEAD, AHEAD, zone=ZoneInfo("Asia/Karachi")), NOW_MS)
+
+
+def test_of_times_ahead_of_now_that_have_a_zone_none_is_asked_for() -> None:
+    with pytest.raises(UndatedLog, match="ahead of now: a clock is wrong"):
+        refuse_misdated(Path("a.log"), clock("2026-11-25T05:00:00Z x"), NOW_MS)
 
 
 @pytest.mark.parametrize("line", ["started, and nobody knows when", "customer 1234567 called", '{"user": 7, "ok": true}'])
@@ -270,9 +303,9 @@ def test_where_no_option_reads_the_line_the_error_shows_how_one_is_written(line:
     with pytest.raises(
         UndatedLog, match=r"Say how it is written: --time-format '%d\.%m\.%Y %H:%M:%S', or in which field: --time-field NAME\."
     ):
-        refuse_undated(Path("a.log"), clock(line))
+        refuse_misdated(Path("a.log"), clock(line), NOW_MS)
 
 
 def test_a_number_that_cannot_be_the_files_time_is_not_proposed() -> None:
     with pytest.raises(UndatedLog, match="Say how it is written"):
-        refuse_undated(Path("a.log"), clock('{"customer": 4111111111}'))
+        refuse_misdated(Path("a.log"), clock('{"customer": 4111111111}'), NOW_MS)

@@ -39,7 +39,8 @@ def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_p
     )
     (options,) = asked
     pipeline = define_pipeline(options.pop("pipeline"), **options)
-    assert parser_for(pipeline.parse, pipeline.settings).columns.keys() == {*found["columns"]}
+    columns = parser_for(pipeline.parse, pipeline.settings).columns.keys()
+    assert columns <= {*found["columns"]} if pipeline.settings.get("infer") else columns == {*found["columns"]}
     ship, register, _ = found["commands"]
     assert {*shlex.split(ship)[5:]} == {*log_format.options, *(["--join-lines"] if log_format.more else [])}
     words = shlex.split(register)
@@ -74,9 +75,19 @@ def test_people_see_that_lines_are_joined(tmp_path: Path) -> None:
 
 def test_times_ahead_of_now_are_said_with_what_may_be_the_cause(tmp_path: Path) -> None:
     now = datetime.now(UTC)
-    lines = [f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} INFO x" for hours in (-3, 3, 3)]
-    assert "2 records more than an hour ahead of now" in tried(tmp_path, "app.log", lines).stdout
-    assert "--timezone" in tried(tmp_path, "app.log", lines).stdout
+    lines = [f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} INFO x" for hours in (-3, -3, 3, 3)]
+    shown = tried(tmp_path, "app.log", lines)
+    assert "2 records more than an hour ahead of now" in shown.stdout
+    assert ("--timezone" in shown.stdout, shown.exit_code) == (True, 0)
+    refused = tried(tmp_path, "app.log", lines[1:])
+    assert (refused.exit_code, "To load it" in refused.stdout) == (1, False)
+    assert "the times of 2 of the first 3 lines with one are more than an hour ahead of now" in refused.stderr
+
+
+def test_a_few_times_months_away_from_the_others_are_warned_of(tmp_path: Path) -> None:
+    lines = [*(f"2015-05-17 10:05:{second:02d} INFO x" for second in range(30)), "2009-01-01 00:00:00 INFO the clock was lost"]
+    assert "warning: 1 record months away from the others, the first on 2009-01-01" in tried(tmp_path, "app.log", lines).stdout
+    assert json.loads(tried(tmp_path, "app.log", lines, "--json").stdout)["months_away"] == 1
 
 
 @pytest.mark.parametrize(
@@ -124,6 +135,71 @@ def test_of_a_file_that_ends_in_the_middle_of_its_compression_what_can_be_read_i
     assert "sent" not in shown.output
 
 
-def test_one_parser_can_be_asked_about(tmp_path: Path) -> None:
+def test_a_file_of_which_nothing_can_be_unpacked_is_not_said_to_be_empty(tmp_path: Path) -> None:
+    packed = tmp_path / "app.log.gz"
+    packed.write_bytes(gzip.compress(b"2015-05-17T10:05:03Z INFO x\n")[:8])
+    shown = CliRunner().invoke(main, ["try", str(packed)])
+    assert shown.exit_code == 1
+    assert "is damaged: not one line of it can be unpacked" in shown.stderr
+
+
+def test_one_parser_can_be_asked_about_and_is_not_proposed_if_it_does_not_fit(tmp_path: Path) -> None:
     found = json.loads(tried(tmp_path, "auth.log", AUTH.lines, "--parse", "combined", "--json").stdout)
     assert (found["parsed"], found["errors"]) == ({"combined": 0}, {"NotCombinedLogLine": 3})
+    assert "combined reads 0 of the first 3 records" in found["trouble"]
+    shown = tried(tmp_path, "auth.log", AUTH.lines, "--parse", "combined")
+    assert (shown.exit_code, "To load it" in shown.stdout) == (1, False)
+
+
+def test_a_log_that_is_not_utf_8_is_to_be_converted(tmp_path: Path) -> None:
+    log = tmp_path / "latin1.log"
+    log.write_bytes("".join(f"2015-05-17 10:05:03 café {number}\n" for number in range(40)).encode("latin-1"))
+    shown = CliRunner().invoke(main, ["try", str(log)])
+    assert (shown.exit_code, "To load it" in shown.stdout) == (1, False)
+    assert "40 of the first 40 records are not UTF-8" in shown.stderr
+    assert "iconv -f ISO-8859-1 -t UTF-8" in shown.stderr
+    as_bytes = CliRunner().invoke(main, ["try", str(log), "--parse", "raw"])
+    assert (as_bytes.exit_code, "parse     raw: 40 of 40 records" in as_bytes.stdout) == (0, True)
+
+
+def test_a_zone_that_is_not_read_is_named(tmp_path: Path) -> None:
+    lines = ["2015-05-17 10:05:03.123 CET [0] LOG:  x"] * 3
+    assert "zone CET is not read: --timezone names it; these were taken in UTC" in tried(tmp_path, "pg.log", lines).stdout
+    named = tried(tmp_path, "pg.log", lines, "--timezone", "Europe/Berlin").stdout
+    assert "these were taken in Europe/Berlin" in named
+    assert "from 2015-05-17T08:05:03.123" in named
+
+
+def test_the_columns_that_a_load_would_infer_are_shown(tmp_path: Path) -> None:
+    lines = [f'{{"ts": "2015-05-17T10:05:0{number}Z", "user": {number}, "ok": true}}' for number in range(3)]
+    found = json.loads(tried(tmp_path, "app.json", lines, "--json").stdout)
+    assert (found["settings"], found["columns"]) == ({"infer": True}, ["ts", "user", "ok", "_rest"])
+    assert found["samples"][1] == {"ts": "2015-05-17T10:05:01Z", "user": 1, "ok": True, "_rest": None}
+
+
+CSV_HEADER = "time,user,amount,comment"
+
+
+def test_delimiters_in_quoted_fields_are_no_delimiters(tmp_path: Path) -> None:
+    rows = [f'2015-05-17T10:05:0{number}Z,u{number},1.5,"say ""hi"", {number}"' for number in range(3)]
+    found = json.loads(tried(tmp_path, "sales.csv", [CSV_HEADER, *rows], "--json").stdout)
+    assert (found["parse"], found["settings"]) == ("csv", {"fields": ["time", "user", "amount", "comment"]})
+    assert (found["samples"][0]["comment"], found["errors"]) == ('say "hi", 0', {})
+
+
+@pytest.mark.parametrize("more", [["second line, of it"], ["second line", "third", "fourth"]], ids=["a few", "most lines"])
+def test_quoted_fields_that_go_on_in_the_next_line_are_joined(more: list[str], tmp_path: Path) -> None:
+    rows = [[f'2015-05-17T10:05:0{number}Z,u{number},1.5,"first line', *more[:-1], f'{more[-1]}"'] for number in range(9)]
+    lines = [CSV_HEADER, *(line for row in rows for line in row)]
+    found = json.loads(tried(tmp_path, "sales.csv", lines, "--json").stdout)
+    assert (found["trouble"], found["parse"], found["join_lines"], found["errors"]) == (None, "csv", True, {})
+    assert found["samples"][0]["comment"] == "\n".join(["first line", *more])
+    assert "--join-lines" in found["commands"][0]
+
+
+def test_where_joining_would_leave_no_line_without_a_time_that_is_said(tmp_path: Path) -> None:
+    lines = ["2015-05-17 10:05:03 INFO x", "a second line", "a third line"] * 3
+    refused = tried(tmp_path, "app.log", lines)
+    assert (refused.exit_code, "--join-lines makes them one record" in refused.stderr) == (1, True)
+    joined = tried(tmp_path, "app.log", lines, "--join-lines")
+    assert (joined.exit_code, "time      ISO 8601: 3 of 3 records" in joined.stdout) == (0, True)

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from logbus.cli import main
 from logbus.collector.sample import last_closed_hour, sample_lines, write_sample
 from logbus.collector.timestamps import combined
 from logbus.model import LATENESS_DEFAULT
@@ -19,6 +21,13 @@ def sample(lines: int = 20_000, hours: int = 24, seed: int = 1) -> list[str]:
 def times_ms(lines: list[str]) -> list[int]:
     stamps = [combined(line.encode()) for line in lines]
     return [stamp.timestamp_ms for stamp in stamps if stamp is not None and stamp.timestamp_ms is not None]
+
+
+def test_a_sample_can_go_to_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["sample", "-", "--lines", "500", "--hours", "5", "--seed", "1", "--end", "2015-05-21"])
+    assert done.stdout == "".join(sample(500, 5))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_seed_gives_the_same_file_and_another_one_another(tmp_path: Path) -> None:

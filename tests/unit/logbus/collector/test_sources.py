@@ -181,8 +181,29 @@ def test_a_rotated_file_of_another_beginning_is_not_known(log: Path, new_id: Cal
     assert only([older], [known], new_id).source_id != known.source_id
 
 
-def test_a_damaged_compressed_file_is_refused(tmp_path: Path, new_id: Callable[[], str]) -> None:
+def test_a_file_that_only_begins_like_a_compressed_one_holds_nothing(tmp_path: Path, new_id: Callable[[], str]) -> None:
+    """Reading it reports the damage, once the other files are sent."""
     path = tmp_path / "broken.gz"
     path.write_bytes(b"\x1f\x8b" + b"not gzip at all")
-    with pytest.raises(UnreadableLog, match=r"broken\.gz"):
-        identify([path], [], new_id=new_id)
+    check_readable(path)
+    assert only([path], [], new_id).head.length == 0
+
+
+@pytest.mark.parametrize("kept", [8, 1000])
+def test_of_a_file_that_ends_early_in_its_compression_what_precedes_the_damage_is_known(kept: int, tmp_path: Path) -> None:
+    packed = tmp_path / "app.log.gz"
+    packed.write_bytes(gzip.compress("".join(f"line {number}\n" for number in range(1000)).encode())[:kept])
+    check_readable(packed)
+    (source,) = identify([packed], [], new_id=lambda: "new")
+    assert (source.head.length > 0) == (kept > 8)
+
+
+def test_a_copy_that_is_damaged_before_the_last_line_sent_is_not_taken_for_another_file(tmp_path: Path) -> None:
+    """All of its lines would be sent again."""
+    log, packed = tmp_path / "app.log", tmp_path / "app.log.1.gz"
+    text = "".join(f"line {number}\n" for number in range(9000)).encode()
+    log.write_bytes(text)
+    (source,) = identify([log], [], new_id=lambda: "first")
+    sent = replace(source, position=len(text), last_line=Fingerprint.of(b"line 8999", position=len(text) - 10))
+    packed.write_bytes(gzip.compress(text)[:4000])
+    assert [one.source_id for one in identify([packed], [sent], new_id=lambda: "another")] == ["first"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.clocks import LineClock, TimeOptions, clock_of
+from logbus.collector.clocks import AHEAD_MS_MAX, LineClock, TimeOptions, clock_of
 from logbus.collector.moments import TimeContext
 from logbus.collector.sources import Fingerprint, Source, identify
-from logbus.collector.stamped_lines import AHEAD_MS_MAX, EARLIEST_MS, LineReading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import EARLIEST_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.collector.timestamps import iso_8601, json_object
 from logbus.errors import UnreadableLog
 
@@ -203,6 +203,32 @@ def test_a_joined_record_is_the_files_own_bytes(line_end: bytes, tmp_path: Path)
         assert text is not None
         assert content[position : position + len(text)] == text
         assert content[position + len(text) : end] == line_end
+
+
+def test_a_trace_that_quotes_a_date_stays_whole_and_at_its_time(tmp_path: Path) -> None:
+    """The file begins in the middle of a trace, as after a rotation."""
+    quoting = "psycopg.errors.UniqueViolation: Key (at)=(2015-01-01 00:00:00) already exists."
+    trace = ["Traceback (most recent call last):", '  File "app.py", line 7, in run', quoting]
+    own = [f"2026-11-25 11:50:2{second},123 ERROR app.db failed" for second in range(3)]
+    source = write(tmp_path / "a", quoting, *(line for entry in own for line in (entry, *trace)))
+    found = list(merged([source], JOINING))
+    assert [line.text for line in found] == [quoting.encode(), *("\n".join([entry, *trace]).encode() for entry in own)]
+    assert [line.timestamp_ms for line in found] == [ms(2026, 11, 25, 11, 50, second, 123_000) for second in (20, 20, 21, 22)]
+
+
+@pytest.mark.parametrize(
+    ("days", "away"),
+    [
+        ({16_436: 3, 20_000: 97}, {16_436: 3}),
+        ({20_000: 97, 20_100: 2, 20_200: 1}, {20_100: 2, 20_200: 1}),
+        ({20_000: 97, 20_050: 3}, {}),
+        ({16_436: 30, 20_000: 70}, {}),  # a log that rested for years
+        ({20_000: 1}, {}),
+        ({}, {}),
+    ],
+)
+def test_a_few_records_months_away_from_the_others_are_told_apart(days: dict[int, int], away: dict[int, int]) -> None:
+    assert months_away(days) == away
 
 
 def test_the_last_record_waits_while_its_file_is_being_written(tmp_path: Path) -> None:

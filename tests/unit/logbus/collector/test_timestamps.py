@@ -27,6 +27,20 @@ def test_the_zone_of_an_access_log_line_counts(zone: bytes, hour: int) -> None:
     assert stamp.timestamp_ms == ms(2015, 5, 17, hour, 35 if zone == b"-0330" else 5, 3)
 
 
+@pytest.mark.parametrize(
+    ("begins", "host"),
+    [
+        (b"www.example.com:443 10.0.0.1 - - [", b"10.0.0.1"),
+        (b"www.example.com:443 2001:db8::1 - Jane Doe [", b"2001:db8::1"),
+        (b"10.0.0.1:51234 - - [", b"10.0.0.1:51234"),
+        (b"10.0.0.1:51234 - Jane Doe [", b"10.0.0.1:51234"),
+        (b"2001:db8::1 - Jane Doe [", b"2001:db8::1"),
+    ],
+)
+def test_the_client_is_the_host_though_a_virtual_host_precedes_it(begins: bytes, host: bytes) -> None:
+    assert recognise(COMBINED.replace(b"83.149.9.216 - - [", begins)) == Stamp(ms(2015, 5, 17, 10, 5, 3), host)
+
+
 def test_a_user_name_with_spaces_does_not_hide_the_time() -> None:
     assert recognise(COMBINED.replace(b"- - [", b"- Jane Doe [")).timestamp_ms == ms(2015, 5, 17, 10, 5, 3)
 

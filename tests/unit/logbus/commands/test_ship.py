@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from logbus.collector.ship import ShipReport
 from logbus.commands import ship
-from logbus.commands.ship import following, warnings
-from logbus.errors import LogGone
+from logbus.commands.ship import following, summary, warnings
+from logbus.errors import LogGone, UndatedLog
+
+NOTHING_TO_SEND = "nothing to send: what the files hold was sent before, or they are empty"
 
 NOTHING = ShipReport(
     files=1,
@@ -57,6 +60,24 @@ def test_a_file_that_is_renamed_while_it_is_looked_at_is_looked_at_again(
     assert capsys.readouterr().err == ""
 
 
+def test_a_new_file_that_begins_with_a_banner_does_not_end_a_shipper_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
+    log, number = tmp_path / "app.log", itertools.count(1)
+    log.touch()
+
+    def run(there: Sequence[Path]) -> ShipReport:
+        log.write_text("x" * next(number))  # written to again after each look
+        return runs(there)
+
+    runs = Runs(replace(NOTHING, lines=1), UndatedLog("no time"), UndatedLog("no time"), replace(NOTHING, lines=2))
+    assert [report.lines for report in following([log], run, runs.stopped)] == [1, 2]
+    assert capsys.readouterr().err == "warning: no time; trying again when more is written\n"
+    with pytest.raises(UndatedLog):
+        next(iter(following([log], Runs(UndatedLog("no time")), lambda: False)))
+
+
 def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,11 +93,30 @@ def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
 
 
 @pytest.mark.parametrize(
+    ("report", "is_interrupted", "said"),
+    [
+        (NOTHING, False, True),
+        (NOTHING, True, False),  # lines may be left
+        (replace(NOTHING, unfinished=1), False, False),
+        (replace(NOTHING, waiting=1), False, False),
+        (replace(NOTHING, lines=1), False, False),
+    ],
+)
+def test_that_there_is_nothing_to_send_is_said_only_if_that_is_so(report: ShipReport, is_interrupted: bool, said: bool) -> None:
+    assert (NOTHING_TO_SEND in summary("app", "broker:9092", report, 900_000, is_interrupted=is_interrupted)) == said
+
+
+@pytest.mark.parametrize(
     ("report", "said"),
     [
         (replace(NOTHING, lines=10, undated=8, ahead=8), ["8 lines carry a time more than an hour ahead of now"]),
         (replace(NOTHING, lines=10, undated=8), ["8 of 10 lines have no time that is understood"]),
         (replace(NOTHING, lines=10, undated=2), []),
+        (replace(NOTHING, lines=10, zoneless=8, zone_names=("CET",)), ["8 lines carry a time whose zone CET is not read"]),
+        (
+            replace(NOTHING, lines=10, months_away=2, months_away_day="2015-01-01"),
+            ["2 lines with a time months away from those of the other lines of their file, the first on 2015-01-01"],
+        ),
         (
             replace(NOTHING, lines=10, zoneless=8, undated=2, ahead=2),
             ["8 lines carry a time without a zone", "2 lines carry a time more"],

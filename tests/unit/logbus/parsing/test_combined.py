@@ -118,3 +118,18 @@ def test_all_but_the_one_cut_line_of_a_real_log_parse() -> None:
             failed.append(line)
     assert len(failed) == 1
     assert failed[0].endswith(b"bot.html")
+
+
+@pytest.mark.parametrize("host", [b"www.example.com:443", b"10.0.0.9:8080", b"[2001:db8::1]:80"])
+@pytest.mark.parametrize("username", [b"-", b"frank", b"Jane Doe"])
+def test_a_line_with_a_virtual_host_is_not_read_with_its_columns_shifted(host: bytes, username: bytes) -> None:
+    with pytest.raises(Unparsable, match="a virtual host precedes the client: the parser regex reads this") as refused:
+        PARSER.parse(host + b" " + LINE.replace(b"frank", username))
+    assert refused.value.kind == "VirtualHostFirst"
+
+
+@pytest.mark.parametrize("host", [b"2001:db8::1", b"10.0.0.9:51234", b"web1"])
+@pytest.mark.parametrize("username", ["-", "frank", "Jane Doe"])
+def test_a_client_with_a_port_or_of_ipv6_is_no_virtual_host(host: bytes, username: str) -> None:
+    row = parse(LINE.replace(b"83.149.9.216", host).replace(b"frank", username.encode()))
+    assert (row["host"], row["ident"], row["username"]) == (host.decode(), None, None if username == "-" else username)

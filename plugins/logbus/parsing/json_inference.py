@@ -6,19 +6,12 @@ them), objects, lists and members of mixed types are jsonb. Members whose names 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from logbus.kafka.exact_reader import exact_consumer, read_with
-from logbus.model import FrozenWindow, OffsetRange, Pipeline
-from logbus.parsing import Unparsable
+from logbus.parsing.base import Unparsable
 from logbus.parsing.json_records import parse_object
 from logbus.pipeline_settings import is_column_name
-
-# Read before a load: enough to find every common member, few enough that it takes no time compared to the load.
-SAMPLED_RECORDS_MAX = 1_000
-SAMPLED_RANGES_MAX = 16  # each costs a round trip or two
 
 BIGINT_MAX = 2**63
 
@@ -54,17 +47,3 @@ def widened(one: str, other: str) -> str:
     if one == other:
         return one
     return "double precision" if {one, other} == {"bigint", "double precision"} else "jsonb"
-
-
-def sampled_values(client_config: Mapping[str, Any], pipeline: Pipeline, windows: Sequence[FrozenWindow]) -> list[bytes | None]:
-    """The first values of some of the windows' ranges, spread over all of them."""
-    ranges = [part for window in windows for part in window.ranges if part.count]
-    chosen = ranges[:: max(1, -(-len(ranges) // SAMPLED_RANGES_MAX))]
-    with exact_consumer(client_config, pipeline.isolation_level) as consumer:
-        return [value for part in chosen for value in first_values(consumer, part, SAMPLED_RECORDS_MAX // len(chosen))]
-
-
-def first_values(consumer: Any, part: OffsetRange, count: int) -> Iterator[bytes | None]:
-    end = min(part.end_offset, part.readable_from + count)
-    for message in islice(read_with(consumer, part.topic, part.partition, part.readable_from, end), count):
-        yield message.value()

@@ -4,8 +4,7 @@ import json
 
 import pytest
 from logbus.parsing import parser_for
-
-from spark_jobs.inference import inferred_columns
+from logbus.parsing.json_inference import inferred_columns
 
 
 def test_each_member_becomes_a_column_of_the_type_that_holds_all_its_values() -> None:
