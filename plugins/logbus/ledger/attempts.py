@@ -13,7 +13,23 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, insert, select, text, tuple_, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Integer,
+    and_,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 
 from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, WindowUnknown
@@ -157,9 +173,11 @@ def accept(connection: Connection, attempts: Iterable[Attempt]) -> None:
         connection.execute(update(schema.attempt).where(among_attempts([attempt])).values(accepts_other_records=True))
 
 
-def among_attempts(attempts: Iterable[Attempt]) -> ColumnElement[bool]:
-    row_of = schema.attempt
-    return tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
+def among_attempts(attempts: Iterable[Attempt], row_of: FromClause = schema.attempt) -> ColumnElement[bool]:
+    """With two parameters for all of them, as `schema.among`."""
+    pairs = [(attempt.window_id, attempt.number) for attempt in attempts]
+    ids, numbers = literal([one for one, _ in pairs], ARRAY(BigInteger)), literal([one for _, one in pairs], ARRAY(Integer))
+    return tuple_(row_of.c.window_id, row_of.c.number).in_(select(func.unnest(ids), func.unnest(numbers)))
 
 
 def is_alive(now: datetime) -> ColumnElement[bool]:
