@@ -8,7 +8,7 @@ next one, with a short lock timeout, because a driver that outlives its task may
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -74,15 +74,18 @@ def begin(
     task: TaskKey | None = None,
     pipeline: Pipeline | None = None,
     accept_other_records: Collection[datetime] = (),
+    check: Callable[[Connection], None] = lambda connection: None,
 ) -> list[Attempt]:
     """A new attempt for each window, in the order of `starts`. All or none.
 
     They are loaded as `pipeline` defines, by default as it is registered now, whatever is registered while they run. Those at
     `accept_other_records` may replace what is loaded with other records than it was loaded from (logbus.warehouse.same_records).
+    `check` is called while the windows are locked, and raises if none shall begin.
     """
     with engine.begin() as connection:
         definition = definition_to_load(connection, pipeline_name, pipeline)
         rows = lock_windows(connection, pipeline_name, starts)
+        check(connection)
         attempts = {row["starts_at"]: begin_one(connection, row, definition, run_id, try_number, now, task) for row in rows}
         accept(connection, [attempts[start] for start in starts if start in accept_other_records])
     # After the commit, not in it: only now can no older attempt create a table any more, and a table that cannot be dropped must
