@@ -185,7 +185,7 @@ def remove_offsets(
     code.
 
     Meanwhile others commit, and a commit must not be followed by a tombstone that was decided before it: a key is left alone if
-    it has a newer offset in the step that stages its tombstone, or if `may_go` says so then."""
+    it has a newer offset in the step that stages its tombstone, or if `may_go` forbids it then."""
     keys = list(chosen)
 
     def stage(start: int, go_on: Outcome) -> None:

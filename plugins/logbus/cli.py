@@ -157,8 +157,11 @@ def refused_by_machine(error: OSError) -> str:
     """A full disk, a directory without permission: the machine's, and no fault of the program to be found by a traceback."""
     if error.filename is not None:
         return f"error: {error.strerror}: {error.filename}"
-    forget_output()  # it may be the output that could not be written: it must not be tried again at exit
-    return f"error: {error.strerror or error}"
+    try:
+        sys.stdout.flush()
+    except OSError:  # the output is what could not be written: it must not be tried again at exit
+        forget_output()
+    return f"error: {error.strerror or str(error) or type(error).__name__}"
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -135,7 +135,9 @@ class Loader:
             for begin in range(0, len(starts), WINDOWS_PER_APPLICATION_MAX):
                 some = starts[begin : begin + WINDOWS_PER_APPLICATION_MAX]
                 accepted = some if load.accept_other_records else ()
-                attempts = ledger.begin_attempts(load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted)
+                attempts = ledger.begin_attempts(
+                    load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted, supersede=load.supersede
+                )
                 begun += attempts
                 self.submit(ledger, load, attempts)
                 reports += [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in some]

@@ -51,7 +51,10 @@ def check_fields(pipeline: Pipeline, wrong: Say) -> None:
         if not isinstance(value, str) or not value.strip():
             raise wrong(f"{name} must be a name; got {value!r}")
     if not NAME.fullmatch(pipeline.name):
-        raise wrong("its name may have letters, digits, dots, dashes and underscores, 250 at most")
+        raise wrong(
+            "its name may have letters (a to z), digits, dots, dashes and underscores, 250 at most, and not begin with a dot or "
+            "a dash"
+        )
     for name in ("lateness", "interval"):
         value = getattr(pipeline, name)
         if not isinstance(value, timedelta):

@@ -115,7 +115,13 @@ def run(
         warehouse_url=warehouse_url, client_config=config, now=options.clock, say=lambda line: click.echo(line, err=True)
     )
     with raising():
-        load = Load(pipeline=pipeline_name, master=master, run_id="logbus replay", accept_other_records=accept_other_records)
+        load = Load(
+            pipeline=pipeline_name,
+            master=master,
+            run_id="logbus replay",
+            supersede=supersede,
+            accept_other_records=accept_other_records,
+        )
         reports = loader.reload(load, chosen)
     show_reports(reports, as_json)
 

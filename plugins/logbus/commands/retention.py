@@ -191,8 +191,8 @@ def tell_under_way(store: RetentionStore, topic: str) -> None:
         left = store.under_way(topic)
     if began:
         places = several([f"partition {one.partition} up to offset {one.end_offset}" for one in began], DELETIONS_NAMED_MAX)
-        what = "has not said yet what became of it" if left else "has ended that; it deletes no more"
-        output.say(f"note: a run had begun to delete before the hold was made, {places}, and {what}: `logbus retention log`")
+        what = "it has not recorded the outcome yet" if left else "it has finished, and deletes nothing more"
+        output.say(f"note: when the hold was made, a run had already begun to delete {places}; {what}: `logbus retention log`")
 
 
 @command.command("release")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, Select, func, select
+from sqlalchemy import Connection, Engine, Select, func, select
 
 from logbus.errors import WindowBusy
 from logbus.ledger import schema
@@ -78,6 +78,13 @@ def at_work_elsewhere(
 ) -> dict[datetime, str]:
     """Those of the windows on which an attempt of another run is alive, with a text that names it; attempts of earlier tries of
     `run_id` do not count. None: every run is another one."""
+    with engine.connect() as connection:
+        return at_work(connection, pipeline_name, starts, run_id, now)
+
+
+def at_work(
+    connection: Connection, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
+) -> dict[datetime, str]:
     window, attempt = schema.window, schema.attempt
     query = (
         select(window.c.starts_at, attempt.c.number, attempt.c.run_id, attempt.c.heartbeat_at)
@@ -87,8 +94,7 @@ def at_work_elsewhere(
     if run_id is not None:
         query = query.where(attempt.c.run_id != run_id)
     wanted = set(starts)  # a whole pipeline may have more windows than a statement has parameters; few are being loaded
-    with engine.connect() as connection:
-        rows = [row for row in connection.execute(query) if row.starts_at in wanted]
+    rows = [row for row in connection.execute(query) if row.starts_at in wanted]
     return {row.starts_at: attempt_text(row, (now - row.heartbeat_at).total_seconds()) for row in rows}
 
 

@@ -8,12 +8,28 @@ next one, with a short lock timeout, because a driver that outlives its task may
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, insert, select, text, tuple_, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Integer,
+    and_,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 
 from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, WindowUnknown
@@ -58,15 +74,18 @@ def begin(
     task: TaskKey | None = None,
     pipeline: Pipeline | None = None,
     accept_other_records: Collection[datetime] = (),
+    check: Callable[[Connection], None] = lambda connection: None,
 ) -> list[Attempt]:
     """A new attempt for each window, in the order of `starts`. All or none.
 
     They are loaded as `pipeline` defines, by default as it is registered now, whatever is registered while they run. Those at
     `accept_other_records` may replace what is loaded with other records than it was loaded from (logbus.warehouse.same_records).
+    `check` is called while the windows are locked, and raises if none shall begin.
     """
     with engine.begin() as connection:
         definition = definition_to_load(connection, pipeline_name, pipeline)
         rows = lock_windows(connection, pipeline_name, starts)
+        check(connection)
         attempts = {row["starts_at"]: begin_one(connection, row, definition, run_id, try_number, now, task) for row in rows}
         accept(connection, [attempts[start] for start in starts if start in accept_other_records])
     # After the commit, not in it: only now can no older attempt create a table any more, and a table that cannot be dropped must
@@ -157,9 +176,11 @@ def accept(connection: Connection, attempts: Iterable[Attempt]) -> None:
         connection.execute(update(schema.attempt).where(among_attempts([attempt])).values(accepts_other_records=True))
 
 
-def among_attempts(attempts: Iterable[Attempt]) -> ColumnElement[bool]:
-    row_of = schema.attempt
-    return tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
+def among_attempts(attempts: Iterable[Attempt], row_of: FromClause = schema.attempt) -> ColumnElement[bool]:
+    """With two parameters for all of them, as `schema.among`."""
+    pairs = [(attempt.window_id, attempt.number) for attempt in attempts]
+    ids, numbers = literal([one for one, _ in pairs], ARRAY(BigInteger)), literal([one for _, one in pairs], ARRAY(Integer))
+    return tuple_(row_of.c.window_id, row_of.c.number).in_(select(func.unnest(ids), func.unnest(numbers)))
 
 
 def is_alive(now: datetime) -> ColumnElement[bool]:

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import ARRAY, ColumnElement, Connection, DateTime, FromClause, Text, and_, exists, func, literal, or_, select
 
 from logbus.ledger import schema
-from logbus.ledger.rows import ATTEMPT_RUNNING, Row, among, load_windows, running_windows
+from logbus.ledger.rows import ATTEMPT_RUNNING, Row, load_windows, running_windows
 from logbus.ledger.stretches import Anchor, PipelineChain, begins_at
 from logbus.model import FrozenWindow, Interval
 
@@ -161,7 +161,7 @@ def ranges_of(connection: Connection, ids: Iterable[int]) -> dict[int, dict[int,
     """The edges of windows by window id and partition."""
     query = select(RANGE.c.window_id, RANGE.c.partition, RANGE.c.start_offset, RANGE.c.end_offset, WINDOW.c.ends_at)
     found: dict[int, dict[int, Edge]] = {one: {} for one in ids}
-    query = query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(among(RANGE.c.window_id, found))
+    query = query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(schema.among(RANGE.c.window_id, found))
     for window_id, partition, start, end, ends_at in connection.execute(query).all():
         found[window_id][partition] = Edge(start, Anchor(offset=end, at=ends_at))
     return found

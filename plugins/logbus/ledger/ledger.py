@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, or_, select, update
+from sqlalchemy import Connection, Engine, or_, select, update
 
 from logbus.errors import LogbusError, WindowUnknown
 from logbus.kafka.topics import OffsetLog
@@ -185,13 +185,19 @@ class Ledger:
         task: TaskKey | None = None,
         pipeline: Pipeline | None = None,
         accept_other_records: Collection[datetime] = (),
+        supersede: bool = True,
     ) -> list[Attempt]:
         """A new attempt for each window, from now on the only one that may commit. `task`: the task whose attempt it is.
         `pipeline`: how it is loaded, by default as the pipeline is registered now. Windows at `accept_other_records` may be
-        replaced with other records than they were loaded from."""
+        replaced with other records than they were loaded from. `WindowBusy` unless `supersede`, if an attempt at one is alive."""
+
+        def check(connection: Connection) -> None:
+            if not supersede:
+                adoption.refuse_busy(list(adoption.at_work(connection, pipeline_name, windows, None, utc(now)).values()))
+
         accepted = {utc(start) for start in accept_other_records}
         windows = [utc(start) for start in starts]
-        return attempts.begin(self.engine, pipeline_name, windows, run_id, try_number, utc(now), task, pipeline, accepted)
+        return attempts.begin(self.engine, pipeline_name, windows, run_id, try_number, utc(now), task, pipeline, accepted, check)
 
     def begun_since(
         self, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime, definition: Definition | None = None

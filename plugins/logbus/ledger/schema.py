@@ -340,5 +340,6 @@ taken_window = Table(
 
 
 def among(column: ColumnElement[Any], values: Iterable[Any]) -> ColumnElement[bool]:
-    """`in` with one parameter for all values. A statement takes 65,535; a pipeline of minutes has more windows in six weeks."""
+    """`in` with one parameter for all values. A statement takes 65,535; a pipeline of minutes has more windows in six weeks, a
+    fleet in ten days."""
     return column == func.any(literal(list(values), ARRAY(column.type)))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, select, tuple_
+from sqlalchemy import Engine, select
 
 from logbus.errors import AttemptSuperseded, LoadFailed
 from logbus.ledger import attempts as attempts_of
@@ -129,7 +129,7 @@ def standings(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> lis
         )
         .join(window, window.c.id == mine.c.window_id)
         .join(newest, (newest.c.window_id == window.c.id) & (newest.c.number == window.c.last_attempt))
-        .where(tuple_(mine.c.window_id, mine.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts]))
+        .where(attempts_of.among_attempts(attempts, mine))
     )
     with engine.connect() as connection:
         rows = {(row["window_id"], row["number"]): row for row in connection.execute(query).mappings()}

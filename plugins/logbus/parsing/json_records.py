@@ -138,13 +138,18 @@ LONG_NUMBER_BYTES = 15_000
 
 
 def parse_whole(value: bytes) -> Sequence[Any]:
-    """The object's text for jsonb: as it was sent, unless it may contain a number that PostgreSQL refuses."""
+    """The object's text for jsonb."""
     parse_object(value)
-    text = value.decode()
     try:
-        return (text if is_plain(value) else exact_text(DECODER.decode(text)),)
+        return (text_as_sent(value),)
     except RecursionError:
         raise nested_too_deeply() from None
+
+
+def text_as_sent(value: bytes) -> str:
+    """JSON with all its digits, unless it may contain a number that PostgreSQL refuses."""
+    text = value.decode()
+    return text if is_plain(value) else exact_text(DECODER.decode(text))
 
 
 def is_plain(value: bytes) -> bool:
@@ -160,15 +165,12 @@ def exact_text(value: Any) -> str:
 
 
 def stored_json(text: str | bytes) -> str:
-    """Any JSON as jsonb holds it. Raises a `TypeError`, `ValueError` or `RecursionError` for what PostgreSQL refuses."""
+    """Any JSON for jsonb. Raises a `TypeError`, `ValueError` or `RecursionError` for what PostgreSQL refuses."""
     source = text if isinstance(text, bytes) else str.encode(text)
-    found = orjson.loads(source)
+    orjson.loads(source)
     if escapes_nul(source):
         raise ValueError("a NUL character")
-    try:
-        return to_json(found)
-    except Imprecise:
-        return exact_text(DECODER.decode(source.decode()))
+    return text_as_sent(source)
 
 
 class Imprecise(Exception):

@@ -4,8 +4,8 @@ A deletion is recorded before the request to the broker (`intended`), and again 
 (`deleted`): a crash in between leaves an intention, which the next run finds done or repeats; never a deletion without a
 record of it.
 
-An intention is decided in the transaction that records it, under a lock on the topic that holds and policies take too: what is
-ordered before that transaction ends it, what is ordered later finds the intention recorded.
+An intention is decided in the transaction that records it, under a lock on the topic that holds and policies take too: a hold
+made before that transaction prevents the deletion, one made after it finds the intention recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, insert, or_, select, text, update
+from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_update
 
 from logbus.errors import UserError
@@ -132,8 +132,8 @@ class RetentionStore:
             connection.execute(update(row_of).where(row_of.c.id == number).values(values))
 
     def intend(self, number: int, topic: str, decide: Callable[[Connection], TopicPlan]) -> TopicPlan:
-        """Records the deletions that `decide` finds in the ledger as it is now; nothing of that can change before they are
-        recorded. `UserError`, with nothing recorded, if a window that they cut changes at this moment."""
+        """Records the deletions that `decide` finds in the ledger as it is now; no hold, no policy and no window that they cut
+        can change before they are recorded. `UserError`, with nothing recorded, if such a window changes at this moment."""
         with self.engine.begin() as connection:
             lock_topic(connection, topic)
             plan = decide(connection)
@@ -145,9 +145,11 @@ class RetentionStore:
     def under_way(self, topic: str) -> list[Deletion]:
         """What the last run is about to delete from the topic, has perhaps deleted, and has not recorded the outcome of."""
         row_of, run = schema.retention_deletion, schema.retention_run
-        last = select(run.c.id).where(run.c.ended_at.is_(None)).order_by(run.c.id.desc()).limit(1).scalar_subquery()
-        query = select(*[row_of.c[name] for name in Deletion.__slots__]).order_by(row_of.c.partition)
-        mine = (row_of.c.topic == topic, row_of.c.state == INTENDED, row_of.c.run == last)
+        # Runs exclude each other: one that was killed, and never ended, deletes nothing any more once there is a later one.
+        last = select(func.max(run.c.id)).scalar_subquery()
+        query = select(*[row_of.c[name] for name in Deletion.__slots__]).join(run, run.c.id == row_of.c.run)
+        query = query.order_by(row_of.c.partition)
+        mine = (row_of.c.topic == topic, row_of.c.state == INTENDED, run.c.id == last, run.c.ended_at.is_(None))
         with self.engine.connect() as connection:
             return [Deletion(**row) for row in connection.execute(query.where(*mine)).mappings()]
 

@@ -44,7 +44,7 @@ from logbus.ledger.attempts import (
 )
 from logbus.ledger.empty_spans import WINDOWS_PER_TRANSACTION
 from logbus.ledger.ledger import Ledger
-from logbus.ledger.rows import ATTEMPT_RUNNING, COUNT_COLUMNS, Row, among, load_windows
+from logbus.ledger.rows import ATTEMPT_RUNNING, COUNT_COLUMNS, Row, load_windows
 from logbus.ledger.sql_errors import (
     DEADLOCK_DETECTED,
     DISK_FULL,
@@ -220,7 +220,7 @@ def commit(
         keys = [secrets.token_hex(KEY_BYTES) for _ in ids]
         connection.execute(ATTEMPTS, {**same, "keys": keys, "definition": definition, "partitions": {}})
         row_of = schema.window
-        found = connection.execute(select(row_of.c.id, row_of.c.loaded_attempt).where(among(row_of.c.id, sound)))
+        found = connection.execute(select(row_of.c.id, row_of.c.loaded_attempt).where(schema.among(row_of.c.id, sound)))
         return {row.id: row.loaded_attempt for row in found}
 
 
@@ -274,7 +274,7 @@ def audit(engine: Engine, log: OffsetLog, pipeline: Pipeline, numbers: Mapping[i
     with engine.begin() as connection:
         connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
         hold_briefly(connection)
-        mine = select(row_of).where(among(row_of.c.id, numbers))
+        mine = select(row_of).where(schema.among(row_of.c.id, numbers))
         connection.execute(mine.with_only_columns(row_of.c.id).order_by(row_of.c.id).with_for_update())
         windows = [
             found

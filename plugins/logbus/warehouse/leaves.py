@@ -168,12 +168,14 @@ def refuse_changed(connection: Connection, target: TableName, day: datetime, hou
 def refuse_rows_in_default(connection: Connection, target: TableName, day: datetime) -> None:
     """`DayStays` if rows of the day lie in a default partition: the day's leaf cannot be attached beside them."""
     query = text(
-        "select partdefid::regclass::text from pg_partitioned_table where partrelid = to_regclass(:name) and partdefid <> 0"
+        "select c.relname, n.nspname from pg_partitioned_table p join pg_class c on c.oid = p.partdefid "
+        "join pg_namespace n on n.oid = c.relnamespace where p.partrelid = to_regclass(:name)"
     )
-    default = connection.execute(query, {"name": target.identifier}).scalar_one_or_none()
-    if default is None:
+    found = connection.execute(query, {"name": target.identifier}).one_or_none()
+    if found is None:
         return
-    rows = text(f"select exists(select from {default} where _window_start >= :day and _window_start < :next)")
+    default = TableName(name=found.relname, schema=found.nspname)
+    rows = text(f"select exists(select from {default.sql} where _window_start >= :day and _window_start < :next)")
     if connection.execute(rows, {"day": day, "next": day + DAY}).scalar_one():
         raise DayStays(f"its hours stay, because rows of the day lie in the default partition {default}")
 

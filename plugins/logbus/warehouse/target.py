@@ -121,7 +121,7 @@ def finding_partitions(connection: Connection, target: TableName, hour: Interval
         if not isinstance(error.orig, CheckViolation) or error.orig.diag.constraint_name is not None:
             raise
         what = f"table {target} has no partition for rows of {hour}"
-        raise LoadFailed(f"{what}: {way_out(connection, target, hour)}. Then load again") from error
+        raise LoadFailed(f"{what}: {way_out(connection, target, hour)}. Then try again") from error
 
 
 def way_out(connection: Connection, target: TableName, hour: Interval) -> str:

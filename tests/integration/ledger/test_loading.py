@@ -8,7 +8,7 @@ from logbus.errors import AttemptSuperseded, LoadFailed, WindowBusy
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loading import Load, Loader, how_far, next_to_load
-from logbus.model import WindowState
+from logbus.model import AuditReport, WindowState
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -99,6 +99,21 @@ def test_windows_that_another_run_is_working_on_are_not_taken_from_it_unless_ask
     with pytest.raises(LoadFailed, match="ended with code 1"):
         between.load(Load(pipeline="p", supersede=True))
     assert world.ledger.window("p", at(1)).last_attempt == 2
+
+
+def test_windows_that_another_run_takes_while_a_load_is_under_way_are_left_to_it(
+    world: World, between: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_elsewhere(*of_load: object) -> list[AuditReport]:
+        """After the first look at who is at work."""
+        world.ledger.begin_attempts("p", [at(1)], "a backfill", 1, NOW)
+        return []
+
+    monkeypatch.setattr(Loader, "audit_loaded", begin_elsewhere)
+    with pytest.raises(WindowBusy, match="attempt 1 at 2015-05-17T01:00:00Z by run a backfill"):
+        between.load(Load(pipeline="p"))
+    assert {window.last_attempt for window in world.ledger.windows("p", at(2))} == {0}
+    assert world.ledger.window("p", at(1)).last_attempt == 1
 
 
 def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 from logbus.errors import UserError, WindowUnknown
 from logbus.ledger import adoption, announcements, testimony
-from logbus.ledger.attempts import lock_windows
+from logbus.ledger.attempts import beyond_retry, lock_windows
 from logbus.ledger.migrations import create_ledger
+from logbus.ledger.standing import standings
 from logbus.model import Interval
 from logbus.retention.store import refuse_changed
 
@@ -31,6 +32,11 @@ def test_the_ledger_finds_the_few_that_it_has(world: World) -> None:
         refuse_changed(connection, [replace(window, id=window.id + number) for number in range(len(STARTS))])
     with engine.begin() as connection, pytest.raises(WindowUnknown, match="freeze it first"):
         lock_windows(connection, "p", STARTS)
+    (attempt,) = world.ledger.begin_attempts("p", [window.interval.start], "run", 1, NOW)
+    attempts = [replace(attempt, number=attempt.number + number) for number in range(len(STARTS))]
+    world.ledger.heartbeat(attempts, NOW)
+    assert beyond_retry(engine, attempts) is None
+    assert [one.is_loaded for one in standings(engine, [attempt] * len(STARTS), NOW)] == [False] * len(STARTS)
 
 
 def test_a_consumer_takes_them_all(world: World) -> None:

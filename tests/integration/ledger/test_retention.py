@@ -194,6 +194,17 @@ def test_a_hold_waits_for_a_deletion_that_is_being_decided_and_lists_it(
     assert (seen, start(world), store.under_way("t")) == ([(0, 4)], 4, [])
 
 
+def test_what_a_run_that_was_killed_was_deleting_is_not_under_way_once_there_is_a_later_run(retention: RetentionRun) -> None:
+    store = retention.store
+    deletion = Deletion(topic="t", topic_id="t", partition=0, start_offset=0, end_offset=4, reason="loaded")
+    with store.only_run("killed", LATER) as number:
+        store.intend(number, "t", lambda connection: TopicPlan(policy=KEPT, deletions=(deletion,)))
+    assert store.under_way("t") == [deletion]
+    with store.only_run("later", LATER) as number:
+        store.end_run(number, [], None, LATER)
+    assert store.under_way("t") == []
+
+
 class Deleting(RetentionStore):
     """A run is deleting from the topic when somebody looks for the first time, and has ended that when he looks again."""
 
@@ -214,8 +225,8 @@ def test_whoever_makes_a_hold_is_told_what_was_being_deleted_then(
         store.intend(number, "t", lambda connection: TopicPlan(policy=KEPT, deletions=(deletion,)))
         store.hold("t", "court order", None, LATER)
         tell_under_way(store, "t")
-    said = "has ended that; it deletes no more" if has_ended else "has not said yet what became of it"
-    assert f"had begun to delete before the hold was made, partition 0 up to offset 4, and {said}" in capsys.readouterr().err
+    said = "it has finished, and deletes nothing more" if has_ended else "it has not recorded the outcome yet"
+    assert f"a run had already begun to delete partition 0 up to offset 4; {said}" in capsys.readouterr().err
 
 
 def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retention: RetentionRun, warehouse_url: str) -> None:

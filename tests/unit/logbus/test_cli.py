@@ -43,6 +43,20 @@ def test_what_the_machine_refuses_is_one_line(tmp_path: Path) -> None:
     assert result.stderr == f"error: cannot write in {home}: Not a directory; choose another place with --home\n"
 
 
+def test_what_was_printed_before_the_machine_refused_is_not_lost() -> None:
+    """In a process of its own, whose output is a pipe and so is buffered."""
+    program = (
+        "from logbus import cli\n"
+        "def fail():\n"
+        "    print('printed')\n"
+        "    raise TimeoutError\n"
+        "import click\n"
+        "cli.ending_in_order(click.Context(cli.main), fail)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.stdout, "error: TimeoutError" in ended.stderr) == ("printed\n", True)
+
+
 def test_names_that_do_not_come_at_once_are_not_waited_for() -> None:
     never = threading.Event()
     complete = completer(lambda ctx: [str(never.wait())], seconds_max=0.01)

@@ -131,6 +131,7 @@ def test_digits_beyond_64_bits_are_kept() -> None:
 def test_a_number_with_more_digits_than_postgresql_takes_is_rounded_to_a_double(number: bytes) -> None:
     value = b'{"a": ' + number + b"}"
     assert WHOLE.parse(value) == ('{"a":0.0}',)
+    assert quickly(WHOLE, [value]) is None
 
 
 @pytest.mark.parametrize("number", ["0e999999", "-0E+999999", "0.00e999999", "[0e999999]", "-0e99999999999"])
@@ -140,4 +141,3 @@ def test_a_zero_with_an_exponent_that_postgresql_refuses_is_written_without_it(n
     assert WHOLE.quick([b"{}", value]) is None
     assert float(json.loads(WHOLE.parse(value)[0].replace("[", "").replace("]", ""))["a"]) == 0
     assert WHOLE.parse(b'{"a": "0e999999", "b": 10e99}') == ('{"a": "0e999999", "b": 10e99}',)
-    assert quickly(WHOLE, [value]) is None

@@ -135,6 +135,15 @@ def test_what_a_users_own_parser_returns_for_jsonb_is_json_or_a_dead_letter() ->
     schema = pa.schema([column_field("data", "jsonb")])
     values = [b'{"a": 1}', b"", b"{'a': 1}", b"NaN", rb'"\u0000"', b"[1e-99999]", b"[" * 2_000]
     parsed = parse_chunk(parser_for(f"{MINE}:json_parser", {}), schema, values)
-    assert parsed.rows["data"].to_pylist() == ['{"a":1}', None, "[0.0]"]
+    assert parsed.rows["data"].to_pylist() == ['{"a": 1}', None, "[0.0]"]
     assert [(place, error.kind) for place, error in parsed.refused] == [(place, "WrongType") for place in (2, 3, 4, 6)]
-    assert parse_chunk(parser_for(f"{MINE}:json_parser", {}), schema, values[:2]).rows["data"].to_pylist() == ['{"a":1}', None]
+    assert parse_chunk(parser_for(f"{MINE}:json_parser", {}), schema, values[:2]).rows["data"].to_pylist() == ['{"a": 1}', None]
+
+
+def test_a_text_for_jsonb_keeps_all_its_digits() -> None:
+    value = b'{"amount": 1.10, "exact": 0.12345678901234567890123, "whole": 123456789012345678901234567890}'
+    parser, schema = parser_for(f"{MINE}:json_parser", {}), pa.schema([column_field("data", "jsonb")])
+    for values in ([value], [value, b"{'a': 1}"]):  # quickly, and one by one
+        assert parse_chunk(parser, schema, values).rows["data"].to_pylist() == [value.decode()]
+    line = b'1,"' + value.replace(b'"', b'""') + b'"'
+    assert parser_for("csv", {"fields": ["n", "data"], "columns": {"data": "jsonb"}}).parse(line)[1] == value.decode()
