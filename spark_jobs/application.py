@@ -85,7 +85,7 @@ class Application:
     def load_alike(self, defined: Pipeline, attempts: Sequence[Attempt]) -> Iterator[WindowOutcome]:
         try:
             pipeline, sink = self.prepare(defined, attempts)
-        except (LogbusError, SQLAlchemyError) as error:
+        except Exception as error:  # a catalog or a file system has errors of its own
             yield from [self.failed(attempt, error) for attempt in attempts]
             return
         for group in groups(attempts, WINDOWS_PER_JOB_MAX):

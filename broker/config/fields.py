@@ -39,7 +39,7 @@ def whole_number(text: str) -> int:
 
 def between(low: int, high: int) -> Parser:
     def parse(text: str) -> int:
-        value = whole_number(text.strip())  # as Kafka's own parser does
+        value = whole_number(text.strip())  # spaces around it are no part of it, for Kafka neither
         if not low <= value <= high:
             raise ValueError(f"must be between {low} and {high}")
         return value

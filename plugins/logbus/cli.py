@@ -9,6 +9,7 @@ bug and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -115,6 +116,8 @@ class LazyGroup(click.Group):
             forget_output()
             raise Exit(ExitCode.BROKEN_PIPE) from None
         except OSError as error:
+            if error.errno not in OF_THE_MACHINE:
+                raise
             click.echo(refused_by_machine(error), err=True)
             raise Exit(ExitCode.FAILED) from None
 
@@ -140,6 +143,8 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
         forget_output()
         message, code = "", ExitCode.BROKEN_PIPE
     except OSError as error:
+        if error.errno not in OF_THE_MACHINE:
+            raise
         message, code = refused_by_machine(error), ExitCode.FAILED
     except Exception as error:
         from logbus.ledger.sql_errors import refusal_of  # imports SQLAlchemy, as whatever raised such an error has
@@ -153,8 +158,14 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
     ctx.exit(code)
 
 
+# A full disk, a directory without permission, no more descriptors: no fault of the program that a traceback would help to find.
+OF_THE_MACHINE = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EMFILE)
+)
+
+
 def refused_by_machine(error: OSError) -> str:
-    """A full disk, a directory without permission: the machine's, and no fault of the program to be found by a traceback."""
+    """The line that is shown for such an error."""
     if error.filename is not None:
         return f"error: {error.strerror}: {error.filename}"
     try:

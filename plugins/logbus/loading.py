@@ -23,9 +23,9 @@ from logbus.ledger.catch_up import LoadPlan, telling
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
-from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, WindowState, ceiling, instant_text
+from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, WindowState, ceiling, instant_text
 from logbus.proof.audit import audit_window
-from logbus.warehouse.empty_windows import load_empty
+from logbus.warehouse.empty_windows import audit_empty, load_empty
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
 from logbus.wording import many
@@ -49,10 +49,6 @@ class Load:
     run_id: str = "command line"
     supersede: bool = False  # takes over windows that another run is working on
     accept_other_records: bool = False  # a loaded window may be replaced with other records than it was loaded from
-
-    def includes(self, interval: Interval) -> bool:
-        """Whether it lies between the two instants."""
-        return (self.since is None or interval.end > self.since) and (self.until is None or interval.end <= self.until)
 
 
 # A larger load is split among several applications, one after another: attempts are passed on the command line.
@@ -83,19 +79,20 @@ class Loader:
         windows = self.freeze(ledger, log, plan)
         if not load.supersede:
             refuse_busy(list(ledger.at_work_elsewhere(load.pipeline, starts_of(windows), None, self.now()).values()))
-        reports = self.audit_loaded(ledger, log, load, starts_of(windows))
-        if not windows and not reports:
-            self.say(next_to_load(plan.pipeline, load, self.now()))
         # Windows with records first: they are few, the newest of them would come last, and they are what the user waits for.
         filled, empty = [window for window in windows if window.record_count], [one for one in windows if not one.record_count]
         try:
-            reports += self.load_and_audit(ledger, log, load, starts_of(filled))
+            reports = self.load_and_audit(ledger, log, load, starts_of(filled))
         except LoadFailed:  # an hour that does not parse must not block those with nothing to parse
             self.load_empty(ledger, log, load, empty)
+            self.audit_unaudited(ledger, log, load)
             raise
         reports += self.load_empty(ledger, log, load, empty)
         known = {report.window.id for report in reports}
         reports += self.load_and_audit(ledger, log, load, starts_of(window for window in empty if window.id not in known))
+        reports += self.audit_unaudited(ledger, log, load)
+        if not reports:
+            self.say(next_to_load(plan.pipeline, load, self.now()))
         return sorted(reports, key=lambda report: report.window.interval)
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
@@ -104,13 +101,17 @@ class Loader:
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
 
-    def audit_loaded(self, ledger: Ledger, log: Topics, load: Load, loading: Sequence[datetime]) -> list[AuditReport]:
-        """Audits the span's windows that an interrupted load has left without an audit, apart from those that are loaded now."""
-        sinks, coming = each_sink_once(), set(loading)
-        left = [one.start for one in ledger.unaudited(load.pipeline) if load.includes(one) and one.start not in coming]
-        if left:
-            self.say(f"loaded before and not audited: {many(len(left), 'window')}, audited now")
-        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in left]
+    def audit_unaudited(self, ledger: Ledger, log: Topics, load: Load) -> list[AuditReport]:
+        """Audits the span's windows that an interrupted load has left loaded and not audited; empty ones thousands at a time."""
+        left = {one.start for one in ledger.unaudited(load.pipeline) if one.ends_between(load.since, load.until)}
+        if not left:
+            return []
+        self.say(f"loaded before and not audited: {many(len(left), 'window')}, audited now")
+        windows = [one for one in ledger.windows(load.pipeline, min(left), max(left)) if one.interval.start in left]
+        reports = [one for some in audit_empty(ledger.engine, log, load.pipeline, windows, self.now) for one in some]
+        sinks, known = each_sink_once(), {report.window.id for report in reports}
+        others = [one.interval.start for one in windows if one.id not in known]
+        return reports + [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in others]
 
     def load_empty(self, ledger: Ledger, log: Topics, load: Load, windows: Sequence[FrozenWindow]) -> list[AuditReport]:
         """Loads the windows without records, without Spark; those missing from the reports have to be loaded by Spark."""

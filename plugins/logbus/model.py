@@ -75,6 +75,10 @@ class Interval:
         start = utc(instant).replace(minute=0, second=0, microsecond=0)
         return cls(start, start + HOUR)
 
+    def ends_between(self, since: datetime | None, until: datetime | None) -> bool:
+        """Whether a command with these limits is about it: it ends after `since`, and by `until`; None: no limit."""
+        return (since is None or self.end > since) and (until is None or self.end <= until)
+
     def __str__(self) -> str:
         return f"[{instant_text(self.start)}, {instant_text(self.end)})"
 

@@ -107,9 +107,7 @@ def readable(
     held = [window for window in loaded if not lost_ranges(window, starts)]
     filled = [number for number, window in enumerate(held) if window.record_count]
     return [
-        window
-        for window in (held[filled[0] : filled[-1] + 1] if filled else ())
-        if (since is None or window.interval.end > since) and (until is None or window.interval.end <= until)
+        window for window in (held[filled[0] : filled[-1] + 1] if filled else ()) if window.interval.ends_between(since, until)
     ]
 
 

@@ -8,7 +8,7 @@ from logbus.errors import AttemptSuperseded, LoadFailed, WindowBusy
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loading import Load, Loader, how_far, next_to_load
-from logbus.model import AuditReport, WindowState
+from logbus.model import WindowState
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -71,7 +71,7 @@ def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Lo
     reports = replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
     assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(n), "exact") for n in (1, 2, 3, 4)]
     left = "loaded before and not audited: 2 windows, audited now"
-    assert said == ["2 closed windows, 0 records", left, "without any record: 2 of 2 windows loaded and audited"]
+    assert said == ["2 closed windows, 0 records", "without any record: 2 of 2 windows loaded and audited", left]
 
 
 def test_the_next_load_audits_what_an_interrupted_one_left_and_what_an_audit_found_wrong_it_leaves(
@@ -104,12 +104,11 @@ def test_windows_that_another_run_is_working_on_are_not_taken_from_it_unless_ask
 def test_windows_that_another_run_takes_while_a_load_is_under_way_are_left_to_it(
     world: World, between: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin_elsewhere(*of_load: object) -> list[AuditReport]:
+    def begin_elsewhere(workers: object) -> None:
         """After the first look at who is at work."""
         world.ledger.begin_attempts("p", [at(1)], "a backfill", 1, NOW)
-        return []
 
-    monkeypatch.setattr(Loader, "audit_loaded", begin_elsewhere)
+    monkeypatch.setattr(loading, "refuse_busy", begin_elsewhere)
     with pytest.raises(WindowBusy, match="attempt 1 at 2015-05-17T01:00:00Z by run a backfill"):
         between.load(Load(pipeline="p"))
     assert {window.last_attempt for window in world.ledger.windows("p", at(2))} == {0}

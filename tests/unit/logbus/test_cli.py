@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 from logbus import errors
-from logbus.cli import COMMANDS, SECTIONS, main
+from logbus.cli import COMMANDS, SECTIONS, ending_in_order, main
 from logbus.commands.completing import completer
 from logbus.commands.interrupting import Stopped, Terminated
 from logbus.exit_codes import ExitCode
@@ -46,15 +47,23 @@ def test_what_the_machine_refuses_is_one_line(tmp_path: Path) -> None:
 def test_what_was_printed_before_the_machine_refused_is_not_lost() -> None:
     """In a process of its own, whose output is a pipe and so is buffered."""
     program = (
-        "from logbus import cli\n"
+        "import errno, os\nfrom logbus import cli\n"
         "def fail():\n"
         "    print('printed')\n"
-        "    raise TimeoutError\n"
+        "    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))\n"
         "import click\n"
         "cli.ending_in_order(click.Context(cli.main), fail)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ended.stdout, "error: TimeoutError" in ended.stderr) == ("printed\n", True)
+    assert (ended.stdout, ended.stderr.splitlines()[0]) == ("printed\n", "error: Too many open files")
+
+
+def test_a_fault_of_our_own_keeps_its_traceback() -> None:
+    def fail() -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "static/page.js")
+
+    with pytest.raises(FileNotFoundError):
+        ending_in_order(click.Context(main), fail)
 
 
 def test_names_that_do_not_come_at_once_are_not_waited_for() -> None:
