@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 from logbus.warehouse.embedded import EmbeddedPostgres, running_postmaster
+from logbus.warehouse.engine import libpq_uri
 
 # A test does not need its data to survive a crash of the machine.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -38,16 +40,28 @@ def postgres_server(server_directory: Path) -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@contextmanager
+def new_database(server: EmbeddedPostgres) -> Iterator[str]:
+    """The URL of an empty database. Its sessions are ended afterwards: engines that tests leave behind keep theirs until Python
+    collects them, and a server has a hundred."""
+    name = f"test_{next(_numbers)}"
+    yield server.create_database(name)
+    with suppress(psycopg.Error), psycopg.connect(libpq_uri(server.url("postgres")), autocommit=True) as connection:
+        connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+
+
 @pytest.fixture
-def warehouse_url(postgres_server: EmbeddedPostgres) -> str:
+def warehouse_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
     """The URL of an empty database for this test only."""
-    return postgres_server.create_database(f"test_{next(_numbers)}")
+    with new_database(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture
-def empty_warehouse_url(postgres_server: EmbeddedPostgres) -> str:
+def empty_warehouse_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
     """The same, for modules in which `warehouse_url` has a ledger (tests.support.databases)."""
-    return postgres_server.create_database(f"test_{next(_numbers)}")
+    with new_database(postgres_server) as url:
+        yield url
 
 
 def crash(server: EmbeddedPostgres) -> None:

@@ -134,7 +134,7 @@ def test_a_backfill_is_one_application_and_the_other_runs_find_their_hours_loade
 
 @NEAR_AND_FAR
 def test_a_backfill_of_which_only_another_hour_was_loaded_fails_ours(task: Task) -> None:
-    with pytest.raises(LoadFailed, match="1 of 1 windows are not loaded"):
+    with pytest.raises(LoadFailed, match="not loaded, says the ledger: 1 of 1 window"):
         task.run(lambda arguments: task.load(arguments[:2] + arguments[4:]), waiting=[at(HOUR + 1)])
     assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [None, 1, None, None]
     task.run(waiting=[at(HOUR + 1)])
@@ -244,7 +244,7 @@ def test_a_sidecars_exit_code_does_not_pass_for_the_drivers(start_task: StartTas
         yield from [*lines[:-1], "\t container name: istio-proxy", "\t exit code: 0", lines[-1]]
 
     monkeypatch.setattr(task.cluster, "submit_to_kubernetes", with_a_sidecar)
-    with pytest.raises(LoadFailed, match="1 of 1 windows are not loaded"):
+    with pytest.raises(LoadFailed, match="not loaded, says the ledger: 1 of 1 window"):
         task.run(lambda arguments: 1)
 
 
