@@ -92,7 +92,8 @@ def partitions(connection: Connection, target: TableName) -> list[Leaf]:
     )
     connection.execute(text("set local timezone = 'UTC'"))  # bounds are shown in the session's time zone
     found = connection.execute(query, {"target": target.identifier}).all()
-    ranges = [(TableName(name=row.relname, schema=row.nspname), BOUND.fullmatch(row.bound)) for row in found]
+    # A partition that is dropped while this statement runs is still among its rows, and has no bound any more.
+    ranges = [(TableName(name=row.relname, schema=row.nspname), BOUND.fullmatch(row.bound or "")) for row in found]
     return sorted((to_leaf(table, *bound.groups()) for table, bound in ranges if bound), key=lambda leaf: leaf.start)
 
 

@@ -214,6 +214,15 @@ def test_an_hour_that_is_attached_while_its_day_is_merged_leaves_the_day_for_the
     assert count(day) == 8
 
 
+def test_a_leaf_that_is_dropped_while_they_are_listed_is_none(day: World) -> None:
+    engine = day.ledger.engine
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as reader:
+        first, second, third = leaves(reader, TARGET)
+        with engine.begin() as other:
+            other.execute(text(f"drop table {second.table.sql}"))
+        assert leaves(reader, TARGET) == [first, third]
+
+
 def test_two_that_merge_the_same_day_merge_it_once(day: World) -> None:
     with ThreadPoolExecutor(2) as both:
         merged = [done for done, _ in both.map(lambda _: merge(day), range(2))]
