@@ -3,7 +3,8 @@
 First of a process: an api-server that has just started, and has served none of our pages. First after a minute: no request for
 longer than any answer is kept; each round another page comes first. Cold: what was read is too old and is read again, during the
 request or right after it. Warm: there has just been a request. Twenty browsers at once are measured cold, too, and then again
-warm. How many requests a page costs the broker is counted by the broker, with one partition per topic and with eight.
+warm. How many requests a page costs the broker is counted by the broker, with one partition per topic and with eight: the fewest
+of three looks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from benchmarks.ui_server import Place, seeded
 TARGET, SAME = Target(ours_max=300), Target(ratio_max=1.1)
 PARTITIONS_FEW, PARTITIONS_MANY = 1, 8
 COLD_LOOKS, WARM_LOOKS, BROWSERS = 3, 10, 20  # per round
+COUNTED_LOOKS = 3
 LARGEST = "overview"
 SETTLED_SECONDS = 2.0  # after a request: reads in the background are done
 COLD_SECONDS = KEPT_SECONDS + 1.0  # after a request: what was read for it, up to a second later, is too old
@@ -111,7 +113,15 @@ def together(client: httpx.Client, path: str) -> list[float]:
 
 
 def requests_of(client: httpx.Client, broker: LogbusBroker, path: str) -> float:
-    """How many requests the broker got for one cold page; the connections are already open."""
+    """The fewest requests that the broker got for a cold page; the connections are already open.
+
+    The fewest, since the client library looks up the coordinator of some groups twice when two of its threads want to know it
+    at once: for 20 groups the broker got 18 to 26 such requests, by chance and with any number of partitions.
+    """
+    return min(requests_of_look(client, broker, path) for _ in range(COUNTED_LOOKS))
+
+
+def requests_of_look(client: httpx.Client, broker: LogbusBroker, path: str) -> float:
     look(client, path)
     time.sleep(COLD_SECONDS)
     before = request_count(broker)
