@@ -1,25 +1,30 @@
 """A user-defined parser: `parse="mypackage.mymodule:my_parser"`.
 
 The function takes the pipeline's settings and returns a `Parser`. Nothing that the parser raises or returns for a value may stop
-a window. An exception makes a dead letter with its name as error class (`parse_value`), and so does a row that no sink can store:
-JSON is checked here, the other types in `chunks`. The module must be importable where the tasks run.
+a window. An exception makes a dead letter with its name as error class (`parse_value`), and so does a row that no sink can store,
+or that would be stored as something else. What Arrow would convert without an error is checked here, everything else by Arrow
+itself in `chunks`. The module must be importable where the tasks run.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import pyarrow as pa
 
 from logbus.errors import UserError
-from logbus.parsing.base import Parser, Quick
+from logbus.parsing.base import Parser, Quick, Unparsable, shown
 from logbus.parsing.columns import from_text
 from logbus.parsing.json_records import stored_json
 from logbus.parsing.schemas import ARROW_TYPES
 from logbus.pipeline_settings import COLUMN_NAMES, is_column_name
+from logbus.wording import many
 
 
 def custom_parser(name: str, settings: Mapping[str, Any]) -> Parser:
@@ -46,22 +51,61 @@ def imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str]) -> Callable[[bytes], Sequence[Any]]:
-    """The same with all `jsonb` as PostgreSQL takes it: a single text that is not JSON would fail the window."""
-    json_places = [(place, name) for place, (name, kind) in enumerate(columns.items()) if kind == "jsonb"]
-    if not json_places:
-        return parse
+    """The same, with a value for each column that is stored as it is."""
+    checks = [(place, name, CHECKS[kind]) for place, (name, kind) in enumerate(columns.items()) if kind in CHECKS]
 
     def checked_parse(value: bytes) -> Sequence[Any]:
         row = list(parse(value))
-        for place, name in json_places:
-            row[place] = from_text(name, "jsonb", row[place])
+        if len(row) != len(columns):
+            raise Unparsable("WrongType", f"the parser returned {many(len(row), 'value')}, it has {many(len(columns), 'column')}")
+        for place, name, check in checks:
+            if row[place] is not None:
+                row[place] = check(name, row[place])
         return row
 
     return checked_parse
 
 
+def whole(name: str, value: Any) -> Any:
+    """Arrow cuts the fraction off."""
+    if not isinstance(value, int) and isinstance(value, Real | Decimal) and math.isfinite(value) and value != math.trunc(value):
+        raise Unparsable("WrongType", f"{name} is an integer column, and {value} has a fraction")
+    return value
+
+
+def number(name: str, value: Any) -> Any:
+    """For Arrow, true is 1.0; PostgreSQL has no number for it."""
+    if isinstance(value, bool):
+        raise Unparsable("WrongType", f"{name} is a column of numbers, not for {value}")
+    return value
+
+
+def instant(name: str, value: Any) -> Any:
+    """Arrow takes a number for microseconds since 1970, whatever it counts."""
+    if isinstance(value, Real | Decimal):
+        raise Unparsable("WrongType", f"{name} is a timestamptz column: return a datetime for it, not the number {value}")
+    return value
+
+
+def json_text(name: str, value: Any) -> Any:
+    """PostgreSQL refuses what is not JSON, and with it all rows of its window."""
+    if not isinstance(value, str):
+        raise Unparsable("WrongType", f"{name} is a jsonb column: return a text of JSON for it, not {shown(str(value))}")
+    return from_text(name, "jsonb", value)
+
+
+CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "integer": whole,
+    "bigint": whole,
+    "double precision": number,
+    "timestamptz": instant,
+    "jsonb": json_text,
+}
+
+
 def checked_quick(quick: Quick, columns: Mapping[str, str]) -> Quick:
-    """Values for which the quick path returns what is not JSON are parsed one by one."""
+    """Values for which the quick path returns what is not JSON are parsed one by one. Its columns are Arrow's already, so nothing
+    is converted: those of another type are parsed one by one, too."""
     json_places = [place for place, kind in enumerate(columns.values()) if kind == "jsonb"]
 
     def checked_columns(values: Sequence[bytes]) -> Sequence[Any] | None:

@@ -186,7 +186,13 @@ LOOSE = {
     b"exact": ("integer", Decimal(3)),
     b"bytes": ("text", b"x"),
 }
-WRONG = {b"truth": ("integer", True), b"number": ("text", 5), b"short": ("integer", None)}
+WRONG = {
+    b"truth": ("integer", True),
+    b"fraction": ("integer", 1.5),
+    b"epoch": ("timestamptz", 1_431_856_800),
+    b"number": ("text", 5),
+    b"short": ("integer", None),
+}
 
 
 def loose(settings: Mapping[str, Any]) -> Parser:
@@ -227,7 +233,7 @@ def test_a_redrive_stores_the_values_that_a_load_stores(world: World, warehouse_
     world.register(parse=parse, settings={**all_may_fail, "bad": True})
     Loose(world=world, url=warehouse_url, window=world.freeze(10)).load()
     assert rows(world, query) == []
-    redrive(world, loose({})).run(world.ledger.window("p", at(10)))
+    redrive(world, parser_for(parse, {})).run(world.ledger.window("p", at(10)))
     assert (rows(world, query), rows(world, dead)) == stored
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from logbus.errors import UserError
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
-from logbus.parsing.chunks import parse_chunk
-from logbus.parsing.schemas import column_field
+from logbus.parsing.chunks import Parsed, parse_chunk
+from logbus.parsing.schemas import column_field, parser_schema
 
 
 def length_parser(settings: Mapping[str, Any]) -> Parser:
@@ -42,7 +47,7 @@ def test_raw_keeps_every_byte_and_a_missing_value_as_null() -> None:
 
 def test_a_parser_of_the_users_own_is_imported_by_its_name() -> None:
     parser = parser_for(f"{MINE}:length_parser", {})
-    assert parser.parse(b"four") == (4,)
+    assert list(parser.parse(b"four")) == [4]
 
 
 def test_whatever_the_users_own_parser_raises_makes_a_dead_letter() -> None:
@@ -147,3 +152,63 @@ def test_a_text_for_jsonb_keeps_all_its_digits() -> None:
         assert parse_chunk(parser, schema, values).rows["data"].to_pylist() == [value.decode()]
     line = b'1,"' + value.replace(b'"', b'""') + b'"'
     assert parser_for("csv", {"fields": ["n", "data"], "columns": {"data": "jsonb"}}).parse(line)[1] == value.decode()
+
+
+def returning(settings: Mapping[str, Any]) -> Parser:
+    """A parser whose row is in its settings, whatever the record."""
+    return Parser(columns=settings["columns"], parse=lambda value: settings["row"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "stored"),
+    [
+        ("integer", 2.0, 2),
+        ("bigint", Decimal(3), 3),
+        ("integer", -7, -7),
+        ("double precision", 1, 1.0),
+        ("timestamptz", datetime(2026, 11, 25, 12, tzinfo=UTC), datetime(2026, 11, 25, 12, tzinfo=UTC)),
+        ("jsonb", "{}", "{}"),
+        ("boolean", True, True),
+    ],
+)
+def test_a_value_that_is_the_same_in_its_columns_type_is_stored(kind: str, value: Any, stored: Any) -> None:
+    for given, expected in ((value, stored), (None, None)):
+        parsed = parsed_row({"x": kind}, [given])
+        assert parsed.rows["x"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        ("integer", 1.5, "1.5 has a fraction"),
+        ("bigint", Decimal("0.1"), "0.1 has a fraction"),
+        ("integer", Fraction(1, 3), "1/3 has a fraction"),
+        ("integer", math.nan, "types"),
+        ("bigint", math.inf, "types"),
+        ("integer", True, "types"),
+        ("double precision", True, "not for True"),
+        ("timestamptz", 1_432_155_945, "return a datetime"),
+        ("timestamptz", 1432155945.5, "return a datetime"),
+        ("jsonb", {"a": 1}, "return a text of JSON"),
+        ("jsonb", 5, "return a text of JSON"),
+        ("boolean", 1, "types"),
+        ("text", 5, "types"),
+    ],
+)
+def test_a_value_that_would_be_stored_as_another_one_is_a_dead_letter(kind: str, value: Any, says: str) -> None:
+    parsed = parsed_row({"x": kind}, [value])
+    assert parsed.rows.num_rows == 0
+    [(_, error)] = parsed.refused
+    assert (error.kind, says in str(error)) == ("WrongType", True), str(error)
+
+
+@pytest.mark.parametrize("row", [[], [1], [1, 2, 3]])
+def test_a_row_of_another_length_is_a_dead_letter_that_counts_both(row: Sequence[Any]) -> None:
+    [(_, error)] = parsed_row({"x": "integer", "y": "integer"}, row).refused
+    assert error.kind == "WrongType"
+    assert re.fullmatch(r"the parser returned \d values?, it has 2 columns", str(error))
+
+
+def parsed_row(columns: Mapping[str, str], row: Sequence[Any]) -> Parsed:
+    parser = parser_for(f"{MINE}:returning", {"columns": columns, "row": row})
+    return parse_chunk(parser, parser_schema(parser.columns), [b"a record"])
