@@ -9,7 +9,7 @@ commit is on its way to the replicas: its age is that of a commit which is about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
 from broker.groups.committed_offsets import CommittedOffsets
@@ -19,6 +19,7 @@ from broker.groups.offset_records import CommittedOffset, OffsetKey
 
 def expired_offsets(
     group: str,
+    places: Iterable[tuple[str, int]],
     offsets: CommittedOffsets,
     groups: GroupCoordinator,
     *,
@@ -27,10 +28,13 @@ def expired_offsets(
     now_ms: int,
     retention_ms: int,
 ) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-    """The offsets of the group that may be forgotten."""
+    """The group's offsets for these partitions that may be forgotten."""
     reads = cache(partial(groups.reads, group))
     may_expire = groups.is_active(group) or (now - groups.empty_since(group, offsets.ours_since)) * 1000 >= retention_ms
-    for (topic, partition), value in offsets.of_group(group).items():
+    for topic, partition in places:
+        value = offsets.get(group, topic, partition)
+        if value is None:
+            continue
         if exists(topic, partition) and (not may_expire or now_ms - value.committed_at_ms < retention_ms or reads(topic)):
             continue
         key = OffsetKey(group, topic, partition)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 
 from broker.chores import Steps, Until
 from broker.coordination.group_places import OFFSETS_TOPIC
@@ -236,27 +235,33 @@ def sweep_groups(context: Context) -> Steps:
 
 
 def _sweep_offsets(offsets: CommittedOffsets, context: Context) -> Steps:
-    """Returns how many were forgotten."""
+    """Looks at each offset once, some hundreds per turn; returns how many were forgotten."""
     forgotten = 0
     for group_id in offsets.group_ids():
-        while keys := _some_expired(group_id, offsets, context):  # chosen in the step that stages their tombstones
-            code = yield from remove_offsets(offsets, keys, context)
+        places = list(offsets.of_group(group_id))
+        for start in range(0, len(places), _CHANGES_PER_TURN):
+            # Chosen in the step that stages their tombstones.
+            expired = _expired(group_id, places[start : start + _CHANGES_PER_TURN], offsets, context)
+            code = yield from remove_offsets(offsets, expired, context)
             if code:
                 return forgotten
-            forgotten += len(keys)
-        yield None
+            forgotten += len(expired)
+            yield None
     return forgotten
 
 
-def _some_expired(group_id: str, offsets: CommittedOffsets, context: Context) -> dict[OffsetKey, CommittedOffset]:
-    """As many as fit into one turn."""
-    expired = expired_offsets(
-        group_id,
-        offsets,
-        context.groups,
-        exists=context.partitions.has,
-        now=context.clock.monotonic(),
-        now_ms=context.clock.now_ms(),
-        retention_ms=context.config.offsets_retention_minutes * 60_000,
+def _expired(
+    group_id: str, places: Sequence[tuple[str, int]], offsets: CommittedOffsets, context: Context
+) -> dict[OffsetKey, CommittedOffset]:
+    return dict(
+        expired_offsets(
+            group_id,
+            places,
+            offsets,
+            context.groups,
+            exists=context.partitions.has,
+            now=context.clock.monotonic(),
+            now_ms=context.clock.now_ms(),
+            retention_ms=context.config.offsets_retention_minutes * 60_000,
+        )
     )
-    return dict(islice(expired, _CHANGES_PER_TURN))

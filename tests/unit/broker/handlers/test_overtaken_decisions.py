@@ -88,6 +88,26 @@ def test_a_commit_while_the_offsets_before_it_expire_is_not_forgotten(client: Cl
     assert (client.committed(), offset_count(client.harness)) == (4711, 1)
 
 
+def test_a_sweep_looks_at_each_offset_of_a_large_group_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = client.harness
+    assert client.commit(100) == 0
+    fill(harness, "wide")
+    for number in range(3):
+        fill(harness, f"gone-{number}")
+    looks: list[tuple[str, int]] = []
+
+    def exists(topic: str, partition: int) -> bool:
+        looks.append((topic, partition))
+        return not topic.startswith("gone")
+
+    monkeypatch.setattr(harness.engine.context.partitions, "has", exists)
+    begin_sweep(harness)
+    harness.settle()
+    assert offset_count(harness) == _CHANGES_PER_TURN + 1, "those of topics that are gone are forgotten"
+    assert sorted(looks) == sorted(set(looks))
+    assert len(looks) == 4 * _CHANGES_PER_TURN + 1
+
+
 def test_offsets_do_not_expire_under_a_member_that_joins_in_between(client: Client) -> None:
     fill(client.harness)
     assert client.commit(100) == 0
