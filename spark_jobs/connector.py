@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from logbus.errors import UserError
+from logbus.fingerprint import UNREADABLE, UNREADABLE_HEADERS
 from logbus.model import Pipeline
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import AnalysisException
@@ -177,4 +178,10 @@ def pieces(partitions: Sequence[int], offsets: Sequence[int]) -> Iterator[tuple[
 def pairs_of(headers: Sequence[list[dict[str, Any]] | None]) -> list[Headers] | None:
     if not any(headers):
         return None
-    return [[(header["key"], header["value"]) for header in found or ()] for found in headers]
+    return [as_we_read([(header["key"], header["value"]) for header in found or ()]) for found in headers]
+
+
+def as_we_read(headers: Headers) -> Headers:
+    """Java puts the replacement character into a name that is not UTF-8. A record has one fingerprint, whoever reads it: so what
+    our own readers return for such headers."""
+    return UNREADABLE_HEADERS if any(UNREADABLE in name for name, _ in headers) else headers

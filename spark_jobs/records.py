@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
-from logbus.fingerprint import Header
+from logbus.fingerprint import Header, headers_of_all
 from logbus.kafka.exact_reader import exact_consumer, read_lists, read_with
 from logbus.model import FrozenWindow, OffsetRange, Pipeline
 from logbus.parsing import storable
@@ -62,7 +62,7 @@ def of_messages(messages: Sequence[Message], offsets: Sequence[int], run: Run) -
     """A run's messages, in order, window by window."""
     for window_id, start, end in run.split(offsets):
         chosen = messages if end - start == len(messages) else messages[start:end]
-        headers = list(map(Message.headers, chosen))
+        headers = headers_of_all(chosen)
         yield Records(
             window_id=window_id,
             partition=run.partition,

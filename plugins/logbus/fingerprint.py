@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import cast
+from typing import Any, cast
 
 import xxhash
 
@@ -27,6 +27,36 @@ _LENGTH = struct.Struct("<i")
 _NULL = _LENGTH.pack(-1)
 _NO_HEADERS = _LENGTH.pack(0)
 _KEYLESS = struct.Struct("<iqqii")  # the prefix, a null key and the value's length
+
+
+# What stands for all headers of a record one of whose header names is not UTF-8: a header named by the character that stands for
+# what cannot be read, without content. Protocol and brokers allow such names, and kcat sends them.
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+UNREADABLE_HEADERS: Sequence[Header] = ((UNREADABLE, None),)
+
+
+def headers_of(message: Any) -> Sequence[Header]:
+    """The headers of a message from the Kafka client. Nothing else may ask a message for them."""
+    return headers_of_all((message,))[0] or ()
+
+
+def headers_of_all(messages: Sequence[Any]) -> list[Sequence[Header] | None]:
+    """The same for many messages; None for one that has no headers.
+
+    For a name that is not UTF-8, confluent-kafka 2.16 returns a list with a null pointer in it, and an exception that is set but
+    not raised. The interpreter's quick calls do not look for one, so whoever takes that list ends the process. `map`, a call from
+    C, looks, and raises `SystemError`. The message keeps the list: it is replaced, since the second call would return it without
+    any exception.
+    """
+    found: list[Sequence[Header] | None] = []
+    rest = map(type(messages[0]).headers, messages) if messages else iter(())
+    while len(found) < len(messages):
+        try:
+            found.extend(rest)  # what was read before an exception is in the list, and `rest` goes on behind it
+        except SystemError:
+            messages[len(found)].set_headers(list(UNREADABLE_HEADERS))
+            found.append(UNREADABLE_HEADERS)
+    return found
 
 
 def record_hash(

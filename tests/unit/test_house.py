@@ -114,3 +114,17 @@ def test_comments_say_why_where_it_was_hard() -> None:
     assert poor == []
     comments, code = sum(one.comment_lines for one in modules()), sum(one.code_lines for one in modules())
     assert 100 * comments >= COMMENTS_MIN * code, f"{comments} comment lines to {code} lines of code"
+
+
+def test_a_message_is_asked_for_its_headers_in_one_place_only() -> None:
+    """Anywhere else a header name that is not UTF-8 ends the process: see `logbus.fingerprint.headers_of_all`."""
+    ours = [module for module in modules() if module.path.startswith(("plugins/", "spark_jobs/"))]
+    asking = {module.path for module in ours if any(map(asks_for_headers, ast.walk(module.tree)))}
+    assert asking == set()
+
+
+def asks_for_headers(node: ast.AST) -> bool:
+    """`message.headers()` or `Message.headers`; `request.headers` is another thing."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr == "headers" and not node.args
+    return isinstance(node, ast.Attribute) and node.attr == "headers" and ast.unparse(node.value) == "Message"

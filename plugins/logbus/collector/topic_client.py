@@ -11,6 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
+from logbus.fingerprint import headers_of
 from logbus.kafka.client import ANSWER_SECONDS_MAX, LATEST, Client
 from logbus.kafka.topics import Topics
 
@@ -100,7 +101,7 @@ def position_header(source_id: bytes, position: int) -> tuple[str, bytes]:
 
 def _source_and_position(message: Message) -> tuple[str, int]:
     """The reverse of position_header; an empty id for a record that we did not send."""
-    for name, value in reversed(message.headers() or []):
+    for name, value in reversed(headers_of(message)):
         if name == POSITION_HEADER and isinstance(value, bytes):
             source_id, _, position = value.decode("utf-8", "replace").partition(":")
             if position.isdecimal():

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from logbus.console.lines import unescaped
+from logbus.fingerprint import headers_of
 
 Render = Callable[[Any], bytes]  # of a confluent_kafka.Message
 
@@ -36,7 +37,7 @@ def length(data: bytes | None) -> bytes:
 
 
 def headers_text(message: Any) -> bytes:
-    return b",".join(b"%b=%b" % (name.encode(), b"NULL" if value is None else value) for name, value in message.headers() or ())
+    return b",".join(b"%b=%b" % (name.encode(), b"NULL" if value is None else value) for name, value in headers_of(message))
 
 
 TOKENS: Mapping[str, Render] = {
@@ -87,7 +88,7 @@ def envelope(message: Any) -> bytes:
     kind, _ = message.timestamp()
     headers = [
         text
-        for name, value in message.headers() or ()
+        for name, value in headers_of(message)
         for text in (name, None if value is None else value.decode(errors="backslashreplace"))
     ]
     fields = {

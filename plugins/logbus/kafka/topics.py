@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 )
 
 from logbus.errors import UserError
-from logbus.fingerprint import as_signed, record_hash
+from logbus.fingerprint import as_signed, headers_of, record_hash
 from logbus.kafka.client import LATEST, Client
 from logbus.kafka.exact_reader import SingleRecords, read_range
 from logbus.model import Witness
@@ -285,7 +285,7 @@ def topic_setting(found: Any) -> TopicSetting:
 
 def to_witness(partition: int, message: Any) -> Witness:
     offset, stamp = message.offset(), message.timestamp()[1]
-    hashed = as_signed(record_hash(partition, offset, stamp, message.key(), message.value(), message.headers() or ()))
+    hashed = as_signed(record_hash(partition, offset, stamp, message.key(), message.value(), headers_of(message)))
     return Witness(offset=offset, timestamp_ms=stamp, hash=hashed, leader_epoch=message.leader_epoch())
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from logbus.errors import WindowUnknown
-from logbus.fingerprint import as_text, combine, record_hash
+from logbus.fingerprint import as_text, combine, headers_of, record_hash
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.retained import refuse_if_recreated
 from logbus.model import FrozenWindow, OffsetRange, WindowCounts
@@ -155,7 +155,7 @@ def read_partition(part: OffsetRange, log_start: int, read: ReadRange) -> Compar
             holes.append((expected, offset))
         expected = offset + 1
         count += 1
-        stamp, headers = record.timestamp()[1], record.headers() or ()
+        stamp, headers = record.timestamp()[1], headers_of(record)
         total = combine([total, record_hash(part.partition, offset, stamp, record.key(), record.value(), headers)])
     if expected != part.end_offset:
         holes.append((expected, part.end_offset))

@@ -18,6 +18,7 @@ from logbus.console.formatting import NO_TIMESTAMP, TIMESTAMP_TYPES
 from logbus.console.positions import OffsetStretch, PositionKind, PositionSpan, chosen_partitions, stretches
 from logbus.console.reading import ConsoleReading, Wish, consumer
 from logbus.errors import UserError
+from logbus.fingerprint import headers_of
 from logbus.kafka.client import LATEST, READ_COMMITTED, Client
 from logbus.kafka.topics import Topics
 from logbus.model import instant, instant_text
@@ -111,7 +112,7 @@ def record_json(message: Message) -> dict[str, Any]:
         **named("key", message.key()),
         **named("value", value),
         "value_bytes": None if value is None else len(value),
-        "headers": [[name, text_of(content)] for name, content in message.headers() or ()],
+        "headers": [[name, text_of(content)] for name, content in headers_of(message)],
     }
 
 

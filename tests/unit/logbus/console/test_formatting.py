@@ -17,6 +17,9 @@ class Record:
         known = {"topic": "t", "partition": 3, "offset": 42, **self.fields}
         return lambda: known[name]
 
+    def headers(self) -> Any:  # which many messages of one class are asked for at once
+        return self.fields["headers"]
+
 
 @pytest.mark.parametrize(
     ("template", "text"),
