@@ -28,8 +28,8 @@ with DAG(
     catchup=False,
     max_active_runs=4,
     params={
-        "pipeline": Param("", type="string", description="a registered pipeline"),
-        "start": Param("", type="string", description="where the window starts, such as 2015-05-17T10:00:00Z"),
+        "pipeline": Param("", type="string", minLength=1, description="a registered pipeline"),
+        "start": Param("", type="string", minLength=1, description="where the window starts, such as 2015-05-17T10:00:00Z"),
         "kafka_conn_id": Param(BrokerHook.default_conn_name, type="string"),
         "warehouse_conn_id": Param(WarehouseHook.default_conn_name, type="string"),
     },

@@ -9,15 +9,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG
-from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 from logbus.spark_submit import application_path
+from logbus.timetable import WindowTimetable
 
 PROGRAM = application_path().parent / "examples" / "partition_sizes.py"
 
 with DAG(
     "page_views_partition_sizes",
-    schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+    schedule=WindowTimetable(),  # a run is due once its hour is closed
     start_date=datetime(2000, 1, 1, tzinfo=UTC),
     catchup=False,
     tags=["logbus", "example"],

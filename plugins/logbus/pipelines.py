@@ -107,10 +107,29 @@ def hourly_ingest(
 
 
 def many_topics(
-    topics: Iterable[str | Pipeline], connections: Connections = CONNECTIONS_DEFAULT, **options: Unpack[PipelineOptions]
+    topics: Iterable[str | Pipeline],
+    connections: Connections = CONNECTIONS_DEFAULT,
+    *,
+    dag_arguments: Mapping[str, Any] | None = None,
+    max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+    fill_gaps: bool = True,
+    **options: Unpack[PipelineOptions],
 ) -> list[DAG]:
-    """An hourly ingest for each topic, all with the same options; a topic that needs its own is given as a `Pipeline`."""
-    return [hourly_ingest(topic, connections, **({} if isinstance(topic, Pipeline) else options)) for topic in topics]
+    """An hourly ingest for each topic, all with the same arguments. A topic that needs options of its own is given as a
+    `Pipeline`, which none of `options` changes."""
+    if isinstance(topics, str):
+        raise UserError(f"many_topics takes a list of topics: many_topics([{topics!r}])")
+    return [
+        hourly_ingest(
+            topic,
+            connections,
+            dag_arguments=dag_arguments,
+            max_windows_per_application=max_windows_per_application,
+            fill_gaps=fill_gaps,
+            **({} if isinstance(topic, Pipeline) else options),
+        )
+        for topic in topics
+    ]
 
 
 def catch_up(
@@ -133,9 +152,11 @@ def catch_up(
         "description": f"Load all closed hours of the topic {made.topic} into {made.table} with one Spark application",
         "schedule": None,
         "max_active_runs": 1,
-        "params": {"since": instant_parameter("the first hour"), "until": instant_parameter("the end of the last hour")},
     }
-    with DAG(f"{made.name}_catchup", **dag_defaults(arguments, dag_arguments)) as dag:
+    params = {"since": instant_parameter("the first hour"), "until": instant_parameter("the end of the last hour")}
+    given = {**(dag_arguments or {})}
+    given["params"] = {**params, **given.get("params", {})}
+    with DAG(f"{made.name}_catchup", **dag_defaults(arguments, given)) as dag:
         freeze = FreezeClosedWindowsOperator(
             task_id="freeze", since="{{ params.since }}", until="{{ params.until }}", max_windows=max_windows, **common
         )
@@ -148,12 +169,21 @@ def catch_up(
 
 def dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
     """The defaults of all our DAGs, then those of this kind, then the author's arguments."""
-    defaults = {"start_date": START_DATE, "catchup": False, "tags": ["logbus"], **arguments, **(given or {})}
-    return {**defaults, "default_args": {**TASK_DEFAULTS, **defaults.get("default_args", {})}}
+    defaults = {"catchup": False, "tags": ["logbus"], **arguments, **(given or {})}
+    default_args = {**TASK_DEFAULTS, **(defaults.get("default_args") or {})}
+    if "start_date" not in {**default_args, **defaults}:
+        if defaults["catchup"]:
+            raise UserError(
+                "catchup=True needs a start_date beside it in dag_arguments: Airflow makes a run for every hour since then"
+            )
+        defaults["start_date"] = START_DATE
+    return {**defaults, "default_args": default_args}
 
 
 def common_arguments(pipeline: Pipeline, connections: Connections) -> dict[str, Any]:
     """What every task over windows of this pipeline is built with."""
+    if not isinstance(connections, Connections):
+        raise UserError(f"pipeline {pipeline.name!r}: connections are Connections(...), not {connections!r}; topic= is the topic")
     return {"pipeline": pipeline, "kafka_conn_id": connections.kafka, "warehouse_conn_id": connections.warehouse}
 
 

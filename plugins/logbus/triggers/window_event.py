@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.announcements import Stage, begin_watch, note_announced, unannounced
-from logbus.model import Interval, instant_text, utc_now
+from logbus.model import Interval, Pipeline, instant_text, utc_now
 from logbus.triggers.window_loaded import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger
 
 
@@ -30,7 +30,7 @@ class WindowEventTrigger(BaseEventTrigger):
 
     Its payload is `{"watcher", "pipeline", "stage", "start", "end"}`.
 
-    :param pipeline: its name; it may be watched before it is registered
+    :param pipeline: a `Pipeline`, or its name; it may be watched before it is registered
     :param stage: "closed", "loaded" or "audited"
     :param watcher: the name under which the ledger stores what was announced; triggers with the same name share it
     """
@@ -38,16 +38,16 @@ class WindowEventTrigger(BaseEventTrigger):
     def __init__(
         self,
         *,
-        pipeline: str,
+        pipeline: Pipeline | str,
         stage: str = Stage.AUDITED,
         watcher: str | None = None,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         poll_seconds: float = POLL_SECONDS_DEFAULT,
     ) -> None:
         super().__init__()
-        self.pipeline = pipeline
+        self.pipeline = pipeline if isinstance(pipeline, str) else pipeline.name
         self.stage = str(Stage(stage))
-        self.watcher = watcher or f"{pipeline}/{self.stage}"
+        self.watcher = watcher or f"{self.pipeline}/{self.stage}"
         self.warehouse_conn_id = warehouse_conn_id
         self.poll_seconds = poll_seconds
 

@@ -61,6 +61,12 @@ def test_many_topics_are_as_many_dags_with_the_same_options() -> None:
     dags = many_topics(["orders", "refunds", CLICKS], parse="json", lateness=timedelta(minutes=1))
     assert [dag.dag_id for dag in dags] == ["orders", "refunds", "clicks"]
     assert [dag.timetable.lateness for dag in dags] == [timedelta(minutes=number) for number in (1, 1, 20)]
+    dags = many_topics(["orders", CLICKS], parse="json", fill_gaps=False, dag_arguments={"tags": ["web"]})
+    assert [(dag.get_task("load").fill_gaps, dag.tags) for dag in dags] == [(False, {"web"})] * 2, (
+        "a Pipeline has options of its own"
+    )
+    with pytest.raises(UserError, match=r"many_topics\(\['orders'\]\)"):
+        many_topics("orders", parse="json")
 
 
 def test_the_audits_success_is_an_event_of_the_pipelines_asset() -> None:
@@ -69,8 +75,29 @@ def test_the_audits_success_is_an_event_of_the_pipelines_asset() -> None:
 
 
 def test_arguments_for_the_dag_itself_are_taken_over_and_defaults_kept() -> None:
-    dag = hourly_ingest(CLICKS, dag_arguments={"tags": ["web"], "default_args": {"owner": "me"}, "catchup": True})
+    began = datetime(2026, 11, 1, tzinfo=UTC)
+    dag = hourly_ingest(
+        CLICKS, dag_arguments={"tags": ["web"], "default_args": {"owner": "me"}, "catchup": True, "start_date": began}
+    )
     assert (dag.tags, dag.catchup, dag.default_args["owner"], dag.default_args["retries"]) == ({"web"}, True, "me", 2)
+    assert dag.start_date == began
+    dag = catch_up(CLICKS, dag_arguments={"params": {"since": "2026-11-20T10:00:00Z", "mine": 1}})
+    assert dict(dag.params) == {"since": "2026-11-20T10:00:00Z", "until": None, "mine": 1}
+
+
+def test_a_start_date_among_the_default_args_is_the_dags() -> None:
+    began = datetime(2026, 11, 1, tzinfo=UTC)
+    assert hourly_ingest(CLICKS, dag_arguments={"default_args": {"start_date": began}, "catchup": True}).start_date == began
+
+
+def test_catchup_without_a_start_date_is_refused_and_does_not_begin_with_our_own() -> None:
+    with pytest.raises(UserError, match="start_date"):
+        hourly_ingest(CLICKS, dag_arguments={"catchup": True})
+
+
+def test_another_topics_name_in_the_place_of_connections_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Connections\(\.\.\.\), not 'web\.clicks'; topic= is the topic"):
+        hourly_ingest("clicks", "web.clicks", parse="json")  # type: ignore[arg-type]
 
 
 def test_how_many_hours_an_application_takes_can_be_chosen() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from logbus.model import Pipeline
 from logbus.triggers.window_event import WindowEventTrigger
 
 
@@ -11,6 +12,11 @@ def test_it_is_rebuilt_from_what_it_is_stored_as_and_siblings_share_one_look() -
     assert WindowEventTrigger(**arguments).serialize() == (path, arguments)
     assert made.watcher == "p/closed"
     assert made.shared_stream_key() == WindowEventTrigger(**{**arguments, "poll_seconds": 9.0}).shared_stream_key()
+
+
+def test_a_pipeline_is_watched_by_its_name() -> None:
+    made = WindowEventTrigger(pipeline=Pipeline(name="p", topic="t", table="t", parse="json"))
+    assert made.serialize() == WindowEventTrigger(pipeline="p").serialize()
 
 
 def test_a_stage_that_there_is_not_is_refused() -> None:
