@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from logbus.ledger.ledger import Ledger
 from logbus.model import utc_now
 from logbus.ui import access, actions, routes, shell
-from logbus.ui.request_context import ContextDep, instant, told
+from logbus.ui.request_context import ContextDep, answer, instant, told
 from logbus.ui.sources import PageSources
 
 WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
@@ -63,7 +63,7 @@ def windows(
         engine = context.source.engine()
         access.refuse_unseen(engine, pipeline, context.user)
         found = Ledger(engine).windows(pipeline, since=instant(since), until=instant(until))[-WINDOWS_SHOWN_MAX:]
-    return JSONResponse([window.summary() for window in found])
+    return answer([window.summary() for window in found])
 
 
 @app.get("/windows/{pipeline}/{start}")
@@ -73,7 +73,7 @@ def window(
     """The window that begins at `start`."""
     if wants_page(form, accept):
         return shell.to_page(request, "window", pipeline=pipeline, start=start, warehouse_conn_id=context.warehouse_conn_id)
-    return JSONResponse(actions.Target(context, pipeline, start).history.window.summary())
+    return answer(actions.Target(context, pipeline, start).history.window.summary())
 
 
 def wants_page(form: str | None, accept: str) -> bool:

@@ -480,6 +480,8 @@ def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipe
 
 def test_programs_get_json_and_browsers_are_led_to_the_page(places: UiClient, pipeline: RealPipeline) -> None:
     path, start = f"/windows/{pipeline.name}", instant_text(at(10))
+    for path_of_json in (path, f"{path}/{start}", f"/api{path}/{start}"):
+        assert places.get(path_of_json).headers["cache-control"] == "no-store", "another user may not see it"
     assert places.get(f"{path}/{start}").json()["fingerprint"] == pipeline.ledger.window(pipeline.name, at(10)).fingerprint
     page = places.get(f"{path}/{start}", headers={"Accept": "text/html,*/*;q=0.8"})
     assert page.status_code == 303
