@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
 from logbus.errors import UserError
 from logbus.operators.produce import ProduceOperator
 
@@ -33,6 +35,36 @@ def test_a_list_is_sent_and_so_is_what_a_function_returns(broker: FakeBroker) ->
     assert run(broker, ["a", "b"])["records"] == 2
     run(broker, lambda count: (str(number) for number in range(count)), op_kwargs={"count": 3})
     assert broker.sent == [("t", ["a", "b"]), ("t", ["0", "1", "2"])]
+
+
+def test_a_function_is_called_when_the_task_runs_and_not_by_airflow_with_its_own_arguments(broker: FakeBroker) -> None:
+    """Airflow calls whatever function it finds in a templated attribute."""
+    operator = made(broker, numbered, op_kwargs={"count": "{{ params.count }}"})
+    operator.render_template_fields({"params": {"count": 2}})
+    operator.execute(run_context())
+    assert broker.sent == [("t", ["0", "1"])]
+
+
+def test_a_list_is_still_templated(broker: FakeBroker) -> None:
+    operator = made(broker, ["{{ run_id }}", {"value": "{{ run_id }}"}])
+    operator.render_template_fields({"run_id": "manual__1"})
+    operator.execute(run_context())
+    assert broker.sent == [("t", ["manual__1", {"value": "manual__1"}])]
+
+
+def test_a_function_may_be_mapped(broker: FakeBroker) -> None:
+    with DAG("corrections", schedule=None) as dag:
+        ProduceOperator.partial(task_id="produce", topic="t", records=numbered).expand(op_kwargs=[{"count": 1}, {"count": 2}])
+    assert DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("produce").template_fields
+    operator = dag.get_task("produce").unmap({"op_kwargs": {"count": 2}})
+    operator.broker = broker
+    operator.render_template_fields({})
+    operator.execute(run_context())
+    assert broker.sent == [("t", ["0", "1"])]
+
+
+def numbered(count: Any) -> list[str]:
+    return [str(number) for number in range(int(count))]
 
 
 def test_a_second_try_sends_the_same(broker: FakeBroker) -> None:
