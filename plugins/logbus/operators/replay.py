@@ -28,6 +28,7 @@ class ReplayOperator(LoadWindowOperator):
     """
 
     template_fields: Sequence[str] = (*LoadWindowOperator.template_fields, "since", "until")
+    verb = "replay"
 
     def __init__(
         self,
@@ -38,7 +39,6 @@ class ReplayOperator(LoadWindowOperator):
         supersede: bool = False,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("name", f"logbus replay {kwargs['pipeline'].name}" if "pipeline" in kwargs else "logbus replay")
         super().__init__(multiple_outputs=True, **kwargs)
         self.since = since
         self.until = until

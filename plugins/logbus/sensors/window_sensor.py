@@ -31,10 +31,17 @@ class WindowSensor(BaseSensorOperator):
 
     ui_color = "#e8f0fe"
 
-    def __init__(self, *, deferrable: bool | None = None, now: Callable[[], datetime] = utc_now, **kwargs: Any) -> None:
-        kwargs.setdefault("retries", RETRIES_DEFAULT)
-        kwargs.setdefault("retry_delay", RETRY_DELAY_DEFAULT)
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        deferrable: bool | None = None,
+        # Named parameters, not defaults put into kwargs: Airflow reads them for mapped tasks, and default_args win over them.
+        retries: int | None = RETRIES_DEFAULT,
+        retry_delay: timedelta | float = RETRY_DELAY_DEFAULT,
+        now: Callable[[], datetime] = utc_now,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
         self._now = now
 

@@ -3,9 +3,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import TaskDeferred
 from logbus.errors import UserError
 from logbus.sensors.window_closed import WindowClosedSensor
+from logbus.sensors.window_sensor import RETRIES_DEFAULT, RETRY_DELAY_DEFAULT
 from logbus.triggers.window_closed import WindowClosedTrigger
 
 from tests.support.airflow_context import HOUR_END, run_context
@@ -47,6 +49,26 @@ def test_airflows_setting_decides_whether_it_defers(monkeypatch: pytest.MonkeyPa
 def test_it_is_retried_by_default_because_deferring_can_race_with_the_scheduler() -> None:
     assert sensor(0).retries >= 1
     assert WindowClosedSensor(task_id="closed", retries=7).retries == 7
+
+
+def test_default_args_win_over_the_sensors_own_retries() -> None:
+    with DAG("daily", schedule=None, default_args={"retries": 7, "retry_delay": timedelta(minutes=5)}):
+        with TaskGroup("waits", default_args={"retries": 5}):
+            grouped = WindowClosedSensor(task_id="closed")
+        plain = WindowClosedSensor(task_id="closed")
+    assert (plain.retries, plain.retry_delay) == (7, timedelta(minutes=5))
+    assert (grouped.retries, grouped.retry_delay) == (5, timedelta(minutes=5))
+
+
+def test_a_mapped_sensor_is_retried_too() -> None:
+    with DAG("daily", schedule=None) as dag:
+        WindowClosedSensor.partial(task_id="closed").expand(lateness=[LATENESS])
+        WindowClosedSensor.partial(task_id="mine", retries=7).expand(lateness=[LATENESS])
+    with DAG("hourly", schedule=None, default_args={"retries": 5}) as defaulted:
+        WindowClosedSensor.partial(task_id="closed").expand(lateness=[LATENESS])
+    assert [dag.get_task(name).retries for name in ("closed", "mine")] == [RETRIES_DEFAULT, 7]
+    assert dag.get_task("closed").retry_delay == RETRY_DELAY_DEFAULT
+    assert defaulted.get_task("closed").retries == 5
 
 
 def test_a_run_without_an_interval_is_told_so() -> None:
