@@ -26,7 +26,7 @@ from logbus.lineage import load_lineage
 from logbus.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import fail_without_retry, is_true, task_key
+from logbus.operators.window_operator import fail_without_retry, is_true, no_pipeline, refuse_no_count, task_key
 from logbus.pipeline_checks import check_pipeline
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and all that is lost if its driver dies
@@ -69,6 +69,9 @@ class LoadWindowOperator(SparkWindowOperator):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
+        if not isinstance(pipeline, Pipeline):
+            raise no_pipeline(pipeline, type(self).__name__)
+        refuse_no_count("max_windows_per_application", max_windows_per_application)
         super().__init__(
             application=application or str(spark_submit.application_path()),
             name=name or f"logbus {self.verb} {pipeline.name}",

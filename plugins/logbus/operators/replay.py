@@ -58,5 +58,7 @@ class ReplayOperator(LoadWindowOperator):
         return {**super().execute(context), "starts": self.windows}
 
     def _span(self) -> Span:
-        starts = () if self.windows is None else tuple(window_starts(self.windows))
+        if self.is_given_windows and not self.windows and not isinstance(self.windows, str):
+            self._skip_without_windows()
+        starts = tuple(window_starts(self.windows))
         return Span(since=optional_instant("since", self.since), until=optional_instant("until", self.until), starts=starts)

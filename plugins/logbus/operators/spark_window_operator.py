@@ -58,6 +58,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         # Named parameters, not defaults put into kwargs: Airflow fills them from default_args, which win over ours.
         super().__init__(pool=pool, driver_memory=driver_memory, conf={**spark_submit.conf(), **(conf or {})}, **kwargs)
         self.windows = windows
+        self.is_given_windows = windows is not None
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self.credentials_in_environment = credentials_in_environment

@@ -102,6 +102,12 @@ def test_a_mapped_load_is_scheduled_in_its_pool(
     assert dag.get_task("load").unmap({"windows": ["a"]}).pool == pool
 
 
+@pytest.mark.parametrize("number", ["84", None, 0, -3, 1.5, True])
+def test_a_number_of_windows_that_means_nothing_is_refused_when_the_dag_is_parsed(pipeline: Pipeline, number: Any) -> None:
+    with pytest.raises(UserError, match="max_windows_per_application is a number of windows, 1 or more"):
+        LoadWindowOperator(task_id="load", pipeline=pipeline, max_windows_per_application=number)
+
+
 def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
     windows = [(HOUR_START + timedelta(hours=hour)).isoformat() for hour in range(84)]
     result = operator(pipeline, ledger, windows=windows).execute(run_context())
