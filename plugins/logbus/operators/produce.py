@@ -61,6 +61,8 @@ class ProduceOperator(BaseOperator):
         records = self.records if self._make_records is None else self._make_records(**(self.op_kwargs or {}))
         if isinstance(records, (str, bytes, Mapping)):
             raise UserError("records is one record: put it into a list")
+        if records is None:
+            raise UserError("records is None: what was to make them returned nothing, or was skipped")
         done = self.broker.produce(self.topic, records)
         self.log.info("%d records stored in topic %s: %s", done["records"], self.topic, done["partitions"])
         return done

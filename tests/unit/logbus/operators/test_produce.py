@@ -79,6 +79,12 @@ def test_an_iterator_is_refused_because_a_second_try_would_find_it_empty() -> No
         ProduceOperator(task_id="produce", topic="t", records=iter(["a"]))
 
 
+@pytest.mark.parametrize("records", [None, lambda: None])
+def test_none_is_no_list_of_records(broker: FakeBroker, records: Any) -> None:
+    with pytest.raises(UserError, match="records is None"):
+        run(broker, records)
+
+
 @pytest.mark.parametrize("records", ["text", b"bytes", {"value": 1}])
 def test_one_record_is_no_list_of_records(broker: FakeBroker, records: Any) -> None:
     with pytest.raises(UserError, match="put it into a list"):
