@@ -60,7 +60,7 @@ class WindowLoadedSensor(WindowSensor):
         self.audited = audited
         self.warehouse_conn_id = warehouse_conn_id
 
-    def poke(self, context: Context) -> bool:
+    def has_happened(self, context: Context) -> bool:
         missing = self.trigger_for(context).missing(WarehouseHook(self.warehouse_conn_id).ledger().engine)
         if missing is not None:
             self.log.info("%s of %s is not %s yet", missing, self.pipeline_name, "audited" if self.audited else "loaded")
