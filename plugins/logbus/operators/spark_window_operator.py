@@ -29,7 +29,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
     """Base of the operators that submit a Spark application over windows.
 
     Needs the pool `logbus_load` (a task in a missing pool is never scheduled): `logbus airflow setup` creates it, as does
-    `airflow pools set logbus_load 1 "Spark loads"`.
+    `airflow pools set logbus_load 1 "Spark loads"`. `pool` and `default_args` choose another, for mapped tasks as well.
 
     :param credentials_in_environment: pass secrets as environment variables. On YARN and Kubernetes spark-submit would put them
         on its command line: there, mount them as secrets in the driver and set this to False.

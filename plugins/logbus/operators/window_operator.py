@@ -1,7 +1,8 @@
 """What the operators of this package share: the pipeline, the two connections, and how a failure is reported.
 
 Operators only assign in the constructor and act in `execute`. The windows of a run are its own data interval, or those that
-`windows` lists (starts as ISO instants, or another task's output). Errors that a retry cannot fix fail the task at once.
+`windows` lists (starts as ISO instants, or another task's output). A task that was given `windows` and finds none in it is
+skipped, and never takes the run's own instead. Errors that a retry cannot fix fail the task at once.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class WindowOperator(OverWindows, BaseOperator):
     """Base of the operators that work on windows in the task itself (not through spark-submit).
 
     :param pipeline: the pipeline whose windows they are; the same for every operator of a DAG
-    :param windows: their starts as ISO instants, as a list or as text (templated); by default the run's own data interval
+    :param windows: their starts as ISO instants, as a list or as text (templated); by default the run's own data interval. If
+        another task is to name them and names none, or was skipped, this one is skipped; an empty text is an error.
     :param kafka_conn_id: the connection of the broker, of the Kafka provider's type (templated)
     :param warehouse_conn_id: the connection of the warehouse, which also holds the ledger (templated)
     :param now: the clock; tests pass another one

@@ -20,6 +20,7 @@ from logbus.operators.rewind_offsets import RewindOffsetsOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 from logbus.operators.take_windows import TakeWindowsOperator
 from logbus.operators.window_operator import names, window_starts
+from logbus.sensors.window_loaded import WindowLoadedSensor
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import offline
@@ -117,7 +118,7 @@ def test_a_name_is_no_pipeline_where_its_definition_is_needed(kind: Any) -> None
         kind(task_id="task", pipeline="clicks")
 
 
-@pytest.mark.parametrize("kind", [AuditWindowOperator, RedriveOperator])
+@pytest.mark.parametrize("kind", [AuditWindowOperator, RedriveOperator, WindowLoadedSensor, program])
 def test_where_a_name_will_do_nothing_else_does(kind: Any) -> None:
     assert kind(task_id="task", pipeline="clicks").pipeline_name == "clicks"
     with pytest.raises(UserError, match="wants a Pipeline, not None"):
