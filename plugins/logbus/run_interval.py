@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from logbus.errors import UserError
+from logbus.errors import WrongRequest
 from logbus.model import Interval
 
 TIMETABLE_ADVICE = (
@@ -23,12 +23,12 @@ def run_interval(context: Mapping[str, Any]) -> Interval:
     """The data interval of the run that `context` belongs to."""
     start, end = context.get("data_interval_start"), context.get("data_interval_end")
     if start is None or end is None:
-        raise UserError(
+        raise WrongRequest(
             "this run has no data interval, so it is unknown which window it is for: trigger it with a logical date, "
             "or load past hours with the pipeline's catch-up DAG"
         )
     if start == end:
-        raise UserError(f"the data interval of this run has no length ({start.isoformat()}): {TIMETABLE_ADVICE}")
+        raise WrongRequest(f"the data interval of this run has no length ({start.isoformat()}): {TIMETABLE_ADVICE}")
     return Interval(plain(start), plain(end))
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, select
 
-from logbus.errors import PipelineUnknown, UserError
+from logbus.errors import PipelineUnknown, WrongRequest
 from logbus.ledger import schema
 from logbus.ledger.rows import pipeline_row, to_pipeline
 from logbus.model import Interval, Pipeline, instant_text
@@ -37,7 +37,7 @@ def expected_span(pipeline: Pipeline, span: Interval) -> Interval:
     if pipeline.starts_at is None or pipeline.starts_at <= span.start:
         return span
     if pipeline.starts_at >= span.end:
-        raise UserError(
+        raise WrongRequest(
             f"pipeline {pipeline.name} starts at {instant_text(pipeline.starts_at)}: it will never load {span}, "
             "so there is nothing to wait for"
         )

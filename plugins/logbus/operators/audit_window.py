@@ -30,6 +30,7 @@ class AuditWindowOperator(WindowOperator):
     """
 
     template_fields: Sequence[str] = ("pipeline_name", "also", *WindowOperator.template_fields)
+    accepts_name = True
     ui_color = "#ddf1de"
 
     def __init__(self, *, pipeline: Pipeline | str, also: Sequence[str] | str = (), **kwargs: Any) -> None:
@@ -37,7 +38,8 @@ class AuditWindowOperator(WindowOperator):
         self.also = also
 
     def execute(self, context: Context) -> dict[str, Any]:
-        starts = sorted({*self._starts(context), *window_starts(self.also)})
+        with fail_without_retry():
+            starts = self._starts(context, window_starts(self.also))
         engine, log = self.warehouse.get_engine(), self.broker.log_offsets()
         with fail_without_retry():
             sinks = each_sink_once()

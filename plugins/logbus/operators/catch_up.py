@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from logbus.errors import UserError
 from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX, telling
 from logbus.model import instant_text, parse_instant
-from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, fail_without_retry
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, fail_without_retry, refuse_no_count
 
 
 class FreezeClosedWindowsOperator(WindowOperator):
@@ -32,6 +32,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
         self, *, since: str | None = None, until: str | None = None, max_windows: int = WINDOWS_UNASKED_MAX, **kwargs: Any
     ) -> None:
         super().__init__(multiple_outputs=True, **kwargs)
+        refuse_no_count("max_windows", max_windows)
         self.max_windows = max_windows
         self.since = since
         self.until = until

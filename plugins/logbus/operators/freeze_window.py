@@ -24,7 +24,8 @@ class FreezeWindowOperator(WindowOperator):
     ui_color = "#d7ecf5"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        closes_at = run_interval(context).end + self.pipeline.lateness
+        with fail_without_retry():
+            closes_at = run_interval(context).end + self.pipeline.lateness
         if self._now() < closes_at:
             self.log.info("The hour is open until %s: waiting in the triggerer", closes_at)
             self.defer(trigger=WindowClosedTrigger(instant_text(closes_at)), method_name=self.resume.__name__)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.sdk import Context
 
@@ -26,7 +26,7 @@ from logbus.lineage import load_lineage
 from logbus.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import fail_without_retry, is_true, task_key
+from logbus.operators.window_operator import fail_without_retry, is_true, no_pipeline, refuse_no_count, task_key
 from logbus.pipeline_checks import check_pipeline
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and all that is lost if its driver dies
@@ -55,6 +55,7 @@ class LoadWindowOperator(SparkWindowOperator):
 
     template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "accept_other_records")
     registers = True
+    verb: ClassVar[str] = "load"  # in the name of the Spark application
     ui_color = "#fbe9d0"
 
     def __init__(
@@ -64,11 +65,18 @@ class LoadWindowOperator(SparkWindowOperator):
         max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
         accept_other_records: bool | str = False,
         fill_gaps: bool = False,
+        application: str | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("application", str(spark_submit.application_path()))
-        kwargs.setdefault("name", f"logbus load {pipeline.name}")
-        super().__init__(**kwargs)
+        if not isinstance(pipeline, Pipeline):
+            raise no_pipeline(pipeline, type(self).__name__)
+        refuse_no_count("max_windows_per_application", max_windows_per_application)
+        super().__init__(
+            application=application or str(spark_submit.application_path()),
+            name=name or f"logbus {self.verb} {pipeline.name}",
+            **kwargs,
+        )
         check_pipeline(pipeline)
         if self.durable:
             raise UserError(

@@ -10,15 +10,17 @@ from airflow.sdk import BaseOperator, Context
 
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import utc_now
+from logbus.operators.window_operator import names
 from logbus.warehouse.sinks import Upkeep
 from logbus.warehouse.upkeep import maintain
 
 
 class MaintainOperator(BaseOperator):
-    """Maintain the targets of `pipelines` (names; by default all that are registered) while loads and readers continue.
+    """Maintain the targets of `pipelines` (by default all that are registered) while loads and readers continue.
 
     Returns what was done, by pipeline. What readers or loads blocked is left for the next run.
 
+    :param pipelines: names, as a list or as text (templated)
     :param keep_hourly: days younger than this keep a partition for each hour (PostgreSQL).
     :param keep_replaced: files that never became public, or are no longer, are kept this long (Iceberg, Parquet).
     """
@@ -29,7 +31,7 @@ class MaintainOperator(BaseOperator):
     def __init__(
         self,
         *,
-        pipelines: Sequence[str] = (),
+        pipelines: Sequence[str] | str | None = (),
         keep_hourly: timedelta = timedelta(days=35),
         keep_replaced: timedelta = timedelta(days=1),
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
@@ -47,7 +49,7 @@ class MaintainOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, list[str]]:
         upkeep = Upkeep(now=self._now(), sleep=self._sleep, keep_hourly=self.keep_hourly, keep_replaced=self.keep_replaced)
-        done = maintain(WarehouseHook(self.warehouse_conn_id).get_engine(), upkeep, self.pipelines)
+        done = maintain(WarehouseHook(self.warehouse_conn_id).get_engine(), upkeep, names(self.pipelines))
         for name, lines in done.items():
             for line in lines or ["nothing to do"]:
                 self.log.info("%s: %s", name, line)

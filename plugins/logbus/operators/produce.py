@@ -46,7 +46,9 @@ class ProduceOperator(BaseOperator):
                 "records is an iterator, which a second try would find empty: give a list, or the function that makes it"
             )
         self.topic = topic
-        self.records = records
+        # Airflow calls a function that it finds in a templated attribute, with arguments of its own.
+        self._make_records = records if callable(records) else None
+        self.records = None if callable(records) else records
         self.op_kwargs = op_kwargs
         self.kafka_conn_id = kafka_conn_id
 
@@ -56,9 +58,11 @@ class ProduceOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         self.broker.log_offsets().topic(self.topic)  # a producer would wait half a minute for one that does not exist
-        records = self.records(**(self.op_kwargs or {})) if callable(self.records) else self.records
+        records = self.records if self._make_records is None else self._make_records(**(self.op_kwargs or {}))
         if isinstance(records, (str, bytes, Mapping)):
             raise UserError("records is one record: put it into a list")
+        if records is None:
+            raise UserError("records is None: what was to make them returned nothing, or was skipped")
         done = self.broker.produce(self.topic, records)
         self.log.info("%d records stored in topic %s: %s", done["records"], self.topic, done["partitions"])
         return done

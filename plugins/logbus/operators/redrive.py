@@ -26,6 +26,7 @@ class RedriveOperator(WindowOperator):
 
     template_fields: Sequence[str] = ("pipeline_name", "windows", *CONNECTION_FIELDS)
     registers = True
+    accepts_name = True
     ui_color = "#f6e3e3"
 
     def __init__(self, *, pipeline: Pipeline | str, dry_run: bool = False, **kwargs: Any) -> None:

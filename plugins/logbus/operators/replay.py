@@ -28,6 +28,7 @@ class ReplayOperator(LoadWindowOperator):
     """
 
     template_fields: Sequence[str] = (*LoadWindowOperator.template_fields, "since", "until")
+    verb = "replay"
 
     def __init__(
         self,
@@ -38,7 +39,6 @@ class ReplayOperator(LoadWindowOperator):
         supersede: bool = False,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("name", f"logbus replay {kwargs['pipeline'].name}" if "pipeline" in kwargs else "logbus replay")
         super().__init__(multiple_outputs=True, **kwargs)
         self.since = since
         self.until = until
@@ -58,5 +58,7 @@ class ReplayOperator(LoadWindowOperator):
         return {**super().execute(context), "starts": self.windows}
 
     def _span(self) -> Span:
-        starts = () if self.windows is None else tuple(window_starts(self.windows))
+        if self.is_given_windows and not self.windows and not isinstance(self.windows, str):
+            self._skip_without_windows()
+        starts = tuple(window_starts(self.windows))
         return Span(since=optional_instant("since", self.since), until=optional_instant("until", self.until), starts=starts)

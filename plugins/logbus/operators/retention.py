@@ -13,7 +13,7 @@ from logbus.errors import RetentionOverdue
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import utc_now
-from logbus.operators.window_operator import is_true
+from logbus.operators.window_operator import is_true, names
 from logbus.retention.model import RetentionPolicy
 from logbus.retention.run import RetentionReport, RetentionRun
 
@@ -26,7 +26,7 @@ class RetentionOperator(BaseOperator):
 
     Returns the report: records, and for each topic what was deleted, what is held back and which windows stop being replayable.
 
-    :param topics: only these topics; by default all that have a policy.
+    :param topics: only these topics, as a list or as text (templated); by default all that have a policy.
     :param policies: retention policies set in code; they replace those in the ledger at every run that is not a dry run.
     :param dry_run: only plan; templated, so that a manual run can set it.
     """
@@ -37,7 +37,7 @@ class RetentionOperator(BaseOperator):
     def __init__(
         self,
         *,
-        topics: Sequence[str] | None = None,
+        topics: Sequence[str] | str | None = None,
         policies: Sequence[RetentionPolicy] = (),
         dry_run: bool | str = False,
         kafka_conn_id: str = BrokerHook.default_conn_name,
@@ -55,7 +55,7 @@ class RetentionOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         retention, now = self.retention, self._now()
-        topics = list(self.topics) if self.topics else None
+        topics = names(self.topics) or None
         if is_true(self.dry_run):
             report = retention.plan(now, topics)
         else:

@@ -22,7 +22,7 @@ from logbus.ledger.handover import as_text
 from logbus.ledger.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import fail_without_retry
+from logbus.operators.window_operator import fail_without_retry, no_pipeline
 from logbus.pipeline_checks import check_pipeline
 
 
@@ -46,6 +46,8 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         super().__init__(application=application, **kwargs)
         if isinstance(pipeline, Pipeline):
             check_pipeline(pipeline)
+        elif not isinstance(pipeline, str):
+            raise no_pipeline(pipeline, type(self).__name__)
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.registered_as = None if isinstance(pipeline, str) else pipeline
         self.warehouse_in_environment = warehouse_in_environment

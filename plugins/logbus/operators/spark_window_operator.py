@@ -29,7 +29,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
     """Base of the operators that submit a Spark application over windows.
 
     Needs the pool `logbus_load` (a task in a missing pool is never scheduled): `logbus airflow setup` creates it, as does
-    `airflow pools set logbus_load 1 "Spark loads"`.
+    `airflow pools set logbus_load 1 "Spark loads"`. `pool` and `default_args` choose another, for mapped tasks as well.
 
     :param credentials_in_environment: pass secrets as environment variables. On YARN and Kubernetes spark-submit would put them
         on its command line: there, mount them as secrets in the driver and set this to False.
@@ -49,13 +49,16 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         credentials_in_environment: bool = True,
         durable: bool = False,
+        pool: str = spark_submit.LOAD_POOL,
+        driver_memory: str = spark_submit.LOCAL_DRIVER_MEMORY,
+        conf: dict[str, Any] | None = None,
         now: Callable[[], datetime] = utc_now,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("pool", spark_submit.LOAD_POOL)
-        kwargs.setdefault("driver_memory", spark_submit.LOCAL_DRIVER_MEMORY)
-        super().__init__(conf={**spark_submit.conf(), **(kwargs.pop("conf", None) or {})}, **kwargs)
+        # Named parameters, not defaults put into kwargs: Airflow fills them from default_args, which win over ours.
+        super().__init__(pool=pool, driver_memory=driver_memory, conf={**spark_submit.conf(), **(conf or {})}, **kwargs)
         self.windows = windows
+        self.is_given_windows = windows is not None
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self.credentials_in_environment = credentials_in_environment
@@ -64,6 +67,13 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         self.durable = self.reconnect_on_retry = durable
         self._environment: Mapping[str, str] = {}
         self._now = now
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """For mapped tasks: the scheduler reads their pool here, before any of them is made."""
+        made = super().partial(**kwargs)
+        made.kwargs.setdefault("pool", spark_submit.LOAD_POOL)  # by now it has a pool of the author's, or of default_args
+        return made
 
     def on_kill(self) -> None:
         """Ends the whole application: the driver that this try submitted, and spark-submit with every process it started.

@@ -1,19 +1,20 @@
 """What the operators of this package share: the pipeline, the two connections, and how a failure is reported.
 
 Operators only assign in the constructor and act in `execute`. The windows of a run are its own data interval, or those that
-`windows` lists (starts as ISO instants, or another task's output). Errors that a retry cannot fix fail the task at once.
+`windows` lists (starts as ISO instants, or another task's output). A task that was given `windows` and finds none in it is
+skipped, and never takes the run's own instead. Errors that a retry cannot fix fail the task at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from logbus.errors import (
     AttemptSuperseded,
@@ -26,6 +27,7 @@ from logbus.errors import (
     TopicRecreated,
     UserError,
     WindowOverlap,
+    WrongRequest,
 )
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
@@ -47,6 +49,7 @@ BEYOND_RETRY = (
     OtherRecords,
     AttemptSuperseded,
     TooManyWindows,
+    WrongRequest,
 )
 TRUE_WORDS = ("true", "yes", "1", "on")
 
@@ -55,8 +58,10 @@ class OverWindows:
     """Mixed into every operator over windows: its fields, and what follows from them."""
 
     registers: ClassVar[bool] = False  # whether it defines the pipeline, or only names the one it works on
+    accepts_name: ClassVar[bool] = False  # whether `pipeline` may be the name of a registered one
     pipeline: Any  # a Pipeline; or the name of one, where an operator accepts that
     windows: Sequence[str] | None
+    is_given_windows: bool  # None is then what another task returned, and does not mean the run's own window
     kafka_conn_id: str
     warehouse_conn_id: str
     log: Any
@@ -89,16 +94,25 @@ class OverWindows:
                     f"{in_words(differences(self.pipeline, pipeline))}. Give all of them the same Pipeline"
                 )
 
-    def _starts(self, context: Mapping[str, Any]) -> list[datetime]:
-        """The starts of the windows to work on, in order."""
-        return [run_interval(context).start] if self.windows is None else window_starts(self.windows)
+    def _starts(self, context: Mapping[str, Any], also: Sequence[datetime] = ()) -> list[datetime]:
+        """The starts of the windows to work on, in order: at least one, or the task is skipped."""
+        with fail_without_retry():
+            if self.windows is None and not self.is_given_windows:
+                return sorted({run_interval(context).start, *also})
+            refuse_empty_text(self.windows)
+            starts = sorted({*window_starts(self.windows), *also})
+        return starts or self._skip_without_windows()
+
+    def _skip_without_windows(self) -> NoReturn:
+        raise AirflowSkipException("no window to work on: the task that was to name `windows` named none, or was skipped")
 
 
 class WindowOperator(OverWindows, BaseOperator):
     """Base of the operators that work on windows in the task itself (not through spark-submit).
 
     :param pipeline: the pipeline whose windows they are; the same for every operator of a DAG
-    :param windows: their starts as ISO instants, as a list or as text (templated); by default the run's own data interval
+    :param windows: their starts as ISO instants, as a list or as text (templated); by default the run's own data interval. If
+        another task is to name them and names none, or was skipped, this one is skipped; an empty text is an error.
     :param kafka_conn_id: the connection of the broker, of the Kafka provider's type (templated)
     :param warehouse_conn_id: the connection of the warehouse, which also holds the ledger (templated)
     :param now: the clock; tests pass another one
@@ -120,9 +134,12 @@ class WindowOperator(OverWindows, BaseOperator):
         super().__init__(**kwargs)
         if isinstance(pipeline, Pipeline):
             check_pipeline(pipeline)
+        elif not self.accepts_name or not isinstance(pipeline, str):
+            raise no_pipeline(pipeline, type(self).__name__)
         self.pipeline = pipeline
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.windows = windows
+        self.is_given_windows = windows is not None
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self._now = now
@@ -134,13 +151,41 @@ def task_key(context: Mapping[str, Any]) -> TaskKey:
     return TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None)
 
 
-def window_starts(windows: Sequence[str] | str) -> list[datetime]:
+def no_pipeline(given: object, operator: str) -> UserError:
+    return UserError(
+        f"{operator} wants a Pipeline, not {given!r}: pass what define_pipeline(...) returns, as to the DAG's other tasks"
+    )
+
+
+def refuse_no_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name} is a number of windows, 1 or more; got {value!r}")
+
+
+def names(given: Iterable[str] | str | None) -> list[str]:
+    """Names from a list, or from the text that a template renders (separated by commas or spaces). None, also as the text of a
+    parameter that was left out, names nothing."""
+    if given is None or given == "None":
+        return []
+    return given.replace(",", " ").split() if isinstance(given, str) else list(given)
+
+
+def refuse_empty_text(windows: Sequence[str] | str | None) -> None:
+    """A text without a window is a parameter that was forgotten: done with nothing, the task would seem to have done its work."""
+    if isinstance(windows, str) and not windows.replace(",", " ").split():
+        raise WrongRequest(
+            f"windows is an empty text ({windows!r}): give the starts of hours, such as 2015-05-17T10:00:00Z, "
+            "or leave `windows` out for the run's own"
+        )
+
+
+def window_starts(windows: Sequence[str] | str | None) -> list[datetime]:
     """Instants from a list, or from the text that a template renders (separated by commas or spaces)."""
-    words = windows.replace(",", " ").split() if isinstance(windows, str) else windows
+    words = windows.replace(",", " ").split() if isinstance(windows, str) else windows or ()
     try:
         return sorted({parse_instant(word) for word in words})
     except ValueError as error:
-        raise UserError(f"windows are the starts of hours, such as 2015-05-17T10:00:00Z: {error}") from None
+        raise WrongRequest(f"windows are the starts of hours, such as 2015-05-17T10:00:00Z: {error}") from None
 
 
 def is_true(value: bool | str) -> bool:

@@ -26,7 +26,7 @@ class WindowClosedSensor(WindowSensor):
         super().__init__(**kwargs)
         self.lateness = lateness
 
-    def poke(self, context: Context) -> bool:
+    def has_happened(self, context: Context) -> bool:
         return self._now() >= self._closes_at(context)
 
     def outcome(self, context: Context) -> str:

@@ -19,6 +19,7 @@ from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.stamped_hours import windows_holding
 from logbus.links import WindowLink
 from logbus.model import Interval, Pipeline, instant_text
+from logbus.operators.window_operator import no_pipeline
 from logbus.run_interval import run_interval
 from logbus.sensors.window_sensor import WindowSensor
 from logbus.triggers.window_loaded import WindowLoadedTrigger
@@ -54,13 +55,15 @@ class WindowLoadedSensor(WindowSensor):
         super().__init__(**kwargs)
         if lateness is not None and not event_time:
             raise UserError("lateness is for event_time=True: without it the sensor waits for the windows of the interval alone")
+        if not isinstance(pipeline, (Pipeline, str)):
+            raise no_pipeline(pipeline, type(self).__name__)
         self.event_time = event_time
         self.lateness = lateness
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.audited = audited
         self.warehouse_conn_id = warehouse_conn_id
 
-    def poke(self, context: Context) -> bool:
+    def has_happened(self, context: Context) -> bool:
         missing = self.trigger_for(context).missing(WarehouseHook(self.warehouse_conn_id).ledger().engine)
         if missing is not None:
             self.log.info("%s of %s is not %s yet", missing, self.pipeline_name, "audited" if self.audited else "loaded")

@@ -14,9 +14,11 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseSensorOperator, Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger
 
 from logbus.model import utc_now
+from logbus.operators.window_operator import fail_without_retry
 
 RETRIES_DEFAULT = 2
 RETRY_DELAY_DEFAULT = timedelta(seconds=10)
@@ -31,28 +33,57 @@ class WindowSensor(BaseSensorOperator):
 
     ui_color = "#e8f0fe"
 
-    def __init__(self, *, deferrable: bool | None = None, now: Callable[[], datetime] = utc_now, **kwargs: Any) -> None:
-        kwargs.setdefault("retries", RETRIES_DEFAULT)
-        kwargs.setdefault("retry_delay", RETRY_DELAY_DEFAULT)
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        deferrable: bool | None = None,
+        # Named parameters, not defaults put into kwargs: Airflow reads them for mapped tasks, and default_args win over them.
+        retries: int | None = RETRIES_DEFAULT,
+        retry_delay: timedelta | float = RETRY_DELAY_DEFAULT,
+        now: Callable[[], datetime] = utc_now,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
         self._now = now
 
     def execute(self, context: Context) -> Any:
-        if self.poke(context):
-            return self.outcome(context)
         if not self.deferrable:
             super().execute(context)
-            return self.outcome(context)
-        return self.defer(
-            trigger=self.trigger_for(context),
-            method_name=self.resume.__name__,
-            timeout=timedelta(seconds=self.timeout),
-        )
+        elif not self._passes_at_once(context):
+            self.defer(
+                trigger=self.trigger_for(context),
+                method_name=self.resume.__name__,
+                timeout=timedelta(seconds=self.timeout),
+            )
+        return self.outcome(context)
+
+    def poke(self, context: Context) -> bool:
+        with fail_without_retry():
+            return self.has_happened(context)
+
+    def _passes_at_once(self, context: Context) -> bool:
+        """The one check before deferring. Airflow keeps its word about these three only where it pokes itself."""
+        try:
+            return self.poke(context)
+        except AirflowSkipException:
+            raise
+        except Exception as error:
+            is_final = isinstance(error, AirflowFailException)
+            if self.silent_fail and not is_final:
+                self.log.exception("The check failed, and is made again in the triggerer")
+                return False
+            if self.never_fail or (self.soft_fail and is_final):
+                raise AirflowSkipException(f"skipped, as soft_fail or never_fail asks: {error}") from error
+            raise
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Continues after the trigger has fired."""
         return self.outcome(context)
+
+    @abstractmethod
+    def has_happened(self, context: Context) -> bool:
+        """Whether it passes now."""
 
     @abstractmethod
     def outcome(self, context: Context) -> Any:

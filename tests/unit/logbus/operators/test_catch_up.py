@@ -22,6 +22,12 @@ def freeze(pipeline: Pipeline, ledger: FakeLedger, **arguments: Any) -> dict[str
     return result
 
 
+@pytest.mark.parametrize("number", ["84", None, 0])
+def test_a_number_of_windows_that_means_nothing_is_refused_when_the_dag_is_parsed(pipeline: Pipeline, number: Any) -> None:
+    with pytest.raises(UserError, match="max_windows is a number of windows, 1 or more"):
+        FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, max_windows=number)
+
+
 def test_it_freezes_every_closed_hour_and_returns_their_starts(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.closed = HOURS
     frozen = freeze(pipeline, ledger, since="None", until="")

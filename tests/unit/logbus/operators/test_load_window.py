@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
 from logbus.errors import LoadFailed, TopicRecreated, UserError
 from logbus.model import Interval, Pipeline, TaskKey
 from logbus.operators.freeze_window import FreezeWindowOperator
@@ -65,6 +66,46 @@ def test_tasks_of_one_dag_that_define_a_pipeline_differently_are_refused(
     with pytest.raises(AirflowFailException, match="parse: combined against raw"):
         load.execute({**run_context(), "dag": dag})
     assert (ledger.registered, ledger.begun) == ([], [])
+
+
+AUTHORS = {"pool": "mine", "driver_memory": "4g", "conf": {"spark.ui.enabled": "true"}, "name": "nightly"}
+
+
+def test_what_the_author_gives_wins_over_our_defaults(pipeline: Pipeline) -> None:
+    """Given to the task, or in default_args of the DAG or of a task group."""
+    with DAG("clicks", schedule=None, default_args=AUTHORS):
+        of_dag = LoadWindowOperator(task_id="load", pipeline=pipeline)
+        with TaskGroup("group", default_args={"pool": "group's"}):
+            of_group = LoadWindowOperator(task_id="load", pipeline=pipeline)
+        given = LoadWindowOperator(task_id="given", pipeline=pipeline, pool="given", default_args={"driver_memory": "2g"})
+    assert (of_dag.pool, of_dag._driver_memory, of_dag.name, of_dag.conf["spark.ui.enabled"]) == ("mine", "4g", "nightly", "true")
+    assert (of_group.pool, of_group._driver_memory) == ("group's", "4g")
+    assert (given.pool, given._driver_memory) == ("given", "2g")
+
+
+def test_without_a_word_of_the_author_loads_keep_to_their_pool(pipeline: Pipeline) -> None:
+    load = LoadWindowOperator(task_id="load", pipeline=pipeline)
+    assert (load.pool, load._driver_memory, load.name) == ("logbus_load", "512m", "logbus load access_log")
+
+
+@pytest.mark.parametrize(
+    ("default_args", "arguments", "pool"),
+    [({}, {}, "logbus_load"), ({"pool": "mine"}, {}, "mine"), ({"pool": "mine"}, {"pool": "given"}, "given")],
+)
+def test_a_mapped_load_is_scheduled_in_its_pool(
+    pipeline: Pipeline, default_args: dict[str, Any], arguments: dict[str, Any], pool: str
+) -> None:
+    """Otherwise as many Spark drivers as Airflow has slots would start at once."""
+    with DAG("clicks", schedule=None, default_args=default_args) as dag:
+        LoadWindowOperator.partial(task_id="load", pipeline=pipeline, **arguments).expand(windows=[["a"], ["b"]])
+    assert DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("load").pool == pool
+    assert dag.get_task("load").unmap({"windows": ["a"]}).pool == pool
+
+
+@pytest.mark.parametrize("number", ["84", None, 0, -3, 1.5, True])
+def test_a_number_of_windows_that_means_nothing_is_refused_when_the_dag_is_parsed(pipeline: Pipeline, number: Any) -> None:
+    with pytest.raises(UserError, match="max_windows_per_application is a number of windows, 1 or more"):
+        LoadWindowOperator(task_id="load", pipeline=pipeline, max_windows_per_application=number)
 
 
 def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:

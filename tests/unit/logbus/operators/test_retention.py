@@ -59,6 +59,17 @@ def test_a_dry_run_only_plans_and_leaves_policies_alone(dry_run: bool | str) -> 
     assert fake.asked == [("plan", NOW, ["t"])]
 
 
+@pytest.mark.parametrize(
+    ("rendered", "topics"), [("orders", ["orders"]), ("orders,payments", ["orders", "payments"]), (None, None)]
+)
+def test_topics_may_be_text_as_a_template_renders_it(rendered: str | None, topics: list[str] | None) -> None:
+    fake = FakeRetention()
+    made = operator(fake, topics="{{ params.topics }}", dry_run=True)
+    made.render_template_fields({"params": {"topics": rendered}})
+    made.execute(run_context())
+    assert fake.asked == [("plan", NOW, topics)]
+
+
 def test_policies_in_code_are_set_before_the_run() -> None:
     fake, wanted = FakeRetention(), RetentionPolicy(topic="t", retain_bytes=5)
     operator(fake, policies=[wanted]).execute(run_context())

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
-from logbus.errors import UserError
+from airflow.sdk import DAG, TaskGroup
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from logbus.errors import WrongRequest
 from logbus.sensors.window_closed import WindowClosedSensor
+from logbus.sensors.window_sensor import RETRIES_DEFAULT, RETRY_DELAY_DEFAULT
 from logbus.triggers.window_closed import WindowClosedTrigger
 
 from tests.support.airflow_context import HOUR_END, run_context
@@ -49,6 +52,70 @@ def test_it_is_retried_by_default_because_deferring_can_race_with_the_scheduler(
     assert WindowClosedSensor(task_id="closed", retries=7).retries == 7
 
 
+def test_default_args_win_over_the_sensors_own_retries() -> None:
+    with DAG("daily", schedule=None, default_args={"retries": 7, "retry_delay": timedelta(minutes=5)}):
+        with TaskGroup("waits", default_args={"retries": 5}):
+            grouped = WindowClosedSensor(task_id="closed")
+        plain = WindowClosedSensor(task_id="closed")
+    assert (plain.retries, plain.retry_delay) == (7, timedelta(minutes=5))
+    assert (grouped.retries, grouped.retry_delay) == (5, timedelta(minutes=5))
+
+
+def test_a_mapped_sensor_is_retried_too() -> None:
+    with DAG("daily", schedule=None) as dag:
+        WindowClosedSensor.partial(task_id="closed").expand(lateness=[LATENESS])
+        WindowClosedSensor.partial(task_id="mine", retries=7).expand(lateness=[LATENESS])
+    with DAG("hourly", schedule=None, default_args={"retries": 5}) as defaulted:
+        WindowClosedSensor.partial(task_id="closed").expand(lateness=[LATENESS])
+    assert [dag.get_task(name).retries for name in ("closed", "mine")] == [RETRIES_DEFAULT, 7]
+    assert dag.get_task("closed").retry_delay == RETRY_DELAY_DEFAULT
+    assert defaulted.get_task("closed").retries == 5
+
+
 def test_a_run_without_an_interval_is_told_so() -> None:
-    with pytest.raises(UserError):
-        sensor(0).execute(run_context(None, None))
+    """And not tried again, by no kind of wait: the next try would find the same."""
+    for deferrable in (True, False):
+        with pytest.raises(AirflowFailException, match="no data interval"):
+            WindowClosedSensor(task_id="closed", deferrable=deferrable, silent_fail=True).execute(run_context(None, None))
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize(
+    ("promise", "error"), [("never_fail", OSError), ("never_fail", WrongRequest), ("soft_fail", WrongRequest)]
+)
+def test_what_airflow_promises_of_a_failing_check_holds_for_the_first(
+    deferrable: bool, promise: str, error: type[Exception]
+) -> None:
+    with pytest.raises(AirflowSkipException):
+        Failing(error=error, deferrable=deferrable, **{promise: True}).execute(run_context())
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_failing_check_fails_the_task_if_nothing_was_promised(deferrable: bool) -> None:
+    for promised in ({}, {"soft_fail": True}):
+        with pytest.raises(OSError, match="not now"):
+            Failing(error=OSError, deferrable=deferrable, **promised).execute(run_context())
+
+
+def test_a_check_that_fails_silently_is_made_again() -> None:
+    waiting = Failing(error=OSError, silent_fail=True, deferrable=True)
+    with pytest.raises(TaskDeferred):
+        waiting.execute(run_context())
+    poking = Failing(error=OSError, silent_fail=True, deferrable=False, poke_interval=0)
+    assert poking.execute(run_context()) == "2015-05-17T11:05:00Z"
+    assert (waiting.checks, poking.checks) == (1, 2)
+
+
+class Failing(WindowClosedSensor):
+    """Its first check fails."""
+
+    def __init__(self, *, error: type[Exception], **arguments: Any) -> None:
+        super().__init__(task_id="closed", **arguments)
+        self.error = error
+        self.checks = 0
+
+    def has_happened(self, context: Any) -> bool:
+        self.checks += 1
+        if self.checks == 1:
+            raise self.error("not now")
+        return True
