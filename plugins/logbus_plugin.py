@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+from logbus.provider import HOSTS_VARIABLE
 from logbus.ui.views import EXTERNAL_VIEWS
 
 # The pages, and what the first request to the warehouse (in SQLAlchemy) and to the broker (logbus.kafka.other_requests) imports.
@@ -38,6 +40,17 @@ class LogbusPlugin(AirflowPlugin):
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the base's is an attribute
         import_pages()
         return [{"app": pages, "url_prefix": "/logbus", "name": "logbus"}]
+
+    @property
+    def fastapi_root_middlewares(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the base's is an attribute
+        """Refuses requests by other names than those that `logbus up` has set: there, whoever reaches Airflow is its
+        administrator, and a website's page would reach it by making the site's name lead to 127.0.0.1 (DNS rebinding)."""
+        if not (hosts := os.environ.get(HOSTS_VARIABLE)):
+            return []
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+        options = {"allowed_hosts": hosts.split(","), "www_redirect": False}
+        return [{"name": "logbus hosts", "middleware": TrustedHostMiddleware, "kwargs": options}]
 
     @property
     def timetables(self) -> list[Any]:  # type: ignore[override]  # the base's is an attribute

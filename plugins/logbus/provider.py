@@ -11,6 +11,9 @@ from typing import Any
 
 CONNECTION_TYPE = "logbus_warehouse"
 
+# The names by which the api-server may be addressed, with commas between them; without it, by any.
+HOSTS_VARIABLE = "LOGBUS_AIRFLOW_HOSTS"
+
 INTEGRATION = "logbus"
 KINDS = ("operators", "sensors", "hooks", "triggers")
 # Modules that modules of these kinds share; DAG authors do not import them.

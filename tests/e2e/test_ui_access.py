@@ -137,6 +137,20 @@ def test_everybody_sees_the_pipelines_of_dags_that_he_may_read(user: str, pipeli
     assert unseen == 404 if SECRET not in pipelines else unseen in (403, 409)
 
 
+def test_a_connection_that_is_not_the_default_is_for_those_who_may_see_it(site: Site) -> None:
+    for named in ({"warehouse_conn_id": "elsewhere"}, {"kafka_conn_id": "elsewhere"}):
+        for route in (*(f"/logbus/api/{one}" for one in ROUTES), f"/logbus/api/topics/{OPEN}/records"):
+            assert site.by("vic").get(route, params=named).status_code == 403, route
+        assert site.by("admin").get("/logbus/api/overview", params=named).status_code == 200
+    assert site.by("vic").get(f"/logbus/api/topics/{OPEN}/records").status_code == 200
+
+
+def test_the_server_answers_to_its_own_names_only(site: Site) -> None:
+    for path in ("/api/v2/version", "/auth/token", "/logbus/api/overview"):
+        assert site.by("admin").get(path, headers={"Host": "rebound.example.net"}).status_code == 400
+    assert site.by("admin").get("/api/v2/version", headers={"Host": "localhost:8080"}).status_code == 200
+
+
 def test_a_viewer_looks_and_changes_nothing(site: Site) -> None:
     found = actions(site, "vic")
     assert {name: one["allowed"] for name, one in found.items()} == {"rerun": False, "redrive": False, "replay_plan": True}

@@ -9,6 +9,9 @@ it also looks at files with such names in the same directory:
   rotated between two runs.
 
 Files older than the first run are not lost lines: they are only mentioned, and sent if they are named.
+
+Symbolic links are left out: whoever may write in the log's directory could have a shipper with more rights send any file by one.
+A file that is named may be a link, as the logs of Kubernetes are.
 """
 
 from __future__ import annotations
@@ -25,10 +28,14 @@ from logbus.errors import LogGone
 def beside(path: Path) -> list[Path]:
     """Files that look like rotated ones of this log, the least recently written first."""
     try:
-        found = [one for one in path.parent.iterdir() if is_rotated(one.name, path.name) and one.is_file()]
+        found = [one for one in path.parent.iterdir() if is_rotated(one.name, path.name) and is_file_itself(one)]
         return sorted((one for one in found if not is_being_compressed(one)), key=written)
     except OSError:
         return []
+
+
+def is_file_itself(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def is_being_compressed(path: Path) -> bool:

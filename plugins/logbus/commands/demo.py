@@ -48,7 +48,11 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
     log = log or sample_log(home, options.clock())
     with LocalStack(home_of_log(home, log), project=project_directory(), environment=os.environ, ports=MEMORABLE_PORTS) as stack:
         demo = Demo(stack, log, Screen(console))
-        result = demo.run()
+        try:
+            result = demo.run()
+        finally:
+            for note in stack.opened():
+                console.print(f"note: {note}", style="yellow", soft_wrap=True)
         show(result, stack, Screen(console))
         if report is not None:
             report.write_text(json.dumps(result.report(), indent=2) + "\n")

@@ -64,6 +64,8 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
             home, project=project, environment=os.environ, ports=MEMORABLE_PORTS, dags=dags, brokers=brokers
         ) as stack:
             stack.start_storage()
+            for note in stack.opened():
+                console.print(f"note: {note}", style="yellow")
             if dags is not None:
                 console.print("Starting Airflow: half a minute, longer the first time ...")
                 stack.start_airflow()

@@ -2,8 +2,9 @@
 
 `airflow standalone` is one process that leaves its components running when it is ended, so each component is a separate process.
 The database is the embedded PostgreSQL, the executor runs tasks as local processes, and any user who reaches the port on
-127.0.0.1 is an administrator. Configuration is passed by environment only; AIRFLOW_HOME holds logs and keys, which survive a
-restart. The api-server starts first because tasks started before it answers would waste time on retries.
+127.0.0.1 is an administrator; so the api-server answers only to its own names, lest a website reach it by one of the site's.
+Configuration is passed by environment only; AIRFLOW_HOME holds logs and keys, which survive a restart. The api-server starts
+first because tasks started before it answers would waste time on retries.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from sqlalchemy import make_url
 from logbus.local.airflow_api import AirflowApi
 from logbus.local.processes import Program, Supervisor, wait_until
 from logbus.model import utc_now
+from logbus.provider import HOSTS_VARIABLE
 from logbus.spark_submit import launcher_environment
 
 MIGRATE_TIMEOUT_SECONDS = 180.0
 READY_TIMEOUT_SECONDS = 180.0  # seen: 18 to 54 s on two loaded cores
+# No website can make these its own.
+HOSTS = ("127.0.0.1", "localhost")
 PARALLELISM = 4  # the executor forks a worker for each: the default of 32 costs a gigabyte
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     # Task logs are on this disk, where the api-server reads them: no log servers, whose ports could collide.
@@ -77,6 +81,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW__CORE__FERNET_KEY": "",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{settings.url}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
+        HOSTS_VARIABLE: ",".join([*HOSTS, *filter(None, [inherited.get(HOSTS_VARIABLE)])]),
         "AIRFLOW__API__PORT": str(settings.port),
         "AIRFLOW__API__BASE_URL": settings.url,
         "AIRFLOW__API__SECRET_KEY": keys["api_secret_key"],

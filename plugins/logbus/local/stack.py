@@ -114,6 +114,13 @@ class LocalStack:
             for before, now in self.moved.items()
         ]
 
+    def opened(self) -> list[str]:
+        """Which directories this start has opened to all accounts, in sentences; only root's starts do that."""
+        return [
+            f"every account may pass {folder} now (not list it), because PostgreSQL does not run as root: docs/security.md"
+            for folder in self._postgres.opened
+        ]
+
     def raise_if_broken(self) -> None:
         """Raises an error that names the program if one has ended."""
         self._brokers.raise_if_any_ended()

@@ -37,11 +37,19 @@ logger = logging.getLogger("logbus.ui")
 
 OK = {"state": "ok", "message": None, "advice": None}
 CONNECTION_ADVICE = "Check that it runs, and the connection {conn_id} under Admin, Connections; the api-server's log says more."
+NOT_YOUR_CONNECTION = (
+    "Airflow's connection {conn_id} is used for those who may see it; an administrator of Airflow can give your role that right, "
+    "and without it the pages show {default}"
+)
 NO_LEDGER_ADVICE = "The first run of a pipeline makes it: switch on a Dag made by hourly_ingest, or `logbus pipeline register`."
 
 
 class RequestContext:
-    """What every request names: the two connections, and the source behind them."""
+    """What every request names: the two connections, and the source behind them; 403 if it names one that the user may not see.
+
+    The default connections are for everybody, because what is shown of them is decided for each pipeline, by its Dags. That says
+    nothing about any other ledger, in which somebody else may have registered a pipeline without a Dag, or about another broker.
+    """
 
     def __init__(
         self,
@@ -50,12 +58,20 @@ class RequestContext:
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         kafka_conn_id: str = BrokerHook.default_conn_name,
     ) -> None:
+        refuse_unseen_connection(user, warehouse_conn_id, WarehouseHook.default_conn_name)
+        refuse_unseen_connection(user, kafka_conn_id, BrokerHook.default_conn_name)
         sources: PageSources = request.app.state.sources
         self.user = user
         self.warehouse_conn_id = warehouse_conn_id
         self.kafka_conn_id = kafka_conn_id
         self.source: PageSource = sources.get(warehouse_conn_id, kafka_conn_id)
         self.now: datetime = request.app.state.now()
+
+    @property
+    def has_default_connections(self) -> bool:
+        """Whether ledger and broker belong together, so that a pipeline's Dag decides about its topic's records."""
+        defaults = (WarehouseHook.default_conn_name, BrokerHook.default_conn_name)
+        return (self.warehouse_conn_id, self.kafka_conn_id) == defaults
 
     def query_ledger(self, read: Callable[[], Value]) -> tuple[Value | None, dict[str, Any]]:
         """What was read, None if the warehouse cannot be asked; and the warehouse's state."""
@@ -78,6 +94,11 @@ class RequestContext:
 
     def _down(self, message: str, conn_id: str) -> dict[str, Any]:
         return {"state": "down", "message": message, "advice": CONNECTION_ADVICE.format(conn_id=conn_id)}
+
+
+def refuse_unseen_connection(user: Any, conn_id: str, default: str) -> None:
+    if conn_id != default and not access.may_read_connection(user, conn_id):
+        raise HTTPException(403, NOT_YOUR_CONNECTION.format(conn_id=conn_id, default=default))
 
 
 ContextDep = Annotated[RequestContext, Depends()]

@@ -13,11 +13,13 @@ import orjson
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from logbus.console.positions import PositionKind, PositionSpan
-from logbus.errors import BrokerUnavailable, UserError
+from logbus.errors import AnotherCluster, BrokerUnavailable, UserError
 from logbus.kafka.groups import group_json
 from logbus.kafka.topic_list import TopicOwners, topic_json
 from logbus.ledger import fleet as ledger_fleet
+from logbus.ledger.rows import Row
 from logbus.ledger.sql_errors import ledger_errors
+from logbus.ledger.witnesses import topic_on_its_cluster
 from logbus.model import Interval, instant_text, milliseconds
 from logbus.status.registered import Registered
 from logbus.ui import access, actions, overview, pipeline_detail
@@ -119,7 +121,9 @@ def shown(
     context: RequestContext, reading: FleetReading, names: Collection[str], view: View
 ) -> tuple[dict[str, Any], list[orjson.Fragment]]:
     """The span, and the pipelines of these names in it; both as of the reading: a new hour may have begun since."""
-    span = overview.span_of(reading, names, view, reading.at, span_of_run(context.source, view))
+    # What a run worked on is known from its windows, so it is for those who may see one of its Dag's pipelines.
+    of_run = span_of_run(context.source, view) if names else view.run_interval
+    span = overview.span_of(reading, names, view, reading.at, of_run)
     pipelines = context.source.overview(span, view.run).get().of(names)
     # The width of a column comes from what this user sees; otherwise other users' pipelines would show in the shape of the map.
     step = overview.step_of(overview.pipelines_of(reading, names))
@@ -282,11 +286,24 @@ def place_of(since: str | None, offset: int | None, count: int) -> PositionSpan:
 
 
 def refuse_unseen_records(context: RequestContext, topic: str) -> None:
-    """403 unless the user may see a pipeline that loads the topic, or read the connection that leads to it."""
+    """403 unless the user may read the connection to the broker, or see a pipeline that loads this topic of this broker."""
+    if access.may_read_connection(context.user, context.kafka_conn_id):
+        return
     registered, _ = context.query_ledger(context.source.registered.get)
-    owners = owners_of(registered, context.seen(registered))
-    if not owners.get(topic, TopicOwners()).pipelines and not access.may_read_connection(context.user, context.kafka_conn_id):
+    seen = context.seen(registered)
+    rows = [row for row in registered.rows if row["topic"] == topic and row["name"] in seen] if registered else []
+    if not context.has_default_connections or not any(is_of_this_broker(context, row) for row in rows):
         raise HTTPException(403, NOT_YOURS.format(topic=topic, conn_id=context.kafka_conn_id))
+
+
+def is_of_this_broker(context: RequestContext, row: Row) -> bool:
+    """Whether the broker's topic is the pipeline's own: a Dag may name another broker, whose topic has the same name."""
+    with told():
+        try:
+            topic_on_its_cluster(row, context.source.log_offsets())
+        except AnotherCluster:
+            return False
+    return True
 
 
 NOT_YOURS = (

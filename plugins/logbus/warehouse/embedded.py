@@ -15,7 +15,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +60,7 @@ class EmbeddedPostgres:
         self.log_path = self.directory / "postgres.log"
         self.settings = {**SETTINGS, **(settings or {})}
         self.socket_directory: Path | None = None
+        self.opened: Sequence[Path] = ()  # by this start, to every account of the machine, to pass through
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> EmbeddedPostgres:
@@ -75,7 +76,11 @@ class EmbeddedPostgres:
     def start(self) -> EmbeddedPostgres:
         """Creates the data directory if there is none, starts the server and waits until it answers."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        user = system_user(self.directory)
+        user = system_user() if os.geteuid() == 0 else None
+        if user is not None:
+            # What the account owns it may enter; what lies above is not ours alone.
+            self.opened = let_others_pass([*self.directory.parents, binary("postgres").parent, *binary("postgres").parents])
+            shutil.chown(self.directory, user)
         self._wait_for_the_former_server()
         if not (self.data_directory / "PG_VERSION").exists():
             self._initialise(user)
@@ -194,18 +199,8 @@ def running_postmaster(data_directory: Path) -> int | None:
     return pid if is_postgres else None
 
 
-def system_user(directory: Path) -> str | None:
-    """The account the server runs as: None for our own, or if we are root one that may reach the data and the programs."""
-    if os.geteuid() != 0:
-        return None
-    name = existing_or_new_user(SYSTEM_USER)
-    for path in (directory, binary("postgres").parent):
-        let_others_pass(path)
-    shutil.chown(directory, name)
-    return name
-
-
-def existing_or_new_user(name: str) -> str:
+def system_user(name: str = SYSTEM_USER) -> str:
+    """The account that the server runs as if we are root; made if there is none."""
     with suppress(KeyError):
         return pwd.getpwnam(name).pw_name
     subprocess.run(["useradd", "--system", "--no-create-home", name], check=False, capture_output=True)
@@ -218,12 +213,26 @@ def existing_or_new_user(name: str) -> str:
         ) from None
 
 
-def let_others_pass(path: Path) -> None:
-    """Grants only search permission on the path's directories: others may pass through them, not list them."""
-    for folder in (path, *path.parents):
-        mode = folder.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            folder.chmod(mode | stat.S_IXOTH)
+def let_others_pass(folders: Iterable[Path]) -> list[Path]:
+    """Grants search permission on our own folders, and returns those that were closed: others may pass through them, not list
+    them. A folder of another account is never opened: `WarehouseUnavailable`, before any is."""
+    closed = [one for one in dict.fromkeys(folders) if not one.stat().st_mode & stat.S_IXOTH]
+    for folder in closed:
+        if folder.stat().st_uid != os.geteuid():
+            raise WarehouseUnavailable(
+                f"PostgreSQL does not run as root, and the account {SYSTEM_USER!r} cannot pass through {folder}, which belongs "
+                f"to {owner_of(folder)}: start as that user, or use a directory that all accounts can pass through (--home)"
+            )
+    for folder in closed:
+        folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    return closed
+
+
+def owner_of(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:  # an account of another machine, or of a container
+        return f"user {path.stat().st_uid}"
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -2,7 +2,7 @@
 
 The URL may have any of the usual forms: `postgresql://user:password@host/database`, `postgres://...`, or
 SQLAlchemy's own `postgresql+psycopg://...` with `?host=/directory` for a unix socket. SQLAlchemy gets psycopg 3, ADBC
-gets a libpq URI; an error never shows the password.
+gets a libpq URI; an error never shows the password, wherever in the URL it is.
 
 What a server, a database, a role or the environment sets for a session must not change what is loaded, so each session sets it
 itself (`SESSION`).
@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
 
 from logbus.errors import UserError, WarehouseUnavailable
 from logbus.ledger.sql_errors import reason_of
@@ -35,6 +35,10 @@ SESSION = "set timezone = 'UTC'; set datestyle = 'ISO, MDY'; set intervalstyle =
 # Records are UTF-8. A database in another encoding has no character for some of them, or does not know what its bytes mean.
 ENCODING = "UTF8"
 
+# libpq takes these as parameters too, where nothing would hide them.
+FIELDS_IN_QUERY = ("user", "password")
+SHOWN_INSTEAD = "hidden"
+
 DRIVERS = {"postgres", "postgresql", "postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"}
 
 
@@ -46,7 +50,28 @@ def warehouse_url(url: str | URL) -> URL:
         raise UserError("the warehouse URL cannot be read; it looks like postgresql://user:password@host:5432/database") from None
     if parsed.drivername not in DRIVERS:
         raise UserError(f"the warehouse is PostgreSQL, reached by postgresql://...; {parsed.drivername}:// is something else")
-    return parsed.set(drivername="postgresql+psycopg")
+    # Here once, and not where each of them is shown or stored. Like libpq: a parameter is taken before what the address says,
+    # and the last of several.
+    user, password = (last_of(parsed.query.get(name)) for name in FIELDS_IN_QUERY)
+    return parsed.difference_update_query(FIELDS_IN_QUERY).set(
+        drivername="postgresql+psycopg",
+        username=parsed.username if user is None else user,
+        password=parsed.password if password is None else password,
+    )
+
+
+def last_of(value: str | tuple[str, ...] | None) -> str | None:
+    return value[-1] if isinstance(value, tuple) else value
+
+
+def shown_url(url: URL) -> str:
+    """The URL for people: without passwords, and without what may be one under a mistyped name."""
+    from psycopg.pq import Conninfo  # only an error needs it
+
+    known = {option.keyword.decode(): option.dispchar for option in Conninfo.get_defaults()}
+    hidden = {name for name in url.query if name == "passfile" or known.get(name, b"*") == b"*"}
+    shown = url.update_query_dict(dict.fromkeys(hidden, SHOWN_INSTEAD)) if hidden else url
+    return shown.render_as_string(hide_password=True)
 
 
 def libpq_uri(url: str | URL, **settings: str) -> str:
@@ -67,28 +92,34 @@ def copy_uri(engine: Engine) -> str:
 def connect(url: str) -> Engine:
     """An engine on a warehouse that answered and is new enough; otherwise `WarehouseUnavailable`."""
     parsed = warehouse_url(url)
-    engine = create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS})
+    try:
+        engine = create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS})
+    except ArgumentError as error:
+        raise UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {error}") from None
     event.listen(engine, "do_connect", begin_session)
-    shown = parsed.render_as_string(hide_password=True)
     try:
         with engine.connect() as connection:
             version = int(connection.execute(text("show server_version_num")).scalar_one()) // 10_000
             encoding = connection.execute(text("show server_encoding")).scalar_one()
+    except ProgrammingError as error:  # psycopg has refused a parameter that libpq does not know
+        engine.dispose()
+        raise UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {reason_of(error)}") from None
     except OperationalError as error:
         engine.dispose()
         raise WarehouseUnavailable(
-            f"cannot reach the warehouse at {shown}: {reason_of(error)}. "
+            f"cannot reach the warehouse at {shown_url(parsed)}: {reason_of(error)}. "
             "Check that the server runs and that the URL is right; `logbus up` starts one of its own"
         ) from None
     if version < SERVER_VERSION_MIN:
         engine.dispose()
         raise WarehouseUnavailable(
-            f"the warehouse at {shown} is PostgreSQL {version}; logbus needs {SERVER_VERSION_MIN} or newer: upgrade the server"
+            f"the warehouse at {shown_url(parsed)} is PostgreSQL {version}; "
+            f"logbus needs {SERVER_VERSION_MIN} or newer: upgrade the server"
         )
     if encoding != ENCODING:
         engine.dispose()
         raise WarehouseUnavailable(
-            f"the database at {shown} has the encoding {encoding}, and records are {ENCODING}: create another with "
+            f"the database at {shown_url(parsed)} has the encoding {encoding}, and records are {ENCODING}: create another with "
             f"`createdb --encoding {ENCODING} --template template0 NAME`"
         )
     return engine

@@ -18,6 +18,8 @@ from logbus.proof.dead_letter_shapes import ERROR_CHARACTERS_MAX
 from logbus.proof.history import window_history
 from logbus.status.lag import lag_of
 from logbus.ui import topic_records
+from logbus.ui.app import app as application
+from logbus.ui.routes import interval_of_run
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
 
@@ -337,6 +339,67 @@ def test_records_are_for_those_who_may_see_a_pipeline_of_the_topic_or_the_connec
     assert places.get(f"/api/topics/{nobodys}/records").status_code == 403
     places.connections.add("kafka_default")
     assert places.json(f"/api/topics/{nobodys}/records")["records"] == []
+
+
+def test_a_connection_that_is_not_the_default_is_for_those_who_may_see_it(
+    places: UiClient, pipeline: RealPipeline, broker: AnyBroker, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_PROD", json.dumps({"conn_type": "kafka", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW_CONN_TEAM_DB", warehouse(warehouse_url))
+    of_hour = f"/api/windows/{pipeline.name}/{instant_text(at(10))}"
+    paths = ["/api/overview", f"/api/pipelines/{pipeline.name}", "/api/topics", "/api/groups", of_hour, f"{of_hour}/replay_plan"]
+    paths += [f"{of_hour}/waiting", f"/api/topics/{pipeline.name}/records", f"/windows/{pipeline.name}"]
+    for named in ({"kafka_conn_id": "kafka_prod"}, {"warehouse_conn_id": "team_db"}, {"warehouse_conn_id": "nowhere"}):
+        for path in paths:
+            answer = places.get(path, params=named)
+            assert (answer.status_code, *named.values()) == (403, *named.values()), path
+            assert next(iter(named.values())) in answer.json()["detail"]
+        assert places.ask("POST", f"{of_hour}/rerun", params=named, json={}).status_code == 403
+    places.connections = {"kafka_prod", "team_db"}
+    for path in paths:
+        assert places.json(path, kafka_conn_id="kafka_prod", warehouse_conn_id="team_db")
+
+
+def test_a_pipeline_of_another_ledger_does_not_open_the_records_of_the_default_broker(
+    places: UiClient, pipeline: RealPipeline, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may see that ledger's connection, and has registered a pipeline without a Dag over the topic of others."""
+    monkeypatch.setenv("AIRFLOW_CONN_TEAM_DB", warehouse(warehouse_url))
+    places.connections.add("team_db")
+    path = f"/api/topics/{pipeline.name}/records"
+    assert places.get(path, params={"warehouse_conn_id": "team_db"}).status_code == 403
+    places.connections.add("kafka_default")
+    assert places.get(path, params={"warehouse_conn_id": "team_db"}).status_code == 200
+
+
+def test_a_pipeline_on_another_cluster_does_not_open_the_topic_of_that_name_on_this_one(
+    places: UiClient, pipeline: RealPipeline, engine: Engine
+) -> None:
+    path = f"/api/topics/{pipeline.name}/records"
+    assert places.json(path)["records"]
+    with engine.begin() as connection:
+        elsewhere = {"topic_id": "another", "cluster_id": "elsewhere", "name": pipeline.name}
+        statement = "update logbus.pipeline set topic_id = :topic_id, cluster_id = :cluster_id where name = :name"
+        connection.execute(text(statement), elsewhere)
+    places.seconds += 100
+    assert places.get(path).status_code == 403
+    places.connections.add("kafka_default")
+    assert places.json(path)["records"]
+
+
+def test_the_hours_of_a_run_are_for_those_who_may_see_a_pipeline_of_its_dag(
+    places: UiClient, pipeline: RealPipeline, engine: Engine
+) -> None:
+    application.dependency_overrides[interval_of_run] = lambda: None  # there is no Airflow that could know the run
+    remember_dag(pipeline.ledger, pipeline.name, "secret")
+    with engine.begin() as connection:
+        statement = text("update logbus.attempt set dag_id = 'secret', run_id = 'payroll', task_id = 'load'")
+        connection.execute(statement)
+    hidden, unknown = (places.json("/api/overview", dag_id="secret", run_id=name)["span"] for name in ("payroll", "no_run"))
+    assert hidden == unknown
+    places.readable.add("secret")
+    assert places.json("/api/overview", dag_id="secret", run_id="payroll")["span"]["end"] == instant_text(at(12))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from logbus.errors import WarehouseUnavailable
-from logbus.warehouse.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, running_postmaster
+from logbus.warehouse.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, let_others_pass, running_postmaster
 from logbus.warehouse.engine import connect, libpq_uri
 from sqlalchemy import text
 
@@ -84,6 +86,40 @@ def test_the_server_ends_when_its_owner_is_killed_and_the_next_start_works(direc
     wait_until_gone(directory / "data")
     with EmbeddedPostgres(directory, settings=FAST) as server:
         connect(server.url("postgres")).dispose()
+
+
+def test_a_folder_that_is_opened_for_the_servers_account_is_named(directory: Path) -> None:
+    closed, within = directory / "closed", directory / "closed" / "open"
+    within.mkdir(parents=True)
+    directory.chmod(0o755)
+    within.chmod(0o755)
+    closed.chmod(0o700)
+    assert let_others_pass([within, closed, directory]) == [closed]
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o701
+    assert let_others_pass([within, closed, directory]) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another account")
+def test_a_folder_of_another_account_is_never_opened(directory: Path) -> None:
+    ours, theirs = directory / "ours", directory / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir(mode=0o700)
+    shutil.chown(theirs, "nobody")
+    server = EmbeddedPostgres(theirs / "home" / "postgres", settings=FAST)
+    with pytest.raises(WarehouseUnavailable, match="belongs to nobody") as caught:
+        server.start()
+    assert (str(theirs) in str(caught.value), "--home" in str(caught.value)) == (True, True)
+    with pytest.raises(WarehouseUnavailable):
+        let_others_pass([ours, theirs])
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (ours, theirs, directory)] == [0o700] * 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the server runs as another account only under root")
+def test_root_is_told_which_folders_a_start_has_opened(directory: Path) -> None:
+    with EmbeddedPostgres(directory / "pg", settings=FAST) as server:
+        assert directory in server.opened
+    with EmbeddedPostgres(directory / "pg", settings=FAST) as server:
+        assert server.opened == []
 
 
 def test_a_warehouse_that_is_down_gives_an_error_that_says_what_to_do(directory: Path) -> None:

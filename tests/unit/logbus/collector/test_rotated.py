@@ -50,6 +50,17 @@ def test_names_that_rotation_gives_are_known(name: str, is_rotated: bool, tmp_pa
     assert names(beside(tmp_path / "access.log")) == ([name] if is_rotated else [])
 
 
+def test_a_link_beside_a_log_is_not_followed(tmp_path: Path) -> None:
+    """Its owner may not read the file that it leads to, and the shipper may."""
+    (tmp_path / "logs").mkdir()
+    log = write(tmp_path / "logs" / "a.log", 1, written=1_000)
+    known = [sent(log)]
+    private = write(tmp_path / "auth.log", 2, written=2_000)
+    (tmp_path / "logs" / "a.log.1").symlink_to(private)
+    log.unlink()
+    assert names(beside(log)) == names(never_sent([log], [])) == names(unsent([log], known)) == []
+
+
 def test_at_the_first_run_older_files_are_mentioned_and_left_alone(tmp_path: Path) -> None:
     log = write(tmp_path / "a.log", 2, written=2_000)
     write(tmp_path / "a.log.1", 1, written=1_000)

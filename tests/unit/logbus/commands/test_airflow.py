@@ -24,6 +24,11 @@ def test_the_connection_names_the_same_database_as_the_url(url: str) -> None:
     assert parse(warehouse_url(database=fields.pop("schema"), **fields)) == parse(url)
 
 
+def test_a_password_in_the_query_is_stored_as_the_connections_password() -> None:
+    fields = warehouse_connection(parse("postgresql://h/d?user=u&password=p&sslmode=require"))
+    assert (fields["login"], fields["password"], fields["extra"]) == ("u", "p", {"sslmode": "require"})
+
+
 def test_it_makes_the_pool_our_loads_wait_for_and_says_what_it_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 

@@ -20,6 +20,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         connections={"kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": "h:1"}}},
     )
     inherited = {"PATH": "/usr/bin", "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor", "AIRFLOW_HOME": "/mine", "LANG": "C"}
+    inherited["LOGBUS_AIRFLOW_HOSTS"] = "build.example.com"
     return airflow_environment(settings, inherited)
 
 
@@ -49,6 +50,10 @@ def test_connections_travel_as_json(environment: dict[str, str]) -> None:
 def test_everything_points_at_the_chosen_port(environment: dict[str, str]) -> None:
     assert environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8123/execution/"
     assert environment["AIRFLOW__API__PORT"] == "8123"
+
+
+def test_the_api_server_is_told_the_names_it_answers_to(environment: dict[str, str]) -> None:
+    assert environment["LOGBUS_AIRFLOW_HOSTS"] == "127.0.0.1,localhost,build.example.com"
 
 
 def test_keys_are_made_once_and_are_for_the_owners_eyes(tmp_path: Path) -> None:

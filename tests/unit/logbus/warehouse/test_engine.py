@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from logbus.errors import UserError
-from logbus.warehouse.engine import libpq_uri, warehouse_url
+from logbus.warehouse.engine import connect, libpq_uri, shown_url, warehouse_url
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,28 @@ def test_a_space_is_written_as_libpq_reads_it_and_settings_are_added() -> None:
 def test_what_is_no_postgresql_url_is_refused(url: str) -> None:
     with pytest.raises(UserError, match="postgresql://"):
         warehouse_url(url)
+
+
+def test_user_and_password_are_taken_from_the_query_into_their_own_fields() -> None:
+    url = warehouse_url("postgresql://me:old@db/logs?user=u&password=S3CRET&sslmode=require")
+    assert (url.username, url.password, dict(url.query)) == ("u", "S3CRET", {"sslmode": "require"})
+    assert libpq_uri("postgresql://db/logs?user=u&password=x&password=a%26b") == "postgresql://u:a%26b@db/logs"
+
+
+@pytest.mark.parametrize("name", ["password", "sslpassword", "passfile", "passwordd", "pasword"])
+def test_no_secret_of_a_url_is_shown_under_whatever_name(name: str) -> None:
+    shown = shown_url(warehouse_url(f"postgresql://u@db/logs?{name}=S3CRET&sslmode=require"))
+    assert ("S3CRET" in shown, "sslmode=require" in shown) == (False, True)
+
+
+@pytest.mark.parametrize("parameters", ["user=u&password=S3CRET", "sslpassword=S3CRET", "passwordd=S3CRET"])
+def test_an_error_never_shows_a_password_of_the_query(parameters: str) -> None:
+    with pytest.raises(UserError, match="the warehouse") as caught:
+        connect(f"postgresql://127.0.0.1:1/db?{parameters}")
+    assert "S3CRET" not in str(caught.value)
+
+
+def test_a_parameter_that_makes_no_sense_is_the_users_error() -> None:
+    for parameter in ("passwordd=x", "port=x"):
+        with pytest.raises(UserError, match="cannot be used"):
+            connect(f"postgresql://127.0.0.1:1/db?{parameter}")
