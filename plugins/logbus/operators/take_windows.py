@@ -75,11 +75,23 @@ def windows_of_events(events: Iterable[Any]) -> dict[str, list[datetime]]:
 
 
 def windows_of_event(extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """An event of a WindowEventTrigger carries one window, that of a task a list of them."""
+    """An event of a WindowEventTrigger carries one window, that of a task the starts of all of its windows."""
     payload = extra.get("payload") or {}
     if "start" in payload:
         yield payload["pipeline"], payload["start"]
-    for window in extra.get("windows") or ():
+    if "starts" in extra:
+        yield from ((extra["pipeline"], start) for start in extra["starts"])
+        return
+    # Events stored by an earlier version have the details of the first windows only. To work on those and pass over the others
+    # would look like success.
+    windows = extra.get("windows") or ()
+    count = extra.get("window_count", len(windows))
+    if count > len(windows):
+        raise UserError(
+            f"an event of pipeline {extra.get('pipeline')} is about {count} windows and names only the first {len(windows)}, as "
+            "events of an earlier version do: clear the task that created it, and its new event names all of them"
+        )
+    for window in windows:
         yield window["pipeline"], window["start"]
 
 
