@@ -82,9 +82,16 @@ def intervals_of_schedule(context: Mapping[str, Any], span: Interval) -> Iterato
     if not isinstance(timetable, CronDataIntervalTimetable):
         return
     last = DataInterval(pendulum.instance(span.start - HOUR), pendulum.instance(span.start))
-    while (info := timetable.next_dagrun_info(last_automated_data_interval=last, restriction=WHENEVER)) is not None:
-        last = info.data_interval
-        if plain(last.end) > span.end:
-            return
+    while (following := interval_after(timetable, last)) is not None and plain(following.end) <= span.end:
+        last = following
         if plain(last.start) >= span.start:
             yield Interval(plain(last.start), plain(last.end))
+
+
+def interval_after(timetable: CronDataIntervalTimetable, last: DataInterval) -> DataInterval | None:
+    """The next interval of the schedule; None where it has none."""
+    try:
+        info = timetable.next_dagrun_info(last_automated_data_interval=last, restriction=WHENEVER)
+    except ValueError:  # on Lord Howe clocks change by half an hour, which an hourly cron of Airflow does not get past
+        return None
+    return None if info is None else info.data_interval

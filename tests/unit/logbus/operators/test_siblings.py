@@ -101,3 +101,9 @@ def test_hours_without_a_run_are_those_that_the_schedule_would_have_made(made: A
 @pytest.mark.parametrize("timetable", [DeltaDataIntervalTimetable(HOUR), CronTriggerTimetable("0 * * * *", timezone="UTC")])
 def test_a_schedule_without_fixed_intervals_says_nothing_about_hours_without_a_run(timetable: Any) -> None:
     assert of_schedule(timetable, HOUR_START, HOUR_START + DAY) == []
+
+
+def test_where_the_schedule_cannot_go_on_the_hours_before_are_known() -> None:
+    hours = [datetime(2026, 4, 4, 12, tzinfo=UTC) + number * HOUR for number in range(10)]
+    found = of_schedule(WindowTimetable("0 * * * *", "Australia/Lord_Howe"), hours[0], hours[9])
+    assert found == [*zip(hours[:3], hours[1:4], strict=True), (hours[3], hours[3] + timedelta(minutes=30))]
