@@ -1,7 +1,7 @@
 """Airflow assets: a pipeline's table as an asset that can schedule other DAGs, and what its events contain.
 
-An event carries its windows, so the DAG that it starts can see which hours to read. Nothing in it is secret: names, instants,
-offsets and counts.
+An event carries the starts of its windows, so the DAG that it starts can see which hours to read. Nothing in it is secret: names,
+instants, offsets and counts.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow.sdk import Asset
 
-from logbus.model import FrozenWindow, Pipeline
+from logbus.model import FrozenWindow, Pipeline, instant_text
 
-WINDOWS_SHOWN_MAX = 100  # of an event's windows: an event is a row of Airflow's database
+WINDOWS_SHOWN_MAX = 100  # of an event's windows with all that is known of them: an event is a row of Airflow's database
 
 
 def table_asset(pipeline: Pipeline | str) -> Asset:
@@ -23,7 +23,7 @@ def table_asset(pipeline: Pipeline | str) -> Asset:
 
 
 def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
-    """What an event carries about its windows."""
+    """What an event carries about its windows: the starts of all, and details of the first ones."""
     found = list(windows)
     counts = [window.counts for window in found if window.counts is not None]
     return {
@@ -31,6 +31,7 @@ def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
         "window_count": len(found),
         "loaded": sum(count.loaded for count in counts),
         "dead_lettered": sum(count.dead_lettered for count in counts),
+        "starts": [instant_text(window.interval.start) for window in found],
         "windows": [window.summary() for window in found[:WINDOWS_SHOWN_MAX]],
     }
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
+
+import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse, GetDagRun
+from logbus.model import Interval
+from logbus.operators import siblings
+from logbus.timetable import WindowTimetable
 
 HOUR_START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 HOUR_END = datetime(2015, 5, 17, 11, tzinfo=UTC)
@@ -18,6 +26,33 @@ ASKED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 def task_instance_id(instant: datetime) -> UUID:
     """As Airflow creates them: UUID version 7, which begins with the time."""
     return UUID(int=int(instant.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62 | 4711)
+
+
+@dataclass
+class Runs:
+    """The process that answers a task for Airflow, as far as it tells of other runs: those of `run_context` are for the hour that
+    begins at their logical date. A run with None was deleted."""
+
+    intervals: dict[str, Interval | None] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def send(self, message: GetDagRun) -> Any:
+        self.asked.append(message.run_id)
+        if message.run_id not in self.intervals:
+            found: Interval | None = Interval.hour(datetime.fromisoformat(message.run_id.removeprefix("backfill__")))
+        else:
+            found = self.intervals[message.run_id]
+        if found is None:
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+        return SimpleNamespace(data_interval_start=found.start, data_interval_end=found.end)
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """What a task learns of the other runs of its DAG."""
+    made = Runs()
+    monkeypatch.setattr(siblings, "task_runner", SimpleNamespace(SUPERVISOR_COMMS=made))
+    return made
 
 
 def run_context(
@@ -40,6 +75,7 @@ def run_context(
         # A trap: a run's logical date is not its window.
         "logical_date": datetime(1999, 1, 1, tzinfo=UTC),
         "run_id": "manual__1",
+        "dag": SimpleNamespace(tasks=(), timetable=WindowTimetable()),
         "dag_run": SimpleNamespace(start_date=asked_at, run_type=run_type),
         "ti": SimpleNamespace(
             id=task_instance_id(asked_at),

@@ -10,7 +10,7 @@ created while the scheduler was down.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -20,8 +20,9 @@ from logbus.errors import WindowError
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.definition import definition_of
 from logbus.ledger.ledger import Ledger
+from logbus.ledger.missing import Gap
 from logbus.model import Interval, Pipeline
-from logbus.operators.siblings import asked_at, waiting_intervals
+from logbus.operators.siblings import asked_at, intervals_of_schedule, waiting_intervals
 from logbus.run_interval import plain, run_interval
 
 SCHEDULED = "scheduled"  # the type of runs that the timetable creates
@@ -49,7 +50,7 @@ class Beside:
         own = run_interval(context)
         if self.left_alone([own.start]):
             return []
-        waiting = list(waiting_intervals(context, own, limit))
+        waiting = waiting_intervals(context, own, limit)
         starts = [interval.start for interval in waiting]
         done = self.ledger.begun_since(self.pipeline_name, starts, beginning(context))
         taken = self.ledger.at_work_elsewhere(self.pipeline_name, starts, str(context["run_id"]), self.now)
@@ -59,17 +60,18 @@ class Beside:
 
     def missing_before(self, context: Mapping[str, Any], limit: int, taken: Collection[datetime]) -> list[datetime]:
         """Starts of at most `limit` windows before our own, all frozen, that are not loaded and that no run is to load: those
-        with records first, then the oldest first. Long spans without any record are left to a catch-up that a user starts.
+        with records first, then the oldest first. Long spans without any record are left to a catch-up that a user starts, and
+        what is not frozen is taken in the intervals of the DAG's schedule only: a run that comes for one later needs its own.
 
         A run that a user requested does what was requested, and no more.
         """
         own = run_interval(context)
         if limit <= 0 or not is_scheduled(context) or self.left_alone([own.start]):
             return []
-        length = own.end - own.start
         gaps = self.ledger.gaps(self.pipeline_name, self.log, self.now, until=own.start)
         wanted = sorted((gap for gap in gaps if not gap.is_empty or gap.count <= limit), key=lambda gap: gap.is_empty)
-        intervals = list(islice((part for gap in wanted for part in gap.parts(length) if part.start not in taken), limit))
+        parts = (part for gap in wanted for part in parts_of(gap, context) if part.start not in taken)
+        intervals = list(islice(parts, limit))
         starts = [interval.start for interval in intervals]
         at_work = self.ledger.at_work_elsewhere(self.pipeline_name, starts, str(context["run_id"]), self.now)
         not_ours = self.left_alone(starts) | at_work.keys()
@@ -85,6 +87,11 @@ class Beside:
         except WindowError:
             return False
         return True
+
+
+def parts_of(gap: Gap, context: Mapping[str, Any]) -> Iterable[Interval]:
+    """The intervals of a gap as runs of this DAG have them; a frozen window keeps its own."""
+    return (gap.interval,) if gap.is_frozen else intervals_of_schedule(context, gap.interval)
 
 
 def is_scheduled(context: Mapping[str, Any]) -> bool:

@@ -16,10 +16,11 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from logbus.errors import UserError
+from logbus.errors import WrongRequest
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.announcements import take, told_since
 from logbus.model import instant_text, parse_instant, utc_now
+from logbus.operators.window_operator import fail_without_retry
 from logbus.run_interval import plain
 
 CLOCK_SKEW = timedelta(minutes=1)  # between Airflow's database, which dates events, and the triggerer, which dates announcements
@@ -50,7 +51,8 @@ class TakeWindowsOperator(BaseOperator):
     def execute(self, context: Context) -> list[str]:
         engine, now = WarehouseHook(self.warehouse_conn_id).ledger().engine, self._now()
         events = [event for events in context["triggering_asset_events"].values() for event in events]
-        announced = windows_of_events(events)
+        with fail_without_retry():
+            announced = windows_of_events(events)
         for (watcher, pipeline), since in first_events(events).items():
             announced[pipeline] += told_since(engine, watcher, plain(since) - CLOCK_SKEW, now)
         mine = {
@@ -70,16 +72,30 @@ def windows_of_events(events: Iterable[Any]) -> dict[str, list[datetime]]:
         for pipeline, start in windows_of_event(event.extra or {}):
             found.setdefault(pipeline, []).append(parse_instant(start))
     if not found:
-        raise UserError("no event that started this run tells of a window: schedule the DAG by assets whose events carry windows")
+        raise WrongRequest(
+            "no event that started this run tells of a window: schedule the DAG by assets whose events carry windows"
+        )
     return found
 
 
 def windows_of_event(extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """An event of a WindowEventTrigger carries one window, that of a task a list of them."""
+    """An event of a WindowEventTrigger carries one window, that of a task the starts of all of its windows."""
     payload = extra.get("payload") or {}
     if "start" in payload:
         yield payload["pipeline"], payload["start"]
-    for window in extra.get("windows") or ():
+    if "starts" in extra:
+        yield from ((extra["pipeline"], start) for start in extra["starts"])
+        return
+    # Events stored by an earlier version have the details of the first windows only. To work on those and pass over the others
+    # would look like success.
+    windows = extra.get("windows") or ()
+    count = extra.get("window_count", len(windows))
+    if count > len(windows):
+        raise WrongRequest(
+            f"an event of pipeline {extra.get('pipeline')} is about {count} windows and names only the first {len(windows)}, as "
+            "events of an earlier version do: clear the task that created it, and its new event names all of them"
+        )
+    for window in windows:
         yield window["pipeline"], window["start"]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from logbus.ledger.adoption import FAILURES_BEFORE_ALONE, unaudited_of_run
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
-from logbus.model import TaskKey
+from logbus.model import Interval, TaskKey
 from logbus.operators.adoption import Beside
 from logbus.proof.audit import audit_window
+from logbus.timetable import WindowTimetable
 from logbus.warehouse.sinks import sink_for
 
 from tests.support.airflow_context import run_context
@@ -89,6 +90,20 @@ def test_a_quiet_night_is_filled_and_ten_years_are_not(world: World, warehouse_u
     late = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=NOW)
     found = late.missing_before(run_context(own, own + timedelta(hours=1), run_type="scheduled"), 84, set())
     assert found == [at(OWN), *(at(number) for number in range(10, OWN))]  # those with records first
+
+
+def test_hours_without_a_run_are_frozen_with_the_boundaries_of_the_schedule(world: World, warehouse_url: str) -> None:
+    """Full hours in Kolkata are half hours in UTC. A run for one of them that is cleared later needs its own boundaries."""
+    world.log.append("t", *stamps(9.75, 10.75, 11.75, 12.75, 13.75))
+    world.register()
+    half = timedelta(minutes=30)
+    first = world.ledger.freeze_or_get("p", Interval(at(9) + half, at(10) + half), world.log, NOW)
+    Loading(world, warehouse_url, first).load()
+    run = run_context(at(13) + half, at(14) + half, run_type="scheduled")
+    run["dag"].timetable = WindowTimetable("0 * * * *", "Asia/Kolkata")
+    beside = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=NOW)
+    assert beside.missing_before(run, 84, set()) == [at(11) + half]  # others are not whole in the grid of the ledger's gaps
+    assert [str(window.interval) for window in world.ledger.windows("p")][1:] == ["[2015-05-17T11:30:00Z, 2015-05-17T12:30:00Z)"]
 
 
 def test_what_a_run_has_loaded_and_nobody_audited_is_remembered_for_its_audit(away: World, warehouse_url: str) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from logbus.assets import WINDOWS_SHOWN_MAX, event_extra, table_asset, tell_outlets
-from logbus.model import Pipeline
+from logbus.model import Pipeline, instant_text
 
 from tests.support.airflow_context import HOUR_START
 from tests.support.fake_ledger import window
@@ -25,10 +25,11 @@ def test_an_event_says_which_window_with_its_counts_and_fingerprint() -> None:
     assert json.loads(json.dumps(extra)) == extra
 
 
-def test_an_event_over_very_many_windows_stays_small_and_counts_them_all() -> None:
+def test_an_event_over_very_many_windows_stays_small_and_names_them_all() -> None:
     windows = [window(HOUR_START + timedelta(hours=number), attempt=1) for number in range(WINDOWS_SHOWN_MAX + 5)]
     extra = event_extra(windows)
     assert (len(extra["windows"]), extra["window_count"]) == (WINDOWS_SHOWN_MAX, WINDOWS_SHOWN_MAX + 5)
+    assert extra["starts"] == [instant_text(window.interval.start) for window in windows]
 
 
 def test_each_outlet_asset_is_told_and_nothing_else() -> None:

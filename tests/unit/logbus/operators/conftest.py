@@ -5,7 +5,7 @@ import json
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider
 
-from tests.support.airflow_context import HOUR_START
+from tests.support.airflow_context import HOUR_START, runs  # noqa: F401
 from tests.support.fake_log import FakeLog
 from tests.support.fake_submit import Submitted, subprocess_with
 

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
-from hypothesis import given
-from hypothesis import strategies as st
-from logbus.model import Interval
-from logbus.operators.siblings import asked_at, those_waiting, waiting_intervals
+import pytest
+from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
+from logbus.model import HOUR, Interval
+from logbus.operators.siblings import asked_at, intervals_of_schedule, waiting_intervals
+from logbus.timetable import WindowTimetable
 
-from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context, task_instance_id
+from tests.support.airflow_context import ASKED_AT, HOUR_START, Runs, run_context, task_instance_id
 
-DATES = [HOUR_START + timedelta(hours=number) for number in range(84)]
+DAY = timedelta(days=1)
+BERLIN_DAYS = [datetime(2026, 10, 22 + number, 22 + (number > 2), tzinfo=UTC) for number in range(5)]  # the 25th has 25 hours
 
 
 def test_the_id_of_a_task_instance_tells_when_it_was_asked_for() -> None:
@@ -37,18 +39,71 @@ def test_our_own_run_is_not_beside_us_and_the_reach_is_kept() -> None:
     assert found == [Interval.hour(around[1])]
 
 
-def test_nobody_waiting_costs_one_question() -> None:
-    questions = []
-
-    def count(dates: Sequence[datetime]) -> int:
-        questions.append(len(dates))
-        return 0
-
-    assert list(those_waiting(DATES, count)) == []
-    assert questions == [84]
+def test_a_manual_run_waits_for_the_hour_that_ended_at_its_logical_date(runs: Runs) -> None:
+    """As `airflow dags trigger --logical-date` makes them, whatever id a user gives them."""
+    hours = [HOUR_START + number * HOUR for number in range(1, 4)]
+    runs.intervals = {f"backfill__{hour.isoformat()}": Interval(hour - HOUR, hour) for hour in hours}
+    found = waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5)
+    assert found == [Interval(hour - HOUR, hour) for hour in hours[1:]]
 
 
-@given(st.sets(st.sampled_from(DATES)))
-def test_whoever_waits_is_found_by_halving(waiting: set[datetime]) -> None:
-    found = list(those_waiting(DATES, lambda dates: len(waiting.intersection(dates))))
-    assert found == sorted(waiting)
+def test_a_window_for_which_two_runs_wait_is_there_once(runs: Runs) -> None:
+    hours = [HOUR_START + HOUR, HOUR_START + 2 * HOUR]
+    runs.intervals = {f"backfill__{hours[1].isoformat()}": Interval.hour(hours[0])}
+    assert waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [Interval.hour(hours[0])]
+
+
+def test_a_run_that_airflow_does_not_know_any_more_is_left_out(runs: Runs) -> None:
+    hours = [HOUR_START + HOUR, HOUR_START + 2 * HOUR]
+    runs.intervals = {f"backfill__{hours[0].isoformat()}": None}
+    assert waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [Interval.hour(hours[1])]
+
+
+def test_the_day_on_which_the_clocks_change_has_the_end_that_its_own_run_gives_it(runs: Runs) -> None:
+    own, following = Interval(*BERLIN_DAYS[1:3]), Interval(*BERLIN_DAYS[2:4])
+    runs.intervals = {f"backfill__{following.start.isoformat()}": following}
+    found = waiting_intervals(run_context(waiting=[following.start]), own, reach=5)
+    assert found == [following]
+    assert following.end - following.start == 25 * HOUR
+
+
+def test_nobody_waiting_costs_two_questions(runs: Runs) -> None:
+    context, questions = run_context(), list[int]()
+
+    def count(dag_id: str, task_ids: list[str], logical_dates: list[datetime]) -> dict[str, Any]:
+        questions.append(len(logical_dates))
+        return {}
+
+    context["ti"].get_task_states = count
+    assert waiting_intervals(context, Interval.hour(HOUR_START), reach=84) == []
+    assert (questions, runs.asked) == ([84, 84], [])
+
+
+def of_schedule(timetable: Any, start: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
+    context = {"dag": SimpleNamespace(timetable=timetable)}
+    return [(found.start, found.end) for found in intervals_of_schedule(context, Interval(start, end))]
+
+
+@pytest.mark.parametrize("made", [WindowTimetable, lambda cron, zone: CronDataIntervalTimetable(cron, timezone=zone)])
+def test_hours_without_a_run_are_those_that_the_schedule_would_have_made(made: Any) -> None:
+    midnight = datetime(2026, 10, 23, tzinfo=UTC)
+    hours = [midnight + number * HOUR for number in range(49)]
+    assert of_schedule(made("0 * * * *", "UTC"), midnight, hours[48]) == list(zip(hours, hours[1:], strict=False))
+    half = timedelta(minutes=30)
+    in_india = of_schedule(made("0 * * * *", "Asia/Kolkata"), midnight, hours[3])
+    assert in_india == [(hour + half, hour + half + HOUR) for hour in hours[:2]]
+    days = of_schedule(made("0 0 * * *", "Europe/Berlin"), midnight, midnight + 4 * DAY)
+    assert days == list(zip(BERLIN_DAYS[1:4], BERLIN_DAYS[2:5], strict=True))
+    working = of_schedule(made("0 16-17 * * *", "UTC"), midnight, midnight + 42 * HOUR)
+    assert working == [(hours[16], hours[17]), (hours[17], hours[40]), (hours[40], hours[41])]
+
+
+@pytest.mark.parametrize("timetable", [DeltaDataIntervalTimetable(HOUR), CronTriggerTimetable("0 * * * *", timezone="UTC")])
+def test_a_schedule_without_fixed_intervals_says_nothing_about_hours_without_a_run(timetable: Any) -> None:
+    assert of_schedule(timetable, HOUR_START, HOUR_START + DAY) == []
+
+
+def test_where_the_schedule_cannot_go_on_the_hours_before_are_known() -> None:
+    hours = [datetime(2026, 4, 4, 12, tzinfo=UTC) + number * HOUR for number in range(10)]
+    found = of_schedule(WindowTimetable("0 * * * *", "Australia/Lord_Howe"), hours[0], hours[9])
+    assert found == [*zip(hours[:3], hours[1:4], strict=True), (hours[3], hours[3] + timedelta(minutes=30))]
