@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.errors import UserError
@@ -49,9 +47,9 @@ def list_groups(
         rows = [(instant_text(group.window_start), group.error_class, group.count, group.error) for group in found]
         output.show_json([dict(zip(("window", "error_class", "count", "error"), row, strict=True)) for row in rows])
         return
-    table = Table("window", "error class", "records", "one of the errors")
+    table = output.Table("window", "error class", "records", "one of the errors")
     for group in found:
-        table.add_row(instant_text(group.window_start), group.error_class, str(group.count), escape(short(group.error)))
+        table.add_row(instant_text(group.window_start), group.error_class, str(group.count), short(group.error))
     output.show(table)
 
 

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
@@ -103,7 +102,9 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
         output.show_json([progress.summary() for progress in found])
         view.raise_unreachable()
         return
-    table = Table("pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind")
+    table = output.Table(
+        "pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind"
+    )
     for progress in found:
         table.add_row(*progress.row())
     output.show(table)

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from logbus import spark_submit
 from logbus.commands import options, output
@@ -154,8 +153,8 @@ def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, 
         return replay.plan(ledger, log, name, span, now, reader=reader, records_max=most)
 
 
-def plan_table(plan: ReplayPlan) -> Table:
-    table = Table("window", "state", "records", "bytes", "rows replaced", "can be loaded again")
+def plan_table(plan: ReplayPlan) -> output.Table:
+    table = output.Table("window", "state", "records", "bytes", "rows replaced", "can be loaded again")
     for one in plan.windows:
         size = "-" if one.bytes is None else str(one.bytes)
         values = (str(one.window.state), str(one.window.record_count), size, str(one.rows_replaced))

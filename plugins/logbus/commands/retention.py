@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
@@ -218,7 +217,7 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
         topics = [policy_json(one) for one in policies]
         output.show_json({"topics": topics, "unmanaged": unmanaged, "holds": [str(one) for one in holds]})
         return
-    table = Table("topic", "keeps", "held back at most", "then", "holds")
+    table = output.Table("topic", "keeps", "held back at most", "then", "holds")
     for policy in policies:
         mine = "; ".join(str(one) for one in holds if one.topic == policy.topic)
         table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, mine or "-")
@@ -241,7 +240,7 @@ def log(warehouse_url: str, as_json: bool, limit: int) -> None:
         output.show_json(deletions)
         return
     names = ("began_at", "run_id", "topic", "partition", "start_offset", "end_offset", "state", "reason")
-    table = Table("run", "by", "topic", "partition", "from", "to", "state", "why")
+    table = output.Table("run", "by", "topic", "partition", "from", "to", "state", "why")
     for one in deletions:
         table.add_row(*(str(one[name]) for name in names))
     output.show(table)
@@ -278,8 +277,8 @@ def tell(report: RetentionReport, as_json: bool) -> None:
             click.echo(f"  {line}")
 
 
-def plan_table(plan: TopicPlan) -> Table:
-    table = Table("partition", "delete from", "up to", "records")
+def plan_table(plan: TopicPlan) -> output.Table:
+    table = output.Table("partition", "delete from", "up to", "records")
     for one in plan.deletions:
         table.add_row(str(one.partition), str(one.start_offset), str(one.end_offset), str(one.records))
     return table

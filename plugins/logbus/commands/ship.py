@@ -316,7 +316,7 @@ def _progress_bar(topic: str) -> Iterator[ShowProgress | None]:
         yield None
         return
     lines = TextColumn("{task.fields[lines]:,} lines")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), lines, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), lines, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(topic, total=None, lines=0)
         yield lambda done, total, lines: bar.update(task, completed=done, total=total, lines=lines)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.topic_views import by_name, headline, partition_table, secret_or_value, setting_summary, summary, text
@@ -86,9 +84,7 @@ def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: b
     if as_json:
         output.show_json([summary(one) for one in found])
         return
-    table = Table("topic", "partitions", "replicas", "records", "bytes")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = output.Table("topic", "partitions", "replicas", "records", "bytes", numbers_from=1)
     for one in found:
         values = (len(one.partitions), one.replication_factor, one.records, one.size_bytes)
         table.add_row(one.name, *map(text, values))
@@ -210,10 +206,10 @@ def config_command(
     if as_json:
         output.show_json({name: [setting_summary(one) for one in found] for name, found in shown.items()})
         return
-    table = Table("topic", "setting", "value", "from")
+    table = output.Table("topic", "setting", "value", "from")
     for name, found in shown.items():
         for one in found:
-            table.add_row(name, one.name, escape(secret_or_value(one)), one.source)
+            table.add_row(name, one.name, secret_or_value(one), one.source)
     output.show(table)
     if not any(shown.values()):
         output.say("no setting of its own; --all shows what the broker sets for all topics")

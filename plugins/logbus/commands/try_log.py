@@ -6,8 +6,6 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from logbus.collector.clocks import TimeOptions
 from logbus.collector.proposal import LogProposal, commands, dag, propose, shown, summary
@@ -119,9 +117,9 @@ def show_samples(found: LogProposal) -> None:
     """Column by column: rows of many columns are wider than any terminal."""
     if not found.trial.samples:
         return
-    table = Table("column", *(f"record {number}" for number in range(1, len(found.trial.samples) + 1)))
+    table = output.Table("column", *(f"record {number}" for number in range(1, len(found.trial.samples) + 1)))
     for name in found.trial.columns:
-        table.add_row(escape(name), *(escape(cell(one[name])) for one in found.trial.samples))
+        table.add_row(name, *(cell(one[name]) for one in found.trial.samples))
     click.echo()
     output.show(table)
 
