@@ -103,7 +103,7 @@ def command(
     named = chosen_partitions(topic, there.partitions, partitions)
     with reading(config, wish, span, named if partitions or group is None else [], group) as found:
         if form == options.TABLE:
-            click.echo(formatting.HEADLINE, nl=False)
+            output.hand_over(formatting.HEADLINE)
         print_all(found, render, quiet)
 
 

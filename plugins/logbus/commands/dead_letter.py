@@ -70,11 +70,11 @@ def show(pipeline_name: str, error_class: str | None, limit: int, warehouse_url:
         output.show_json([letter.summary() for letter in found])
         return
     for letter in found:
-        click.echo("\n".join(lines_of(letter)))
+        output.tell(*lines_of(letter))
 
 
 def lines_of(letter: DeadLetter) -> Iterable[str]:
-    """A record in a few lines, safe to print whatever it holds."""
+    """A record in a few lines."""
     at = instant_text(letter.timestamp) if letter.timestamp else "without timestamp"
     run = f"attempt {letter.attempt} of run {letter.run_id or '?'}"
     yield f"{letter.topic}-{letter.partition} offset {letter.offset}, {at}, {run}"

@@ -58,7 +58,7 @@ def command(
         warehouse_url=warehouse_url,
         client_config=config,
         now=options.clock,
-        say=lambda line: click.echo(line, err=True),
+        say=output.say,
     )
     load = Load(
         pipeline=pipeline_name,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from logbus.wording import inert_json, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -47,9 +49,27 @@ class Table:
         self.rows.append(cells)
 
 
-def say(line: str) -> None:
-    """A line for people, on standard error: never in what a program reads."""
-    click.echo(line, err=True)
+def tell(*lines: str, mark: Coloured | None = None) -> None:
+    """Lines for people, on standard output, safe whatever they quote; `mark` is what the first one begins with."""
+    mark_text = "" if mark is None else click.style(printable(mark.text), fg=mark.colour or None)
+    if lines:
+        click.echo(mark_text + "\n".join(map(safe, lines)))
+
+
+def say(*lines: str) -> None:
+    """Lines for people, on standard error: never in what a program reads."""
+    for line in lines:
+        click.echo(safe(line), err=True)
+
+
+def safe(line: str) -> str:
+    """Tabs, as in a stack trace of Java, harm no line; columns would no longer stand under each other."""
+    return printable(line.expandtabs())
+
+
+def hand_over(data: str | bytes) -> None:
+    """What a program reads, byte by byte as it is: nothing is escaped."""
+    click.echo(data, nl=False)
 
 
 def somebody_types() -> bool:
@@ -58,7 +78,7 @@ def somebody_types() -> bool:
 
 
 def show_json(value: Any, indent: int | None = None) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=indent))
+    click.echo(inert_json(json.dumps(value, ensure_ascii=False, indent=indent)))
 
 
 def show(table: Table) -> None:
@@ -96,14 +116,14 @@ def render(console: Console, table: Table, is_terminal: bool) -> None:
 
 
 def as_it_is(cell: Cell) -> Text:
-    """For rich, which looks for markup in a `str` and not in this."""
+    """For rich, which looks for markup in a `str` and not in this, and would pass on control characters in both."""
     from rich.text import Text
 
     return Text(plain(cell), style=cell.colour if isinstance(cell, Coloured) else "")
 
 
 def plain(cell: Cell) -> str:
-    return cell.text if isinstance(cell, Coloured) else cell
+    return printable(cell.text if isinstance(cell, Coloured) else cell)
 
 
 def undrawn(table: Table) -> str:
@@ -134,7 +154,7 @@ def bar(description: str, total: float | None = None) -> Iterator[Callable[[floa
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(description, total=total)
+        task = progress.add_task(printable(description), total=total)
         yield lambda amount: progress.advance(task, amount)
 
 
@@ -147,8 +167,12 @@ def tracked(items: Iterable[Item], description: str, total: int | None = None) -
                 advance(MOVED_EVERY if total is None else 1)
 
 
+def show_columns(rows: Iterable[Iterable[Any]]) -> None:
+    click.echo(plain_columns(rows))
+
+
 def plain_columns(rows: Iterable[Iterable[Any]]) -> str:
     """Rows under each other in columns as wide as their widest cell: what Kafka's own tools print."""
-    texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    texts = [["-" if cell is None or cell == "" else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in texts)

@@ -59,7 +59,7 @@ def chosen(windows: Sequence[FrozenWindow], starts: Sequence[datetime]) -> list[
 
 def tell(outcomes: Sequence[Redriven], executed: bool) -> None:
     if not outcomes:
-        click.echo("these windows have no dead letters")
+        output.tell("these windows have no dead letters")
         return
     table = output.Table("window", "dead letters", "loaded" if executed else "would load", "stay", "why")
     for outcome in outcomes:

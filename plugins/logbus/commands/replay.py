@@ -76,7 +76,7 @@ def show_plan(
         return
     output.show(plan_table(found))
     for line in (*totals(found), *found.notes):
-        click.echo(line)
+        output.tell(line)
 
 
 @command.command("run")
@@ -109,10 +109,8 @@ def run(
     found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, wanted)
     chosen = found.starts(skip_lost=skip_lost, supersede=supersede, accept_other_records=accept_other_records)
     for line in (*totals(found), *found.notes):
-        click.echo(line, err=True)
-    loader = Loader(
-        warehouse_url=warehouse_url, client_config=config, now=options.clock, say=lambda line: click.echo(line, err=True)
-    )
+        output.say(line)
+    loader = Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.say)
     with raising():
         load = Load(
             pipeline=pipeline_name,

@@ -207,7 +207,9 @@ def failure_lines(found: WindowHistory) -> Iterator[str]:
     last = found.attempts[-1] if found.attempts else None
     if last is None or last.state != FAILED:
         return
-    yield f"attempt {last.number} failed: {last.error}"
+    first, *more = (last.error or "no reason is known").split("\n")
+    yield f"attempt {last.number} failed: {first}"
+    yield from (f"    {line}" for line in more)  # of a program's own output; so far right that none looks like one of ours
     samples = last.error_samples or {"classes": [], "examples": []}
     yield from (f"  {group['error_class']}: {group['count']}" for group in samples["classes"])
     for example in samples["examples"]:

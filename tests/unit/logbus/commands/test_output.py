@@ -14,6 +14,7 @@ from logbus.commands.query import to_table
 from rich.console import Console
 
 COMMANDS = Path(output.__file__).parent
+PRINTING = ("output.py", "airflow.py")  # the latter prints three names of our own
 MARKUP_LIKE = ["[error] disk full", "[2015] [notice] up", "GET [/login] x", r"\[bold]x[/]", ":smile:"]
 
 
@@ -109,9 +110,41 @@ def test_only_what_the_code_itself_colours_is_coloured() -> None:
     assert lines == ["\x1b[31m[red]failed\x1b[0m", "[red]loaded"]
 
 
-def test_commands_draw_tables_only_as_texts_that_are_shown_as_they_are() -> None:
-    for path in COMMANDS.glob("*.py"):
-        drawing = {"rich.table", "rich.text", "rich.markup"} & set(
-            re.findall(r"^\s*(?:from|import) ([\w.]+)", path.read_text(), re.M)
+HOSTILE = "evil\x1b]0;pwn\x07\x1b[31m\nforged  Stable\x9b2J"
+SHOWN = r"evil\x1b]0;pwn\x07\x1b[31m\nforged  Stable\x9b2J"
+
+
+def test_a_line_for_people_is_one_line_whatever_it_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    output.tell(f"group {HOSTILE}", "of\ttabs", mark=Coloured("note", "red"))
+    output.say(f"group {HOSTILE}")
+    output.tell()
+    found = capsys.readouterr()
+    assert found.out == f"notegroup {SHOWN}\nof      tabs\n"
+    assert found.err == f"group {SHOWN}\n"
+
+
+def test_a_cell_is_one_line_whatever_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    made = output.Table(HOSTILE)
+    made.add_row(HOSTILE)
+    made.add_row(Coloured(HOSTILE, "red"))
+    output.show(made)
+    output.show_columns([[HOSTILE]])
+    assert capsys.readouterr().out.splitlines() == [SHOWN] * 4
+    assert on_terminal(200, made)[0] == on_terminal(200, made)[2] == SHOWN
+
+
+def test_json_holds_no_control_character_and_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_json({"group": HOSTILE, "name": "Zoë"})
+    line = capsys.readouterr().out
+    assert line[:-1].isprintable()
+    assert json.loads(line) == {"group": HOSTILE, "name": "Zoë"}
+
+
+def test_commands_print_and_draw_only_by_what_shows_texts_as_they_are() -> None:
+    for path in set(COMMANDS.glob("*.py")) - {COMMANDS / name for name in PRINTING}:
+        text = path.read_text()
+        drawing = {"rich.table", "rich.text", "rich.markup"} & set(re.findall(r"^\s*(?:from|import) ([\w.]+)", text, re.M))
+        assert not drawing, f"{path.name} draws by itself: output.Table shows texts as they are"
+        assert not re.search(r"click\.s?echo|(?<![\w.])print\(", text), (
+            f"{path.name} prints by itself: output.tell escapes what it quotes"
         )
-        assert not drawing or path.name == "output.py", f"{path.name} draws by itself: output.Table shows texts as they are"
