@@ -154,7 +154,7 @@ def rendering(form: str | None, template: str | None, delimiter: bytes) -> Rende
     if form == options.JSON:
         return formatting.envelope
     if form == options.TABLE:
-        return formatting.harmless(formatting.columns)
+        return formatting.columns
     render = usable(lambda: formatting.compiled(template)) if template is not None else formatting.values(delimiter)
     return formatting.harmless(render) if sys.stdout.isatty() else render
 

@@ -12,11 +12,12 @@ from typing import BinaryIO
 import click
 
 from logbus.commands import options, output
+from logbus.console.formatting import without_control
 from logbus.errors import UserError
 from logbus.model import instant_text
 from logbus.proof import dead_letters
 from logbus.proof.dead_letters import DeadLetter, Selection
-from logbus.wording import many
+from logbus.wording import inert_json, many
 
 SHOWN_CHARACTERS_MAX = 200
 
@@ -123,7 +124,7 @@ def export(
     selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)
     letters = dead_letters.stream(ledger.engine, selection)
     if file is None:
-        write(letters, form, sys.stdout.buffer)
+        write(letters, form, sys.stdout.buffer, is_terminal=sys.stdout.isatty())
         return
     try:
         with file.open("wb") as opened:
@@ -133,10 +134,13 @@ def export(
     output.say(f"{many(count, 'dead letter')} in {file}")
 
 
-def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO) -> int:
+def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO, *, is_terminal: bool = False) -> int:
+    """A terminal is shown the control characters in a value and does not obey them, as with `consume`."""
     count = 0
     for letter in letters:
-        line = json.dumps(letter.summary(), ensure_ascii=False).encode() if form == "jsonl" else letter.value or b""
+        value = letter.value or b""
+        raw = without_control(value) if is_terminal else value
+        line = inert_json(json.dumps(letter.summary(), ensure_ascii=False)).encode() if form == "jsonl" else raw
         file.write(line + b"\n")
         count += 1
     file.flush()
