@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+JOINERS = "\u200c\u200d"
+DOUBTFUL = re.compile("[^ -~]")  # looked at one by one
 C1 = re.compile("[\x80-\x9f]")
 LINE_CHARACTERS_MAX = 200  # of a reason shown in a list; the page or command for the single item shows all of it
 
@@ -31,13 +34,15 @@ def first_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text on one line, with every character escaped that is not printable: peers choose the names of groups and clients,
+    """The text on one line, with every character escaped that does not show: peers choose the names of groups and clients,
     which must neither begin a line of their own nor command a terminal."""
-    return text if text.isprintable() else "".join(map(_escaped, text))
+    return text if text.isprintable() else DOUBTFUL.sub(lambda found: _escaped(found[0]), text)
 
 
 def _escaped(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+    # Python does not call the wide spaces of French and Japanese texts printable, nor what joins letters in Persian and Hindi.
+    is_shown = character.isprintable() or unicodedata.category(character) == "Zs" or character in JOINERS
+    return character if is_shown else character.encode("unicode_escape").decode()
 
 
 def inert_json(text: str) -> str:

@@ -39,12 +39,12 @@ def test_a_line_is_the_first_and_has_an_end() -> None:
         ("Zoë's größe 日本 🙂 \\n", "Zoë's größe 日本 🙂 \\n"),
         ("a\x1b[2J\nforged\r\t\x00\x7f", r"a\x1b[2J\nforged\r\t\x00\x7f"),
         ("\x9b31m \u2028 \u202e", r"\x9b31m \u2028 \u202e"),
+        ("1\xa0000\u202f€ 日\u3000本 می\u200cخواهم", "1\xa0000\u202f€ 日\u3000本 می\u200cخواهم"),
         ("of a file name \udcff", r"of a file name \udcff"),
     ],
 )
 def test_what_is_printable_is_left_and_all_else_is_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
-    assert printable(text).isprintable()
 
 
 def test_json_stays_what_it_is() -> None:
