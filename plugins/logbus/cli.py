@@ -20,6 +20,7 @@ import click
 from click.exceptions import Exit
 
 from logbus import exit_codes
+from logbus.commands import output
 from logbus.commands.addressing import ADDRESS_ORIGIN
 from logbus.commands.interrupting import Stopped, exit_code_of, forget_output
 from logbus.commands.suggesting import with_suggestion
@@ -118,7 +119,7 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno not in OF_THE_MACHINE:
                 raise
-            click.echo(refused_by_machine(error), err=True)
+            output.say(refused_by_machine(error))
             raise Exit(ExitCode.FAILED) from None
 
     def invoke(self, ctx: click.Context) -> object:
@@ -154,7 +155,7 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
             raise
         message, code = f"error: {refusal}", exit_codes.of_error(refusal)
     if message:
-        click.echo(message, err=True)
+        output.say(*message.split("\n"))
     ctx.exit(code)
 
 

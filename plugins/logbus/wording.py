@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+JOINERS = "\u200c\u200d"
+DOUBTFUL = re.compile("[^ -~]")  # looked at one by one
+C1 = re.compile("[\x80-\x9f]")
 LINE_CHARACTERS_MAX = 200  # of a reason shown in a list; the page or command for the single item shows all of it
 
 
@@ -26,6 +31,23 @@ def first_line(text: str) -> str:
     """The first line of an error or of a program's output, cut to a length that fits."""
     line = text.strip().partition("\n")[0] or "no message"
     return line if len(line) <= LINE_CHARACTERS_MAX else line[: LINE_CHARACTERS_MAX - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The text on one line, with every character escaped that does not show: peers choose the names of groups and clients,
+    which must neither begin a line of their own nor command a terminal."""
+    return text if text.isprintable() else DOUBTFUL.sub(lambda found: _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    # Python does not call the wide spaces of French and Japanese texts printable, nor what joins letters in Persian and Hindi.
+    is_shown = character.isprintable() or unicodedata.category(character) == "Zs" or character in JOINERS
+    return character if is_shown else character.encode("unicode_escape").decode()
+
+
+def inert_json(text: str) -> str:
+    """The same JSON, with the control characters escaped that JSON lets pass: a terminal obeys U+009B as it does ESC [."""
+    return text if text.isascii() else C1.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def shown_value(value: bytes | None) -> dict[str, Any]:

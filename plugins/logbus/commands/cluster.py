@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.topic_views import text
@@ -45,10 +44,8 @@ def is_noteworthy(one: PartitionHolders) -> bool:
     return one.is_offline or one.is_under_replicated or one.is_moving
 
 
-def broker_table(facts: ClusterFacts) -> Table:
-    table = Table("broker", "address", "rack", "controller", "replicas", "leads", "out of sync")
-    for column in table.columns[4:]:
-        column.justify = "right"
+def broker_table(facts: ClusterFacts) -> output.Table:
+    table = output.Table("broker", "address", "rack", "controller", "replicas", "leads", "out of sync", numbers_from=4)
     for broker in facts.brokers:
         is_controller = "yes" if broker.broker_id == facts.controller else ""
         counts = map(str, facts.counts(broker.broker_id))
@@ -56,8 +53,8 @@ def broker_table(facts: ClusterFacts) -> Table:
     return table
 
 
-def partition_table(rows: Iterable[PartitionHolders]) -> Table:
-    table = Table("topic", "partition", "leader", "replicas", "isr", "offline", "eligible", "adding", "removing")
+def partition_table(rows: Iterable[PartitionHolders]) -> output.Table:
+    table = output.Table("topic", "partition", "leader", "replicas", "isr", "offline", "eligible", "adding", "removing")
     for one in rows:
         lists = (one.replicas, one.in_sync, one.offline, one.eligible, one.adding, one.removing)
         table.add_row(one.topic, str(one.partition), text(one.leader), *map(ids, lists))

@@ -33,7 +33,8 @@ def completer(ask: Ask, seconds_max: float = SECONDS_MAX) -> Callable[[click.Con
         asking = Thread(target=names, daemon=True)
         asking.start()
         asking.join(seconds_max)
-        return sorted(name for name in found if name.startswith(incomplete))
+        # Nobody can type a name that is not printable, and a shell would pass it on to the terminal.
+        return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
 
     return complete
 

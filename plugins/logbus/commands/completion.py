@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
+from logbus.commands import output
+
 PROGRAM = "logbus"
 VARIABLE = "_LOGBUS_COMPLETE"
 
@@ -35,4 +37,4 @@ def command(shell: str) -> None:
     """
     program = click.get_current_context().find_root().command
     # The base class's `source`: bash's own starts another program to check bash's version.
-    click.echo(ShellComplete.source(SHELLS[shell](program, {}, PROGRAM, VARIABLE)))
+    output.hand_over(ShellComplete.source(SHELLS[shell](program, {}, PROGRAM, VARIABLE)) + "\n")

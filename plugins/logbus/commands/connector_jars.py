@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from logbus.commands import output
 from logbus.connector_jars import JARS_VARIABLE, fetch
 
 
@@ -14,4 +15,4 @@ from logbus.connector_jars import JARS_VARIABLE, fetch
 def command(directory: Path) -> None:
     """Fetch the jars of Spark's Kafka connector into DIRECTORY, for pipelines with {"reader": "connector"}."""
     fetch(directory)
-    click.echo(f"the jars are in {directory}: set {JARS_VARIABLE}={directory.absolute()} where spark-submit is started")
+    output.tell(f"the jars are in {directory}: set {JARS_VARIABLE}={directory.absolute()} where spark-submit is started")

@@ -103,7 +103,7 @@ def command(
     named = chosen_partitions(topic, there.partitions, partitions)
     with reading(config, wish, span, named if partitions or group is None else [], group) as found:
         if form == options.TABLE:
-            click.echo(formatting.HEADLINE, nl=False)
+            output.hand_over(formatting.HEADLINE)
         print_all(found, render, quiet)
 
 
@@ -154,7 +154,7 @@ def rendering(form: str | None, template: str | None, delimiter: bytes) -> Rende
     if form == options.JSON:
         return formatting.envelope
     if form == options.TABLE:
-        return formatting.harmless(formatting.columns)
+        return formatting.columns
     render = usable(lambda: formatting.compiled(template)) if template is not None else formatting.values(delimiter)
     return formatting.harmless(render) if sys.stdout.isatty() else render
 

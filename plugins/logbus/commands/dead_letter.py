@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from logbus.commands import options, output
+from logbus.console.formatting import without_control
 from logbus.errors import UserError
 from logbus.model import instant_text
 from logbus.proof import dead_letters
 from logbus.proof.dead_letters import DeadLetter, Selection
-from logbus.wording import many
+from logbus.wording import inert_json, many
 
 SHOWN_CHARACTERS_MAX = 200
 
@@ -49,9 +48,9 @@ def list_groups(
         rows = [(instant_text(group.window_start), group.error_class, group.count, group.error) for group in found]
         output.show_json([dict(zip(("window", "error_class", "count", "error"), row, strict=True)) for row in rows])
         return
-    table = Table("window", "error class", "records", "one of the errors")
+    table = output.Table("window", "error class", "records", "one of the errors")
     for group in found:
-        table.add_row(instant_text(group.window_start), group.error_class, str(group.count), escape(short(group.error)))
+        table.add_row(instant_text(group.window_start), group.error_class, str(group.count), short(group.error))
     output.show(table)
 
 
@@ -72,11 +71,11 @@ def show(pipeline_name: str, error_class: str | None, limit: int, warehouse_url:
         output.show_json([letter.summary() for letter in found])
         return
     for letter in found:
-        click.echo("\n".join(lines_of(letter)))
+        output.tell(*lines_of(letter))
 
 
 def lines_of(letter: DeadLetter) -> Iterable[str]:
-    """A record in a few lines, safe to print whatever it holds."""
+    """A record in a few lines."""
     at = instant_text(letter.timestamp) if letter.timestamp else "without timestamp"
     run = f"attempt {letter.attempt} of run {letter.run_id or '?'}"
     yield f"{letter.topic}-{letter.partition} offset {letter.offset}, {at}, {run}"
@@ -125,7 +124,7 @@ def export(
     selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)
     letters = dead_letters.stream(ledger.engine, selection)
     if file is None:
-        write(letters, form, sys.stdout.buffer)
+        write(letters, form, sys.stdout.buffer, is_terminal=sys.stdout.isatty())
         return
     try:
         with file.open("wb") as opened:
@@ -135,10 +134,13 @@ def export(
     output.say(f"{many(count, 'dead letter')} in {file}")
 
 
-def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO) -> int:
+def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO, *, is_terminal: bool = False) -> int:
+    """A terminal is shown the control characters in a value and does not obey them, as with `consume`."""
     count = 0
     for letter in letters:
-        line = json.dumps(letter.summary(), ensure_ascii=False).encode() if form == "jsonl" else letter.value or b""
+        value = letter.value or b""
+        raw = without_control(value) if is_terminal else value
+        line = inert_json(json.dumps(letter.summary(), ensure_ascii=False)).encode() if form == "jsonl" else raw
         file.write(line + b"\n")
         count += 1
     file.flush()

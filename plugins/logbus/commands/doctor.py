@@ -77,12 +77,12 @@ def tell(findings: Sequence[Finding], as_json: bool) -> None:
         output.show_json([finding.summary() for finding in findings])
         return
     for finding in findings:
-        severity = click.style(finding.severity, fg=COLOURS.get(finding.severity))
-        click.echo(f"{severity}: {finding.subject}: {finding.message}")
+        severity = output.Coloured(finding.severity, COLOURS.get(finding.severity, ""))
+        output.tell(f": {finding.subject}: {finding.message}", mark=severity)
         if finding.advice:
-            click.echo(f"    {finding.advice}")
+            output.tell(f"    {finding.advice}")
     if not any(finding.severity in (Severity.ERROR, Severity.WARNING) for finding in findings):
-        click.echo("nothing is wrong")
+        output.tell("nothing is wrong")
 
 
 def examine(

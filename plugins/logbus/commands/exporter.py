@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.exporter.collector import PipelineCollector
 from logbus.exporter.server import MetricsServer
 from logbus.exporter.sources import Limits, make_sources
@@ -74,7 +74,7 @@ def command(
     ProcessCollector(registry=registry)
     end_at_signals(stop)
     server = MetricsServer(host, port, registry, collector.health)
-    click.echo(f"serving {server.url}")
+    output.tell(f"serving {server.url}")
     server.run_until(stop)
 
 

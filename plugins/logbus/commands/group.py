@@ -41,7 +41,7 @@ def list_groups(config: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         output.show_json([{"group": name, "state": state} for name, state in states.items()])
     else:
-        click.echo(output.plain_columns([("GROUP", "STATE"), *states.items()]))
+        output.show_columns([("GROUP", "STATE"), *states.items()])
 
 
 def of_groups(function: Callable[..., None]) -> Callable[..., None]:
@@ -117,7 +117,7 @@ def show_offsets(broker: Groups, groups: Sequence[GroupReading], as_json: bool, 
     if as_json:
         output.show_json([dict(zip(POSITION_NAMES, row, strict=True)) for row in rows])
     else:
-        click.echo(output.plain_columns([OFFSET_COLUMNS, *rows]))
+        output.show_columns([OFFSET_COLUMNS, *rows])
 
 
 def position_rows(group: GroupReading, ends: Mapping[Place, int]) -> Iterable[tuple[Any, ...]]:
@@ -135,7 +135,7 @@ def show_members(broker: Groups, groups: Sequence[GroupReading], as_json: bool, 
         return
     rows = [member_row(name, member) for name, member in found]
     count = len(MEMBER_COLUMNS) if verbose else len(MEMBER_COLUMNS) - 1
-    click.echo(output.plain_columns(row[:count] for row in (MEMBER_COLUMNS, *rows)))
+    output.show_columns(row[:count] for row in (MEMBER_COLUMNS, *rows))
 
 
 def member_row(group: str, member: GroupMember) -> tuple[Any, ...]:
@@ -155,7 +155,7 @@ def show_states(broker: Groups, groups: Sequence[GroupReading], as_json: bool, v
         names = ("group", "coordinator", "assignment_strategy", "state", "members")
         output.show_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        click.echo(output.plain_columns([STATE_COLUMNS, *rows]))
+        output.show_columns([STATE_COLUMNS, *rows])
 
 
 SHOWN: Mapping[str, Callable[..., None]] = {"offsets": show_offsets, "members": show_members, "state": show_states}
@@ -175,7 +175,7 @@ def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any], 
         if is_executed:
             broker.delete(group.name)
         if not as_json:
-            click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
+            output.tell(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
     if as_json:
         output.show_json({"executed": is_executed, "groups": [deletion_summary(group) for group in found]})
     if not is_executed:

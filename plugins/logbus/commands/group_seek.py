@@ -96,8 +96,10 @@ def command(
         group_seek.execute(groups, moves)
     if as_json:
         output.show_json({"executed": is_executed, "moves": [summary(move) for move in moves]})
+    elif is_exported:
+        output.hand_over(exported(moves))
     else:
-        click.echo(exported(moves) if is_exported else table(moves))
+        output.tell(*table(moves))
     tell(moves, is_executed)
 
 
@@ -188,11 +190,11 @@ OWN_TOPICS: Mapping[str, Callable[[Any, str, str | None], tuple[Target, list[Top
 }
 
 
-def table(moves: Sequence[Move]) -> str:
+def table(moves: Sequence[Move]) -> list[str]:
     """What kafka-consumer-groups prints, followed by the group's current offset."""
     rows = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET")]
     rows += [(m.group, m.topic, str(m.partition), str(m.new), "-" if m.current is None else str(m.current)) for m in moves]
-    return "\n".join("{:<30} {:<30} {:<10} {:<15} {}".format(*row).rstrip() for row in rows)
+    return ["{:<30} {:<30} {:<10} {:<15} {}".format(*row).rstrip() for row in rows]
 
 
 def summary(move: Move) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def summary(move: Move) -> dict[str, Any]:
 def exported(moves: Sequence[Move]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows((move.topic, move.partition, move.new) for move in moves)
-    return text.getvalue().rstrip("\n")
+    return text.getvalue()
 
 
 def tell(moves: Sequence[Move], is_executed: bool) -> None:
@@ -212,6 +214,6 @@ def tell(moves: Sequence[Move], is_executed: bool) -> None:
     for move in moves:
         if move.wanted != move.new:
             message = f"{move.topic}-{move.partition}: offset {move.wanted} is outside the log, so {move.new} is used"
-            click.echo(message, err=True)
+            output.say(message)
     if not is_executed:
-        click.echo("dry run: nothing was changed; --execute does it", err=True)
+        output.say("dry run: nothing was changed; --execute does it")

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
@@ -109,8 +108,8 @@ def reader(config: Mapping[str, Any]) -> Measure:
     return measure
 
 
-def lag_table(lags: list[Lag], now: datetime) -> Table:
-    table = Table(
+def lag_table(lags: list[Lag], now: datetime) -> output.Table:
+    table = output.Table(
         "pipeline",
         "topic",
         "hours behind",
@@ -125,7 +124,7 @@ def lag_table(lags: list[Lag], now: datetime) -> Table:
     )
     for lag in lags:
         if lag.problem:
-            table.add_row(lag.pipeline, lag.topic, *["?"] * (len(table.columns) - 2))
+            table.add_row(lag.pipeline, lag.topic, *["?"] * (len(table.names) - 2))
             continue
         table.add_row(
             lag.pipeline,

@@ -30,7 +30,7 @@ def upgrade(warehouse_url: str) -> None:
     engine = connect(warehouse_url)
     before = ledger_revision(engine)
     create_ledger(engine)
-    click.echo(f"the ledger is at version {REVISION}" + ("" if before == REVISION else f"; it was {described(before)}"))
+    output.tell(f"the ledger is at version {REVISION}" + ("" if before == REVISION else f"; it was {described(before)}"))
 
 
 @command.command("version")
@@ -42,7 +42,7 @@ def version(warehouse_url: str, as_json: bool) -> None:
     if as_json:
         output.show_json({"ledger": found, "logbus": REVISION})
         return
-    click.echo(f"ledger: {described(found)}; this logbus: {REVISION}")
+    output.tell(f"ledger: {described(found)}; this logbus: {REVISION}")
 
 
 @command.command("rebuild")
@@ -66,11 +66,11 @@ def rebuild_windows(pipeline_name: str, warehouse_url: str, as_json: bool) -> No
 
 
 def tell(done: Rebuilt, pipeline_name: str) -> None:
-    click.echo(f"{many(len(done.made), 'window')} rebuilt, {len(done.unchanged)} in the ledger already")
+    output.tell(f"{many(len(done.made), 'window')} rebuilt, {len(done.unchanged)} in the ledger already")
     if done.made:
-        click.echo(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
+        output.tell(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
     for interval in done.without_dead_letters:
-        click.echo(f"{instant_text(interval.start)} had dead letters, which were lost with the ledger: load it again")
+        output.tell(f"{instant_text(interval.start)} had dead letters, which were lost with the ledger: load it again")
 
 
 def summary(done: Rebuilt) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus import spark_submit
 from logbus.commands import options, output
@@ -59,7 +58,7 @@ def command(
         warehouse_url=warehouse_url,
         client_config=config,
         now=options.clock,
-        say=lambda line: click.echo(line, err=True),
+        say=output.say,
     )
     load = Load(
         pipeline=pipeline_name,
@@ -100,9 +99,9 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}")
 
 
-def report_table(reports: list[AuditReport]) -> Table:
+def report_table(reports: list[AuditReport]) -> output.Table:
     """A line for each window: hour, read, loaded, dead-lettered, audited; one line for many empty ones in a row."""
-    table = Table("window", "read", "loaded", "dead-lettered", "fingerprint", "audited")
+    table = output.Table("window", "read", "loaded", "dead-lettered", "fingerprint", "audited")
     verdicts = {report.window.id: report.verdict for report in reports}
     for windows in folded((report.window for report in reports), lambda window: verdicts[window.id]):
         counts, verdict = windows[0].counts or WindowCounts(), verdicts[windows[0].id]

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.accepted_losses import loss_text
@@ -68,4 +68,4 @@ def accept_loss(
         interval = known[0].interval if known else Interval(start, start + length)
         window = ledger.accept_loss(pipeline_name, interval, log, options.clock(), by=who, reason=reason)
         left = many(window.record_count, "record")
-        click.echo(f"{instant_text(start)} {left} left; loss accepted {loss_text(window.loss_accepted or {})}")
+        output.tell(f"{instant_text(start)} {left} left; loss accepted {loss_text(window.loss_accepted or {})}")

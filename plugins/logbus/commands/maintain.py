@@ -50,4 +50,4 @@ def command(
         return
     for name, lines in done.items():
         for line in lines or ["nothing to do"]:
-            click.echo(f"{name}: {line}")
+            output.tell(f"{name}: {line}")

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
@@ -85,9 +84,9 @@ def register(
 def tell_registration(done: PipelineRegistration) -> None:
     found = done.pipeline
     known = "" if done.is_new else " is changed:" if done.changes else " is registered already:"
-    click.echo(f"pipeline {found.name}{known} loads topic {found.topic} into table {found.table}")
+    output.tell(f"pipeline {found.name}{known} loads topic {found.topic} into table {found.table}")
     for change in done.changes:
-        click.echo(f"  {change}")
+        output.tell(f"  {change}")
 
 
 @command.command("ls")
@@ -103,7 +102,9 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
         output.show_json([progress.summary() for progress in found])
         view.raise_unreachable()
         return
-    table = Table("pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind")
+    table = output.Table(
+        "pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind"
+    )
     for progress in found:
         table.add_row(*progress.row())
     output.show(table)
@@ -130,9 +131,9 @@ def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool
         output.show_json({**found.summary(), "gaps": gaps, "dags": dags}, indent=2)
         view.raise_unreachable()
         return
-    click.echo("\n".join(found.lines()))
+    output.tell(*found.lines())
     for dag_id, otherwise in dag_definitions(ledger, name).items():
-        click.echo(f"  DAG {dag_id}" + (f" defined it differently: {otherwise}" if otherwise else ""))
+        output.tell(f"  DAG {dag_id}" + (f" defined it differently: {otherwise}" if otherwise else ""))
     view.raise_unreachable()
     if found.note:
         output.say(f"note: {found.note}")
@@ -160,7 +161,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
     """
     log = Topics(Client.of_a_command(config))
     done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
-    click.echo("\n".join(losses.rebase_lines(name, done)))
+    output.tell(*losses.rebase_lines(name, done))
 
 
 @command.command("forget-dag")
@@ -170,7 +171,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
     """Forget how DAG_ID, which no longer exists, defined the pipeline NAME."""
     pipeline_dags.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
-    click.echo(f"forgotten: how DAG {dag_id} defines pipeline {name}, until it runs again")
+    output.tell(f"forgotten: how DAG {dag_id} defines pipeline {name}, until it runs again")
 
 
 @command.command("delete")
@@ -185,7 +186,7 @@ def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> N
         output.show_json({"executed": is_executed, **asdict(found)})
         return
     done = "deleted" if is_executed else "would be deleted"
-    click.echo(
+    output.tell(
         f"{done}: pipeline {name}, {many(found.windows, 'window')} frozen and not loaded, {many(found.attempts, 'attempt')}"
     )
     if found.dag_ids:
@@ -206,8 +207,8 @@ def move(name: str, table: str, is_executed: bool, warehouse_url: str, as_json: 
     if as_json:
         output.show_json({"executed": is_executed, "pipeline": name, **asdict(moved)})
         return
-    click.echo(f"pipeline {name}: table {moved.before} becomes {moved.after}")
-    click.echo(f"{many(moved.window_count, 'loaded window')} of {name} must be loaded again")
-    click.echo(f"pipelines that keep {moved.before}: {', '.join(moved.others)}; all their windows must be audited again")
+    output.tell(f"pipeline {name}: table {moved.before} becomes {moved.after}")
+    output.tell(f"{many(moved.window_count, 'loaded window')} of {name} must be loaded again")
+    output.tell(f"pipelines that keep {moved.before}: {', '.join(moved.others)}; all their windows must be audited again")
     if not is_executed:
         output.say("dry run: nothing was changed; --execute does it")

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.errors import UserError
@@ -51,8 +50,8 @@ def make_view(connection: Any, pipeline: Pipeline) -> None:
         create_view(connection, directory)
 
 
-def to_table(names: list[str], rows: list[tuple[Any, ...]]) -> Table:
-    table = Table(*names)
+def to_table(names: list[str], rows: list[tuple[Any, ...]]) -> output.Table:
+    table = output.Table(*names)
     for row in rows:
         table.add_row(*("" if value is None else str(shown(value)) for value in row))
     return table

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import click
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.model import FrozenWindow, instant_text
@@ -60,9 +59,9 @@ def chosen(windows: Sequence[FrozenWindow], starts: Sequence[datetime]) -> list[
 
 def tell(outcomes: Sequence[Redriven], executed: bool) -> None:
     if not outcomes:
-        click.echo("these windows have no dead letters")
+        output.tell("these windows have no dead letters")
         return
-    table = Table("window", "dead letters", "loaded" if executed else "would load", "stay", "why")
+    table = output.Table("window", "dead letters", "loaded" if executed else "would load", "stay", "why")
     for outcome in outcomes:
         why = ", ".join(f"{name} {count}" for name, count in sorted(outcome.errors.items(), key=lambda found: -found[1]))
         numbers = map(str, (outcome.tried, outcome.loaded, outcome.dead_lettered))

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from logbus import spark_submit
 from logbus.commands import options, output
@@ -77,7 +76,7 @@ def show_plan(
         return
     output.show(plan_table(found))
     for line in (*totals(found), *found.notes):
-        click.echo(line)
+        output.tell(line)
 
 
 @command.command("run")
@@ -110,10 +109,8 @@ def run(
     found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, wanted)
     chosen = found.starts(skip_lost=skip_lost, supersede=supersede, accept_other_records=accept_other_records)
     for line in (*totals(found), *found.notes):
-        click.echo(line, err=True)
-    loader = Loader(
-        warehouse_url=warehouse_url, client_config=config, now=options.clock, say=lambda line: click.echo(line, err=True)
-    )
+        output.say(line)
+    loader = Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.say)
     with raising():
         load = Load(
             pipeline=pipeline_name,
@@ -154,8 +151,8 @@ def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, 
         return replay.plan(ledger, log, name, span, now, reader=reader, records_max=most)
 
 
-def plan_table(plan: ReplayPlan) -> Table:
-    table = Table("window", "state", "records", "bytes", "rows replaced", "can be loaded again")
+def plan_table(plan: ReplayPlan) -> output.Table:
+    table = output.Table("window", "state", "records", "bytes", "rows replaced", "can be loaded again")
     for one in plan.windows:
         size = "-" if one.bytes is None else str(one.bytes)
         values = (str(one.window.state), str(one.window.record_count), size, str(one.rows_replaced))

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
@@ -120,7 +119,7 @@ def set_policy(
         when_overdue=when_overdue or (before.when_overdue if before else ALARM),
     )
     store.set_policy(policy, options.clock())
-    click.echo(policy_text(policy))
+    output.tell(policy_text(policy))
 
 
 def refuse_missing(topic: str, client: Client) -> None:
@@ -138,9 +137,9 @@ def refuse_missing(topic: str, client: Client) -> None:
 def adopt(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None:
     """Take over TOPIC's own retention.ms and retention.bytes, and set them to -1, so that the broker itself deletes nothing."""
     policy = open_retention(warehouse_url, config).adopt(topic, options.clock())
-    click.echo(policy_text(policy))
+    output.tell(policy_text(policy))
     then = "schedule `logbus retention run --execute`, or dags/retention.py"
-    click.echo(f"the broker no longer deletes anything from {topic} on its own: {then}")
+    output.tell(f"the broker no longer deletes anything from {topic} on its own: {then}")
 
 
 @command.command("give-back")
@@ -151,7 +150,7 @@ def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None
     """Leave TOPIC to the broker again, with the limits it had when it was adopted."""
     own = open_retention(warehouse_url, config).give_back(topic)
     settings = ", ".join(f"{name}={value}" for name, value in own.items()) or "its own limits, which were never changed"
-    click.echo(f"topic {topic} is the broker's again, with {settings}")
+    output.tell(f"topic {topic} is the broker's again, with {settings}")
 
 
 @command.command("hold")
@@ -164,7 +163,7 @@ def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) ->
     ledger = options.open_ledger(warehouse_url)
     store = RetentionStore(ledger.engine)
     made = store.hold(topic, reason, until, options.clock())
-    click.echo(f"topic {topic}: {made}")
+    output.tell(f"topic {topic}: {made}")
     tell_under_way(store, topic)
     managed, read = {policy.topic for policy in store.policies()}, {pipeline.topic for pipeline in ledger.pipelines()}
     # Checked in the ledger, not at the broker: in an emergency a hold has to succeed while the broker is down, too.
@@ -201,7 +200,7 @@ def tell_under_way(store: RetentionStore, topic: str) -> None:
 def release(hold_id: int, warehouse_url: str) -> None:
     """End the hold with this number."""
     ended = RetentionStore(options.open_ledger(warehouse_url).engine).release(hold_id, options.clock())
-    click.echo(f"topic {ended.topic}: released hold {ended.id} ({ended.reason})")
+    output.tell(f"topic {ended.topic}: released hold {ended.id} ({ended.reason})")
 
 
 @command.command("ls")
@@ -218,16 +217,16 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
         topics = [policy_json(one) for one in policies]
         output.show_json({"topics": topics, "unmanaged": unmanaged, "holds": [str(one) for one in holds]})
         return
-    table = Table("topic", "keeps", "held back at most", "then", "holds")
+    table = output.Table("topic", "keeps", "held back at most", "then", "holds")
     for policy in policies:
         mine = "; ".join(str(one) for one in holds if one.topic == policy.topic)
         table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, mine or "-")
     output.show(table)
     for topic in unmanaged:
         advice = f"`logbus retention adopt {topic}`, or `set` if it has no limit"
-        click.echo(f"topic {topic} is left to the broker, which deletes records whether they are loaded or not: {advice}")
+        output.tell(f"topic {topic} is left to the broker, which deletes records whether they are loaded or not: {advice}")
     for one in (one for one in holds if one.topic not in managed):
-        click.echo(f"topic {one.topic}: {one}; it is not managed, so the broker deletes by the topic's own limits")
+        output.tell(f"topic {one.topic}: {one}; it is not managed, so the broker deletes by the topic's own limits")
 
 
 @command.command("log")
@@ -241,7 +240,7 @@ def log(warehouse_url: str, as_json: bool, limit: int) -> None:
         output.show_json(deletions)
         return
     names = ("began_at", "run_id", "topic", "partition", "start_offset", "end_offset", "state", "reason")
-    table = Table("run", "by", "topic", "partition", "from", "to", "state", "why")
+    table = output.Table("run", "by", "topic", "partition", "from", "to", "state", "why")
     for one in deletions:
         table.add_row(*(str(one[name]) for name in names))
     output.show(table)
@@ -270,16 +269,16 @@ def tell(report: RetentionReport, as_json: bool) -> None:
         output.show_json(report.summary())
         return
     for one in report.plans:
-        click.echo(
+        output.tell(
             f"{one.policy.topic}: keeps {one.policy}; {many(one.records, 'record')} {'goes' if one.records == 1 else 'go'}"
         )
         output.show(plan_table(one))
         for line in remarks(one):
-            click.echo(f"  {line}")
+            output.tell(f"  {line}")
 
 
-def plan_table(plan: TopicPlan) -> Table:
-    table = Table("partition", "delete from", "up to", "records")
+def plan_table(plan: TopicPlan) -> output.Table:
+    table = output.Table("partition", "delete from", "up to", "records")
     for one in plan.deletions:
         table.add_row(str(one.partition), str(one.start_offset), str(one.end_offset), str(one.records))
     return table

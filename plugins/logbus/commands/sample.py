@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from logbus.collector.sample import last_closed_hour, sample_lines, write_sample
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.errors import UserError
 from logbus.model import instant_text
 
@@ -27,7 +27,7 @@ def command(file: Path, lines: int, hours: int, seed: int, end: datetime | None,
     if str(file) == "-":
         ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
         for line in sample_lines(lines=lines, hours=hours, seed=seed, end=ends_at):
-            click.echo(line, nl=False)
+            output.hand_over(line)
         return
     if file.exists() and not force:
         # The obvious name for a sample is often that of a real log.
@@ -37,4 +37,4 @@ def command(file: Path, lines: int, hours: int, seed: int, end: datetime | None,
         write_sample(file, lines=lines, hours=hours, seed=seed, end=ends_at)
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
-    click.echo(f"{file}: {lines} lines over the {hours} hours before {instant_text(ends_at)}")
+    output.tell(f"{file}: {lines} lines over the {hours} hours before {instant_text(ends_at)}")

@@ -141,20 +141,20 @@ def command(
             for report in following(files, lambda there: run(there, None, lambda: bool(stop)), lambda: bool(stop)):
                 # Printed once: what is written later is written with the same clock.
                 for warning in warnings(report) if unwarned else ():
-                    click.echo(f"warning: {warning}", err=True)
+                    output.say(f"warning: {warning}")
                     unwarned = False
                 if as_json:
                     output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
                 else:
                     # What waits is sent a moment later: it would be mentioned each time.
-                    click.echo(summary(topic, broker, replace(report, unfinished=0, waiting=0), line_bytes_max))
+                    output.tell(*summary(topic, broker, replace(report, unfinished=0, waiting=0), line_bytes_max).split("\n"))
         raise Stopped(
             "stopped: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code or ExitCode.DONE
         )
     with _progress_bar(topic) as show_progress, stopping() as stop:
         report = run(files, show_progress, lambda: bool(stop))
     for warning in warnings(report):
-        click.echo(f"warning: {warning}", err=True)
+        output.say(f"warning: {warning}")
     if stop.exit_code is not None:
         done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max, is_interrupted=True)
         raise Stopped(
@@ -163,7 +163,7 @@ def command(
     if as_json:
         output.show_json({"topic": topic, "bootstrap_servers": config["bootstrap.servers"], **asdict(report)})
     else:
-        click.echo(summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max))
+        output.tell(*summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max).split("\n"))
 
 
 def following(
@@ -173,7 +173,7 @@ def following(
     It waits for a broker that does not answer: nothing is lost, since it is all in the files. A file that does not exist yet, or
     is missing for a moment while it is rotated, does not keep the others waiting."""
     for missing in [path for path in files if not path.exists()]:
-        click.echo(f"waiting for {missing}, which does not exist yet", err=True)
+        output.say(f"waiting for {missing}, which does not exist yet")
     seen: object = None
     pause = FOLLOW_SECONDS
     has_run, is_refused = False, False
@@ -190,11 +190,11 @@ def following(
                 if not has_run:
                     raise
                 if not is_refused:
-                    click.echo(f"warning: {error}; trying again when more is written", err=True)
+                    output.say(f"warning: {error}; trying again when more is written")
                 seen, is_refused = now, True
             except (BrokerUnavailable, DeliveryFailed) as error:
                 if pause == FOLLOW_SECONDS:
-                    click.echo(f"warning: {error}; trying again", err=True)
+                    output.say(f"warning: {error}; trying again")
                 pause = min(2 * pause, AWAY_SECONDS_MAX)
             else:
                 # What a run holds back (the last record, if lines are joined) is checked again even if nothing changes, until it
@@ -316,7 +316,7 @@ def _progress_bar(topic: str) -> Iterator[ShowProgress | None]:
         yield None
         return
     lines = TextColumn("{task.fields[lines]:,} lines")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), lines, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), lines, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(topic, total=None, lines=0)
         yield lambda done, total, lines: bar.update(task, completed=done, total=total, lines=lines)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.topic_views import by_name, headline, partition_table, secret_or_value, setting_summary, summary, text
@@ -80,15 +78,13 @@ def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: b
     client = opened(config)
     names = TopicBatches(client).topic_names(with_internal=not exclude_internal)
     if names_only:
-        click.echo("".join(f"{name}\n" for name in names), nl=False)
+        output.tell(*names)
         return
     found = read(client, names)
     if as_json:
         output.show_json([summary(one) for one in found])
         return
-    table = Table("topic", "partitions", "replicas", "records", "bytes")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = output.Table("topic", "partitions", "replicas", "records", "bytes", numbers_from=1)
     for one in found:
         values = (len(one.partitions), one.replication_factor, one.records, one.size_bytes)
         table.add_row(one.name, *map(text, values))
@@ -109,7 +105,7 @@ def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) ->
         output.show_json([{**summary(one), "configs": by_name(own.get(one.name, []))} for one in found])
         return
     for number, one in enumerate(found):
-        click.echo(("\n" if number else "") + headline(one, own.get(one.name, [])))
+        output.tell(*([""] if number else []), headline(one, own.get(one.name, [])))
         output.show(partition_table(one))
 
 
@@ -138,7 +134,7 @@ def create(
             settings=values,
             if_not_exists=if_not_exists,
         )
-        click.echo(f"topic {name} created" if is_made else f"topic {name} exists already; left as it is")
+        output.tell(f"topic {name} created" if is_made else f"topic {name} exists already; left as it is")
 
 
 @command.command("alter")
@@ -162,7 +158,7 @@ def alter(
     for name in topics:
         if partitions is not None:
             Topics(client).add_partitions(name, partitions)
-            click.echo(f"topic {name} has {many(partitions, 'partition')}")
+            output.tell(f"topic {name} has {many(partitions, 'partition')}")
             output.say("note: records with a key go to other partitions from now on")
         change(client, name, values, gone)
 
@@ -172,7 +168,7 @@ def change(client: Client, name: str, values: Mapping[str, str], gone: Sequence[
         return
     Topics(client).change_settings(name, values, gone)
     done = [*(f"{key}={value}" for key, value in values.items()), *(f"{key} as the broker sets it" for key in gone)]
-    click.echo(f"topic {name}: {', '.join(done)}")
+    output.tell(f"topic {name}: {', '.join(done)}")
 
 
 @command.command("config")
@@ -210,10 +206,10 @@ def config_command(
     if as_json:
         output.show_json({name: [setting_summary(one) for one in found] for name, found in shown.items()})
         return
-    table = Table("topic", "setting", "value", "from")
+    table = output.Table("topic", "setting", "value", "from")
     for name, found in shown.items():
         for one in found:
-            table.add_row(name, one.name, escape(secret_or_value(one)), one.source)
+            table.add_row(name, one.name, secret_or_value(one), one.source)
     output.show(table)
     if not any(shown.values()):
         output.say("no setting of its own; --all shows what the broker sets for all topics")
@@ -261,7 +257,7 @@ def delete(
         if is_executed:
             Topics(client).delete([one.name])
         if not as_json:
-            click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
+            output.tell(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
     if as_json:
         lost = [one.summary() for one in needed]
         output.show_json({"executed": is_executed, "topics": [summary(one) for one in found], "unloaded": lost})

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.table import Table
-
+from logbus.commands.output import Table
 from logbus.kafka.topic_list import TopicReading
 from logbus.kafka.topics import TopicSetting
 

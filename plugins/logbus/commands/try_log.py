@@ -6,8 +6,6 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from logbus.collector.clocks import TimeOptions
 from logbus.collector.proposal import LogProposal, commands, dag, propose, shown, summary
@@ -56,19 +54,19 @@ def command(
 
 def show(found: LogProposal, words: list[str]) -> None:
     if not found.records:
-        click.echo(f"{found.path} holds no lines yet")
+        output.tell(f"{found.path} holds no lines yet")
         return
     for sentence in (times_of(found), parser_of(found)):
-        click.echo(sentence)
+        output.tell(*sentence.split("\n"))
     show_samples(found)
     if found.trouble is not None:
         raise UserError(found.trouble)
-    click.echo("\nTo load it:\n")
+    output.tell("", "To load it:", "")
     for line in commands(found, words):
-        click.echo(f"    {line}")
-    click.echo("\nOr every hour with Airflow: the first of these commands, and this file among its DAGs:\n")
+        output.tell(f"    {line}")
+    output.tell("", "Or every hour with Airflow: the first of these commands, and this file among its DAGs:", "")
     for line in dag(found).splitlines():
-        click.echo(f"    {line}".rstrip())
+        output.tell(f"    {line}".rstrip())
 
 
 def times_of(found: LogProposal) -> str:
@@ -119,10 +117,10 @@ def show_samples(found: LogProposal) -> None:
     """Column by column: rows of many columns are wider than any terminal."""
     if not found.trial.samples:
         return
-    table = Table("column", *(f"record {number}" for number in range(1, len(found.trial.samples) + 1)))
+    table = output.Table("column", *(f"record {number}" for number in range(1, len(found.trial.samples) + 1)))
     for name in found.trial.columns:
-        table.add_row(escape(name), *(escape(cell(one[name])) for one in found.trial.samples))
-    click.echo()
+        table.add_row(name, *(cell(one[name]) for one in found.trial.samples))
+    output.tell("")
     output.show(table)
 
 

@@ -57,7 +57,7 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
     """
     for number in ending_signals():
         signal.signal(number, interrupt)
-    console = Console(highlight=False, soft_wrap=True, stderr=as_json)
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=False, emoji=False)
     project = project_directory() if dags else home
     try:
         with LocalStack(

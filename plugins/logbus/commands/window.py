@@ -72,7 +72,7 @@ def list_windows(
         return
     output.show(window_views.windows_table(pipeline, windows, gaps, failed))
     if note is None:
-        click.echo(window_views.behind_text(pipeline, gaps, is_span=since is not None or until is not None))
+        output.tell(window_views.behind_text(pipeline, gaps, is_span=since is not None or until is not None))
     view.raise_unreachable()
     if note:
         output.say(f"note: {note}")
@@ -89,12 +89,11 @@ def show(pipeline_name: str, warehouse_url: str, as_json: bool, start: datetime)
     if as_json:
         output.show_json(found.summary(), indent=2)
         return
-    click.echo("\n".join(window_views.history_lines(found)))
+    output.tell(*window_views.history_lines(found))
     output.show(window_views.ranges_table(found))
     if found.attempts:
         output.show(window_views.attempts_table(found.attempts))
-    for line in window_views.failure_lines(found):
-        click.echo(line)
+    output.tell(*window_views.failure_lines(found))
 
 
 @command.command("diff")
@@ -156,7 +155,7 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
     elif differences:
         output.show(window_views.differences_table(left, right, differences))
     else:
-        click.echo(f"the same {many(left.read, 'record')}, fingerprint {left.fingerprint}")
+        output.tell(f"the same {many(left.read, 'record')}, fingerprint {left.fingerprint}")
     if differences:
         click.get_current_context().exit(ExitCode.NOT_AS_IT_SHOULD_BE)
 
@@ -175,8 +174,8 @@ def audit(pipeline_name: str, warehouse_url: str, config: Mapping[str, Any], as_
     if as_json:
         output.show_json([report.summary() for report in reports])
     for report in reports if not as_json else ():
-        click.echo(f"{instant_text(report.window.interval.start)} {report.verdict}")
+        output.tell(f"{instant_text(report.window.interval.start)} {report.verdict}")
         for note in report.notes:
-            click.echo(f"  note: {note}")
+            output.tell(f"  note: {note}")
     if wrong := [report for report in reports if not report.ok]:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact")

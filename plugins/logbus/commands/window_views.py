@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
+from logbus.commands.output import Cell, Coloured, Table
 from logbus.ledger.accepted_losses import loss_text
 from logbus.ledger.attempts import FAILED
 from logbus.ledger.missing import Gap, Missing, behind, empty, oldest
@@ -34,17 +32,17 @@ def windows_table(
         (some[0].interval.start, window_row(some, states[some[0].id])) for some in folded(windows, lambda one: states[one.id])
     ]
     rows += [(gap.interval.start, gap_row(gap, pipeline)) for gap in gaps if not gap.is_frozen]
-    for _, row in sorted(rows):
+    for _, row in sorted(rows, key=lambda found: found[0]):
         table.add_row(*row)
     return table
 
 
-def state_text(window: FrozenWindow, is_failed: bool) -> str:
+def state_text(window: FrozenWindow, is_failed: bool) -> Cell:
     others = " (other records than before)" if window.other_records else ""
-    return "[red]failed[/]" if is_failed and window.state is WindowState.FROZEN else f"{window.state}{others}"
+    return Coloured("failed", "red") if is_failed and window.state is WindowState.FROZEN else f"{window.state}{others}"
 
 
-def folded(windows: Iterable[FrozenWindow], state_of: Callable[[FrozenWindow], str]) -> Iterator[Sequence[FrozenWindow]]:
+def folded(windows: Iterable[FrozenWindow], state_of: Callable[[FrozenWindow], Cell]) -> Iterator[Sequence[FrozenWindow]]:
     """One by one; adjacent windows without records and in the same state come together, if they are many."""
 
     def flushed() -> Iterator[Sequence[FrozenWindow]]:
@@ -69,24 +67,25 @@ def span_text(windows: Sequence[FrozenWindow]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
-def window_row(windows: Sequence[FrozenWindow], state: str) -> tuple[str, ...]:
+def window_row(windows: Sequence[FrozenWindow], state: Cell) -> tuple[Cell, ...]:
     """For one window, or for many identical empty ones."""
     counts = windows[0].counts or WindowCounts()
     loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if windows[0].counts else ("-",) * 4
     how_many = "" if len(windows) == 1 else f", {len(windows)} windows, without any record"
     attempts = {window.loaded_attempt or "-" for window in windows}
     numbers = (windows[0].record_count, *loaded, attempts.pop() if len(attempts) == 1 else "-")
-    return (span_text(windows), f"{state}{how_many}", *map(str, numbers), windows[0].fingerprint or "-")
+    text = state._replace(text=state.text + how_many) if isinstance(state, Coloured) else state + how_many
+    return (span_text(windows), text, *map(str, numbers), windows[0].fingerprint or "-")
 
 
-def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
+def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[Cell, ...]:
     """One line for consecutive intervals that are not frozen."""
     first, last = gap.interval.start, gap.interval.end - pipeline.interval
     span = instant_text(first) if gap.count == 1 else f"{instant_text(first)} .. {instant_text(last)}"
     how_many = "" if gap.count == 1 else f", {gap.count} windows"
     if gap.is_empty:
         return (span, f"{Missing.NOT_FROZEN}{how_many}, without any record")
-    return (span, f"[yellow]{Missing.NOT_FROZEN}{how_many}[/]")
+    return (span, Coloured(f"{Missing.NOT_FROZEN}{how_many}", "yellow"))
 
 
 def behind_text(pipeline: Pipeline, gaps: Sequence[Gap], *, is_span: bool = False) -> str:
@@ -174,7 +173,7 @@ def ranges_table(found: WindowHistory) -> Table:
         first, last = found.spans.get(part.partition, (None, None))
         span = (at and instant_text(at) for at in (first, last))
         offsets = f"[{part.start_offset}, {part.end_offset})"
-        table.add_row(str(part.partition), escape(offsets), str(part.count), str(part.lost), *(at or "-" for at in span))
+        table.add_row(str(part.partition), offsets, str(part.count), str(part.lost), *(at or "-" for at in span))
     return table
 
 
@@ -194,7 +193,7 @@ def attempts_table(attempts: Iterable[AttemptRecord]) -> Table:
             found.fingerprint or "-",
             error,
         )
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table
 
 
@@ -208,7 +207,9 @@ def failure_lines(found: WindowHistory) -> Iterator[str]:
     last = found.attempts[-1] if found.attempts else None
     if last is None or last.state != FAILED:
         return
-    yield f"attempt {last.number} failed: {last.error}"
+    first, *more = (last.error or "no reason is known").split("\n")
+    yield f"attempt {last.number} failed: {first}"
+    yield from (f"    {line}" for line in more)  # of a program's own output; so far right that none looks like one of ours
     samples = last.error_samples or {"classes": [], "examples": []}
     yield from (f"  {group['error_class']}: {group['count']}" for group in samples["classes"])
     for example in samples["examples"]:
@@ -220,7 +221,7 @@ def failure_lines(found: WindowHistory) -> Iterator[str]:
 def differences_table(left: WindowReading, right: WindowReading, differences: Sequence[RecordDifference]) -> Table:
     table = Table("", left.name, right.name)
     for found in differences:
-        table.add_row(found.what, *(escape(shown(value)) for value in (found.left, found.right)))
+        table.add_row(found.what, *(shown(value) for value in (found.left, found.right)))
     return table
 
 

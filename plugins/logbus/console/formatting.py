@@ -18,11 +18,14 @@ from typing import Any
 
 from logbus.console.lines import unescaped
 from logbus.fingerprint import headers_of
+from logbus.wording import inert_json, printable
 
 Render = Callable[[Any], bytes]  # of a confluent_kafka.Message
 
 TOKEN = re.compile(r"%(.)", re.DOTALL)
 CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")  # all but tab and line feed
+C1_BEGINS = b"\xc2"  # in UTF-8; of other characters that are common only a few begin so
+CONTROL_AND_C1 = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")  # more than twice as slow
 NO_TIMESTAMP = 0  # confluent_kafka.TIMESTAMP_NOT_AVAILABLE
 TIMESTAMP_TYPES: Mapping[int, str] = {0: "unknown", 1: "create", 2: "logappend"}
 KEY_COLUMNS = 20
@@ -101,7 +104,8 @@ def envelope(message: Any) -> bytes:
         **readable("key", message.key()),
         **readable("payload", message.value()),
     }
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    data = json.dumps(fields, ensure_ascii=False).encode()
+    return (inert_json(data.decode()).encode() if C1_BEGINS in data else data) + b"\n"
 
 
 def readable(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -117,11 +121,11 @@ HEADLINE = f"{'PARTITION':<9}  {'OFFSET':>10}  {'TIMESTAMP':<24}  {'KEY':<{KEY_C
 
 
 def columns(message: Any) -> bytes:
-    """A human-readable line: partition, offset, time, key, value."""
+    """A human-readable line: partition, offset, time, key, value. A line end in a key or a value does not begin another."""
     stamp = timestamp_ms(message)
     at = "-" if stamp < 0 else instant(stamp)
-    key = "-" if message.key() is None else message.key().decode(errors="backslashreplace")
-    value = "(null)" if message.value() is None else message.value().decode(errors="backslashreplace")
+    key = "-" if message.key() is None else printable(message.key().decode(errors="backslashreplace"))
+    value = "(null)" if message.value() is None else printable(message.value().decode(errors="backslashreplace"))
     return f"{message.partition():<9}  {message.offset():>10}  {at:<24}  {key:<{KEY_COLUMNS}}  {value}\n".encode()
 
 
@@ -136,4 +140,9 @@ def instant(stamp_ms: int) -> str:
 
 def harmless(render: Render) -> Render:
     """For a terminal: control characters are escaped. A record may hold anything, including what changes a terminal's title."""
-    return lambda message: CONTROL.sub(lambda found: b"\\x%02x" % found[0][0], render(message))
+    return lambda message: without_control(render(message))
+
+
+def without_control(data: bytes) -> bytes:
+    pattern = CONTROL_AND_C1 if C1_BEGINS in data else CONTROL
+    return pattern.sub(lambda found: b"\\x%02x" % found[0][-1], data)  # of a C1 control the last byte is its number

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
@@ -74,7 +75,7 @@ class Screen:
 
     def next_steps(self, lines: Sequence[tuple[str, str]]) -> None:
         for name, text in lines:
-            self._console.print(f"[bold]{name}[/bold]  {text}", highlight=False, soft_wrap=True)
+            self._console.print(f"[bold]{name}[/bold]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def counts_of(window: FrozenWindow) -> WindowCounts:

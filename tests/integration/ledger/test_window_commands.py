@@ -155,6 +155,19 @@ def test_hours_that_retention_took_before_anybody_froze_them_stay_gaps(loaded: W
     ]
 
 
+def test_what_a_record_made_of_an_error_is_shown_as_it_is_on_one_line(loaded: World, run: Run) -> None:
+    hostile, escaped = "[/x] [red]no\x1b]0;pwn\x07\n2015  forged\x9b2J", r"[/x] [red]no\x1b]0;pwn\x07\n2015  forged\x9b2J"
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.dead_letter set error_class = :text, error = :text"), {"text": hostile})
+    for words in (["dead-letter", "ls"], ["dead-letter", "show", TEN], ["window", "show", TEN]):
+        result = run(*words[:2], "--pipeline", "p", *words[2:])
+        assert escaped in result.stdout
+        assert all(line.isprintable() for line in result.stdout.split("\n"))
+        assert "\n2015  forged" not in result.stdout
+    (found,) = shown(run("dead-letter", "ls", "--pipeline", "p", "--json"))
+    assert (found["error_class"], found["error"]) == (hostile, hostile)
+
+
 def test_a_window_is_shown_with_its_ranges_attempts_and_dead_letters(loaded: World, warehouse_url: str, run: Run) -> None:
     reload(loaded, warehouse_url)
     text = run("window", "show", "--pipeline", "p", TEN).output

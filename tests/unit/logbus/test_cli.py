@@ -145,6 +145,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
     ("error", "status", "output"),
     [
         (errors.UserError("the file is gone: look for it"), 1, "error: the file is gone: look for it\n"),
+        (errors.UserError("group evil\x1b]0;pwn\x07\nsecond line"), 1, "error: group evil\\x1b]0;pwn\\x07\nsecond line\n"),
         (errors.TopicMissing("no such topic"), 3, "error: no such topic\n"),
         (errors.WarehouseUnavailable("it is down: start it"), 4, "error: it is down: start it\n"),
         (errors.AuditMismatch("1 of 2 windows are not exact"), 5, "error: 1 of 2 windows are not exact\n"),

@@ -2,17 +2,24 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 from logbus.commands import options, output
+from logbus.commands.output import Coloured
+from logbus.commands.query import to_table
 from rich.console import Console
-from rich.table import Table
+
+COMMANDS = Path(output.__file__).parent
+PRINTING = ("output.py", "airflow.py")  # the latter prints three names of our own
+MARKUP_LIKE = ["[error] disk full", "[2015] [notice] up", "GET [/login] x", r"\[bold]x[/]", ":smile:"]
 
 
-def table() -> Table:
-    made = Table("window", "state")
+def table() -> output.Table:
+    made = output.Table("window", "state")
     made.add_row("2015-05-17T10:00:00Z", "loaded")
     made.add_row("2015-05-17T11:00:00Z", "a reason with words")
     return made
@@ -46,9 +53,9 @@ def test_another_form_is_refused() -> None:
     assert CliRunner().invoke(listing, ["-o", "yaml"]).exit_code == 2
 
 
-def on_terminal(width: int) -> list[str]:
+def on_terminal(width: int, shown: output.Table | None = None) -> list[str]:
     console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True, color_system=None)
-    output.render(console, table(), True)
+    output.render(console, shown or table(), True)
     return [line.strip() for line in console.file.getvalue().splitlines() if line.strip()]  # type: ignore[attr-defined]
 
 
@@ -70,7 +77,7 @@ def test_no_bar_is_drawn_where_nobody_looks(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_very_long_table_is_plain_columns_on_a_terminal_too(capsys: pytest.CaptureFixture[str]) -> None:
     made = table()
-    made.add_row("[yellow]x[/]", r"\[1, 2)")
+    made.add_row(Coloured("x", "yellow"), "[1, 2)")
     assert output.undrawn(made).splitlines() == [
         "window                state",
         "2015-05-17T10:00:00Z  loaded",
@@ -78,6 +85,66 @@ def test_a_very_long_table_is_plain_columns_on_a_terminal_too(capsys: pytest.Cap
         "x                     [1, 2)",
     ]
     for number in range(output.ROWS_DRAWN_MAX):
-        made.add_row(f"[yellow]{number}[/]", "loaded")
+        made.add_row(Coloured(str(number), "yellow"), "loaded")
     output.show(made)
     assert capsys.readouterr().out.splitlines()[-1] == f"{output.ROWS_DRAWN_MAX - 1:<20}  loaded"
+
+
+@pytest.mark.parametrize("text", MARKUP_LIKE)
+def test_what_looks_like_markup_is_shown_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = to_table([text], [(text,), ("x",)])
+    output.show(found)
+    assert capsys.readouterr().out.splitlines() == [text, text, "x"]
+    assert output.undrawn(found).splitlines() == [text, text, "x"]
+    assert on_terminal(80, found)[0] == on_terminal(80, found)[2] == text
+    assert on_terminal(3, found)[0].startswith(text[:3])
+
+
+def test_only_what_the_code_itself_colours_is_coloured() -> None:
+    made = output.Table("state")
+    made.add_row(Coloured("[red]failed", "red"))
+    made.add_row("[red]loaded")
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
+    output.render(console, made, True)
+    lines = [line.strip() for line in console.file.getvalue().splitlines()[2:]]  # type: ignore[attr-defined]
+    assert lines == ["\x1b[31m[red]failed\x1b[0m", "[red]loaded"]
+
+
+HOSTILE = "evil\x1b]0;pwn\x07\x1b[31m\nforged  Stable\x9b2J"
+SHOWN = r"evil\x1b]0;pwn\x07\x1b[31m\nforged  Stable\x9b2J"
+
+
+def test_a_line_for_people_is_one_line_whatever_it_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    output.tell(f"group {HOSTILE}", "of\ttabs", mark=Coloured("note", "red"))
+    output.say(f"group {HOSTILE}")
+    output.tell()
+    found = capsys.readouterr()
+    assert found.out == f"notegroup {SHOWN}\nof      tabs\n"
+    assert found.err == f"group {SHOWN}\n"
+
+
+def test_a_cell_is_one_line_whatever_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    made = output.Table(HOSTILE)
+    made.add_row(HOSTILE)
+    made.add_row(Coloured(HOSTILE, "red"))
+    output.show(made)
+    output.show_columns([[HOSTILE]])
+    assert capsys.readouterr().out.splitlines() == [SHOWN] * 4
+    assert on_terminal(200, made)[0] == on_terminal(200, made)[2] == SHOWN
+
+
+def test_json_holds_no_control_character_and_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_json({"group": HOSTILE, "name": "Zoë"})
+    line = capsys.readouterr().out
+    assert line[:-1].isprintable()
+    assert json.loads(line) == {"group": HOSTILE, "name": "Zoë"}
+
+
+def test_commands_print_and_draw_only_by_what_shows_texts_as_they_are() -> None:
+    for path in set(COMMANDS.glob("*.py")) - {COMMANDS / name for name in PRINTING}:
+        text = path.read_text()
+        drawing = {"rich.table", "rich.text", "rich.markup"} & set(re.findall(r"^\s*(?:from|import) ([\w.]+)", text, re.M))
+        assert not drawing, f"{path.name} draws by itself: output.Table shows texts as they are"
+        assert not re.search(r"click\.s?echo|(?<![\w.])print\(", text), (
+            f"{path.name} prints by itself: output.tell escapes what it quotes"
+        )

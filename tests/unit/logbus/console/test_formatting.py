@@ -78,3 +78,17 @@ def test_a_line_for_people_has_every_column_whatever_the_record_holds(stamp: tup
 def test_a_terminal_is_shown_control_characters_and_does_not_obey_them() -> None:
     shown = formatting.harmless(formatting.values(b"\n"))(Record(value=b"\x1b]0;owned\x07\tred\r"))
     assert shown == b"\\x1b]0;owned\\x07\tred\\x0d\n"
+
+
+def test_a_terminal_does_not_obey_the_control_characters_beyond_ascii_and_shows_all_others() -> None:
+    text = "\x9b31m Zoë° größe £\x80 日本".encode() + b" \xc2 \x9b"
+    shown = formatting.harmless(formatting.values(b"\n"))(Record(value=text))
+    assert shown == rb"\x9b31m " + "Zoë° größe £".encode() + rb"\x80 " + "日本".encode() + b" \xc2 \x9b\n"
+
+
+def test_a_line_for_people_is_one_line_and_json_commands_no_terminal() -> None:
+    record = Record(key=b"k\x1b[31m", value="v\x1b]0;pwn\x07 \x9b31m\n0  forged".encode())
+    assert formatting.columns(record).endswith(rb"k\x1b[31m" + b" " * 13 + rb"v\x1b]0;pwn\x07 \x9b31m\n0  forged" + b"\n")
+    line = formatting.envelope(record).decode()
+    assert line[:-1].isprintable()
+    assert json.loads(line)["payload"] == record.value().decode()

@@ -113,3 +113,9 @@ def test_a_sample_of_last_week_gives_way_to_one_that_the_pages_show(tmp_path: Pa
     now = datetime.now(UTC)
     before = sample_log(tmp_path, now).read_text()
     assert sample_log(tmp_path, now + timedelta(days=6)).read_text() != before
+
+
+def test_a_path_that_looks_like_markup_is_shown_as_it_is() -> None:
+    console = Console(width=80, file=io.StringIO())
+    Screen(console).next_steps([("Ledger", "/home/[me]/[/x]/logbus window ls")])
+    assert console.file.getvalue() == "Ledger  /home/[me]/[/x]/logbus window ls\n"  # type: ignore[attr-defined]
