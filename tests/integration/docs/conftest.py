@@ -15,6 +15,8 @@ from tests.support.reader import Terminal, fresh_environment
 def terminal() -> Iterator[Terminal]:
     """Not in pytest's directories, which the server's account may not enter if tests run as root."""
     with tempfile.TemporaryDirectory(prefix="logbus-reader-") as place:
+        # As one's own directories are: a start as root would open it to other accounts, and print a note about that.
+        Path(place).chmod(0o755)
         home, directory = Path(place) / "home", Path(place) / "logbus"
         for folder in (home, directory):
             folder.mkdir()
