@@ -110,6 +110,14 @@ class Harness:
         self.engine.drain_helpers()
         self.engine.end_turn()
 
+    def turns_until_helped(self) -> int:
+        """How many turns are taken until a helper gets work, which it does not do yet."""
+        turns = 0
+        while not self.helpers.jobs:
+            turns += 1
+            self.turn()
+        return turns
+
     def settle(self) -> None:
         """Turns until no helper has any work left."""
         self.turn()

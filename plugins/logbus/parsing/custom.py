@@ -67,9 +67,12 @@ def checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str])
 
 
 def whole(name: str, value: Any) -> Any:
-    """Arrow cuts the fraction off."""
-    if not isinstance(value, int) and isinstance(value, Real | Decimal) and math.isfinite(value) and value != math.trunc(value):
-        raise Unparsable("WrongType", f"{name} is an integer column, and {value} has a fraction")
+    """Arrow cuts the fraction off, and of the Decimal 1E+999999999 it would first write out all digits."""
+    if not isinstance(value, int) and isinstance(value, Real | Decimal):
+        if not math.isfinite(value):  # nor is a Decimal beyond all floats
+            raise Unparsable("WrongType", f"{name} is an integer column, which cannot hold {value}")
+        if value != math.trunc(value):
+            raise Unparsable("WrongType", f"{name} is an integer column, and {value} has a fraction")
     return value
 
 
