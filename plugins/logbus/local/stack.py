@@ -117,7 +117,7 @@ class LocalStack:
     def opened(self) -> list[str]:
         """Which directories this start has opened to all accounts, in sentences; only root's starts do that."""
         return [
-            f"every account may pass {folder} now (not list it), because PostgreSQL does not run as root: docs/security.md"
+            f"every account can now pass through {folder} (not list it): PostgreSQL does not run as root, see docs/security.md"
             for folder in self._postgres.opened
         ]
 

@@ -62,7 +62,7 @@ class ProduceOperator(BaseOperator):
         if isinstance(records, (str, bytes, Mapping)):
             raise UserError("records is one record: put it into a list")
         if records is None:
-            raise UserError("records is None: what was to make them returned nothing, or was skipped")
+            raise UserError("records is None: the function or task that provides them returned nothing, or was skipped")
         done = self.broker.produce(self.topic, records)
         self.log.info("%d records stored in topic %s: %s", done["records"], self.topic, done["partitions"])
         return done

@@ -104,7 +104,7 @@ class OverWindows:
         return starts or self._skip_without_windows()
 
     def _skip_without_windows(self) -> NoReturn:
-        raise AirflowSkipException("no window to work on: the task that was to name `windows` named none, or was skipped")
+        raise AirflowSkipException("no window to work on: the task that provides `windows` returned none, or was skipped")
 
 
 class WindowOperator(OverWindows, BaseOperator):

@@ -57,7 +57,9 @@ def checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str])
     def checked_parse(value: bytes) -> Sequence[Any]:
         row = list(parse(value))
         if len(row) != len(columns):
-            raise Unparsable("WrongType", f"the parser returned {many(len(row), 'value')}, it has {many(len(columns), 'column')}")
+            raise Unparsable(
+                "WrongType", f"the parser returned {many(len(row), 'value')}, but it has {many(len(columns), 'column')}"
+            )
         for place, name, check in checks:
             if row[place] is not None:
                 row[place] = check(name, row[place])

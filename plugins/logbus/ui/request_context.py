@@ -38,8 +38,8 @@ logger = logging.getLogger("logbus.ui")
 OK = {"state": "ok", "message": None, "advice": None}
 CONNECTION_ADVICE = "Check that it runs, and the connection {conn_id} under Admin, Connections; the api-server's log says more."
 NOT_YOUR_CONNECTION = (
-    "Airflow's connection {conn_id} is used for those who may see it; an administrator of Airflow can give your role that right, "
-    "and without it the pages show {default}"
+    "Airflow's connection {conn_id} is only used for users who may see it; an administrator of Airflow can give your role that "
+    "right, and without it the pages show {default}"
 )
 NO_LEDGER_ADVICE = "The first run of a pipeline makes it: switch on a Dag made by hourly_ingest, or `logbus pipeline register`."
 

@@ -209,7 +209,7 @@ def test_a_value_that_would_be_stored_as_another_one_is_a_dead_letter(kind: str,
 def test_a_row_of_another_length_is_a_dead_letter_that_counts_both(row: Sequence[Any]) -> None:
     [(_, error)] = parsed_row({"x": "integer", "y": "integer"}, row).refused
     assert error.kind == "WrongType"
-    assert re.fullmatch(r"the parser returned \d values?, it has 2 columns", str(error))
+    assert re.fullmatch(r"the parser returned \d values?, but it has 2 columns", str(error))
 
 
 def parsed_row(columns: Mapping[str, str], row: Sequence[Any]) -> Parsed:
