@@ -45,7 +45,7 @@ def unsaid(text: str) -> None:
 
 
 def wait_until(
-    holds: Callable[[], Answer],
+    holds: Callable[[], Answer | None],
     *,
     what: str,
     timeout_seconds: float = PATIENCE_SECONDS,
