@@ -81,6 +81,9 @@ class SupervisedProcess:
                 f"{self.program.name} ended with status {self.exit_code}; the end of {self.program.log_path}:\n{self.log_tail()}"
             )
 
+    def report(self) -> str:
+        return f"{self.program.name} is alive; the end of {self.program.log_path}:\n{self.log_tail()}"
+
     def log_tail(self) -> str:
         return log_tail(self.program.log_path)
 
