@@ -7,13 +7,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from logbus.errors import WarehouseUnavailable
+from logbus.waiting import wait_until
 from logbus.warehouse.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, let_others_pass, running_postmaster
 from logbus.warehouse.engine import connect, libpq_uri
 from sqlalchemy import text
@@ -25,13 +25,6 @@ FAST = {"fsync": "off"}
 def directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="logbus-test-", ignore_cleanup_errors=True) as path:
         yield Path(path)
-
-
-def wait_until_gone(data_directory: Path) -> None:
-    deadline = time.monotonic() + 30
-    while running_postmaster(data_directory) is not None:
-        assert time.monotonic() < deadline, "the server is still there"
-        time.sleep(0.05)
 
 
 def test_what_was_written_is_there_at_the_second_start(directory: Path) -> None:
@@ -83,7 +76,7 @@ def test_the_server_ends_when_its_owner_is_killed_and_the_next_start_works(direc
         assert owner.stdout is not None
         assert owner.stdout.readline() == "up\n"
         os.kill(owner.pid, signal.SIGKILL)
-    wait_until_gone(directory / "data")
+    wait_until(lambda: running_postmaster(directory / "data") is None, what="the end of the server")
     with EmbeddedPostgres(directory, settings=FAST) as server:
         connect(server.url("postgres")).dispose()
 
