@@ -88,7 +88,8 @@ class PlainServices:
 
     def wait_until_healthy(self, name: str, process: SupervisedProcess) -> None:
         """Waits until the service's health check from the file succeeds."""
-        wait_until(lambda: self.health(name).returncode == 0, what=name, processes=[process])
+        # Each look is a process: many a second would keep the service from starting.
+        wait_until(lambda: self.health(name).returncode == 0, what=name, poll_seconds=2.0, processes=[process])
 
     def health(self, name: str) -> subprocess.CompletedProcess[str]:
         kind, *command = self._services[name]["healthcheck"]["test"]

@@ -22,7 +22,7 @@ from logbus.local.processes import (
     living_guard,
     started_at,
 )
-from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 # A program that ignores SIGTERM, with a child in a new session, as a careless server might start it.
 STUBBORN = "trap '' TERM; (setsid sh -c 'echo $$ >orphan; exec sleep 600' &); echo $$ >leader; while true; do sleep 1; done"
@@ -146,11 +146,6 @@ def test_waiting_ends_at_once_when_a_program_it_needs_has_ended(tmp_path: Path) 
     process = SupervisedProcess(program(tmp_path, "echo port in use; exit 1"))
     with pytest.raises(StackError, match="port in use"):
         wait_until(lambda: False, what="the broker", processes=[process])
-
-
-def test_waiting_for_what_never_comes_names_it(tmp_path: Path) -> None:
-    with pytest.raises(NotInTime, match="the broker is not ready after"):
-        wait_until(lambda: False, timeout_seconds=0.0, what="the broker")
 
 
 def test_reserved_ports_are_different_and_prefer_the_memorable_one() -> None:
