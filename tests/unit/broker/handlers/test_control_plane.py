@@ -83,14 +83,6 @@ def test_a_topic_that_cannot_be_made_says_why(broker: Harness, changes: dict[str
     assert result.error_message
 
 
-def test_validate_only_makes_nothing(broker: Harness) -> None:
-    row = request_class(ApiKey.CREATE_TOPICS).CreatableTopic
-    topic = row(name="clicks", num_partitions=2, replication_factor=1, assignments=[], configs=[])
-    (result,) = broker.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=True).topics
-    assert (result.error_code, result.num_partitions) == (0, 2)
-    assert "clicks" not in broker.engine.partitions.registry
-
-
 def test_a_topic_is_deleted_by_name_or_by_id(broker: Harness) -> None:
     broker.create("first")
     second = broker.create("second")
@@ -215,38 +207,10 @@ def test_records_are_deleted_up_to_an_offset(broker: Harness) -> None:
     assert list_offsets(broker, -2).offset == 3
 
 
-def test_configurations_say_where_they_come_from(broker: Harness) -> None:
-    broker.create("clicks", 1, retention_ms="-1")
-    row = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
-    asked = [
-        row(resource_type=2, resource_name="clicks", configuration_keys=["retention.ms", "segment.bytes"]),
-        row(resource_type=4, resource_name="0", configuration_keys=None),
-        row(resource_type=2, resource_name="absent", configuration_keys=None),
-    ]
-    topic, node, absent = broker.ask(
-        ApiKey.DESCRIBE_CONFIGS, 4, resources=asked, include_synonyms=True, include_documentation=False
-    ).results
-    assert {c.name: (c.value, c.config_source) for c in topic.configs} == {
-        "retention.ms": ("-1", 1),
-        "segment.bytes": ("1073741824", 5),
-    }
-    assert {"broker.id", "log.dirs", "log.segment.bytes"} <= {c.name for c in node.configs}
-    assert absent.error_code == 3
-
-
 def test_producer_ids_are_given_once_and_transactions_are_refused(broker: Harness) -> None:
     ids = [broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout_ms=0).producer_id for _ in range(3)]
     assert len(set(ids)) == 3
     assert broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout_ms=0).error_code == 53
-
-
-def test_the_coordinator_and_the_cluster_are_this_broker(broker: Harness) -> None:
-    old = broker.ask(ApiKey.FIND_COORDINATOR, 3, key="g", key_type=0)
-    assert (old.error_code, old.node_id, old.port) == (0, 0, 9092)
-    (new,) = broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"]).coordinators
-    assert (new.key, new.node_id) == ("g", 0)
-    assert broker.ask(ApiKey.FIND_COORDINATOR, 3, key="t", key_type=1).error_code == 53  # final for every client
-    assert broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=False, endpoint_type=1).controller_id == 0
 
 
 def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path) -> None:

@@ -312,16 +312,6 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
     assert other.visible_offset == 1
 
 
-def test_who_waits_is_told_when_the_log_goes_offline_while_its_flush_runs(broker: Harness, partition: Partition) -> None:
-    told: list[StorageError | None] = []
-    append(broker, partition)
-    broker.engine.context.exposure.when_visible(partition, 1, told.append)
-    broker.turn()
-    partition.log.go_offline("the write after it could not be taken back")
-    broker.settle()
-    assert [type(error) for error in told] == [StorageError]
-
-
 def test_a_deleted_partition_is_let_go_at_once_however_long_its_interval(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.create("clicks", flush_ms=str(1 << 60))

@@ -51,17 +51,6 @@ def filled(directory: Path, count: int = 60, keys: int = 5, **config: Any) -> Pa
     return log
 
 
-def test_the_last_record_of_each_key_stays_with_its_offset(tmp_path: Path) -> None:
-    log = filled(tmp_path)
-    sealed = log.segments.active.base_offset
-    before = content(log)
-    assert compact(log) == sealed
-    newest = {key: offset for offset, key, _ in before if offset < sealed}
-    expected = [row for row in before if row[0] >= sealed or row[0] == newest[row[1] or b""]]
-    assert content(log) == expected
-    assert (log.log_start_offset, log.end_offset) == (0, 60)
-
-
 def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
     log = filled(tmp_path, segment_bytes=1 << 20)
     assert pass_over(log) is None
@@ -109,28 +98,6 @@ def test_a_map_that_is_full_ends_the_pass_early_and_the_next_goes_on(tmp_path: P
     assert first == 10
     assert len(content(log)) == 100, "records behind the map stay, whatever their keys"
     assert compact(log, first, map_bytes=10 * ENTRY_BYTES) == 20
-
-
-def test_a_tombstone_behind_the_map_is_not_touched_and_brings_no_deleted_key_back(tmp_path: Path) -> None:
-    """In each pass the map is full before the tombstone is reached, and more than the delete retention lies between the passes.
-    The second map does not contain the key, so the old value stays: so must the tombstone."""
-    log = open_log(tmp_path, **{**SETTINGS, "segment_bytes": 100_000, "delete_retention_ms": DAY_MS})
-    put(log, (b"K", b"secret"))
-    for number in range(300):
-        put(log, (b"key-%d" % number, b"v"))
-    put(log, (b"K", None))
-    log.roll()
-    put(log, (b"other", b"v"))
-    clean = compact(log, map_bytes=100 * ENTRY_BYTES)
-    assert clean == 100
-    of_k = [(0, b"secret"), (301, None)]
-    assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == of_k
-    clean = compact(log, clean, map_bytes=100 * ENTRY_BYTES, now_ms=NOW_MS + DAY_MS + 3_600_000)
-    assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == of_k
-    assert all(header.delete_horizon_ms is None for header in headers_from(log, clean)), "its time begins when its key is known"
-    while clean < 302:
-        clean = compact(log, clean, map_bytes=100 * ENTRY_BYTES, now_ms=NOW_MS + 2 * DAY_MS)
-    assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == [(301, None)]
 
 
 def test_a_batch_that_cannot_be_compacted_is_named_and_leaves_the_log_as_it_was(tmp_path: Path) -> None:

@@ -375,16 +375,6 @@ def test_a_recovery_whose_flush_fails_leaves_the_mark_for_the_next(tmp_path: Pat
     assert (tmp_path / FLUSH_FAILED).exists()
 
 
-def test_a_stop_whose_flush_fails_leaves_the_mark(tmp_path: Path) -> None:
-    disk = FailingDisk()
-    log = open_log(tmp_path, filesystem=disk)
-    append(log, plain_batch())
-    disk.failing = {"sync_data"}
-    with pytest.raises(StorageError):
-        log.close()
-    assert (tmp_path / FLUSH_FAILED).exists()
-
-
 def test_a_mark_that_cannot_be_left_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = FailingDisk()
     disk.failing = {"write_bytes"}
