@@ -13,7 +13,8 @@ from broker.partitions.retention_rounds import Retention
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class
 from broker.protocol.framing import Request
-from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
+from tests.sim.cluster import ClusterStage, draw_story
+from tests.sim.stage import FINISHING, TOPIC
 from tests.sim.world import MS, SECOND
 
 

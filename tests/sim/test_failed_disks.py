@@ -14,7 +14,8 @@ from broker.protocol.framing import Request
 from broker.records.batch import Buffer
 from broker.storage.filesystem import OpenFile
 from tests.sim import wire
-from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
+from tests.sim.cluster import ClusterStage, draw_story
+from tests.sim.stage import FINISHING, TOPIC
 from tests.sim.world import SECOND
 from tests.support.engine import batch
 

@@ -10,8 +10,9 @@ from typing import Any
 from broker.cluster import Cluster
 from broker.coordination.image import PartitionState
 from broker.partitions.partition import Partition
-from tests.sim.cluster import TOPIC, ClusterStage, draw_story
+from tests.sim.cluster import ClusterStage, draw_story
 from tests.sim.cluster_nodes import ClusterNode
+from tests.sim.stage import TOPIC
 from tests.sim.world import MS, SECOND
 
 
