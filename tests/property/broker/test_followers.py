@@ -179,5 +179,5 @@ class TwoReplicas(RuleBasedStateMachine):
         return first.end_offset == second.end_offset == first.visible_offset == second.visible_offset
 
 
-TwoReplicas.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=60, deadline=None)
+TwoReplicas.TestCase.settings = settings(max_examples=examples(40, at_least=40), stateful_step_count=60, deadline=None)
 TestTwoReplicas = TwoReplicas.TestCase

@@ -21,7 +21,7 @@ PLAIN = {"segment_bytes": 400, "index_interval_bytes": 100}
 COMPACTED = {**PLAIN, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}
 WRITE = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), min_size=1, max_size=4)
 ACTION = st.one_of(WRITE, WRITE, st.sampled_from(["flush", "half a flush", "clean", "power cut", "power cut"]))
-often = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=examples(40, at_least=40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Model = dict[int, tuple[bytes | None, bytes | None]]
 

@@ -21,7 +21,7 @@ SMALL = {"segment_bytes": 500, "index_interval_bytes": 150}
 SENT = st.builds(Sent, st.sampled_from([0, 0, 0, 3]), st.integers(0, 1), st.integers(-1, 2), st.integers(1, 4))
 STEP = st.one_of(st.lists(SENT, min_size=1, max_size=4), st.just("flush"))
 HISTORY = st.lists(STEP, min_size=1, max_size=12)
-often = settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=examples(4, at_least=4), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Begin = Callable[[PartitionLog], TruncationTicket]
 

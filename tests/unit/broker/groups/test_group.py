@@ -10,7 +10,6 @@ from broker.errors import (
     GroupMaxSizeReached,
     IllegalGeneration,
     InconsistentGroupProtocol,
-    MemberIdRequired,
     RebalanceInProgress,
     UnknownMember,
 )
@@ -398,12 +397,6 @@ def test_only_an_empty_group_can_be_removed(group: GroupUnderTest) -> None:
     group.leave(only.member_id)
     group.group.die()
     assert group.group.state is GroupState.DEAD
-
-
-def test_a_refused_id_is_the_only_refusal_that_leaves_something_behind(group: GroupUnderTest) -> None:
-    with pytest.raises(MemberIdRequired) as refusal:
-        group.join("a", id_comes_first=True)
-    assert list(group.group.members.expected) == [refusal.value.member_id]
 
 
 # -- size ------------------------------------------------------------------------------------------------------------------------

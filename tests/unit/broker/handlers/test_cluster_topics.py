@@ -12,6 +12,7 @@ from broker.config.settings import LogConfig
 from broker.coordination.group_places import OFFSETS_TOPIC
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
+from tests.support import admin
 from tests.support.admin import grow
 from tests.support.clustered import ClusteredBroker, ClusterOfBrokers
 
@@ -55,21 +56,12 @@ def metadata(broker: ClusteredBroker, name: str, *, creates: bool = False) -> An
     return topic
 
 
-def alter(broker: ClusteredBroker, resource_type: int, resource: str, name: str, value: str | None) -> int:
-    asked = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
-    change = asked.AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
-    row = asked(resource_type=resource_type, resource_name=resource, configs=[change])
-    (answer,) = broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[row], validate_only=False).responses
-    return int(answer.error_code)
+def alter(broker: ClusteredBroker, kind: int, resource: str, name: str, value: str | None) -> int:
+    return admin.alter(broker, kind, resource, (name, admin.DELETE if value is None else admin.SET, value))[0]
 
 
-def described(broker: ClusteredBroker, resource_type: int, resource: str, name: str) -> str | None:
-    asked = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource(
-        resource_type=resource_type, resource_name=resource, configuration_keys=[name]
-    )
-    values = {"include_synonyms": False, "include_documentation": False}
-    (result,) = broker.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked], **values).results
-    return next((row.value for row in result.configs), None)
+def described(broker: ClusteredBroker, kind: int, resource: str, name: str) -> str:
+    return str(admin.setting(broker, kind, resource, name).value)
 
 
 def test_a_topic_made_at_one_broker_is_known_to_all_with_a_leader_for_each_partition(cluster: ClusterOfBrokers) -> None:
@@ -114,6 +106,11 @@ def test_validating_makes_nothing(cluster: ClusterOfBrokers) -> None:
     row = create(cluster.brokers[1], "clicks", validate_only=True)
     assert (row.error_code, row.num_partitions, row.replication_factor) == (0, 4, 2)
     assert not cluster.brokers[1].member.image.topics
+
+
+def test_a_name_is_given_once_whoever_asks_where(cluster: ClusterOfBrokers) -> None:
+    assert create(cluster.brokers[1], "clicks").error_code == 0
+    assert create(cluster.brokers[2], "clicks").error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def test_a_question_for_metadata_makes_a_topic_with_the_usual_replicas(cluster: ClusterOfBrokers) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from broker.protocol.api import APIS, ApiKey
 from broker.protocol.control import request_class
+from tests.support import admin
 from tests.support.engine import Harness, batch
+from tests.support.group_client import Client
 from tests.support.wire import produce_body
 
 
@@ -28,13 +30,9 @@ def metadata(broker: Harness, *names: str, create: bool = True, version: int = 1
     return broker.ask(ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create).topics
 
 
-def list_offsets(broker: Harness, timestamp: int, *, topic: str = "clicks", index: int = 0, version: int = 6) -> Any:
-    row = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-    part = row.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
-    answer = broker.ask(
-        ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=[row(name=topic, partitions=[part])]
-    )
-    return answer.topics[0].partitions[0]
+def list_offsets(broker: Harness, timestamp: int, *, topic: str = "clicks", version: int = 6) -> Any:
+    (row,) = admin.list_offsets(broker, timestamp, 0, topic=topic, version=version)
+    return row
 
 
 def test_every_offered_api_says_so(broker: Harness) -> None:
@@ -133,42 +131,18 @@ def test_special_offsets_are_answered_from_the_version_that_has_them(
         assert (row.error_code, row.offset) == (0, offset)
 
 
-def commit(broker: Harness, offset: int, *, group: str = "g", member: str = "", generation: int = -1, metadata: str = "m") -> int:
-    row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
-    part = row.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
-    )
-    answer = broker.ask(
-        ApiKey.OFFSET_COMMIT,
-        8,
-        group_id=group,
-        generation_id_or_member_epoch=generation,
-        member_id=member,
-        group_instance_id=None,
-        topics=[row(name="clicks", partitions=[part])],
-    )
-    return answer.topics[0].partitions[0].error_code
-
-
-def committed(broker: Harness, group: str = "g") -> Any:
-    row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
-    asked = row(group_id=group, topics=[row.OffsetFetchRequestTopics(name="clicks", partition_indexes=[0])])
-    return broker.ask(ApiKey.OFFSET_FETCH, 8, groups=[asked], require_stable=False).groups[0].topics[0].partitions[0]
-
-
 def test_a_simple_commit_is_read_back_with_its_metadata(broker: Harness) -> None:
     broker.create("clicks")
-    assert committed(broker).committed_offset == -1
-    assert commit(broker, 42) == 0
-    assert (committed(broker).committed_offset, committed(broker).metadata) == (42, "m")
+    client = Client(broker)
+    assert client.committed() == -1
+    assert client.commit(42, metadata="m") == 0
+    assert (client.committed_row().committed_offset, client.committed_row().metadata) == (42, "m")
 
 
 def test_commits_that_cannot_be_have_their_codes(broker: Harness) -> None:
-    assert commit(broker, 1) == 3
     broker.create("clicks")
-    assert commit(broker, 1, group="") == 24
-    assert commit(broker, 1, member="somebody", generation=3) == 22
-    assert commit(broker, 1, metadata="x" * 5000) == 12
+    assert Client(broker).commit(topic="absent") == 3
+    assert Client(broker).commit(metadata="x" * 5000) == 12
 
 
 def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) -> None:
@@ -178,7 +152,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
         created = broker.create("clicks", 1, retention_ms="-1")
         raw = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
         broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): raw}))
-        assert commit(broker, 2) == 0
+        assert Client(broker).commit(2) == 0
         broker.settle()
         if crash:
             broker.crash()
@@ -187,7 +161,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
         again = Harness(directory)
         assert again.engine.partitions.registry.get("clicks").topic_id == created.topic_id
         assert list_offsets(again, -1).offset == 2
-        assert committed(again).committed_offset == 2
+        assert Client(again).committed() == 2
         repeated = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
         again.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): repeated}))
         assert list_offsets(again, -1).offset == 2

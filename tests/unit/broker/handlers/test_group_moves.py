@@ -170,15 +170,6 @@ def test_a_load_is_a_chore_and_ends_where_the_lead_is_lost(two: Coordinators) ->
     assert new.fetch() == (NOT_MINE, -1)
 
 
-def test_partitions_that_are_won_together_are_loaded_one_after_the_other(wide: Coordinators) -> None:
-    groups = [f"group-{number}" for number in range(8)]
-    for number, group in enumerate(groups):
-        assert commit(wide, number, group=group) == 0
-    wide.move()
-    wide.replicate()
-    assert [wide.leader.fetch(group) for group in groups] == [(0, number) for number in range(8)]
-
-
 def test_a_log_that_cannot_be_read_costs_its_own_groups(wide: Coordinators) -> None:
     groups = [f"group-{number}" for number in range(8)]
     for number, group in enumerate(groups):
@@ -233,6 +224,16 @@ def test_who_waits_for_an_assignment_is_told_too(two: Coordinators) -> None:
     groups = two.other.broker.engine.context.groups
     assert (len(groups), groups.held_bytes, groups.member_count) == (0, 0, 0)
     assert groups.rebalance_count == 2  # a counter never decreases
+
+
+def test_a_commit_of_a_generation_that_another_coordinator_never_had_is_refused(two: Coordinators) -> None:
+    two.begin()
+    old = two.leader.client.enter()
+    two.leader.client.sync(old)
+    two.move()
+    two.replicate()
+    for version in (8, 9):
+        assert two.leader.client.commit(1, member=old, version=version) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_commit_is_refused_in_time_and_holds_where_it_is_replicated_after_all(two: Coordinators) -> None:

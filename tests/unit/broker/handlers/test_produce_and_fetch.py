@@ -189,16 +189,6 @@ def test_a_skipped_sequence_is_out_of_order(broker: Harness) -> None:
     assert code_of(produce(broker, batch(b"a", producer_id=5, producer_epoch=0, base_sequence=2))) == 45
 
 
-def test_acks_all_can_be_made_to_wait_for_the_disk(tmp_path: Path) -> None:
-    broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=True))
-    broker.create("clicks")
-    pending = produce(broker, batch(b"a"))
-    assert not pending.done
-    broker.settle()
-    assert code_of(pending) == 0
-    broker.close()
-
-
 @pytest.mark.parametrize("waits", ["true", "false"])
 def test_a_topic_says_for_itself_whether_acks_all_waits_for_the_disk(tmp_path: Path, waits: str) -> None:
     broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=waits == "false"))

@@ -258,30 +258,19 @@ def defect(*_: object, **__: object) -> None:
     raise RuntimeError("a defect")
 
 
+@pytest.mark.parametrize("is_failing", [False, True])
 def test_one_who_cannot_be_told_keeps_nobody_else_from_being_told(
-    broker: Harness, partition: Partition, defects: list[str]
+    broker: Harness, partition: Partition, disk: Disk, defects: list[str], is_failing: bool
 ) -> None:
-    told: list[StorageError | None] = []
+    told: list[type] = []
     append(broker, partition)
-    for then in (told.append, defect, told.append):
+    for then in (lambda error: told.append(type(error)), defect, lambda error: told.append(type(error))):
         broker.engine.context.exposure.when_visible(partition, 1, then)
+    disk.failing = is_failing
     broker.settle()
-    assert told == [None, None]
-    assert partition.visible_offset == 1
-    assert len(defects) == 1
-    defects.clear()
-
-
-def test_one_who_cannot_be_told_of_a_failure_keeps_nobody_else_from_being_told(
-    broker: Harness, partition: Partition, disk: Disk, defects: list[str]
-) -> None:
-    told: list[StorageError | None] = []
-    append(broker, partition)
-    for then in (told.append, defect, told.append):
-        broker.engine.context.exposure.when_visible(partition, 1, then)
-    disk.failing = True
-    broker.settle()
-    assert [type(error) for error in told] == [StorageError, StorageError]
+    assert told == [StorageError if is_failing else type(None)] * 2
+    assert partition.visible_offset == (0 if is_failing else 1)
+    assert defects
     defects.clear()
 
 
@@ -310,6 +299,16 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
     assert "a defect" in partition.log.offline_reason
     assert partition.visible_offset == 0
     assert other.visible_offset == 1
+
+
+def test_who_waits_is_told_when_the_log_goes_offline_while_its_flush_runs(broker: Harness, partition: Partition) -> None:
+    told: list[StorageError | None] = []
+    append(broker, partition)
+    broker.engine.context.exposure.when_visible(partition, 1, told.append)
+    broker.turn()
+    partition.log.go_offline("the write after it could not be taken back")
+    broker.settle()
+    assert [type(error) for error in told] == [StorageError]
 
 
 def test_a_deleted_partition_is_let_go_at_once_however_long_its_interval(tmp_path: Path) -> None:

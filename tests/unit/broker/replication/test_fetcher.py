@@ -11,8 +11,6 @@ from broker.replication.fetcher import SLICE_SECONDS
 from broker.replication.fetchers import Fetchers
 from tests.support.following import INCARNATION, ME, TOPIC_ID, FollowerScene, batches, encode, row
 
-OTHER_TOPIC = bytes(16)
-
 
 @pytest.fixture
 def scene(tmp_path: Path) -> FollowerScene:
@@ -209,16 +207,6 @@ def test_what_is_visible_is_what_the_leader_says_and_this_disk_has(scene: Follow
     assert scene.partitions[0].visible_offset == 2
 
 
-def test_what_the_leader_deleted_is_deleted_as_far_as_it_was_visible(scene: FollowerScene) -> None:
-    following(scene)
-    scene.answer(row(0, batches(0, 3), visible=3))
-    scene.answer(row(0, visible=3, start=2))
-    assert scene.replicas[0].log_start_offset == 0
-    scene.flush()
-    scene.answer(row(0, visible=3, start=2))
-    assert scene.replicas[0].log_start_offset == 2
-
-
 def test_the_leader_is_told_at_once_that_records_were_deleted(scene: FollowerScene) -> None:
     scene.follow()
     scene.reach()
@@ -406,13 +394,6 @@ def test_a_cut_is_told_to_whoever_keeps_the_checkpoints(scene: FollowerScene) ->
     scene.answer(row(diverging=(1, 2)))
     scene.run_helpers()
     assert scene.cut == [2]
-
-
-def test_a_cut_keeps_to_whole_batches(scene: FollowerScene) -> None:
-    with_records(scene, 3, 2, epoch=1)
-    scene.answer(row(0, diverging=(0, 4)))
-    scene.run_helpers()
-    assert positions(scene) == [(0, 3, 0)]
 
 
 def test_an_epoch_that_is_not_known_here_cuts_all_that_is_newer(scene: FollowerScene) -> None:

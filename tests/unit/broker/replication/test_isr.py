@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from broker.coordination.image import PartitionState
-from broker.coordination.journal import STATES_MAX, decode_changes, journal_entry
-from broker.coordination.store import Check, Create, Node, Operation, Outcome, Set, Unknown
+from broker.coordination.journal import STATES_MAX, decode_changes
+from broker.coordination.store import Create, Node, Operation, Outcome, Set, Unknown
 from broker.coordination.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
 from broker.replication.isr import RETRY_SECONDS, Proposals, propose_isr
 from broker.replication.progress import Departures, PartitionProgress
@@ -309,44 +309,9 @@ def test_a_proposal_whose_answer_was_lost_counts_and_is_sent_again_until_the_ima
     assert not scene.proposals.is_pending(led)
 
 
-def test_a_late_proposal_cannot_happen_once_the_version_has_moved(scene: Scene) -> None:
-    (led,) = scene.led
-    store = LosingAnswers(scene)
-    store.lost = ["late"]
-    scene.proposals = Proposals(store, scene.timeline)  # type: ignore[arg-type]
-    scene.offer(led)
-    scene.send()
-    scene.overtake(led)
-    scene.learn(led)
-    assert led.progress.additions == {}
-    for send in store.late:
-        send()
-    scene.timeline.run(1)
-    assert scene.stored(led).isr == (0, 1)
-
-
 def test_a_proposal_of_a_lead_that_is_over_is_not_sent_again(scene: Scene) -> None:
     (led,) = scene.led
     scene.offer(led)
     scene.proposals.forget(led)
     scene.send()
     assert scene.outcomes == []
-
-
-def test_the_topic_is_checked_before_the_states_and_these_stand_before_the_checks_of_brokers() -> None:
-    sent: list[Sequence[Operation]] = []
-
-    class Recording:
-        def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
-            sent.append(operations)
-
-    led = led_partition()
-    proposals = Proposals(Recording(), Timeline())  # type: ignore[arg-type]
-    led.progress.fetched(2, 4, 10, 10, 0.0)
-    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-    assert proposal is not None
-    proposals.offer(led, proposal)
-    proposals.send()
-    assert [type(operation) for operation in sent[0]] == [Check, Set, Check, type(journal_entry([]))]
-    assert sent[0][0] == Check(path=topic_id_path(UUID(bytes=TOPIC_ID)), version=-1)
-    assert sent[0][2] == Check(path=incarnation_path(2), version=4)
