@@ -11,7 +11,9 @@ import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER, ClusterFaults
 from tests.sim.cluster_nodes import ClusterNode
@@ -190,6 +192,17 @@ class ClusterStage(Stage):
         """Where each replica ends, and how far it is visible."""
         held = [node.held(TOPIC, index) for node in self.nodes]
         return [None if one is None else (one.end_offset, one.visible_offset) for one in held]
+
+
+def quiet_stage(*, leader_confirm_ms: int | None = None, **changes: Any) -> ClusterStage:
+    """Three brokers and a topic of one partition that begin, and nothing happens to them."""
+    story = replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False)
+    stage = ClusterStage(replace(story, **changes))
+    if leader_confirm_ms is not None:
+        for node in stage.nodes:
+            node.config = replace(node.config, leader_confirm_ms=leader_confirm_ms)
+    stage.begin()
+    return stage
 
 
 def play(story: Story) -> Played:

@@ -10,7 +10,7 @@ import pytest
 
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.local import Topic, TopicRegistry, check_topic_name, local_producer_ids
-from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists, UnknownTopicId
+from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists
 
 
 class FilesInMemory:
@@ -82,17 +82,6 @@ def test_a_topic_is_public_once_it_is_on_the_disk_and_its_name_is_taken_before()
     assert [row["name"] for row in files.files["topics.json"]["topics"]] == ["clicks"], "what was planned when the job was made"
     registry.publish(topic)
     assert registry.get_by_id(topic.topic_id) is registry.get("clicks") is topic
-
-
-def test_a_topic_made_again_has_another_id() -> None:
-    registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
-    first = add(registry, "clicks")
-    registry.forget(first)
-    registry.hide(first)
-    second = add(registry, "clicks")
-    assert first.topic_id != second.topic_id
-    with pytest.raises(UnknownTopicId):
-        registry.get_by_id(first.topic_id)
 
 
 def test_ids_of_deleted_topics_are_remembered_until_their_directories_are_gone() -> None:

@@ -15,17 +15,7 @@ from broker.errors import (
 )
 from broker.groups.messages import JoinAnswer, MemberName
 from broker.groups.states import GroupState
-from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest
-
-
-@pytest.fixture
-def group() -> GroupUnderTest:
-    return GroupUnderTest()
-
-
-def state_of(group: GroupUnderTest) -> str:
-    return group.group.state.value
-
+from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest, state_of
 
 # -- joining ---------------------------------------------------------------------------------------------------------------------
 

@@ -67,13 +67,6 @@ def append(broker: Harness, partition: Partition) -> None:
     broker.engine.context.flusher.appended(partition, len(raw))
 
 
-def test_nothing_is_flushed_while_nobody_waits_and_no_bound_is_reached(broker: Harness, partition: Partition) -> None:
-    append(broker, partition)
-    broker.turn()
-    assert not broker.helpers.jobs
-    assert partition.visible_offset == 0
-
-
 def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Harness, partition: Partition) -> None:
     told: list[StorageError | None] = []
     append(broker, partition)
@@ -241,17 +234,6 @@ def test_a_partition_flushed_for_a_waiter_and_written_again_waits_its_whole_inte
     broker.clock.advance_ms(1)
     broker.settle()
     assert partition.visible_offset == 2
-
-
-def test_every_partition_that_is_due_is_flushed_in_the_turn(broker: Harness) -> None:
-    broker.create("views", partitions=5)
-    dirty = [broker.engine.partitions.get("views", index) for index in range(5)]
-    for partition in dirty:
-        append(broker, partition)
-    broker.clock.advance_ms(1_000)
-    broker.settle()
-    assert [partition.visible_offset for partition in dirty] == [1] * 5
-    assert broker.engine.context.flusher.next_deadline() == inf
 
 
 def defect(*_: object, **__: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -67,25 +68,20 @@ def test_who_would_have_to_leave_at_once_does_not_join() -> None:
     assert propose_isr(led.progress, Departures(late=(2,)), anybody) is None
 
 
-def test_who_leaves_a_set_that_becomes_too_small_stays_eligible() -> None:
-    led = led_partition(insync_min=2)
-    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
+@pytest.mark.parametrize(
+    ("state", "insync_min", "departures", "new"),
+    [
+        (STATE, 2, Departures(behind=(1,)), {"isr": (0,), "eligible": (1,)}),
+        (STATE, 2, Departures(lost=(1,)), {"isr": (0,)}),
+        (replace(STATE, isr=(0, 1, 2)), 2, Departures(behind=(1,)), {"isr": (0, 2)}),
+        (replace(STATE, handover_to=1), 1, Departures(behind=(1,)), {"isr": (0,), "handover_to": None}),
+    ],
+    ids=["stays eligible where too few are left", "has lost something", "enough are left", "was to take over"],
+)
+def test_who_leaves(state: PartitionState, insync_min: int, departures: Departures, new: dict[str, Any]) -> None:
+    proposal = propose_isr(led_partition(state=state, insync_min=insync_min).progress, departures, anybody)
     assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0,), eligible=(1,), version=1)
-
-
-def test_who_lost_what_was_acknowledged_does_not_stay_eligible() -> None:
-    led = led_partition(insync_min=2)
-    proposal = propose_isr(led.progress, Departures(lost=(1,)), anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0,), version=1)
-
-
-def test_who_leaves_a_set_that_stays_large_enough_is_not_eligible() -> None:
-    led = led_partition(state=replace(STATE, isr=(0, 1, 2)), insync_min=2)
-    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0, 2), version=1)
+    assert proposal.state == replace(state, **new, version=1)
 
 
 def test_the_write_that_makes_the_set_large_enough_ends_all_eligibility() -> None:
@@ -106,13 +102,6 @@ def test_where_min_insync_is_lowered_eligibility_ends_before_anything_moves() ->
     assert proposal.state == replace(STATE, isr=(0,), version=1)
     led.progress.learn(proposal.state, (0, 1, 2), 1, 3.0)
     assert led.progress.replicated_offset == 20
-
-
-def test_a_handover_to_a_member_that_leaves_is_off() -> None:
-    led = led_partition(state=replace(STATE, handover_to=1))
-    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0,), version=1)
 
 
 def test_the_recovery_from_an_unclean_election_ends_when_all_replicas_are_in_sync() -> None:
