@@ -137,7 +137,8 @@ def test_fetches_of_an_earlier_process_do_not_count() -> None:
     assert progress.fetched(1, 7, 90, 90, 0.1)
     assert not progress.fetched(1, 6, 100, 100, 0.2)
     assert progress.followers[1].written == 90
-    progress.restarted(1, 8)
+    for broker, incarnation in ((1, 8), (1, 7), (9, 1)):  # of the second nothing is new, and the third is no follower
+        progress.restarted(broker, incarnation)
     assert not progress.fetched(1, 7, 100, 100, 0.3)
     progress.fetched(2, 1, 100, 100, 0.3)
     assert safe(progress) == (80, 80), "nothing is known of the process that runs now"

@@ -197,6 +197,7 @@ def test_each_error_has_its_code(scene: LeaderScene, part: object, code: ErrorCo
 
 def test_a_newer_epoch_than_ours_is_reported(scene: LeaderScene) -> None:
     reported: list[tuple[Key, int]] = []
+    Follower(scene).send(wants(0, 0, epoch=2))  # nobody listens yet
     scene.server.on_newer_epoch = lambda key, epoch: reported.append((key, epoch))
     led = scene.lead()
     Follower(scene).send(wants(0, 0, epoch=3))
@@ -281,7 +282,8 @@ def test_a_request_of_an_earlier_process_is_refused(scene: LeaderScene) -> None:
     old = Follower(scene, incarnation=4)
     old.send(wants(0, 0))
     assert old.last().error == ErrorCode.STALE_BROKER_EPOCH
-    scene.server.restarted(1, 6, scene.now)
+    for incarnation in (6, 5):
+        scene.server.restarted(1, incarnation, scene.now)
     assert led.followed == {}
     assert scene.server.gone_since == {1: scene.now}
     late = Follower(scene, incarnation=5)
