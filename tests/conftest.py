@@ -51,7 +51,7 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No property is timed: a machine that is busy with something else must not fail one.
-settings.register_profile("logbus", deadline=None, derandomize=ALWAYS_THE_SAME, max_examples=examples(100))
+settings.register_profile("logbus", deadline=None, derandomize=ALWAYS_THE_SAME, max_examples=examples(100, at_least=100))
 settings.load_profile("logbus")
 
 

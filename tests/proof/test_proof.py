@@ -15,7 +15,8 @@ from tests.proof.story import FAULTS, FILE_FAULTS, draw
 from tests.proof.switches import SWITCHES
 from tests.support.examples import ALWAYS_THE_SAME, examples
 
-SEEDS = 24 if ALWAYS_THE_SAME else examples(150)  # three thousand in `make soak`
+USUAL = 24
+SEEDS = examples(USUAL if ALWAYS_THE_SAME else 150)  # three thousand in `make soak`
 FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
 
 # A missing check is noticed within this many histories that have the fault.
@@ -27,7 +28,8 @@ def test_nothing_false_is_called_exact(bench: Bench) -> None:
     told: list[str] = []
     summary = run(bench, range(FIRST, FIRST + SEEDS), tell=told.append)
     assert not summary.failures, told[0]
-    assert all(summary.verdicts[word] for word in ("exact", "refused", "named")), f"nothing was tried: {summary}"
+    tried = [summary.verdicts[word] > 0 for word in ("exact", "refused", "named")]
+    assert all(tried) or (SEEDS < USUAL and any(tried)), f"nothing was tried: {summary}"
 
 
 @pytest.fixture(scope="module")

@@ -9,95 +9,39 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from broker.config.settings import LogConfig
-from tests.sim.checker import check
-from tests.sim.clients import Admin, Consumer, Producer, ProducerPlan, Watcher
 from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER, ClusterFaults
 from tests.sim.cluster_nodes import ClusterNode
-from tests.sim.faults import Fault, draw
-from tests.sim.histories import History
+from tests.sim.faults import draw
 from tests.sim.invariants import Invariants
-from tests.sim.network import Network
-from tests.sim.single import Played
-from tests.sim.world import MS, SECOND, World, WorldTimeline
+from tests.sim.stage import TOPIC, Played, Stage, Story, draw_plan, draw_storage, shortened
+from tests.sim.world import MS, SECOND, WorldTimeline
 from tests.sim.zookeeper import SimZooKeeper
 
-TOPIC = "t"
 BROKERS = 3
 SESSION_MS = 2_000
 BUSY = 12 * SECOND  # faults occur for this long
 HEALING = 60 * SECOND
-FINISHING = 120 * SECOND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterStory:
-    """What is drawn from a seed before anything runs."""
-
-    seed: int
-    waits_for_flush: bool
-    minimum: int
-    segment_bytes: int
-    flush_interval_ms: int
-    flush_messages: int
-    checkpoint_ms: int
-    partitions: int
-    makes_topics: bool
-    producers: tuple[ProducerPlan, ...]
-    faults: tuple[Fault, ...]
-
-    def __str__(self) -> str:
-        mode = "acks=all waits for the flush" if self.waits_for_flush else "acks=all does not wait for the flush"
-        plans = [
-            f"  producer-{number}: partition {plan.partition}, acks={plan.acks}, {plan.batches} batches"
-            f"{', idempotent' if plan.idempotent else ''}, {plan.in_flight_max} in flight"
-            for number, plan in enumerate(self.producers)
-        ]
-        head = (
-            f"seed {self.seed}: {mode}, min.insync.replicas={self.minimum}, segments of {self.segment_bytes} bytes, "
-            f"{self.partitions} partitions"
-        )
-        return "\n".join([head, *plans, *(f"  {fault}" for fault in self.faults)])
-
-
-def plan_of(chance: random.Random, partition: int, *, waits: bool) -> ProducerPlan:
-    acks, idempotent = chance.choice([(-1, True), (-1, True), (-1, True), (-1, False), (1, False), (1, True), (0, False)])
-    promise = {0: "none", 1: "written", -1: "flushed" if waits else "replicated"}[acks]
-    return ProducerPlan(
-        topic=TOPIC,
-        partition=partition,
-        batches=chance.randint(15, 50),
-        acks=acks,
-        idempotent=idempotent and acks != 0,
-        in_flight_max=chance.choice([1, 2, 5]),
-        gap=chance.choice([20 * MS, 100 * MS, 500 * MS]),
-        records_max=chance.choice([1, 4]),
-        value_bytes=chance.choice([20, 20, 200]),
-        patience=chance.choice([3 * SECOND, 60 * SECOND, 60 * SECOND]),
-        promise=promise,
-    )
-
-
-def draw_story(seed: int, kinds: tuple[str, ...] = ()) -> ClusterStory:
+def draw_story(seed: int, kinds: tuple[str, ...] = ()) -> Story:
     """`kinds`: only faults of these kinds."""
     chance = random.Random(f"{seed}/cluster")
     waits = chance.random() < 0.5
     partitions = chance.choice([1, 1, 2])
-    plans = tuple(plan_of(chance, number % partitions, waits=waits) for number in range(chance.randint(2, 3)))
-    whom = [0, 1, 2, LEADER, LEADER, LEADER, FOLLOWER, FOLLOWER, CONTROLLER]
-    return ClusterStory(
+    promises = {0: "none", 1: "written", -1: "flushed" if waits else "replicated"}
+    plan = partial(draw_plan, promises=promises, batches=(15, 50), gaps=[20 * MS, 100 * MS, 500 * MS])
+    plans = tuple(plan(chance, number % partitions) for number in range(chance.randint(2, 3)))
+    return Story(
         seed=seed,
         waits_for_flush=waits,
         minimum=chance.choice([1, 2, 2]),
-        segment_bytes=chance.choice([600, 3_000, 1 << 20]),
-        flush_interval_ms=chance.choice([10, 100, 1_000]),
-        flush_messages=chance.choice([1, 10, 100_000]),
-        checkpoint_ms=chance.choice([100, 500, 5_000]),
+        **draw_storage(chance),
         partitions=partitions,
         makes_topics=seed % 4 == 0,
         producers=plans,
@@ -106,7 +50,7 @@ def draw_story(seed: int, kinds: tuple[str, ...] = ()) -> ClusterStory:
             since=2 * SECOND,
             until=BUSY,
             count=chance.randint(2, 9),
-            nodes=whom,
+            nodes=[0, 1, 2, LEADER, LEADER, LEADER, FOLLOWER, FOLLOWER, CONTROLLER],
             kinds=kinds,
             weights=CLUSTER_KINDS,
             lasts_max=chance.choice([2 * SECOND, 5 * SECOND]),
@@ -139,77 +83,53 @@ def noticed_defects() -> Iterator[list[str]]:
         logger.propagate = propagated
 
 
-class ClusterStage:
+class ClusterStage(Stage):
     """The world of one story."""
 
-    def __init__(self, story: ClusterStory) -> None:
-        self.story = story
-        self.world = World(story.seed)
-        self.network = Network(self.world)
-        self.history = History(lambda: self.world.now)
+    def __init__(self, story: Story) -> None:
+        super().__init__(story, busy=BUSY, rest_max=800 * MS)
         self.zookeeper = SimZooKeeper(WorldTimeline(self.world), self.world.chance("zookeeper"))  # type: ignore[arg-type]
         self.invariants = Invariants(self.world, self.zookeeper, waits_for_flush=story.waits_for_flush)
-        self.nodes = [self._node(broker) for broker in range(BROKERS)]
-        self.producers: list[Producer] = []
-        self.consumers: list[Consumer] = []
-        self.watchers: list[Watcher] = []
+        self.nodes: list[ClusterNode] = [
+            ClusterNode(
+                self.world,
+                self.network,
+                broker,
+                zookeeper=self.zookeeper,
+                invariants=self.invariants,
+                zookeeper_session_ms=SESSION_MS,
+                replica_lag_ms_max=3_000,
+                offsets_partitions=1,
+                **self.node_settings(),
+            )
+            for broker in range(BROKERS)
+        ]
 
-    def _node(self, broker: int) -> ClusterNode:
-        story = self.story
-        return ClusterNode(
-            self.world,
-            self.network,
-            broker,
-            zookeeper=self.zookeeper,
-            invariants=self.invariants,
-            log=LogConfig(
-                segment_bytes=story.segment_bytes,
-                flush_interval_ms=story.flush_interval_ms,
-                flush_interval_messages=story.flush_messages,
-                acks_all_waits_for_flush=story.waits_for_flush,
-                index_interval_bytes=200,
-            ),
-            checkpoint_interval_ms=story.checkpoint_ms,
-            auto_create_topics_enable=False,
-            zookeeper_session_ms=SESSION_MS,
-            replica_lag_ms_max=3_000,
-            offsets_partitions=1,
-        )
-
-    @property
-    def brokers(self) -> list[str]:
-        return [node.name for node in self.nodes]
+    def is_over(self) -> bool:
+        return bool(self.invariants.broken)
 
     def play(self) -> Played:
         """Begin, take the faults, heal, read everything."""
         with noticed_defects() as defects:
             problem = self._play()
-        for client in (*self.producers, *self.consumers, *self.watchers):
-            client.close()
-        problem = self.invariants.broken or (defects[0] if defects else problem)
-        return Played(
-            story=self.story,  # type: ignore[arg-type]
-            verdict=check(self.history.events),
-            world=self.world,
-            history=self.history,
-            problem=problem,
-        )
+        self.close_readers()
+        for producer in self.producers:
+            producer.close()
+        return self.judged(self.invariants.broken or (defects[0] if defects else problem))
 
     def begin(self) -> None:
         """Three brokers are started, and a topic is created."""
         for number, node in enumerate(self.nodes):
             self.world.after(number * 100 * MS, node.start)
-        self.world.after(SECOND, self._make_topic)
+        self.world.after(SECOND, lambda: self.make_topic(**{"min.insync.replicas": str(self.story.minimum)}))
 
     def _play(self) -> str:
-        world = self.world
-        hosts = [f"producer-{number}" for number in range(len(self.story.producers))] + ["consumer-0", "watcher-0"]
         faults = ClusterFaults(
-            world,
+            self.world,
             self.network,
             self.nodes,
             self.history,
-            hosts,
+            self.hosts,
             self.zookeeper,
             self.invariants,
             TOPIC,
@@ -219,41 +139,7 @@ class ClusterStage:
         self.begin()
         self.run(BUSY + SECOND)
         faults.end()
-        return self._healed() or self._finished() or self._drained()
-
-    def run(self, until: int) -> None:
-        """Run everything up to a time, while every invariant holds."""
-        self.world.run(until, lambda: bool(self.invariants.broken))
-
-    def until(self, is_so: Callable[[], bool], duration: int) -> bool:
-        """Whether it becomes true within that time."""
-        self.world.run(self.world.now + duration, lambda: bool(self.invariants.broken) or is_so())
-        return is_so()
-
-    def _make_topic(self) -> None:
-        configs = {"min.insync.replicas": str(self.story.minimum)}
-        self._admin("admin").create(TOPIC, self.story.partitions, BROKERS, configs, self._topic_is_there)
-
-    def _admin(self, name: str) -> Admin:
-        return Admin(self.world, self.network, self.history, name, self.brokers)
-
-    def _topic_is_there(self) -> None:
-        world, network, history, brokers = self.world, self.network, self.history, self.brokers
-        if self.story.makes_topics:
-            self._make_and_delete(self._admin("admin-1"), 0)
-        for number, plan in enumerate(self.story.producers):
-            self.producers.append(Producer(world, network, history, f"producer-{number}", brokers, plan))
-        for index in range(self.story.partitions):
-            self.consumers.append(Consumer(world, network, history, f"consumer-{index}", brokers, TOPIC, index))
-            self.watchers.append(Watcher(world, network, history, f"watcher-{index}", brokers, TOPIC, index))
-
-    def _make_and_delete(self, admin: Admin, number: int) -> None:
-        if self.world.now < BUSY:
-            rest = admin.chance.randint(0, 800 * MS)
-            name = f"side-{number % 2}"
-            again = partial(self._make_and_delete, admin, number + 1)
-            delete = partial(admin.delete, name, partial(self.world.after, rest, again))
-            admin.create(name, 1 + number % 3, BROKERS, {}, partial(self.world.after, rest, delete))
+        return self._healed() or self.finish() or self._drained()
 
     # The end
 
@@ -278,33 +164,15 @@ class ClusterStage:
                 found.append(f"partition {index} is not led by {state.leader}, which should")
         return found
 
-    def _finished(self) -> str:
-        if self.until(lambda: all(one.is_done for one in self.producers), FINISHING):
-            return ""
-        return "stuck: a producer could not finish within two minutes"
-
     def _drained(self) -> str:
         """At the very end a new consumer reads each partition from start to end; replicas are equal."""
         self.run(self.world.now + SECOND)
         # What is written is flushed before any client asks for the end, so that end is the log's.
         self.until(self._all_is_visible, 5 * SECOND)
-        for client in (*self.consumers, *self.watchers):
-            client.close()
+        self.close_readers()
         for index in range(self.story.partitions):
-            if problem := self._read(index) or self._differences(index):
+            if problem := self.read(index) or self._differences(index):
                 return problem
-        return ""
-
-    def _read(self, index: int) -> str:
-        name = f"last-{index}"
-        watcher = Watcher(self.world, self.network, self.history, f"{name}-watcher", self.brokers, TOPIC, index)
-        reader = Consumer(self.world, self.network, self.history, name, self.brokers, TOPIC, index, bytes_max=1 << 20)
-        is_read = self.until(lambda: watcher.latest is not None and reader.position >= watcher.latest, 20 * SECOND)
-        watcher.close()
-        reader.close()
-        if not is_read:
-            return f"stuck: partition {index} could be read to {reader.position}, its end is {watcher.latest}"
-        self.history.add("drained", client=name, topic=TOPIC, partition=index, start=reader.start, end=reader.position)
         return ""
 
     def _differences(self, index: int) -> str:
@@ -326,19 +194,20 @@ class ClusterStage:
         return [None if one is None else (one.end_offset, one.visible_offset) for one in held]
 
 
-def play(story: ClusterStory) -> Played:
-    """Play one history."""
+def quiet_stage(*, leader_confirm_ms: int | None = None, **changes: Any) -> ClusterStage:
+    """Three brokers and a topic of one partition that begin, and nothing happens to them."""
+    story = replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False)
+    stage = ClusterStage(replace(story, **changes))
+    if leader_confirm_ms is not None:
+        for node in stage.nodes:
+            node.config = replace(node.config, leader_confirm_ms=leader_confirm_ms)
+    stage.begin()
+    return stage
+
+
+def play(story: Story) -> Played:
     return ClusterStage(story).play()
 
 
-def shorten(played: Played, tries_max: int = 40) -> Played:
-    """Without the faults that the failure does not need."""
-    story: ClusterStory = played.story  # type: ignore[assignment]
-    tries = 0
-    for number in reversed(range(len(story.faults))):
-        if number < len(story.faults) and tries < tries_max:
-            tries += 1
-            shorter = play(replace(story, faults=(*story.faults[:number], *story.faults[number + 1 :])))
-            if shorter.kind == played.kind:
-                story, played = shorter.story, shorter  # type: ignore[assignment]
-    return played
+def shorten(played: Played) -> Played:
+    return shortened(played, play)

@@ -16,8 +16,9 @@ from broker.replication.isr import Proposals
 from broker.replication.progress import Departures, PartitionProgress
 from broker.replication.serve import ReplicaServer
 from broker.replication.vouching import Kept
-from tests.sim.cluster import ClusterStory, draw_story
+from tests.sim.cluster import draw_story
 from tests.sim.directed import STORIES
+from tests.sim.stage import Story
 from tests.sim.switches import yes
 
 POWER = (
@@ -139,7 +140,7 @@ class ClusterSwitch:
 
     name: str
     by: Any
-    story: Callable[[int], ClusterStory]
+    story: Callable[[int], Story]
     first: int = 0
     within: int = 10
     too: tuple[str, Any] | None = None  # another rule with the same effect, switched off with it
@@ -150,7 +151,7 @@ class ClusterSwitch:
             patch.setattr(*self.too)
 
 
-def any_of(kinds: tuple[str, ...]) -> Callable[[int], ClusterStory]:
+def any_of(kinds: tuple[str, ...]) -> Callable[[int], Story]:
     """Histories of faults of these kinds, at any time."""
     return lambda seed: draw_story(seed, kinds)
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tests.sim.clients import ProducerPlan
-from tests.sim.cluster import TOPIC, ClusterStory, draw_story
+from tests.sim.cluster import draw_story
 from tests.sim.cluster_faults import FOLLOWER, LEADER, ONE_WAY_OUT, PEERS, ZOOKEEPER
 from tests.sim.faults import Fault
+from tests.sim.stage import TOPIC
+from tests.sim.stage import Story as Drawn
 from tests.sim.world import MS, SECOND
 
-Story = Callable[[int], ClusterStory]
+Story = Callable[[int], Drawn]
 ONE_OF_THEM = 32  # bit of an isolation's amount: not from all peers
 THE_MEMBER = 1  # index among the brokers that a fault at a proposal may hit: the one being added
 
@@ -24,7 +26,7 @@ THE_MEMBER = 1  # index among the brokers that a fault at a proposal may hit: th
 def _story(name: str, faults: Callable[[random.Random], Sequence[Fault]]) -> Story:
     """Two in-sync replicas are required, disks are flushed seldom, and there is always something to lose."""
 
-    def of(seed: int) -> ClusterStory:
+    def of(seed: int) -> Drawn:
         chance = random.Random(f"{seed}/{name}")
         plan = ProducerPlan(topic=TOPIC, partition=0, batches=200, gap=110 * MS, in_flight_max=2, records_max=2)
         return replace(

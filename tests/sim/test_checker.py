@@ -29,6 +29,10 @@ class Told:
     def ok(self, op: int, offset: int, *, client: str = "p", exactly_once: bool = True, session: str | None = "1") -> Told:
         return self.add("ok", client=client, op=op, offset=offset, exactly_once=exactly_once, session=session)
 
+    def stored(self, op: int, offset: int, *values: str, promise: str = "replicated", **answer: Any) -> Told:
+        """Sent and acknowledged at an offset."""
+        return self.send(op, *values, promise=promise).ok(op, offset, **answer)
+
     def fail(self, op: int) -> Told:
         return self.add("fail", client="p", op=op, error="NOT_ENOUGH_REPLICAS")
 
@@ -47,6 +51,9 @@ class Told:
             self.poll(start, *values, client="last")
         return self.add("drained", client="last", start=start, end=start + len(values), **PLACE)
 
+    def ends(self, client: str, latest: int) -> Told:
+        return self.add("ends", client=client, latest=latest, **PLACE)
+
     def fault(self, kind: str) -> Told:
         return self.add("fault", kind=kind)
 
@@ -62,111 +69,66 @@ def test_a_history_in_which_all_is_well_has_no_anomaly() -> None:
     assert verdict.counts == {"send ok": 1, "send unknown": 1, "send fail": 1, "polled": 6}
 
 
-def test_lost_write_was_acknowledged_and_is_not_there_at_the_end() -> None:
-    assert Told().send(1, "a").ok(1, 0).send(2, "b").ok(2, 1).drained("a").names == ["lost-write"]
+def polled(told: Told, *records: tuple[int, str], next: int) -> Told:
+    return told.add("poll", client="c", position=0, records=list(records), next=next, **PLACE)
 
 
-def test_lost_write_was_acknowledged_without_an_offset_and_is_nowhere() -> None:
-    told = Told().send(1, "a").ok(1, -1).send(2, "b").ok(2, -1)
-    assert told.drained("b").names == ["lost-write"]
-    told = Told().send(1, "a").ok(1, -1).send(2, "b").ok(2, -1)
-    assert told.drained("b", start=1).names == [], "retention may have taken it"
-    assert Told().send(1, "a", promise="none").ok(1, -1).drained().names == [], "nothing was promised"
+def both() -> Told:
+    return Told().stored(1, 0, "a").stored(2, 1, "b")
 
 
-def test_lost_write_was_passed_over_by_who_read_further() -> None:
-    told = Told().send(1, "a").ok(1, 0).send(2, "b").ok(2, 1).poll(0, client="c", after=2)
-    assert "lost-write" in told.names
+def three_seen_by_another() -> Told:
+    return Told().stored(1, 0, "a", "b", "c").poll(0, "a", "b", "c", client="d")
 
 
-def test_lost_write_was_seen_and_is_gone() -> None:
-    told = Told().send(1, "a").ok(1, 0).send(2, "b").unknown(2).poll(0, "a", "b").drained("a")
-    assert told.names == ["lost-write"]
-
-
-def test_duplicate_is_a_counted_value_at_two_offsets() -> None:
-    assert Told().send(1, "a").ok(1, 0).drained("a", "a").names == ["duplicate"]
-
-
-def test_a_retry_without_numbers_may_be_stored_twice() -> None:
-    assert Told().send(1, "a").ok(1, 0, exactly_once=False).drained("a", "a").names == []
-
-
-def test_an_unknown_outcome_may_be_there_or_not_and_never_twice() -> None:
-    assert Told().send(1, "a").unknown(1).drained().names == []
-    assert Told().send(1, "a").unknown(1).drained("a").names == []
-    assert Told().send(1, "a").unknown(1).drained("a", "a").names == ["duplicate"]
-
-
-def test_inconsistent_offsets_are_two_values_at_one() -> None:
-    told = Told().send(1, "a").unknown(1).send(2, "b").unknown(2).poll(0, "a", client="c").poll(0, "b", client="d")
-    assert told.names == ["inconsistent-offsets"]
-
-
-def test_inconsistent_offsets_are_an_acknowledged_value_where_another_is_read() -> None:
-    assert "inconsistent-offsets" in Told().send(1, "a").ok(1, 0).send(2, "b").unknown(2).poll(0, "b").names
-
-
-@pytest.mark.parametrize("records", [[(0, "a"), (0, "a")], [(1, "b"), (0, "a")]])
-def test_nonmonotonic_poll_goes_back_within_one_answer(records: list[tuple[int, str]]) -> None:
-    told = Told().send(1, "a", "b").ok(1, 0).add("poll", client="c", position=0, records=records, next=2, **PLACE)
-    assert "nonmonotonic-poll" in told.names
-
-
-def test_nonmonotonic_poll_asks_for_an_earlier_place_without_a_seek() -> None:
-    told = Told().send(1, "a", "b").ok(1, 0).poll(0, "a", "b")
-    assert told.poll(1, "b").names == ["nonmonotonic-poll"]
-
-
-def test_a_consumer_may_seek() -> None:
-    assert Told().send(1, "a", "b").ok(1, 0).poll(0, "a", "b").seek(0).poll(0, "a", "b").names == []
-
-
-def test_poll_skip_passes_over_a_record_within_an_answer_or_between_two() -> None:
-    told = Told().send(1, "a", "b", "c").ok(1, 0).poll(0, "a", "b", "c", client="d")
-    assert "poll-skip" in Told().send(1, "a", "b", "c").ok(1, 0).poll(0, "a", after=1).poll(2, "c").names
-    told.add("poll", client="c", position=0, records=[(0, "a"), (2, "c")], next=3, **PLACE)
-    assert told.names == ["poll-skip"]
-
-
-def test_an_offset_that_holds_no_record_may_be_passed_over() -> None:
-    told = Told().send(1, "a").ok(1, 0).send(2, "c").ok(2, 2)
-    told.add("poll", client="c", position=0, records=[(0, "a"), (2, "c")], next=3, **PLACE)
-    assert told.names == []
-
-
-def test_nonmonotonic_send_is_stored_in_another_order() -> None:
-    told = Told().send(1, "a").ok(1, 1).send(2, "b").ok(2, 0).drained("b", "a")
-    assert told.names == ["nonmonotonic-send"]
-
-
-def test_another_session_and_another_producer_have_an_order_of_their_own() -> None:
-    told = Told().send(1, "a").ok(1, 1, session="1").send(2, "b").ok(2, 0, session="2").drained("b", "a")
-    assert told.names == []
-    told = Told().send(1, "a").ok(1, 1).send(2, "b", client="q").ok(2, 0, client="q").drained("b", "a")
-    assert told.names == []
-
-
-def test_aborted_read_was_refused_and_is_there() -> None:
-    assert Told().send(1, "a").fail(1).poll(0, "a").names == ["aborted-read"]
-
-
-def test_unseen_was_acknowledged_beyond_where_anybody_has_read() -> None:
-    assert Told().send(1, "a").ok(1, 0).send(2, "b").ok(2, 1).poll(0, "a").names == ["unseen"]
-
-
-def test_corrupt_read_is_what_was_no_batch() -> None:
-    assert Told().add("corrupt", client="c", position=3, **PLACE).names == ["corrupt-read"]
-
-
-def test_falling_end_is_an_answer_behind_an_earlier_one() -> None:
-    told = Told().add("ends", client="c", latest=5, **PLACE).add("ends", client="d", latest=3, **PLACE)
-    assert told.names == []
-    assert told.add("ends", client="c", latest=4, **PLACE).names == ["falling-end"]
-
-
-def test_retention_may_have_taken_what_lies_before_the_start() -> None:
-    assert Told().send(1, "a").ok(1, 0).send(2, "b").ok(2, 1).drained("b", start=1).names == []
+@pytest.mark.parametrize(
+    ("told", "names"),
+    {
+        "acknowledged and not there at the end": (both().drained("a"), ["lost-write"]),
+        "acknowledged without an offset and nowhere": (Told().stored(1, -1, "a").stored(2, -1, "b").drained("b"), ["lost-write"]),
+        "retention may have taken it": (Told().stored(1, -1, "a").stored(2, -1, "b").drained("b", start=1), []),
+        "nothing was promised": (Told().stored(1, -1, "a", promise="none").drained(), []),
+        "read further, and passed over": (both().poll(0, client="c", after=2), ["lost-write", "poll-skip"]),
+        "seen and gone": (Told().stored(1, 0, "a").send(2, "b").unknown(2).poll(0, "a", "b").drained("a"), ["lost-write"]),
+        "a counted value at two offsets": (Told().stored(1, 0, "a").drained("a", "a"), ["duplicate"]),
+        "a retry without numbers may be stored twice": (Told().stored(1, 0, "a", exactly_once=False).drained("a", "a"), []),
+        "an unknown outcome may not be there": (Told().send(1, "a").unknown(1).drained(), []),
+        "an unknown outcome may be there": (Told().send(1, "a").unknown(1).drained("a"), []),
+        "an unknown outcome is never there twice": (Told().send(1, "a").unknown(1).drained("a", "a"), ["duplicate"]),
+        "two values at one offset": (
+            Told().send(1, "a").unknown(1).send(2, "b").unknown(2).poll(0, "a", client="c").poll(0, "b", client="d"),
+            ["inconsistent-offsets"],
+        ),
+        "another than the acknowledged value": (
+            Told().stored(1, 0, "a").send(2, "b").unknown(2).poll(0, "b"),
+            ["inconsistent-offsets"],
+        ),
+        "one offset twice in an answer": (
+            polled(Told().stored(1, 0, "a", "b"), (0, "a"), (0, "a"), next=2),
+            ["lost-write", "nonmonotonic-poll", "poll-skip"],
+        ),
+        "back within an answer": (
+            polled(Told().stored(1, 0, "a", "b"), (1, "b"), (0, "a"), next=2),
+            ["nonmonotonic-poll", "poll-skip"],
+        ),
+        "an earlier place without a seek": (Told().stored(1, 0, "a", "b").poll(0, "a", "b").poll(1, "b"), ["nonmonotonic-poll"]),
+        "an earlier place after a seek": (Told().stored(1, 0, "a", "b").poll(0, "a", "b").seek(0).poll(0, "a", "b"), []),
+        "a record passed over between answers": (three_seen_by_another().poll(0, "a", after=1).poll(2, "c"), ["poll-skip"]),
+        "a record passed over within an answer": (polled(three_seen_by_another(), (0, "a"), (2, "c"), next=3), ["poll-skip"]),
+        "an offset that holds no record": (polled(Told().stored(1, 0, "a").stored(2, 2, "c"), (0, "a"), (2, "c"), next=3), []),
+        "stored in another order": (Told().stored(1, 1, "a").stored(2, 0, "b").drained("b", "a"), ["nonmonotonic-send"]),
+        "another session": (Told().stored(1, 1, "a", session="1").stored(2, 0, "b", session="2").drained("b", "a"), []),
+        "another producer": (Told().stored(1, 1, "a").send(2, "b", client="q").ok(2, 0, client="q").drained("b", "a"), []),
+        "refused and there": (Told().send(1, "a").fail(1).poll(0, "a"), ["aborted-read"]),
+        "acknowledged beyond where anybody has read": (both().poll(0, "a"), ["unseen"]),
+        "no batch": (Told().add("corrupt", client="c", position=3, **PLACE), ["corrupt-read"]),
+        "the ends that two clients are told": (Told().ends("c", 5).ends("d", 3), []),
+        "an end behind an earlier one": (Told().ends("c", 5).ends("c", 4), ["falling-end"]),
+        "before the start of what is left": (both().drained("b", start=1), []),
+    }.values(),
+)
+def test_each_anomaly_is_found_and_nothing_else(told: Told, names: list[str]) -> None:
+    assert told.names == names
 
 
 @pytest.mark.parametrize("promise", sorted(LOST_BY))

@@ -13,9 +13,10 @@ from broker.coordination.store import Create, Node, Set
 from broker.errors import BrokerError
 from broker.metrics.collect import health, metrics_page
 from broker.storage.log_directory import LogDirectory
-from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
+from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
+from tests.sim.stage import FINISHING, TOPIC
 from tests.sim.world import MS, SECOND, WorldTimeline
 from tests.sim.zookeeper import SimZooKeeper
 
@@ -23,8 +24,7 @@ from tests.sim.zookeeper import SimZooKeeper
 @pytest.fixture
 def stage() -> ClusterStage:
     """Three brokers and a topic with records, without any faults."""
-    stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
-    stage.begin()
+    stage = quiet_stage()
     stage.run(5 * SECOND)
     assert not stage.ailments()
     return stage

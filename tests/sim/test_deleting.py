@@ -13,16 +13,15 @@ from broker.partitions.retention_rounds import Retention
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class
 from broker.protocol.framing import Request
-from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
+from tests.sim.cluster import ClusterStage, quiet_stage
+from tests.sim.stage import FINISHING, TOPIC
 from tests.sim.world import MS, SECOND
 
 
 @pytest.fixture
 def stage() -> ClusterStage:
     """Three brokers, a topic with records in several segments, and no further writes."""
-    story = replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), segment_bytes=600)
-    stage = ClusterStage(story)
-    stage.begin()
+    stage = quiet_stage(segment_bytes=600)
     assert stage.until(lambda: bool(stage.producers) and all(one.is_done for one in stage.producers), FINISHING)
     stage.run(stage.world.now + 5 * SECOND)
     return stage

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -14,14 +13,14 @@ from broker.protocol.framing import Request
 from broker.records.batch import Buffer
 from broker.storage.filesystem import OpenFile
 from tests.sim import wire
-from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
+from tests.sim.cluster import quiet_stage
+from tests.sim.stage import FINISHING, TOPIC
 from tests.sim.world import SECOND
 from tests.support.engine import batch
 
 
 def test_a_leader_whose_log_has_failed_is_followed_by_another() -> None:
-    stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
-    stage.begin()
+    stage = quiet_stage()
     stage.run(5 * SECOND)
     engines = [node.engine for node in stage.nodes if node.engine is not None]
     (engine,) = [one for one in engines if (held := one.partitions.held(TOPIC, 0)) is not None and held.is_led]
@@ -41,8 +40,7 @@ def test_a_leader_whose_log_has_failed_is_followed_by_another() -> None:
 
 def test_a_write_that_takes_the_leaders_log_offline_gives_the_lead_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left to be flushed, so no flush will reveal the failure."""
-    stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
-    stage.begin()
+    stage = quiet_stage()
     assert stage.until(lambda: bool(stage.producers) and all(one.is_done for one in stage.producers), FINISHING)
     stage.run(stage.world.now + 5 * SECOND)
     state = stage.invariants.state(TOPIC, 0)

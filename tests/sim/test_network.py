@@ -34,15 +34,6 @@ def ends() -> Ends:
     return Ends()
 
 
-def test_bytes_arrive_in_order(ends: Ends) -> None:
-    near, far = ends.connect()
-    for number in range(20):
-        near.send(b"%d " % number)
-    assert not far.inbox
-    ends.pass_time()
-    assert far.take().split() == [b"%d" % number for number in range(20)]
-
-
 def test_what_is_sent_over_a_cut_link_arrives_in_order_once_it_is_healed(ends: Ends) -> None:
     near, far = ends.connect()
     ends.network.cut("client", "server")
@@ -56,22 +47,6 @@ def test_what_is_sent_over_a_cut_link_arrives_in_order_once_it_is_healed(ends: E
     near.send(b"c")
     ends.pass_time()
     assert far.take() == b"abc"
-
-
-def test_an_end_arrives_behind_the_bytes(ends: Ends) -> None:
-    near, far = ends.connect()
-    near.send(b"last")
-    near.close()
-    ends.pass_time()
-    view = memoryview(bytearray(10))
-    assert far.recv_into(view) == 4
-    assert far.recv_into(view) == 0
-
-
-def test_nothing_to_read_yet_blocks(ends: Ends) -> None:
-    _, far = ends.connect()
-    with pytest.raises(BlockingIOError):
-        far.recv_into(memoryview(bytearray(1)))
 
 
 def test_a_dead_process_resets_its_connections_and_refuses_new_ones(ends: Ends) -> None:
@@ -97,21 +72,3 @@ def test_a_machine_without_power_is_silent_and_resets_old_connections_when_it_is
     near.send(b"there")
     ends.pass_time()
     assert near.was_reset
-
-
-def test_a_reset_between_two_machines_ends_all_their_connections(ends: Ends) -> None:
-    near, far = ends.connect()
-    ends.network.reset_between("client", "server")
-    assert near.was_reset
-    assert far.was_reset
-
-
-def test_who_takes_nothing_blocks_the_sender_for_a_while(ends: Ends) -> None:
-    near, far = ends.connect()
-    ends.network.block(far, 2 * SECOND)
-    with pytest.raises(BlockingIOError):
-        far.send(b"text")
-    ends.world.run(ends.world.now + 2 * SECOND)
-    far.send(b"text")
-    ends.pass_time()
-    assert near.take() == b"text"

@@ -4,21 +4,20 @@ all the time if nothing is wrong with them.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from broker.cluster import Cluster
 from broker.coordination.image import PartitionState
 from broker.partitions.partition import Partition
-from tests.sim.cluster import TOPIC, ClusterStage, draw_story
+from tests.sim.cluster import ClusterStage, quiet_stage
 from tests.sim.cluster_nodes import ClusterNode
+from tests.sim.stage import TOPIC
 from tests.sim.world import MS, SECOND
 
 
 def test_a_leader_that_stood_still_until_another_was_elected_does_not_believe_in_itself() -> None:
     """However long it may otherwise believe so. What it is asked at that moment is already in its sockets: a produce request, or
     a query for a group's committed offsets."""
-    stage = begun_stage(leader_confirm_ms=60_000)
+    stage = quiet_stage(leader_confirm_ms=60_000)
+    stage.run(5 * SECOND)
     first, leader, partition, cluster = led_in(stage)
     assert cluster.why_not(partition) is None
 
@@ -37,22 +36,13 @@ def test_a_leader_that_stood_still_until_another_was_elected_does_not_believe_in
 
 def test_a_leader_that_nobody_disturbs_is_confirmed_though_nothing_is_written_and_zookeeper_is_away() -> None:
     """Only its followers' requests confirm it, and the broker holds back a fetch that has nothing to return."""
-    stage = begun_stage()
+    stage = quiet_stage()
+    stage.run(5 * SECOND)
     _, _, partition, cluster = led_in(stage)
     stage.zookeeper.stop()
     for _ in range(100):
         stage.run(stage.world.now + 50 * MS)
         assert cluster.why_not(partition) is None
-
-
-def begun_stage(**settings: Any) -> ClusterStage:
-    """Three brokers whose sessions last two seconds, and a topic."""
-    stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
-    for node in stage.nodes:
-        node.config = replace(node.config, **settings)
-    stage.begin()
-    stage.run(5 * SECOND)
-    return stage
 
 
 def led_in(stage: ClusterStage) -> tuple[PartitionState, ClusterNode, Partition, Cluster]:

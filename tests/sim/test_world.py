@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 from tests.sim.single import draw_story, play
-from tests.sim.world import MS, SECOND, NodeClock, World
+from tests.sim.world import SECOND, NodeClock, World
 from tests.support.examples import examples
 
 SEEDS = range(examples(6))  # the same in another process
@@ -17,22 +17,6 @@ DIGESTS = "from tests.sim.test_world import digests; print(digests())"
 
 def digests() -> str:
     return " ".join(play(draw_story(seed)).world.digest()[:16] for seed in SEEDS)
-
-
-def test_events_happen_in_the_order_of_their_times_and_of_their_making() -> None:
-    world = World(0)
-    seen: list[str] = []
-    for name, delay in (("c", 2 * MS), ("a", MS), ("b", MS)):
-        world.after(delay, seen.append, name)
-    world.run(SECOND)
-    assert seen == ["a", "b", "c"]
-    assert world.now == SECOND
-
-
-def test_a_stream_of_chance_does_not_depend_on_what_others_draw() -> None:
-    alone, busy = World(7), World(7)
-    busy.chance("other").random()
-    assert alone.chance("mine").random() == busy.chance("mine").random()
 
 
 def test_a_clock_keeps_its_time_when_its_rate_changes() -> None:
@@ -57,7 +41,7 @@ def test_a_seed_gives_the_same_history_in_every_process() -> None:
         ).stdout.strip()
         for hash_seed in ("1", "2")
     ]
-    assert found[0] == found[1] == digests()
+    assert found[0] == found[1]
 
 
 def test_without_its_last_fault_a_history_begins_as_it_did() -> None:

@@ -61,3 +61,11 @@ def grow(
     asked = row(name=name, count=count, assignments=rows)
     (answer,) = broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[asked], timeout_ms=1000, validate_only=validate_only).results
     return answer.error_code, answer.error_message
+
+
+def list_offsets(broker: Harness, timestamp: int, *indexes: int, topic: str = "clicks", version: int = 7) -> list[Any]:
+    """The rows of partitions of one topic, in the order in which they were asked for."""
+    row = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
+    parts = [row.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp) for index in indexes]
+    asked = [row(name=topic, partitions=parts)]
+    return broker.ask(ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=asked).topics[0].partitions

@@ -101,11 +101,18 @@ class Client:
         return self.ask(ApiKey.LEAVE_GROUP, group_id=self.group, members=rows)
 
     def commit(
-        self, offset: int = 1, *, topic: str = "clicks", group: str | None = None, member: Any = None, version: int = 9
+        self,
+        offset: int = 1,
+        *,
+        topic: str = "clicks",
+        group: str | None = None,
+        member: Any = None,
+        metadata: str = "note",
+        version: int = 9,
     ) -> int:
         row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
         part = row.OffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="note"
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
         )
         answer = self.ask(
             ApiKey.OFFSET_COMMIT,
@@ -120,6 +127,9 @@ class Client:
         return answer.topics[0].partitions[0].error_code
 
     def committed(self, topic: str = "clicks", group: str = "g") -> int:
+        return int(self.committed_row(topic, group).committed_offset)
+
+    def committed_row(self, topic: str = "clicks", group: str = "g") -> Any:
         row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
         asked = row(
             group_id=group,
@@ -127,9 +137,7 @@ class Client:
             member_epoch=-1,
             topics=[row.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
         )
-        return (
-            self.ask(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=True).groups[0].topics[0].partitions[0].committed_offset
-        )
+        return self.ask(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=True).groups[0].topics[0].partitions[0]
 
     def describe(self, group: str = "g", version: int = 6) -> Any:
         (row,) = self.ask(ApiKey.DESCRIBE_GROUPS, version, groups=[group], include_authorized_operations=False).groups

@@ -117,3 +117,7 @@ class GroupUnderTest:
             for outcome in self.answered.values()
             if isinstance(outcome, JoinAnswer) and outcome.generation == self.group.generation
         ]
+
+
+def state_of(group: GroupUnderTest) -> str:
+    return group.group.state.value

@@ -93,11 +93,12 @@ def open_log(
     **config: Any,
 ) -> PartitionLog:
     """Open the log in `directory`, by default as after a crash."""
-    directory.mkdir(exist_ok=True)
+    filesystem = filesystem or FileSystem()
+    filesystem.make_directory(directory)
     return PartitionLog.open(
         directory,
         config=LogConfig(**config),
-        filesystem=filesystem or FileSystem(),
+        filesystem=filesystem,
         clock=clock or ManualClock(),
         clean=clean,
         recovery_point=recovery_point,
@@ -167,9 +168,8 @@ def read_all(log: PartitionLog) -> list[Record]:
 def located_bytes(log: PartitionLog, offset: int, max_bytes: int, *, upto_offset: int) -> bytes:
     """The bytes that a consumer would receive."""
     piece = log.locate(offset, max_bytes, upto_offset=upto_offset)
-    with open(f"/proc/self/fd/{piece.fileno()}", "rb") as file:
-        file.seek(piece.position)
-        data = file.read(piece.length)
+    assert piece._file is not None, "not released"
+    data = log._filesystem.read_at(piece._file, piece.length, piece.position)
     piece.release()
     return data
 

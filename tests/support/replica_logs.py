@@ -1,90 +1,22 @@
-"""Logs that hold what a leader sent, and a disk whose power fails after a given number of changes."""
+"""Logs that hold what a leader sent, on a simulated disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from broker.partitions.partition import Partition
 from broker.partitions.producer_state import ProducerState, ProducerStates
-from broker.records.batch import Buffer, read_header
+from broker.records.batch import read_header
 from broker.records.builder import NewRecord, build_batch
 from broker.records.replicated import split_replicated
-from broker.storage.filesystem import OpenFile
 from broker.storage.leader_epochs import LeaderEpochs
 from broker.storage.partition_log import PartitionLog
 from broker.storage.truncation import TruncationTicket
+from tests.sim.disk import SimDisk
 from tests.support.batches import NOW_MS, stamped
-from tests.support.forgetful_disk import ForgetfulDisk
 from tests.support.logs import open_log
-
-
-class PowerCut(BaseException):
-    """No code of the process runs after it."""
-
-
-class CountingDisk(ForgetfulDisk):
-    """Counts changes and syncs while it is `armed`, and lets the power fail after `last` such steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = 0
-        self.last: int | None = None
-        self._is_armed = False
-
-    @contextmanager
-    def armed(self, last: int | None) -> Iterator[None]:
-        self._is_armed, self.steps, self.last = True, 0, last
-        try:
-            if last == 0:
-                raise PowerCut
-            yield
-        finally:
-            self._is_armed = False
-
-    def _count(self) -> None:
-        if self._is_armed:
-            self.steps += 1
-            if self.steps == self.last:
-                raise PowerCut
-
-    def open(self, path: Path, *, create: bool = False) -> OpenFile:
-        file = super().open(path, create=create)
-        if create:
-            self._count()
-        return file
-
-    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
-        written = super().write_some(file, buffers, position)
-        self._count()
-        return written
-
-    def truncate(self, file: OpenFile, length: int) -> None:
-        super().truncate(file, length)
-        self._count()
-
-    def sync_data(self, file: OpenFile) -> None:
-        super().sync_data(file)
-        self._count()
-
-    def sync_directory(self, path: Path) -> None:
-        super().sync_directory(path)
-        self._count()
-
-    def rename(self, path: Path, target: Path) -> None:
-        super().rename(path, target)
-        self._count()
-
-    def remove(self, path: Path) -> None:
-        super().remove(path)
-        self._count()
-
-    def write_bytes(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
-        super().write_bytes(path, data, durable=durable)
-        self._count()
 
 
 class Sent(NamedTuple):
@@ -99,16 +31,15 @@ class Sent(NamedTuple):
 class Replica:
     """A follower's partition; `batches` are what its log should hold."""
 
-    def __init__(self, directory: Path, disk: CountingDisk | None = None, **options: Any) -> None:
-        self.directory = directory
-        self.disk = disk or CountingDisk()
+    def __init__(self, disk: SimDisk | None = None, **options: Any) -> None:
+        self.disk = disk or SimDisk(now_ms=lambda: NOW_MS)
         self.options = options
         self.batches: list[bytes] = []
         self.sequences: dict[int, int] = {}
         self.partition = self._open()
 
     def _open(self) -> Partition:
-        log = open_log(self.directory, filesystem=self.disk, is_replica=True, **self.options)
+        log = open_log(self.disk.root, filesystem=self.disk, is_replica=True, **self.options)
         return Partition("t", 0, UUID(int=1), log)
 
     @property
@@ -135,10 +66,11 @@ class Replica:
             self.partition.producers.apply(header)
 
     def cut(self, begin: Callable[[PartitionLog], TruncationTicket], last: int | None = None) -> TruncationTicket:
-        """Begin and run a truncation; raises PowerCut after `last` steps."""
+        """Begin and run a truncation; the machine stops within the disk call after `last` of them."""
         ticket = begin(self.log)
-        with self.disk.armed(last):
-            ticket.run()
+        self.disk.calls_left = -1 if last is None else last
+        ticket.run()
+        self.disk.calls_left = -1
         self.log.finish_truncation(ticket)
         self.keep_what_is_within()
         return ticket

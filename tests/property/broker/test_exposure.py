@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.errors import BrokerError
 from broker.partitions.exposure import ReplicatedExposure
 from tests.support.engine import Harness
+from tests.support.examples import examples
 from tests.support.replicas import ScriptedWatermarks, append
 
 SHARES = st.tuples(st.floats(0, 1), st.floats(0, 1))
@@ -95,7 +96,7 @@ class History:
                 self.lose_and_lead_again()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60, at_least=60))
 @given(STEPS)
 def test_each_who_waits_is_told_once_and_no_earlier_than_it_is_so(steps: list[tuple[str, object]]) -> None:
     with TemporaryDirectory() as directory:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.batches import NOW_MS, plain_batch, produced
+from tests.support.examples import examples
 from tests.support.two_lanes import Rivals, produce_frame, run
 
-REQUESTS = 1_500
+REQUESTS = examples(1_500)
 
 
 @pytest.mark.parametrize("seed", ["a", "b"])

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support.batches import NOW_MS, plain_batch
+from tests.support.examples import examples
 from tests.support.two_fetch_lanes import REPLICA_TAGS, WAIT_MS, fetch_frame, run
 from tests.support.two_lanes import Rivals, produce_frame
 
-REQUESTS = 1_000
+REQUESTS = examples(1_000)
 
 
 @pytest.mark.parametrize("seed", ["a", "b", "c", "d"])

@@ -197,5 +197,5 @@ class GroupMoves(RuleBasedStateMachine):
             self.directory.cleanup()
 
 
-GroupMoves.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
+GroupMoves.TestCase.settings = settings(max_examples=examples(25, at_least=25), stateful_step_count=30, deadline=None)
 TestGroupMoves = GroupMoves.TestCase

@@ -12,12 +12,13 @@ import pytest
 from benchmarks.processes import rss_bytes
 from broker.protocol.api import ApiKey
 from tests.support.engine import batch
+from tests.support.examples import examples
 from tests.support.fuzzing import Fuzzer
 from tests.support.mutations import mutated_frame
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
 WARM_UP = 2_000
-FRAMES = 50_000
+FRAMES = examples(50_000)
 GROWTH_BYTES_MAX = 32 << 20
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,16 +12,16 @@ from broker.errors import StorageError
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention
+from tests.sim.disk import SimDisk
 from tests.support.batches import NOW_MS
 from tests.support.examples import examples
-from tests.support.forgetful_disk import ForgetfulDisk
 from tests.support.logs import append, compact, flush, open_log, read_all
 
 PLAIN = {"segment_bytes": 400, "index_interval_bytes": 100}
 COMPACTED = {**PLAIN, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}
 WRITE = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), min_size=1, max_size=4)
 ACTION = st.one_of(WRITE, WRITE, st.sampled_from(["flush", "half a flush", "clean", "power cut", "power cut"]))
-often = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=examples(40, at_least=40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Model = dict[int, tuple[bytes | None, bytes | None]]
 
@@ -37,24 +36,15 @@ def write(log: PartitionLog, rows: list[tuple[int, int]], model: Model) -> None:
 class Machine:
     """A log on such a disk. `model` holds what was written, by offset; nothing below `log.flushed_offset` may ever be lost."""
 
-    def __init__(self, root: Path, data: st.DataObject, **config: object) -> None:
-        self._root = root
+    def __init__(self, data: st.DataObject, **config: Any) -> None:
         self._data = data
         self._config = config
-        self._lives = 0
-        self.disk = ForgetfulDisk()
-        self.directory = root / "0"
+        self.disk = SimDisk()
         self.model: Model = {}
         self.log = self._open(clean=False, recovery_point=0)
 
     def _open(self, *, clean: bool, recovery_point: int) -> PartitionLog:
-        return open_log(
-            self.directory,
-            clean=clean,
-            recovery_point=recovery_point,
-            filesystem=self.disk,
-            **self._config,  # type: ignore[arg-type]
-        )
+        return open_log(self.disk.root, clean=clean, recovery_point=recovery_point, filesystem=self.disk, **self._config)
 
     def stop_cleanly(self) -> None:
         self.log.close()
@@ -64,11 +54,7 @@ class Machine:
     def cut_power(self) -> None:
         """The checkpoint may hold any flushed offset so far; here the newest or none."""
         flushed, written, epoch = self.log.flushed_offset, self.log.end_offset, self.log.epochs.current
-        self._lives += 1
-        target = self._root / str(self._lives)
-        self.disk.crash(self.directory, target, lambda low, high: self._data.draw(st.integers(low, high)))
-        self.directory, self.disk = target, ForgetfulDisk()
-        self.disk.adopt(target)
+        self.disk.power_cut(lambda low, high: self._data.draw(st.integers(low, high)))
         self.log = self._open(clean=False, recovery_point=self._data.draw(st.sampled_from([0, flushed])))
         assert self.log.offline_reason == ""
         assert flushed <= self.log.end_offset <= written
@@ -114,11 +100,10 @@ class Machine:
 @often
 @given(st.lists(ACTION, min_size=2, max_size=20), st.data())
 def test_what_was_flushed_is_there_and_what_is_there_was_written(actions: list[object], data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory(prefix="logbus-") as name:
-        machine = Machine(Path(name), data, **PLAIN)
-        for action in [*actions, "power cut"]:
-            machine.step(action)
-            assert {r.offset: (r.key, r.value) for r in read_all(machine.log)} == machine.model
+    machine = Machine(data, **PLAIN)
+    for action in [*actions, "power cut"]:
+        machine.step(action)
+        assert {r.offset: (r.key, r.value) for r in read_all(machine.log)} == machine.model
 
 
 @often
@@ -126,40 +111,37 @@ def test_what_was_flushed_is_there_and_what_is_there_was_written(actions: list[o
 def test_what_was_visible_after_a_failed_flush_and_a_restart_is_there_after_a_power_cut(
     actions: list[object], data: st.DataObject
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="logbus-") as name:
-        machine = Machine(Path(name), data, **PLAIN)
-        for action in [*actions, [(0, 1)], "failed flush", "power cut"]:
-            machine.step(action)
-            assert {r.offset: (r.key, r.value) for r in read_all(machine.log)} == machine.model
+    machine = Machine(data, **PLAIN)
+    for action in [*actions, [(0, 1)], "failed flush", "power cut"]:
+        machine.step(action)
+        assert {r.offset: (r.key, r.value) for r in read_all(machine.log)} == machine.model
 
 
 @often
 @given(st.lists(st.one_of(ACTION, st.just("compact")), min_size=2, max_size=20), st.data())
 def test_compaction_and_power_cuts_leave_the_newest_record_of_each_key(actions: list[object], data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory(prefix="logbus-") as name:
-        machine = Machine(Path(name), data, **COMPACTED)
-        for action in [*actions, "compact", "power cut"]:
-            if action == "compact":
-                compact(machine.log, filesystem=machine.disk)
-            machine.step(action)
-            left = {r.offset: (r.key, r.value) for r in read_all(machine.log)}
-            assert left.items() <= machine.model.items()
-            newest = {pair[0]: offset for offset, pair in machine.model.items()}
-            assert set(newest.values()) <= left.keys()
+    machine = Machine(data, **COMPACTED)
+    for action in [*actions, "compact", "power cut"]:
+        if action == "compact":
+            compact(machine.log, filesystem=machine.disk)
+        machine.step(action)
+        left = {r.offset: (r.key, r.value) for r in read_all(machine.log)}
+        assert left.items() <= machine.model.items()
+        newest = {pair[0]: offset for offset, pair in machine.model.items()}
+        assert set(newest.values()) <= left.keys()
 
 
 @often
 @given(st.lists(st.one_of(ACTION, st.just("retention")), min_size=2, max_size=20), st.data())
 def test_retention_and_power_cuts_keep_everything_from_the_logs_start_on(actions: list[object], data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory(prefix="logbus-") as name:
-        machine = Machine(Path(name), data, **PLAIN, retention_bytes=500)
-        for action in [*actions, "retention", "power cut"]:
-            if action == "retention":
-                apply_retention(machine.log, NOW_MS)
-                for path in machine.log.take_removed_paths():
-                    machine.disk.remove(path)
-            machine.step(action)
-            left = {r.offset: (r.key, r.value) for r in read_all(machine.log)}
-            start = machine.log.log_start_offset
-            assert left == {offset: pair for offset, pair in machine.model.items() if offset >= min(left, default=start)}
-            assert all(offset in left for offset in machine.model if offset >= start)
+    machine = Machine(data, **PLAIN, retention_bytes=500)
+    for action in [*actions, "retention", "power cut"]:
+        if action == "retention":
+            apply_retention(machine.log, NOW_MS)
+            for path in machine.log.take_removed_paths():
+                machine.disk.remove(path)
+        machine.step(action)
+        left = {r.offset: (r.key, r.value) for r in read_all(machine.log)}
+        start = machine.log.log_start_offset
+        assert left == {offset: pair for offset, pair in machine.model.items() if offset >= min(left, default=start)}
+        assert all(offset in left for offset in machine.model if offset >= start)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.coordination.image import PartitionState
 from broker.replication.progress import PartitionProgress
+from tests.support.examples import examples
 
 ME, FOLLOWERS = 0, (1, 2)
 FOLLOWER = st.sampled_from(FOLLOWERS)
@@ -131,4 +132,4 @@ class LedPartition(RuleBasedStateMachine):
 
 
 TestLedPartition = LedPartition.TestCase
-TestLedPartition.settings = settings(max_examples=200, deadline=None)
+TestLedPartition.settings = settings(max_examples=examples(200), deadline=None)

@@ -53,17 +53,6 @@ def test_a_short_chore_is_done_when_it_was_begun(chores: Chores, clock: ManualCl
     assert (done, len(chores), chores.due) == ([0, 1], 0, float("inf"))
 
 
-def test_a_long_one_takes_a_slice_of_each_turn(chores: Chores, helpers: ManualHelpers, clock: ManualClock) -> None:
-    done: list[int] = []
-    chores.begin(count_to(10, done, clock), unexpected)
-    before = 0
-    while len(chores):
-        assert 0 < len(done) - before <= STEPS_PER_SLICE + 1
-        before = len(done)
-        turn(chores, helpers, clock)
-    assert len(done) == 10
-
-
 def test_all_chores_together_have_one_slice_and_each_has_its_share(
     chores: Chores, helpers: ManualHelpers, clock: ManualClock
 ) -> None:

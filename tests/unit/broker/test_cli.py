@@ -7,14 +7,6 @@ from pathlib import Path
 import pytest
 
 from broker.cli import main
-from broker.config.properties import build_config, parse_properties
-from broker.config.settings import BrokerConfig
-
-
-def test_the_listed_settings_are_a_file_that_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["settings"])
-    listed = capsys.readouterr().out
-    assert build_config(parse_properties(listed, source="settings")) == BrokerConfig()
 
 
 @pytest.mark.parametrize("argv", [[], ["sreve"], ["serve", "--log-level", "LOUD"], ["dump-log"]])

@@ -42,12 +42,6 @@ def write_isr(world: World, broker: Controlled, name: str, isr: tuple[int, ...])
     assert isinstance(world.answered(broker.process, commit(state_writes([change]))), Committed)
 
 
-def test_one_of_all_brokers_is_the_controller() -> None:
-    _world, brokers = cluster(1, 2, 3)
-    assert len(controllers(brokers)) == 1
-    assert {broker.process.image.controller.broker_id for broker in brokers} == {1}
-
-
 def test_leaders_are_elected_for_a_broker_whose_session_has_ended() -> None:
     world, (one, two, _three) = cluster(1, 2, 3)
     create(world, one, "t", (3, 2, 1), partitions=600)
@@ -58,15 +52,6 @@ def test_leaders_are_elected_for_a_broker_whose_session_has_ended() -> None:
         assert (state.leader, state.leader_epoch, state.isr) == (2, 1, (2, 1))
         assert state.controller_epoch == 1
     assert two.process.image.topics["t"].states[0] == stored(world, "t")
-
-
-def test_leaders_are_elected_at_once_for_a_broker_whose_port_refuses() -> None:
-    world, (one, _two, three) = cluster(1, 2, 3)
-    create(world, one, "t", (3, 2, 1))
-    three.kill()
-    one.duty.suspect({3})
-    world.run(0.1)
-    assert stored(world, "t").leader == 2
 
 
 def test_the_next_controller_takes_over_from_one_whose_port_refuses_and_elects() -> None:

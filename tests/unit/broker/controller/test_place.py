@@ -20,12 +20,6 @@ def test_the_seed_says_where_the_round_begins() -> None:
     assert [place(1, 1, THREE, seed=seed)[0] for seed in range(4)] == [(1,), (2,), (3,), (1,)]
 
 
-def test_no_rack_is_used_twice_before_all_are_used() -> None:
-    racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "c"}
-    for replicas in place(10, 3, racks, seed=4):
-        assert {racks[broker] for broker in replicas} == {"a", "b", "c"}
-
-
 def test_racks_count_only_where_all_brokers_have_one() -> None:
     assert len(set(place(20, 2, {1: "a", 2: "a", 3: ""}, seed=0))) == 6
 

@@ -68,19 +68,6 @@ def test_a_change_costs_one_read_of_the_journal(world: World) -> None:
     assert second.image.topics["access"].states == (state,) * 3
 
 
-def test_trimmed_entries_mean_that_everything_is_read(world: World) -> None:
-    first, second = world.started(1), world.started(2)
-    second.store.cut()
-    _make(world, first, "access", "errors")
-    trimmed = [Delete(path=entry_path(position)) for position in _positions(world)[:-1]]
-    world.answered(first, commit(trimmed))
-    second.news.clear()
-    second.store.heal()
-    world.run(10)
-    assert second.image == world.truth(first.image.position)
-    assert any(news.is_everything for news in second.news)
-
-
 def test_a_reconnection_within_the_session_reads_only_what_is_new(world: World) -> None:
     first, second = world.started(1), world.started(2)
     _make(world, first, "access")

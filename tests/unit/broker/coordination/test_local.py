@@ -10,7 +10,7 @@ import pytest
 
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.local import Topic, TopicRegistry, check_topic_name, local_producer_ids
-from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
+from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists
 
 
 class FilesInMemory:
@@ -84,17 +84,6 @@ def test_a_topic_is_public_once_it_is_on_the_disk_and_its_name_is_taken_before()
     assert registry.get_by_id(topic.topic_id) is registry.get("clicks") is topic
 
 
-def test_a_topic_made_again_has_another_id() -> None:
-    registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
-    first = add(registry, "clicks")
-    registry.forget(first)
-    registry.hide(first)
-    second = add(registry, "clicks")
-    assert first.topic_id != second.topic_id
-    with pytest.raises(UnknownTopicId):
-        registry.get_by_id(first.topic_id)
-
-
 def test_ids_of_deleted_topics_are_remembered_until_their_directories_are_gone() -> None:
     files = FilesInMemory()
     registry = TopicRegistry(files, uuid.uuid4)
@@ -104,18 +93,6 @@ def test_ids_of_deleted_topics_are_remembered_until_their_directories_are_gone()
     registry.write_job()()
     again = TopicRegistry(files, uuid.uuid4)
     assert (again.names(), again.deleted) == ([], {topic.topic_id})
-
-
-def test_a_second_topic_of_the_same_name_is_refused() -> None:
-    registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
-    add(registry, "clicks")
-    with pytest.raises(TopicAlreadyExists):
-        registry.new("clicks", 1, {})
-
-
-def test_an_unknown_topic_is_named() -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="absent"):
-        TopicRegistry(FilesInMemory(), uuid.uuid4).get("absent")
 
 
 def test_a_file_of_a_newer_format_is_refused() -> None:
@@ -138,19 +115,6 @@ def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
         registry.new("a.b", 1, {})
     registry.forget(topic)
     assert registry.new("a.b", 1, {}).name == "a.b"
-
-
-def test_no_name_collides_with_an_internal_topic_that_is_still_to_be_made() -> None:
-    registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
-    with pytest.raises(InvalidTopic, match="collides with '__consumer_offsets'"):
-        registry.new("__consumer.offsets", 1, {})
-
-
-def test_an_internal_topic_is_made_although_an_older_broker_let_a_client_make_a_name_that_collides() -> None:
-    files = FilesInMemory()
-    row = {"name": "__consumer.offsets", "id": str(uuid.uuid4()), "partitions": 1, "configs": {}}
-    files.files["topics.json"] = {"version": 1, "topics": [row]}
-    assert add(TopicRegistry(files, uuid.uuid4), "__consumer_offsets").is_internal
 
 
 def test_no_producer_id_is_given_twice_not_even_after_a_crash() -> None:

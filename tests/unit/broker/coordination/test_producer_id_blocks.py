@@ -27,16 +27,6 @@ class _Taker:
             self.errors.append(error)
 
 
-def test_ids_of_several_brokers_differ() -> None:
-    world = World()
-    takers = [_Taker(world.started(broker_id)) for broker_id in (1, 2, 3)]
-    for taker in takers:
-        taker.take(2_500)  # more than one block at once
-    world.run(2)
-    ids = [producer_id for taker in takers for producer_id in taker.ids]
-    assert len(ids) == len(set(ids)) == 7_500
-
-
 def test_the_next_block_is_there_before_the_first_is_used_up() -> None:
     world = World()
     taker = _Taker(world.started(1))
@@ -86,14 +76,3 @@ def test_blocks_go_on_behind_those_that_kafka_took() -> None:
     taker.take(1)
     world.run(1)
     assert taker.ids == [8_000]
-
-
-def test_one_that_cannot_be_told_its_id_keeps_no_other_from_it(defects: list[str]) -> None:
-    world = World()
-    taker = _Taker(world.started(1))
-    taker.blocks.take(lambda producer_id, error: 1 / 0)  # type: ignore[arg-type, return-value]
-    taker.take(2)
-    world.run(2)
-    assert len(taker.ids) == 2
-    assert "ZeroDivisionError" in defects[0]
-    defects.clear()

@@ -57,17 +57,6 @@ def test_a_directory_of_this_cluster_makes_its_id_where_zookeeper_has_none() -> 
     assert world.started(1, cluster_id="ours").registration.cluster_id == "ours"
 
 
-def test_each_process_has_an_incarnation_of_its_own() -> None:
-    world = World()
-    incarnations = []
-    for _ in range(3):
-        broker = world.started(1)
-        incarnations.append(broker.registration.incarnation)
-        broker.stop()
-        world.run(1)
-    assert incarnations == [0, 1, 2]
-
-
 def test_a_dead_predecessors_registration_is_replaced_at_once() -> None:
     world = World()
     world.started(1).kill()
@@ -93,15 +82,6 @@ def test_a_second_process_with_the_id_of_a_live_broker_is_refused_and_disturbs_n
     assert first.registration.incarnation == 0
     assert first.fenced is None
     assert first.image.incarnations == {1: 0}
-
-
-def test_a_broker_that_moved_to_another_directory_starts_once_its_old_session_is_over() -> None:
-    world = World()
-    world.started(1).kill()
-    moved = world.start(1, directory="other")
-    world.run(2 * SESSION_TIMEOUT_MS / 1000)
-    assert _is_registered(world, moved)
-    assert moved.registration.incarnation == 1
 
 
 def test_a_strangers_session_has_all_its_time_again_after_zookeeper_was_away() -> None:

@@ -44,14 +44,6 @@ def test_a_topic_is_there_with_all_its_leaders_for_every_broker(world: World) ->
         assert not news.is_everything
 
 
-def test_a_topic_that_exists_is_not_made_again(world: World) -> None:
-    broker = world.started(1)
-    _make(world, broker, topic("access", 1))
-    with pytest.raises(TopicAlreadyExists, match="'access'"):
-        world.answered(broker, create_topic(topic("access", 2), {}))
-    assert broker.image.topics["access"].topic_id == uuid.UUID(int=1)
-
-
 def test_settings_that_a_tool_left_behind_do_not_keep_a_topic_from_being_made(world: World) -> None:
     broker = world.started(1)
     leftover = Create(path=znodes.topic_settings_path("access"), data=znodes.encode_settings({"stale": "1"}))

@@ -10,23 +10,12 @@ from broker.errors import (
     GroupMaxSizeReached,
     IllegalGeneration,
     InconsistentGroupProtocol,
-    MemberIdRequired,
     RebalanceInProgress,
     UnknownMember,
 )
 from broker.groups.messages import JoinAnswer, MemberName
 from broker.groups.states import GroupState
-from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest
-
-
-@pytest.fixture
-def group() -> GroupUnderTest:
-    return GroupUnderTest()
-
-
-def state_of(group: GroupUnderTest) -> str:
-    return group.group.state.value
-
+from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest, state_of
 
 # -- joining ---------------------------------------------------------------------------------------------------------------------
 
@@ -398,12 +387,6 @@ def test_only_an_empty_group_can_be_removed(group: GroupUnderTest) -> None:
     group.leave(only.member_id)
     group.group.die()
     assert group.group.state is GroupState.DEAD
-
-
-def test_a_refused_id_is_the_only_refusal_that_leaves_something_behind(group: GroupUnderTest) -> None:
-    with pytest.raises(MemberIdRequired) as refusal:
-        group.join("a", id_comes_first=True)
-    assert list(group.group.members.expected) == [refusal.value.member_id]
 
 
 # -- size ------------------------------------------------------------------------------------------------------------------------

@@ -9,16 +9,7 @@ from broker.errors import (
     UnknownMember,
 )
 from broker.groups.messages import JoinAnswer, MemberName
-from tests.support.groups import SESSION_MS, CountingMembers, GroupUnderTest
-
-
-@pytest.fixture
-def group() -> GroupUnderTest:
-    return GroupUnderTest()
-
-
-def state_of(group: GroupUnderTest) -> str:
-    return group.group.state.value
+from tests.support.groups import SESSION_MS, CountingMembers, GroupUnderTest, state_of
 
 
 def static_pair(group: GroupUnderTest) -> tuple[JoinAnswer, JoinAnswer]:

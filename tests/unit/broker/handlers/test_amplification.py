@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import ProtocolError
 from broker.handlers.answer_cache import BYTES_MAX, ENTRIES_MAX, AnswerCache
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import ELEMENTS_MAX, request_class
+from broker.protocol.control import request_class
+from tests.support.admin import list_offsets
 from tests.support.engine import Harness
 
 
@@ -52,26 +52,11 @@ def test_a_resource_named_a_thousand_times_is_described_once(broker: Harness) ->
 
 def test_a_partition_searched_twice_in_one_request_is_refused_as_in_kafka(broker: Harness) -> None:
     broker.create("searched")
-    topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-    parts = [topic.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)] * 3
-    answer = broker.ask(
-        ApiKey.LIST_OFFSETS, 6, replica_id=-1, isolation_level=0, topics=[topic(name="searched", partitions=parts)]
-    )
-    assert [row.error_code for row in answer.topics[0].partitions] == [0, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
-
-
-def test_a_group_named_a_thousand_times_is_answered_once(broker: Harness) -> None:
-    assert len(broker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=["readers"] * 1000).groups) == 1
-    row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
-    asked = [row(group_id="readers", topics=None)] * 1000
-    assert len(broker.ask(ApiKey.OFFSET_FETCH, 8, groups=asked, require_stable=False).groups) == 1
-
-
-def test_a_list_longer_than_any_broker_has_partitions_is_refused(broker: Harness) -> None:
-    with pytest.raises(ProtocolError, match="elements in its lists"):
-        broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"] * (ELEMENTS_MAX + 1))
-    with pytest.raises(ProtocolError, match="elements in its lists"):
-        metadata(broker, [f"{number}" for number in range(ELEMENTS_MAX + 1)])
+    assert [row.error_code for row in list_offsets(broker, -1, 0, 0, 0, topic="searched", version=6)] == [
+        0,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
 
 
 def test_the_cache_of_answers_is_bounded_in_entries_and_bytes() -> None:

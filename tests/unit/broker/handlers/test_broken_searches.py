@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import request_class
 from broker.storage.segment import Segment
+from tests.support.admin import list_offsets
 from tests.support.batches import NOW_MS, with_deltas
 from tests.support.engine import Harness, batch
 from tests.support.wire import produce_body
@@ -18,12 +18,7 @@ RECORD_AT, LARGEST = NOW_MS, -3
 
 def asked(broker: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
     """Error code and offset by partition."""
-    topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-    parts = [
-        topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp) for index in range(2)
-    ]
-    answer = broker.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic(name="t", partitions=parts)])
-    return {row.partition_index: (row.error_code, row.offset) for row in answer.topics[0].partitions}
+    return {row.partition_index: (row.error_code, row.offset) for row in list_offsets(broker, timestamp, 0, 1, topic="t")}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from broker.config.settings import LogConfig
 from broker.coordination.group_places import OFFSETS_TOPIC
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
+from tests.support import admin
 from tests.support.admin import grow
 from tests.support.clustered import ClusteredBroker, ClusterOfBrokers
 
@@ -55,21 +56,12 @@ def metadata(broker: ClusteredBroker, name: str, *, creates: bool = False) -> An
     return topic
 
 
-def alter(broker: ClusteredBroker, resource_type: int, resource: str, name: str, value: str | None) -> int:
-    asked = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
-    change = asked.AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
-    row = asked(resource_type=resource_type, resource_name=resource, configs=[change])
-    (answer,) = broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[row], validate_only=False).responses
-    return int(answer.error_code)
+def alter(broker: ClusteredBroker, kind: int, resource: str, name: str, value: str | None) -> int:
+    return admin.alter(broker, kind, resource, (name, admin.DELETE if value is None else admin.SET, value))[0]
 
 
-def described(broker: ClusteredBroker, resource_type: int, resource: str, name: str) -> str | None:
-    asked = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource(
-        resource_type=resource_type, resource_name=resource, configuration_keys=[name]
-    )
-    values = {"include_synonyms": False, "include_documentation": False}
-    (result,) = broker.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked], **values).results
-    return next((row.value for row in result.configs), None)
+def described(broker: ClusteredBroker, kind: int, resource: str, name: str) -> str:
+    return str(admin.setting(broker, kind, resource, name).value)
 
 
 def test_a_topic_made_at_one_broker_is_known_to_all_with_a_leader_for_each_partition(cluster: ClusterOfBrokers) -> None:
@@ -82,12 +74,6 @@ def test_a_topic_made_at_one_broker_is_known_to_all_with_a_leader_for_each_parti
         assert [len(part.replica_nodes) for part in topic.partitions] == [2] * 4
         assert [part.leader_id for part in topic.partitions] == [part.replica_nodes[0] for part in topic.partitions]
         assert described(broker, 2, "clicks", "retention.ms") == "77"
-
-
-def test_leads_are_spread_over_the_brokers(cluster: ClusterOfBrokers) -> None:
-    create(cluster.brokers[1], "clicks", 6, 3)
-    leaders = [part.leader_id for part in metadata(cluster.brokers[1], "clicks").partitions]
-    assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
 
 
 def test_assignments_by_hand_are_kept(cluster: ClusterOfBrokers) -> None:
@@ -169,23 +155,6 @@ def test_settings_changed_at_one_broker_hold_for_all(cluster: ClusterOfBrokers) 
     assert described(cluster.brokers[3], 2, "clicks", "retention.ms") == str(LogConfig().retention_ms)
 
 
-def test_changes_of_two_brokers_at_once_are_both_kept(cluster: ClusterOfBrokers) -> None:
-    create(cluster.brokers[1], "clicks")
-    cluster.timeline.run(0.5)
-    request = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS)
-    pending = []
-    for broker, name in ((cluster.brokers[1], "retention.ms"), (cluster.brokers[2], "segment.bytes")):
-        change = request.AlterConfigsResource.AlterableConfig(name=name, config_operation=0, value="2000")
-        row = request.AlterConfigsResource(resource_type=2, resource_name="clicks", configs=[change])
-        message = request(resources=[row], validate_only=False)
-        pending.append((broker, broker.dispatch(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, bytes(message.encode(version=1)))))
-    for broker, answer in pending:
-        broker.bytes_of(answer)
-    cluster.timeline.run(1)
-    settings = cluster.brokers[3].member.image.topic_settings["clicks"].values
-    assert settings == {"retention.ms": "2000", "segment.bytes": "2000"}
-
-
 def test_more_replicas_in_sync_than_a_topic_has_are_refused(cluster: ClusterOfBrokers) -> None:
     create(cluster.brokers[1], "clicks", factor=2)
     assert alter(cluster.brokers[1], 2, "clicks", "min.insync.replicas", "3") == ErrorCode.INVALID_CONFIG
@@ -214,15 +183,6 @@ def test_what_zookeeper_does_not_answer_in_time_is_said_so(cluster: ClusterOfBro
     broker = cluster.brokers[1]
     broker.store.cut()
     assert create(broker, "clicks", timeout_ms=500).error_code == ErrorCode.REQUEST_TIMED_OUT
-
-
-def test_producer_ids_of_two_brokers_are_never_the_same(cluster: ClusterOfBrokers) -> None:
-    given = []
-    for _ in range(3):
-        for broker in cluster.brokers.values():
-            answer = broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout_ms=0)
-            given.append(answer.producer_id)
-    assert len(set(given)) == 9
 
 
 def test_the_topic_of_the_offsets_has_as_many_replicas_as_there_ever_were_brokers(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from broker.protocol.api import APIS, ApiKey
 from broker.protocol.control import request_class
+from tests.support import admin
 from tests.support.engine import Harness, batch
+from tests.support.group_client import Client
 from tests.support.wire import produce_body
 
 
@@ -28,13 +30,9 @@ def metadata(broker: Harness, *names: str, create: bool = True, version: int = 1
     return broker.ask(ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create).topics
 
 
-def list_offsets(broker: Harness, timestamp: int, *, topic: str = "clicks", index: int = 0, version: int = 6) -> Any:
-    row = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-    part = row.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
-    answer = broker.ask(
-        ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=[row(name=topic, partitions=[part])]
-    )
-    return answer.topics[0].partitions[0]
+def list_offsets(broker: Harness, timestamp: int, *, topic: str = "clicks", version: int = 6) -> Any:
+    (row,) = admin.list_offsets(broker, timestamp, 0, topic=topic, version=version)
+    return row
 
 
 def test_every_offered_api_says_so(broker: Harness) -> None:
@@ -81,14 +79,6 @@ def test_a_topic_that_cannot_be_made_says_why(broker: Harness, changes: dict[str
     (result,) = broker.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=False).topics
     assert result.error_code == code
     assert result.error_message
-
-
-def test_validate_only_makes_nothing(broker: Harness) -> None:
-    row = request_class(ApiKey.CREATE_TOPICS).CreatableTopic
-    topic = row(name="clicks", num_partitions=2, replication_factor=1, assignments=[], configs=[])
-    (result,) = broker.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=True).topics
-    assert (result.error_code, result.num_partitions) == (0, 2)
-    assert "clicks" not in broker.engine.partitions.registry
 
 
 def test_a_topic_is_deleted_by_name_or_by_id(broker: Harness) -> None:
@@ -141,42 +131,18 @@ def test_special_offsets_are_answered_from_the_version_that_has_them(
         assert (row.error_code, row.offset) == (0, offset)
 
 
-def commit(broker: Harness, offset: int, *, group: str = "g", member: str = "", generation: int = -1, metadata: str = "m") -> int:
-    row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
-    part = row.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
-    )
-    answer = broker.ask(
-        ApiKey.OFFSET_COMMIT,
-        8,
-        group_id=group,
-        generation_id_or_member_epoch=generation,
-        member_id=member,
-        group_instance_id=None,
-        topics=[row(name="clicks", partitions=[part])],
-    )
-    return answer.topics[0].partitions[0].error_code
-
-
-def committed(broker: Harness, group: str = "g") -> Any:
-    row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
-    asked = row(group_id=group, topics=[row.OffsetFetchRequestTopics(name="clicks", partition_indexes=[0])])
-    return broker.ask(ApiKey.OFFSET_FETCH, 8, groups=[asked], require_stable=False).groups[0].topics[0].partitions[0]
-
-
 def test_a_simple_commit_is_read_back_with_its_metadata(broker: Harness) -> None:
     broker.create("clicks")
-    assert committed(broker).committed_offset == -1
-    assert commit(broker, 42) == 0
-    assert (committed(broker).committed_offset, committed(broker).metadata) == (42, "m")
+    client = Client(broker)
+    assert client.committed() == -1
+    assert client.commit(42, metadata="m") == 0
+    assert (client.committed_row().committed_offset, client.committed_row().metadata) == (42, "m")
 
 
 def test_commits_that_cannot_be_have_their_codes(broker: Harness) -> None:
-    assert commit(broker, 1) == 3
     broker.create("clicks")
-    assert commit(broker, 1, group="") == 24
-    assert commit(broker, 1, member="somebody", generation=3) == 22
-    assert commit(broker, 1, metadata="x" * 5000) == 12
+    assert Client(broker).commit(topic="absent") == 3
+    assert Client(broker).commit(metadata="x" * 5000) == 12
 
 
 def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) -> None:
@@ -186,7 +152,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
         created = broker.create("clicks", 1, retention_ms="-1")
         raw = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
         broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): raw}))
-        assert commit(broker, 2) == 0
+        assert Client(broker).commit(2) == 0
         broker.settle()
         if crash:
             broker.crash()
@@ -195,7 +161,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
         again = Harness(directory)
         assert again.engine.partitions.registry.get("clicks").topic_id == created.topic_id
         assert list_offsets(again, -1).offset == 2
-        assert committed(again).committed_offset == 2
+        assert Client(again).committed() == 2
         repeated = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
         again.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): repeated}))
         assert list_offsets(again, -1).offset == 2
@@ -215,38 +181,10 @@ def test_records_are_deleted_up_to_an_offset(broker: Harness) -> None:
     assert list_offsets(broker, -2).offset == 3
 
 
-def test_configurations_say_where_they_come_from(broker: Harness) -> None:
-    broker.create("clicks", 1, retention_ms="-1")
-    row = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
-    asked = [
-        row(resource_type=2, resource_name="clicks", configuration_keys=["retention.ms", "segment.bytes"]),
-        row(resource_type=4, resource_name="0", configuration_keys=None),
-        row(resource_type=2, resource_name="absent", configuration_keys=None),
-    ]
-    topic, node, absent = broker.ask(
-        ApiKey.DESCRIBE_CONFIGS, 4, resources=asked, include_synonyms=True, include_documentation=False
-    ).results
-    assert {c.name: (c.value, c.config_source) for c in topic.configs} == {
-        "retention.ms": ("-1", 1),
-        "segment.bytes": ("1073741824", 5),
-    }
-    assert {"broker.id", "log.dirs", "log.segment.bytes"} <= {c.name for c in node.configs}
-    assert absent.error_code == 3
-
-
 def test_producer_ids_are_given_once_and_transactions_are_refused(broker: Harness) -> None:
     ids = [broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout_ms=0).producer_id for _ in range(3)]
     assert len(set(ids)) == 3
     assert broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout_ms=0).error_code == 53
-
-
-def test_the_coordinator_and_the_cluster_are_this_broker(broker: Harness) -> None:
-    old = broker.ask(ApiKey.FIND_COORDINATOR, 3, key="g", key_type=0)
-    assert (old.error_code, old.node_id, old.port) == (0, 0, 9092)
-    (new,) = broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"]).coordinators
-    assert (new.key, new.node_id) == ("g", 0)
-    assert broker.ask(ApiKey.FIND_COORDINATOR, 3, key="t", key_type=1).error_code == 53  # final for every client
-    assert broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=False, endpoint_type=1).controller_id == 0
 
 
 def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path) -> None:

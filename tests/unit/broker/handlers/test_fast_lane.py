@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.settings import LogConfig
 from broker.errors import StorageError
 from broker.handlers.fast_lane import SHAPES_MAX
 from broker.partitions.partition import Partition
-from broker.protocol.api import ErrorCode
 from broker.records.batch import Buffer
 from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.segment_index import SegmentIndex
@@ -148,28 +146,6 @@ def test_a_connection_remembers_a_few_shapes_and_may_send_any_number(side: Side)
     assert len(connection._lane._shapes) == SHAPES_MAX
 
 
-def test_a_request_is_taken_when_all_of_it_is_here(side: Side) -> None:
-    """The same bytes are still in the buffer from the previous request, and do not count."""
-    producer = Producer(side)
-    producer.warm()
-    frame = producer.frame(0)
-    side.feed(1, frame[:-5])
-    assert not is_taken(side, side.turn)
-    assert producer.answered() == []
-    side.feed(1, frame[-5:])
-    assert is_taken(side, side.turn)
-    assert producer.answered() == [(0, 0, 6)]
-
-
-def test_a_request_that_names_a_partition_twice_is_not_taken(side: Side) -> None:
-    producer = Producer(side)
-    producer.warm()
-    rows: list[tuple[int, int, int]] = []
-    assert not is_taken(side, lambda: rows.extend(producer.send(0, 1, 0)))
-    assert rows == [(0, 0, 6), (1, 0, 0), (0, ErrorCode.INVALID_REQUEST, -1)]
-    assert partition_of(side).end_offset == 8
-
-
 def test_two_producers_in_alternation_keep_the_lane(side: Side) -> None:
     producer, sequences = Producer(side), {1: 0, 2: 0}
 
@@ -184,18 +160,6 @@ def test_two_producers_in_alternation_keep_the_lane(side: Side) -> None:
     state = partition_of(side).producers.get(2)
     assert state is not None
     assert [batch.base_sequence for batch in state.batches] == [0, 2, 4, 6, 8]
-
-
-def test_what_another_connection_has_staged_is_written_first(side: Side) -> None:
-    first, second = Producer(side, 1), Producer(side, 2)
-    first.warm()
-    second.warm()
-    base = partition_of(side).end_offset
-    side.feed(1, first.frame(0, batches=[plain_batch(1)], acks=2) + first.frame(0, 0, batches=[plain_batch(1), plain_batch(1)]))
-    side.feed(2, second.frame(0))
-    assert not is_taken(side, side.turn)
-    assert second.answered() == [(0, 0, base + 1)]
-    assert is_taken(side, second.send), "it is written now"
 
 
 def change_settings(harness: Harness) -> None:
@@ -247,17 +211,6 @@ def test_a_log_that_is_offline_is_not_written_to(side: Side) -> None:
     log.go_offline("somebody pulled the disk")
     assert [row[1] for row in producer.send()] == [STORAGE_ERROR]
     assert log.size_bytes == size
-
-
-def test_the_answer_says_where_the_log_starts_now(side: Side) -> None:
-    producer = Producer(side)
-    producer.warm()
-    side.harness.flush()
-    partition_of(side).log.delete_before(3)
-    side.feed(1, producer.frame(0))
-    assert is_taken(side, side.turn)
-    raw = bytes(side.sockets[1].sent)
-    assert int.from_bytes(raw[-18:-10], "big") == 3
 
 
 def test_a_deleted_partition_is_held_by_nothing_of_the_lane(side: Side) -> None:
@@ -353,16 +306,3 @@ def test_a_defect_behind_the_write_costs_the_partition_and_the_connection(
     assert len(defects) == 1
     defects.clear()
     assert producer.answered() == []
-
-
-def test_segments_roll_where_they_would(tmp_path: Path) -> None:
-    side = Side(tmp_path, lane=True, log=LogConfig(segment_bytes=1_000))
-    side.harness.create("clicks", 3)
-    producer = Producer(side)
-    for _ in range(60):
-        producer.send()
-    log = partition_of(side).log
-    assert side.taken > 20
-    assert all(segment.size <= 1_000 for segment in log.segments)
-    assert log.segment_count > 5
-    side.close()

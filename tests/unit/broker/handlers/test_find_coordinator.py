@@ -12,7 +12,6 @@ from broker.chores import SLICE_SECONDS
 from broker.config.listeners import Listener
 from broker.coordination.view import BrokerAddress, LocalView
 from broker.errors import CoordinatorNotAvailable, InvalidReplicationFactor
-from broker.groups.offset_store import OFFSETS_TOPIC
 from broker.protocol.api import ApiKey, ErrorCode
 from tests.support.engine import Harness
 from tests.support.replicas import ScriptedWatermarks
@@ -46,14 +45,6 @@ def broker(tmp_path: Path) -> Iterator[Harness]:
 def find(broker: Harness) -> tuple[int, int]:
     (row,) = broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"]).coordinators
     return row.error_code, row.node_id
-
-
-def test_the_first_question_has_the_topic_made(broker: Harness) -> None:
-    answer = broker.ask(ApiKey.FIND_COORDINATOR, 3, key="g", key_type=0)
-    assert (answer.error_code, answer.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
-    broker.settle()
-    assert broker.engine.partitions.held(OFFSETS_TOPIC, 0) is not None
-    assert find(broker) == (0, 2)
 
 
 def test_it_is_made_once_however_many_ask_and_again_if_it_could_not_be(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,19 +128,6 @@ def test_a_deletion_of_groups_of_many_partitions_is_refused_where_they_are_led_e
 # -- taking groups over ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_coordinator_knows_what_was_acknowledged(two: Coordinators) -> None:
-    two.begin()
-    assert [commit(two, offset) for offset in (1, 2, 3)] == [0, 0, 0]
-    two.move()
-    two.replicate()
-    assert two.leader.fetch() == (0, 3)
-    assert two.other.fetch() == (NOT_MINE, -1)
-    assert commit(two, 4) == 0
-    two.move()
-    two.replicate()
-    assert two.leader.fetch() == (0, 4)
-
-
 def test_while_it_loads_it_asks_for_patience(two: Coordinators) -> None:
     """No client gets an offset that could still be lost: the coordinator waits until other replicas have what it has read."""
     two.begin()
@@ -181,15 +168,6 @@ def test_a_load_is_a_chore_and_ends_where_the_lead_is_lost(two: Coordinators) ->
     new.broker.settle()
     assert new.broker.engine.context.offsets.offset_count == 0
     assert new.fetch() == (NOT_MINE, -1)
-
-
-def test_partitions_that_are_won_together_are_loaded_one_after_the_other(wide: Coordinators) -> None:
-    groups = [f"group-{number}" for number in range(8)]
-    for number, group in enumerate(groups):
-        assert commit(wide, number, group=group) == 0
-    wide.move()
-    wide.replicate()
-    assert [wide.leader.fetch(group) for group in groups] == [(0, number) for number in range(8)]
 
 
 def test_a_log_that_cannot_be_read_costs_its_own_groups(wide: Coordinators) -> None:
@@ -258,16 +236,6 @@ def test_a_commit_of_a_generation_that_another_coordinator_never_had_is_refused(
         assert two.leader.client.commit(1, member=old, version=version) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_commit_that_waits_for_replicas_is_told_when_the_lead_is_lost(two: Coordinators) -> None:
-    two.begin()
-    pending = two.leader.begin_commit(5)
-    assert code_of(pending) is None
-    two.move()
-    assert code_of(pending) == NOT_MINE
-    two.replicate()
-    assert two.leader.fetch() == (0, -1)
-
-
 def test_a_commit_is_refused_in_time_and_holds_where_it_is_replicated_after_all(two: Coordinators) -> None:
     """It is in the log: otherwise a coordinator that loads the log would answer differently from this one."""
     two.begin()
@@ -332,19 +300,6 @@ def test_who_cannot_be_sure_of_the_lead_puts_out_no_members(two: Coordinators) -
     broker.clock.advance_ms(100)
     broker.turn()
     assert groups.member_count == 0
-
-
-def test_a_coordinator_that_does_not_know_of_its_successor_acknowledges_nothing(two: Coordinators) -> None:
-    two.begin()
-    assert commit(two, 1) == 0
-    old = two.leader
-    two.move(old_is_told=False)
-    pending = old.begin_commit(2)
-    assert code_of(pending) is None
-    two.replicate()
-    assert code_of(pending) == NOT_MINE
-    assert two.leader.fetch() == (0, 1)
-    assert old.fetch() == (NOT_MINE, -1)
 
 
 def test_an_answer_that_takes_turns_is_not_made_of_two_leads(two: Coordinators) -> None:

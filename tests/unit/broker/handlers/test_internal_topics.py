@@ -16,7 +16,9 @@ from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
 from broker.records.builder import NewRecord, build_batch
 from broker.records.validation import validate_new_batch
+from tests.support.admin import APPEND, DELETE, SET, TOPIC, alter, grow
 from tests.support.engine import Harness, batch
+from tests.support.group_client import Client
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
 
@@ -28,20 +30,8 @@ def broker(tmp_path: Path) -> Any:
     harness.close()
 
 
-def commit(broker: Harness, offset: int, group: str = "g") -> int:
-    kind = request_class(ApiKey.OFFSET_COMMIT)
-    topic = kind.OffsetCommitRequestTopic
-    part = topic.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-    answer = broker.ask(
-        ApiKey.OFFSET_COMMIT,
-        8,
-        group_id=group,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[topic(name="t", partitions=[part])],
-    )
-    return int(answer.topics[0].partitions[0].error_code)
+def commit(broker: Harness, offset: int) -> int:
+    return Client(broker).commit(offset, topic="t")
 
 
 def committed(broker: Harness, group: str = "g", version: int = 7) -> tuple[int, int]:
@@ -87,9 +77,7 @@ def test_clients_do_not_make_delete_grow_or_truncate_it(broker: Harness) -> None
     assert commit(broker, 3) == 0
     assert broker.create(OFFSETS_TOPIC).error_code == refused
     assert broker.delete(OFFSETS_TOPIC).error_code == refused
-    grown = request_class(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic(name=OFFSETS_TOPIC, count=3, assignments=None)
-    answer = broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[grown], timeout_ms=1000, validate_only=False)
-    assert answer.results[0].error_code == refused
+    assert grow(broker, OFFSETS_TOPIC, 3)[0] == refused
     topic = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
     asked = [topic(name=OFFSETS_TOPIC, partitions=[topic.DeleteRecordsPartition(partition_index=0, offset=-1)])]
     answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=asked, timeout_ms=1000)
@@ -99,17 +87,11 @@ def test_clients_do_not_make_delete_grow_or_truncate_it(broker: Harness) -> None
 
 def test_nobody_can_make_it_a_topic_that_is_trimmed(broker: Harness) -> None:
     assert commit(broker, 3) == 0
-    resource = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
-    for operation, value in ((0, "delete"), (1, None), (2, "delete")):
-        change = resource.AlterableConfig(name="cleanup.policy", config_operation=operation, value=value)
-        asked = [resource(resource_type=2, resource_name=OFFSETS_TOPIC, configs=[change])]
-        answer = broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=asked, validate_only=False)
-        assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
+    for operation, value in ((SET, "delete"), (DELETE, None), (APPEND, "delete")):
+        assert alter(broker, TOPIC, OFFSETS_TOPIC, ("cleanup.policy", operation, value))[0] == ErrorCode.INVALID_CONFIG
     assert own(broker).cleanup_policy == "compact"
-    change = resource.AlterableConfig(name="segment.bytes", config_operation=0, value="2048")
-    asked = [resource(resource_type=2, resource_name=OFFSETS_TOPIC, configs=[change])]
-    answer = broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=asked, validate_only=False)
-    assert (answer.responses[0].error_code, own(broker).segment_bytes) == (0, 2048)
+    assert alter(broker, TOPIC, OFFSETS_TOPIC, ("segment.bytes", SET, "2048"))[0] == 0
+    assert own(broker).segment_bytes == 2048
 
 
 def test_a_question_that_names_it_makes_it_with_its_own_settings(broker: Harness) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import StorageError
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import request_class
+from tests.support.admin import list_offsets
 from tests.support.batches import NOW_MS
 from tests.support.engine import Harness, batch
 from tests.support.wire import produce_body
@@ -30,13 +30,8 @@ def broker(tmp_path: Path) -> Harness:
 
 def searched(broker: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
     """The offset and the timestamp found, by partition."""
-    topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-    parts = [
-        topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
-        for index in range(PARTITIONS)
-    ]
-    answer = broker.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic(name="wide", partitions=parts)])
-    return {row.partition_index: (row.offset, row.timestamp) for row in answer.topics[0].partitions}
+    rows = list_offsets(broker, timestamp, *range(PARTITIONS), topic="wide")
+    return {row.partition_index: (row.offset, row.timestamp) for row in rows}
 
 
 def test_every_partition_gets_its_own_answer_and_few_jobs_find_them(broker: Harness) -> None:
@@ -58,7 +53,5 @@ def test_an_instant_behind_all_records_needs_no_helper(broker: Harness) -> None:
 
 def test_searches_that_come_while_the_broker_stops_are_errors_of_their_rows(broker: Harness) -> None:
     broker.helpers.refusal = StorageError("the broker is stopping")
-    topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-    parts = [topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=NOW_MS) for index in range(20)]
-    answer = broker.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic(name="wide", partitions=parts)])
-    assert [row.error_code for row in answer.topics[0].partitions] == [ErrorCode.KAFKA_STORAGE_ERROR] * 20
+    rows = list_offsets(broker, NOW_MS, *range(20), topic="wide")
+    assert [row.error_code for row in rows] == [ErrorCode.KAFKA_STORAGE_ERROR] * 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from broker.config.settings import LogConfig
 from broker.handlers.reply import Pending
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.records.reader import read_records
-from broker.storage.filesystem import FileSystem
 from tests.support.engine import Harness, batch
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
@@ -104,18 +102,6 @@ def test_without_a_reader_the_flush_comes_with_the_interval(tmp_path: Path) -> N
     broker.close()
 
 
-def test_all_that_arrives_during_a_flush_goes_with_the_next_one(broker: Harness) -> None:
-    fetch(broker, Wanted(topic="clicks"), wait_ms=10_000, bytes_min=1 << 20)
-    for _ in range(5):
-        produce(broker, batch(b"a"))
-    assert len(broker.helpers.jobs) == 1
-    broker.helpers.run()
-    broker.turn()
-    assert len(broker.helpers.jobs) == 1
-    broker.settle()
-    assert broker.engine.partitions.get("clicks", 0).visible_offset == 5
-
-
 def test_a_batch_is_given_whole_from_a_record_in_its_middle_even_beyond_the_limit(broker: Harness) -> None:
     produce(broker, batch(b"a", b"b", b"c"))
     broker.flush()
@@ -189,16 +175,6 @@ def test_a_skipped_sequence_is_out_of_order(broker: Harness) -> None:
     assert code_of(produce(broker, batch(b"a", producer_id=5, producer_epoch=0, base_sequence=2))) == 45
 
 
-def test_acks_all_can_be_made_to_wait_for_the_disk(tmp_path: Path) -> None:
-    broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=True))
-    broker.create("clicks")
-    pending = produce(broker, batch(b"a"))
-    assert not pending.done
-    broker.settle()
-    assert code_of(pending) == 0
-    broker.close()
-
-
 @pytest.mark.parametrize("waits", ["true", "false"])
 def test_a_topic_says_for_itself_whether_acks_all_waits_for_the_disk(tmp_path: Path, waits: str) -> None:
     broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=waits == "false"))
@@ -230,59 +206,6 @@ def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_st
     assert code_of(again) == 0
     assert broker.engine.partitions.get("clicks", 0).end_offset == 1
     assert len(broker.engine.context.deadlines) == 0
-    broker.close()
-
-
-class FullDisk(FileSystem):
-    """Refuses writes to log files while `full`, after letting `grace` bytes through."""
-
-    full = False
-
-    def write_at(self, file, buffers, position) -> None:  # type: ignore[no-untyped-def]
-        if self.full and str(file.path).endswith(".log"):
-            super().write_at(file, [bytes(buffers[0])[:10]], position)
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().write_at(file, buffers, position)
-
-
-def test_a_full_disk_fails_the_turn_keeps_what_was_stored_and_heals_by_itself(tmp_path: Path) -> None:
-    disk = FullDisk()
-    broker = Harness(tmp_path, filesystem=disk)
-    broker.create("clicks")
-    assert code_of(produce(broker, batch(b"a"))) == 0
-    disk.full = True
-    assert code_of(produce(broker, batch(b"lost"))) == 56
-    disk.full = False
-    assert code_of(produce(broker, batch(b"b"))) == 0
-    broker.flush()
-    row = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks")))))
-    first = batch(b"a")
-    assert [r.value for r in read_records(bytes(row.records))] == [b"a"]
-    assert [r.value for r in read_records(bytes(row.records)[len(first) :])] == [b"b"]
-    assert row.high_watermark == 2
-    broker.close()
-
-
-class FailingFlush(FileSystem):
-    failing = False
-
-    def sync_data(self, file) -> None:  # type: ignore[no-untyped-def]
-        if self.failing and str(file.path).endswith(".log"):
-            raise OSError(errno.EIO, "Input/output error")
-        super().sync_data(file)
-
-
-def test_a_failed_flush_is_never_acknowledged_after(tmp_path: Path) -> None:
-    disk = FailingFlush()
-    broker = Harness(tmp_path, filesystem=disk)
-    broker.create("clicks")
-    disk.failing = True
-    produce(broker, batch(b"a"))
-    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000)
-    broker.settle()
-    assert partition_of(fetch_answer(broker.bytes_of(waiting))).error_code == 56
-    disk.failing = False
-    assert code_of(produce(broker, batch(b"b"))) == 56
     broker.close()
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from math import inf
-
 from broker.handlers.deadlines import Deadlines
 from broker.handlers.purgatory import Purgatory, WaitingFetch
 
@@ -38,20 +36,6 @@ def test_bytes_of_several_partitions_count_together() -> None:
     assert answered == ["a"]
     assert not purgatory.has_waiters(PARTITION)  # type: ignore[arg-type]
     assert not purgatory.has_waiters(OTHER)  # type: ignore[arg-type]
-
-
-def test_deadlines_expire_in_their_order_and_once() -> None:
-    answered: list[str] = []
-    deadlines = Deadlines()
-    purgatory = Purgatory(deadlines)
-    purgatory.add(waiting(answered, "late", missing=1, deadline=9.0))
-    purgatory.add(waiting(answered, "early", missing=1, deadline=3.0))
-    assert deadlines.due == 3.0
-    deadlines.expire(5.0)
-    assert answered == ["early"]
-    deadlines.expire(20.0)
-    assert answered == ["early", "late"]
-    assert deadlines.due == inf
 
 
 def test_a_cancelled_fetch_is_never_answered() -> None:

@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.chores import Steps
 from broker.config.settings import LogConfig
 from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
-from broker.groups.offset_records import CommittedOffset, OffsetKey
-from broker.handlers.commits import write_commit
 from broker.handlers.reply import Pending
 from broker.partitions.partition import Partition
-from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class, response_class
 from tests.support.engine import Harness, batch
@@ -400,34 +396,6 @@ def test_a_new_leader_tells_no_older_offset_than_the_one_before_it(
     asked = latest(broker, version=version)
     broker.settle()
     assert latest_of(broker, asked, version=version) == (0, 2)
-
-
-def test_a_commit_is_answered_when_every_replica_in_sync_has_it(broker: Harness, judge: ScriptedWatermarks) -> None:
-    steps = broker.engine.context.topic_changes.create([NewTopic(name="__consumer_offsets", overrides={})])
-    broker.engine.chores.enqueue(steps, pytest.fail)
-    broker.settle()
-    held = broker.engine.partitions.held("__consumer_offsets", 0)
-    assert held is not None
-    broker.engine.partitions.lead(held, 1)
-    change = OffsetKey("g", "clicks", 0), CommittedOffset(5, -1, "", broker.clock.now_ms())
-    codes: list[int] = []
-    offsets = broker.engine.context.offsets.ours("g")
-
-    def commit() -> Steps:
-        codes.append((yield from write_commit([change], lambda: offsets, broker.engine.context)))
-
-    broker.engine.chores.begin(commit(), pytest.fail)
-    broker.settle()
-    assert (codes, broker.engine.context.offsets.of_group("g").get(("clicks", 0))) == ([], None)
-    broker.engine.context.exposure.moved(held, 1, 0)  # type: ignore[attr-defined]
-    broker.settle()
-    assert codes == [0]
-    assert broker.engine.context.offsets.of_group("g").get(("clicks", 0)) == change[1]
-    broker.engine.chores.begin(commit(), pytest.fail)
-    broker.settle()
-    broker.engine.partitions.resign(held)
-    broker.settle()
-    assert codes == [0, ErrorCode.NOT_COORDINATOR]
 
 
 def test_offsets_may_be_committed_for_partitions_that_others_lead(broker: Harness) -> None:

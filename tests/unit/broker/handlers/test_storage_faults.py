@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,30 +66,6 @@ def test_a_roll_that_is_refused_fails_the_producer_keeps_readers_and_heals_by_it
     assert b"x" * 150 in records
     disk.refusal = 0
     assert produce(broker, batch(b"z" * 150)) == (0, 1)
-
-
-def test_a_batch_whose_acknowledgement_was_lost_gets_its_offset_again_also_after_a_restart(tmp_path: Path) -> None:
-    """The broker dies between write and answer; the producer cannot know, and retries after the restart."""
-    raw = batch(b"one", b"two", producer_id=7, producer_epoch=0, base_sequence=0)
-    first = Harness(tmp_path / "first")
-    first.create("clicks")
-    assert produce(first, bytearray(raw)) == (0, 0)
-    assert produce(first, bytearray(raw)) == (0, 0)
-    shutil.copytree(tmp_path / "first", tmp_path / "second")  # as after a kill: nothing was closed or checkpointed
-    second = Harness(tmp_path / "second")
-    assert produce(second, bytearray(raw)) == (0, 0)
-    assert second.engine.partitions.get("clicks", 0).end_offset == 2
-    assert produce(second, batch(b"three", producer_id=7, producer_epoch=0, base_sequence=2)) == (0, 2)
-    assert (
-        produce(second, batch(b"five", producer_id=7, producer_epoch=0, base_sequence=9))[0]
-        == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    )
-    assert produce(second, batch(b"old", producer_id=7, producer_epoch=1, base_sequence=0)) == (0, 3)
-    assert (
-        produce(second, batch(b"stale", producer_id=7, producer_epoch=0, base_sequence=3))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
-    )
-    second.close()
-    first.close()
 
 
 def test_offsets_beyond_the_end_before_the_start_and_deleted_are_out_of_range(broker: Harness) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class
-from broker.storage.filesystem import FileSystem
 from tests.support.admin import grow
 from tests.support.engine import Harness
 
@@ -88,32 +86,6 @@ def test_assignments_to_this_broker_are_taken_and_validate_only_adds_nothing(bro
     assert len(broker.engine.partitions) == 4
 
 
-class FullAfter(FileSystem):
-    """A disk that has room for `directories_left` new directories."""
-
-    directories_left = 1 << 30
-
-    def make_directory(self, path: Path) -> None:
-        if self.directories_left == 0:
-            raise OSError(errno.ENOSPC, "no space left")
-        self.directories_left -= 1
-        super().make_directory(path)
-
-
-def test_a_disk_that_refuses_a_partition_leaves_the_topic_as_it_was(tmp_path: Path) -> None:
-    disk = FullAfter()
-    broker = Harness(tmp_path, filesystem=disk)
-    broker.create("clicks", 2)
-    disk.directories_left = 1
-    assert grow(broker, "clicks", 4)[0] == 56
-    assert broker.create("views", 2).error_code == 56
-    assert [topic.name for topic in broker.engine.partitions.registry] == ["clicks"]
-    assert (broker.engine.partitions.registry.get("clicks").partition_count, len(broker.engine.partitions)) == (2, 2)
-    disk.directories_left = 10
-    assert grow(broker, "clicks", 4) == (0, None)
-    broker.close()
-
-
 def test_partitions_are_described_in_pages_in_the_order_of_names(broker: Harness) -> None:
     broker.create("views", 3)
     broker.create("alerts", 1)
@@ -130,8 +102,3 @@ def test_a_described_topic_has_its_id_and_an_unknown_one_its_code(broker: Harnes
     assert rows["clicks"].topic_id == broker.engine.partitions.registry.get("clicks").topic_id
     assert [part.leader_id for part in rows["clicks"].partitions] == [0, 0]
     assert (rows["absent"].error_code, rows["a/b"].error_code) == (3, 17)
-
-
-def test_nothing_is_being_reassigned(broker: Harness) -> None:
-    answer = broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, timeout_ms=1000, topics=None)
-    assert (answer.error_code, answer.topics) == (0, [])

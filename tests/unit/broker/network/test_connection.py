@@ -95,14 +95,6 @@ def test_an_announced_length_reserves_no_memory() -> None:
     assert conn.frame_since == 1.0
 
 
-def test_a_lying_length_is_a_protocol_error() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, echo)
-    sock.incoming += b"GET / HTTP/1.1\r\n\r\n"
-    with pytest.raises(ProtocolError):
-        conn.receive(1.0)
-
-
 def test_answers_leave_in_request_order_even_when_the_first_is_late() -> None:
     pendings: list[Pending] = []
 

@@ -287,35 +287,6 @@ def test_a_connection_whose_interest_cannot_be_changed_is_closed_alone() -> None
     assert loop.defects == []
 
 
-def test_a_request_that_cannot_be_cancelled_does_not_keep_its_connection(defects: list[str]) -> None:
-    def dispatch(request: Request) -> Pending:
-        pending = Pending(stops_reading=True)
-
-        def cancel() -> None:
-            raise ValueError("not mine")
-
-        pending.on_cancel = cancel
-        return pending
-
-    loop = Loop(dispatch)
-    sock = loop.connect()
-
-    def look() -> None:
-        assert sock.closed
-        assert loop.network.connections == 0
-
-    loop.run(
-        lambda: let_in(loop),
-        lambda: ask(loop, sock, metadata_frame(2)),
-        lambda: loop.ready(sock),
-        lambda: loop.ready(sock, PEER_END),
-        look,
-    )
-    assert loop.defects == []
-    assert defects
-    defects.clear()
-
-
 def test_a_sweep_goes_on_where_one_part_or_one_connection_fails(monkeypatch: pytest.MonkeyPatch, defects: list[str]) -> None:
     loop = Loop(at_once, connections_idle_ms_max=8_000)
     loop.fails_in_sweep = ValueError("injected")

@@ -13,11 +13,11 @@ import pytest
 from broker.chores import SLICE_SECONDS
 from broker.partitions.cleaner import ENDED, REST_SECONDS_MAX, REST_SECONDS_MIN, LogCleaner, run_slice
 from broker.protocol.api import ApiKey
-from broker.protocol.control import request_class
 from broker.records.builder import NewRecord, build_batch
 from broker.records.reader import Record, read_records
 from broker.storage.filesystem import FileSystem
 from broker.storage.truncation import TruncationTicket
+from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import with_deltas
 from tests.support.engine import Harness
 from tests.support.flaky_disk import FlakyDisk
@@ -33,12 +33,6 @@ QUIET: dict[str, Any] = {
 
 def keyed(*pairs: tuple[bytes | None, bytes | None], codec: int = 0) -> bytearray:
     return build_batch([NewRecord(timestamp=1_700_000_000_000, key=key, value=value) for key, value in pairs], codec=codec)
-
-
-def config_change(topic: str, name: str, value: str) -> Any:
-    resource = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
-    change = resource.AlterableConfig(name=name, config_operation=0, value=value)
-    return resource(resource_type=2, resource_name=topic, configs=[change])
 
 
 def produce(broker: Harness, raw: bytearray, topic: str = "t") -> int:
@@ -216,9 +210,7 @@ def test_a_pass_that_fails_is_tried_again_ever_more_rarely_and_told_once(
     broker.flush()
     assert produce(broker, keyed((b"k", b"v" * 200)), topic="turned") == 0
     broker.flush()
-    broker.ask(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[config_change("turned", "cleanup.policy", "compact")], validate_only=False
-    )
+    alter(broker, TOPIC, "turned", ("cleanup.policy", SET, "compact"))
     clean(broker)
     assert list(broker.engine.health.troubles) == ["compaction of turned-0"]
     assert "the batch at offset 0: offset 0 after 0" in broker.engine.health.troubles["compaction of turned-0"]
@@ -232,9 +224,7 @@ def test_a_pass_that_fails_is_tried_again_ever_more_rarely_and_told_once(
     fill(broker)
     clean(broker)
     assert len(records(broker)) < 25, "the others are compacted"
-    broker.ask(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[config_change("turned", "cleanup.policy", "delete")], validate_only=False
-    )
+    alter(broker, TOPIC, "turned", ("cleanup.policy", SET, "delete"))
     clean(broker)
     assert broker.engine.health.troubles == {}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import BrokerError, NotLeaderOrFollower
+from broker.errors import BrokerError
 from broker.handlers.deadlines import Deadline
 from broker.partitions.exposure import MARKS_MAX, ReplicatedExposure
 from broker.partitions.partition import Partition
@@ -41,13 +41,6 @@ def exposure(broker: Harness) -> ReplicatedExposure:
     exposure = broker.engine.context.exposure
     assert isinstance(exposure, ReplicatedExposure)
     return exposure
-
-
-def test_what_only_the_leader_has_is_neither_replicated_nor_visible(broker: Harness, partition: Partition) -> None:
-    append(broker, partition, 3)
-    broker.flush()
-    assert partition.log.flushed_offset == 3
-    assert (partition.replicated_offset, partition.visible_offset) == (0, 0)
 
 
 def test_each_who_waits_is_told_at_his_own_mark_and_offset(
@@ -95,17 +88,6 @@ def test_safe_offsets_never_fall_while_the_lead_lasts(
         exposure.moved(partition, 2, 0)
     exposure.moved(partition, 1, 1)
     assert (partition.replicated_offset, partition.visible_offset) == (2, 1)
-
-
-def test_losing_the_lead_tells_all_who_wait(broker: Harness, partition: Partition, exposure: ReplicatedExposure) -> None:
-    told: list[type[BrokerError | None]] = []
-    append(broker, partition)
-    exposure.when_visible(partition, 1, lambda error: told.append(type(error)))
-    exposure.when_replicated(partition, 1, lambda error: told.append(type(error)))
-    broker.engine.partitions.follow(partition, leader=2, epoch=4)
-    assert told == [NotLeaderOrFollower, NotLeaderOrFollower]
-    broker.flush()  # whatever the requested flush results in, no callback is called twice
-    assert len(told) == 2
 
 
 def test_a_flush_of_a_follower_is_told_to_whoever_fetches(

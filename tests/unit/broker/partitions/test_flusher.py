@@ -67,13 +67,6 @@ def append(broker: Harness, partition: Partition) -> None:
     broker.engine.context.flusher.appended(partition, len(raw))
 
 
-def test_nothing_is_flushed_while_nobody_waits_and_no_bound_is_reached(broker: Harness, partition: Partition) -> None:
-    append(broker, partition)
-    broker.turn()
-    assert not broker.helpers.jobs
-    assert partition.visible_offset == 0
-
-
 def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Harness, partition: Partition) -> None:
     told: list[StorageError | None] = []
     append(broker, partition)
@@ -243,45 +236,23 @@ def test_a_partition_flushed_for_a_waiter_and_written_again_waits_its_whole_inte
     assert partition.visible_offset == 2
 
 
-def test_every_partition_that_is_due_is_flushed_in_the_turn(broker: Harness) -> None:
-    broker.create("views", partitions=5)
-    dirty = [broker.engine.partitions.get("views", index) for index in range(5)]
-    for partition in dirty:
-        append(broker, partition)
-    broker.clock.advance_ms(1_000)
-    broker.settle()
-    assert [partition.visible_offset for partition in dirty] == [1] * 5
-    assert broker.engine.context.flusher.next_deadline() == inf
-
-
 def defect(*_: object, **__: object) -> None:
     raise RuntimeError("a defect")
 
 
+@pytest.mark.parametrize("is_failing", [False, True])
 def test_one_who_cannot_be_told_keeps_nobody_else_from_being_told(
-    broker: Harness, partition: Partition, defects: list[str]
+    broker: Harness, partition: Partition, disk: Disk, defects: list[str], is_failing: bool
 ) -> None:
-    told: list[StorageError | None] = []
+    told: list[type] = []
     append(broker, partition)
-    for then in (told.append, defect, told.append):
+    for then in (lambda error: told.append(type(error)), defect, lambda error: told.append(type(error))):
         broker.engine.context.exposure.when_visible(partition, 1, then)
+    disk.failing = is_failing
     broker.settle()
-    assert told == [None, None]
-    assert partition.visible_offset == 1
-    assert len(defects) == 1
-    defects.clear()
-
-
-def test_one_who_cannot_be_told_of_a_failure_keeps_nobody_else_from_being_told(
-    broker: Harness, partition: Partition, disk: Disk, defects: list[str]
-) -> None:
-    told: list[StorageError | None] = []
-    append(broker, partition)
-    for then in (told.append, defect, told.append):
-        broker.engine.context.exposure.when_visible(partition, 1, then)
-    disk.failing = True
-    broker.settle()
-    assert [type(error) for error in told] == [StorageError, StorageError]
+    assert told == [StorageError if is_failing else type(None)] * 2
+    assert partition.visible_offset == (0 if is_failing else 1)
+    assert defects
     defects.clear()
 
 

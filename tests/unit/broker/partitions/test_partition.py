@@ -49,17 +49,6 @@ def test_writing_nothing_is_harmless(tmp_path: Path) -> None:
     assert partition.end_offset == 0
 
 
-def test_a_duplicate_gets_its_old_offset_and_is_not_written_again(tmp_path: Path) -> None:
-    partition = partition_on(tmp_path)
-    partition.stage(validated(plain_batch(4)))
-    partition.stage(validated(produced(9, 0, 2)))
-    assert partition.stage(validated(produced(9, 0, 2))) == Staged(4, True), "also while the first one is only staged"
-    partition.write_staged()
-    assert partition.stage(validated(produced(9, 0, 2))) == Staged(4, True)
-    assert not partition.staged_views
-    assert partition.end_offset == 6
-
-
 def test_a_refused_batch_leaves_the_others_of_the_turn(tmp_path: Path) -> None:
     partition = partition_on(tmp_path)
     partition.stage(validated(produced(9, 0, 2)))

@@ -25,7 +25,6 @@ from broker.protocol.replica_fetch import (
     ReplicaFetch,
     ReplicaFetched,
     ReplicaPartition,
-    ReplicaRecords,
     encode_replica_answer,
     encode_replica_fetch,
     next_session_epoch,
@@ -204,13 +203,6 @@ def test_an_answer_without_our_tags_reads_in_another_implementation() -> None:
     assert [(found.epoch, found.end_offset) for found in diverging] == [(-1, -1), (3, 55), (-1, -1), (-1, 0)]
     again = of_kio(kio_response.FetchResponse, response)
     assert parse_replica_answer(memoryview(again)).partitions[1].diverging_epoch == (3, 55)
-
-
-def test_an_answer_reads_as_it_was_written() -> None:
-    fetched = parse_replica_answer(memoryview(answer_bytes(ANSWERS, RECORDS)))
-    assert (fetched.error, fetched.session_id) == (0, 12)
-    for row, answer, records in zip(fetched.partitions, ANSWERS, RECORDS, strict=True):
-        assert row == ReplicaRecords(*answer[:5], memoryview(records), answer.diverging_epoch, answer.wanted_offset)
 
 
 def test_an_error_for_the_whole_answer_stands_at_the_top() -> None:

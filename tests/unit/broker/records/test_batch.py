@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
-from typing import get_type_hints
-
 import pytest
 from crc32c import crc32c
 
-from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, BatchHeader, read_header, stamp, write_header
+from broker.records.batch import CRC_START, BatchHeader, read_header, stamp, write_header
 from tests.support.batches import plain_batch
 
 
@@ -15,12 +12,6 @@ def test_a_header_written_is_the_header_read() -> None:
     buffer = bytearray(100)
     write_header(buffer, header, 9)
     assert read_header(buffer, 9) == header
-
-
-def test_the_offsets_of_a_header_follow_from_its_base_and_delta() -> None:
-    header = read_header(plain_batch(5))._replace(base_offset=100)
-    assert (header.last_offset, header.next_offset) == (104, 105)
-    assert header.size == len(plain_batch(5))
 
 
 @pytest.mark.parametrize(
@@ -46,16 +37,3 @@ def test_stamping_changes_two_fields_and_keeps_the_checksum_valid() -> None:
     after = read_header(batch)
     assert after == before._replace(base_offset=12345, leader_epoch=6) == before.stamped(12345, 6)
     assert crc32c(batch[CRC_START:]) == after.crc
-
-
-def test_a_header_cannot_be_changed() -> None:
-    with pytest.raises(AttributeError):
-        read_header(plain_batch()).base_offset = 1  # type: ignore[misc]
-
-
-def test_fields_agree_with_another_implementation() -> None:
-    schema = pytest.importorskip("kio.records.schema")
-    theirs = {field.name for field in dataclasses.fields(schema.RecordBatch)} | {"magic"}
-    renamed = {"length": "batch_length", "leader_epoch": "partition_leader_epoch", "record_count": "records"}
-    assert {renamed.get(name, name) for name in get_type_hints(BatchHeader)} == theirs
-    assert BATCH_HEADER_BYTES == 61

@@ -7,25 +7,8 @@ import pytest
 from broker.errors import InvalidRecord
 from broker.records.batch import BATCH_HEADER_BYTES, read_header
 from broker.records.builder import NewRecord, build_batch
-from broker.records.reader import Record, read_records
-from broker.records.walk import read_timestamps
+from broker.records.reader import read_records
 from tests.support.batches import altered, records_at
-
-RECORDS = [
-    NewRecord(timestamp=1_000, key=b"host", value=b"GET /", headers=(("trace", b"\x00\xff"), ("empty", None))),
-    NewRecord(timestamp=500, key=None, value=None),
-    NewRecord(timestamp=2_000, key=b"", value=b"", headers=(("name", b""),)),
-    NewRecord(timestamp=2_000, value=b"x" * 70_000),
-]
-
-
-@pytest.mark.parametrize("codec", range(5))
-def test_records_come_back_as_they_were_built(codec: int) -> None:
-    batch = build_batch(RECORDS, base_offset=40, codec=codec)
-    assert list(read_records(batch)) == [
-        Record(offset=40 + i, timestamp=r.timestamp, key=r.key, value=r.value, headers=r.headers) for i, r in enumerate(RECORDS)
-    ]
-    assert list(read_timestamps(batch)) == [(40, 1_000), (41, 500), (42, 2_000), (43, 2_000)]
 
 
 def test_a_batch_stamped_at_append_gives_its_time_to_every_record() -> None:

@@ -36,18 +36,6 @@ def check(batch: bytearray | bytes | None, **settings: int) -> NewBatch:
     return validate_new_batch(None if batch is None else memoryview(batch), **settings)
 
 
-def test_a_valid_batch_passes_unchanged() -> None:
-    batch = plain_batch(3)
-    before = bytes(batch)
-    assert check(batch).header == read_header(batch)
-    assert bytes(batch) == before
-
-
-@pytest.mark.parametrize("codec", range(5))
-def test_every_codec_of_the_format_passes(codec: int) -> None:
-    assert check(plain_batch(10, codec=codec)).header.compression == codec
-
-
 @pytest.mark.parametrize(
     ("batch", "error", "text"),
     [

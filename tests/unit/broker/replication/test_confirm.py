@@ -103,14 +103,6 @@ def test_a_leader_that_is_followed_asks_nobody(scene: Scene) -> None:
     assert scene.store.questions == []
 
 
-def test_a_leader_that_was_stopped_is_not_confirmed_whatever_lies_in_its_sockets(scene: Scene) -> None:
-    led = led_partition()
-    scene.times[1] = 99.0
-    assert scene.is_confirmed(led)
-    scene.timeline.run(10)
-    assert not scene.is_confirmed(led)
-
-
 def test_zookeeper_is_asked_at_once_and_then_once_a_second(scene: Scene) -> None:
     led = led_partition()
     assert not scene.is_confirmed(led)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.errors import OutOfOrderSequence
+from broker.partitions.partition import Staged
 from broker.protocol.api import ErrorCode
 from broker.replication.fetcher import SLICE_SECONDS
 from broker.replication.fetchers import Fetchers
+from tests.support.batches import produced, stamped, validated
 from tests.support.following import INCARNATION, ME, TOPIC_ID, FollowerScene, batches, encode, row
-
-OTHER_TOPIC = bytes(16)
 
 
 @pytest.fixture
@@ -209,16 +210,6 @@ def test_what_is_visible_is_what_the_leader_says_and_this_disk_has(scene: Follow
     assert scene.partitions[0].visible_offset == 2
 
 
-def test_what_the_leader_deleted_is_deleted_as_far_as_it_was_visible(scene: FollowerScene) -> None:
-    following(scene)
-    scene.answer(row(0, batches(0, 3), visible=3))
-    scene.answer(row(0, visible=3, start=2))
-    assert scene.replicas[0].log_start_offset == 0
-    scene.flush()
-    scene.answer(row(0, visible=3, start=2))
-    assert scene.replicas[0].log_start_offset == 2
-
-
 def test_the_leader_is_told_at_once_that_records_were_deleted(scene: FollowerScene) -> None:
     scene.follow()
     scene.reach()
@@ -408,13 +399,6 @@ def test_a_cut_is_told_to_whoever_keeps_the_checkpoints(scene: FollowerScene) ->
     assert scene.cut == [2]
 
 
-def test_a_cut_keeps_to_whole_batches(scene: FollowerScene) -> None:
-    with_records(scene, 3, 2, epoch=1)
-    scene.answer(row(0, diverging=(0, 4)))
-    scene.run_helpers()
-    assert positions(scene) == [(0, 3, 0)]
-
-
 def test_an_epoch_that_is_not_known_here_cuts_all_that_is_newer(scene: FollowerScene) -> None:
     following(scene)
     scene.follow(0, epoch=4)
@@ -485,3 +469,39 @@ def test_a_role_that_changes_during_a_cut_is_not_disturbed_by_its_end(scene: Fol
     scene.run_helpers()
     assert not scene.replicas[0].is_changing
     assert scene.peers.sent[-1][0].session_epoch == -1
+
+
+# -- producers -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_leads_knows_the_last_batches_of_each_producer(scene: FollowerScene) -> None:
+    following(scene)
+    scene.answer(row(0, numbered(range(0, 14, 2))))
+    assert [led(scene, sequence) for sequence in (4, 6, 8, 10, 12)] == [Staged(offset, True) for offset in (4, 6, 8, 10, 12)]
+    with pytest.raises(OutOfOrderSequence):
+        led(scene, 2)
+    assert led(scene, 14) == Staged(14, False)
+
+
+def test_a_batch_that_a_follower_has_cut_off_is_new_to_it(scene: FollowerScene) -> None:
+    following(scene)
+    scene.answer(row(0, numbered(range(0, 14, 2))))
+    scene.answer()
+    scene.follow(0, epoch=1)
+    scene.turn()
+    scene.answer()
+    scene.answer(row(0, diverging=(0, 10)))
+    scene.run_helpers()
+    assert led(scene, 8) == Staged(8, True)
+    assert led(scene, 10) == Staged(10, False)
+
+
+def numbered(sequences: range) -> bytes:
+    """A producer's batches of two records, each at the offset of its sequence."""
+    return b"".join(bytes(stamped(produced(7, sequence, 2), sequence, 0)[0]) for sequence in sequences)
+
+
+def led(scene: FollowerScene, sequence: int) -> Staged:
+    """What the same producer is answered once this broker leads."""
+    scene.partitions[0].become_leader(2)
+    return scene.partitions[0].stage(validated(produced(7, sequence, 2)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from broker.coordination.image import PartitionState
-from broker.coordination.journal import STATES_MAX, decode_changes, journal_entry
-from broker.coordination.store import Check, Create, Node, Operation, Outcome, Set, Unknown
+from broker.coordination.journal import STATES_MAX, decode_changes
+from broker.coordination.store import Create, Node, Operation, Outcome, Set, Unknown
 from broker.coordination.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
 from broker.replication.isr import RETRY_SECONDS, Proposals, propose_isr
 from broker.replication.progress import Departures, PartitionProgress
@@ -67,25 +68,20 @@ def test_who_would_have_to_leave_at_once_does_not_join() -> None:
     assert propose_isr(led.progress, Departures(late=(2,)), anybody) is None
 
 
-def test_who_leaves_a_set_that_becomes_too_small_stays_eligible() -> None:
-    led = led_partition(insync_min=2)
-    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
+@pytest.mark.parametrize(
+    ("state", "insync_min", "departures", "new"),
+    [
+        (STATE, 2, Departures(behind=(1,)), {"isr": (0,), "eligible": (1,)}),
+        (STATE, 2, Departures(lost=(1,)), {"isr": (0,)}),
+        (replace(STATE, isr=(0, 1, 2)), 2, Departures(behind=(1,)), {"isr": (0, 2)}),
+        (replace(STATE, handover_to=1), 1, Departures(behind=(1,)), {"isr": (0,), "handover_to": None}),
+    ],
+    ids=["stays eligible where too few are left", "has lost something", "enough are left", "was to take over"],
+)
+def test_who_leaves(state: PartitionState, insync_min: int, departures: Departures, new: dict[str, Any]) -> None:
+    proposal = propose_isr(led_partition(state=state, insync_min=insync_min).progress, departures, anybody)
     assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0,), eligible=(1,), version=1)
-
-
-def test_who_lost_what_was_acknowledged_does_not_stay_eligible() -> None:
-    led = led_partition(insync_min=2)
-    proposal = propose_isr(led.progress, Departures(lost=(1,)), anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0,), version=1)
-
-
-def test_who_leaves_a_set_that_stays_large_enough_is_not_eligible() -> None:
-    led = led_partition(state=replace(STATE, isr=(0, 1, 2)), insync_min=2)
-    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0, 2), version=1)
+    assert proposal.state == replace(state, **new, version=1)
 
 
 def test_the_write_that_makes_the_set_large_enough_ends_all_eligibility() -> None:
@@ -106,13 +102,6 @@ def test_where_min_insync_is_lowered_eligibility_ends_before_anything_moves() ->
     assert proposal.state == replace(STATE, isr=(0,), version=1)
     led.progress.learn(proposal.state, (0, 1, 2), 1, 3.0)
     assert led.progress.replicated_offset == 20
-
-
-def test_a_handover_to_a_member_that_leaves_is_off() -> None:
-    led = led_partition(state=replace(STATE, handover_to=1))
-    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0,), version=1)
 
 
 def test_the_recovery_from_an_unclean_election_ends_when_all_replicas_are_in_sync() -> None:
@@ -309,44 +298,9 @@ def test_a_proposal_whose_answer_was_lost_counts_and_is_sent_again_until_the_ima
     assert not scene.proposals.is_pending(led)
 
 
-def test_a_late_proposal_cannot_happen_once_the_version_has_moved(scene: Scene) -> None:
-    (led,) = scene.led
-    store = LosingAnswers(scene)
-    store.lost = ["late"]
-    scene.proposals = Proposals(store, scene.timeline)  # type: ignore[arg-type]
-    scene.offer(led)
-    scene.send()
-    scene.overtake(led)
-    scene.learn(led)
-    assert led.progress.additions == {}
-    for send in store.late:
-        send()
-    scene.timeline.run(1)
-    assert scene.stored(led).isr == (0, 1)
-
-
 def test_a_proposal_of_a_lead_that_is_over_is_not_sent_again(scene: Scene) -> None:
     (led,) = scene.led
     scene.offer(led)
     scene.proposals.forget(led)
     scene.send()
     assert scene.outcomes == []
-
-
-def test_the_topic_is_checked_before_the_states_and_these_stand_before_the_checks_of_brokers() -> None:
-    sent: list[Sequence[Operation]] = []
-
-    class Recording:
-        def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
-            sent.append(operations)
-
-    led = led_partition()
-    proposals = Proposals(Recording(), Timeline())  # type: ignore[arg-type]
-    led.progress.fetched(2, 4, 10, 10, 0.0)
-    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-    assert proposal is not None
-    proposals.offer(led, proposal)
-    proposals.send()
-    assert [type(operation) for operation in sent[0]] == [Check, Set, Check, type(journal_entry([]))]
-    assert sent[0][0] == Check(path=topic_id_path(UUID(bytes=TOPIC_ID)), version=-1)
-    assert sent[0][2] == Check(path=incarnation_path(2), version=4)

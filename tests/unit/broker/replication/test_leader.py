@@ -109,15 +109,6 @@ def asks(offset: int, flushed: int = 0, topic_id: bytes = TOPIC_ID) -> ReplicaPa
     return wants(0, offset, flushed=flushed, epoch=1, last_epoch=1 if offset else -1, topic_id=topic_id)
 
 
-def test_what_all_have_written_and_flushed_is_told(scene: Scene) -> None:
-    first, second = Follower(scene, 1), Follower(scene, 2)
-    assert scene.append(3) == (0, 0)
-    assert scene.flush() == (0, 0)
-    first.send(asks(3, 3))
-    second.send(asks(3, 1))
-    assert scene.moved == [(3, 1)]
-
-
 def test_a_killed_follower_holds_up_acks_all_for_half_a_second(scene: Scene) -> None:
     first, second = Follower(scene, 1), Follower(scene, 2)
     first.send(asks(0))

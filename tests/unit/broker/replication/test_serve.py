@@ -90,17 +90,6 @@ def test_a_fetch_that_finds_nothing_waits_for_the_end_of_the_turn_that_brings_so
     assert [(row.partition_index, offsets(row.records)) for row in follower.last().partitions] == [(0, [0]), (1, [0, 1])]
 
 
-def test_a_fetch_is_answered_empty_when_its_time_is_over(scene: LeaderScene) -> None:
-    scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
-    scene.now += 0.5
-    scene.server.expire(scene.now)
-    assert follower.last().partitions == []
-    assert len(follower.answers) == 2
-
-
 def test_a_newer_fetch_releases_the_waiting_one_with_what_it_made_visible(scene: LeaderScene) -> None:
     led = scene.lead(state=replace(STATE, isr=(0, 1)))
     follower = Follower(scene)
@@ -208,6 +197,7 @@ def test_each_error_has_its_code(scene: LeaderScene, part: object, code: ErrorCo
 
 def test_a_newer_epoch_than_ours_is_reported(scene: LeaderScene) -> None:
     reported: list[tuple[Key, int]] = []
+    Follower(scene).send(wants(0, 0, epoch=2))  # nobody listens yet
     scene.server.on_newer_epoch = lambda key, epoch: reported.append((key, epoch))
     led = scene.lead()
     Follower(scene).send(wants(0, 0, epoch=3))
@@ -292,20 +282,13 @@ def test_a_request_of_an_earlier_process_is_refused(scene: LeaderScene) -> None:
     old = Follower(scene, incarnation=4)
     old.send(wants(0, 0))
     assert old.last().error == ErrorCode.STALE_BROKER_EPOCH
-    scene.server.restarted(1, 6, scene.now)
+    for incarnation in (6, 5):
+        scene.server.restarted(1, incarnation, scene.now)
     assert led.followed == {}
     assert scene.server.gone_since == {1: scene.now}
     late = Follower(scene, incarnation=5)
     late.send(wants(0, 0))
     assert late.last().error == ErrorCode.STALE_BROKER_EPOCH
-
-
-def test_a_session_that_is_not_known_has_to_be_opened_anew(scene: LeaderScene) -> None:
-    scene.lead()
-    follower = Follower(scene)
-    follower.session_id, follower.epoch = 44, 3
-    follower.send()
-    assert follower.last().error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("epoch", [1, 3])

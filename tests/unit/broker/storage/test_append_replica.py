@@ -50,14 +50,6 @@ def test_a_leaders_bytes_are_stored_unchanged_in_one_write(tmp_path: Path) -> No
     assert (log.end_offset, log.flushed_offset) == (15, 0)
 
 
-def test_a_part_of_a_batch_at_the_end_of_an_answer_is_not_stored(tmp_path: Path) -> None:
-    log = open_log(tmp_path, is_replica=True)
-    view = sent((0, 0), (5, 0))
-    take(log, view[:-1])
-    assert log.end_offset == 5
-    assert stored(log) == bytes(sent((0, 0)))
-
-
 @pytest.mark.parametrize("clean", [True, False])
 def test_gaps_are_kept_through_a_restart_and_every_offset_is_found(tmp_path: Path, clean: bool) -> None:
     log = open_log(tmp_path, is_replica=True)

@@ -10,11 +10,11 @@ from broker.errors import StorageError
 from broker.records.batch import read_header
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.compaction import Exchange
-from broker.storage.filesystem import FileSystem
 from broker.storage.key_map import ENTRY_BYTES
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention
 from broker.storage.segment_list import WARM_SEGMENTS_MAX
+from tests.sim.disk import SimDisk, Stopped
 from tests.support.batches import NOW_MS, with_deltas
 from tests.support.logs import (
     FailingDisk,
@@ -49,17 +49,6 @@ def filled(directory: Path, count: int = 60, keys: int = 5, **config: Any) -> Pa
     for number in range(count):
         put(log, (b"key-%d" % (number % keys), b"value-%d" % number))
     return log
-
-
-def test_the_last_record_of_each_key_stays_with_its_offset(tmp_path: Path) -> None:
-    log = filled(tmp_path)
-    sealed = log.segments.active.base_offset
-    before = content(log)
-    assert compact(log) == sealed
-    newest = {key: offset for offset, key, _ in before if offset < sealed}
-    expected = [row for row in before if row[0] >= sealed or row[0] == newest[row[1] or b""]]
-    assert content(log) == expected
-    assert (log.log_start_offset, log.end_offset) == (0, 60)
 
 
 def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
@@ -109,28 +98,6 @@ def test_a_map_that_is_full_ends_the_pass_early_and_the_next_goes_on(tmp_path: P
     assert first == 10
     assert len(content(log)) == 100, "records behind the map stay, whatever their keys"
     assert compact(log, first, map_bytes=10 * ENTRY_BYTES) == 20
-
-
-def test_a_tombstone_behind_the_map_is_not_touched_and_brings_no_deleted_key_back(tmp_path: Path) -> None:
-    """In each pass the map is full before the tombstone is reached, and more than the delete retention lies between the passes.
-    The second map does not contain the key, so the old value stays: so must the tombstone."""
-    log = open_log(tmp_path, **{**SETTINGS, "segment_bytes": 100_000, "delete_retention_ms": DAY_MS})
-    put(log, (b"K", b"secret"))
-    for number in range(300):
-        put(log, (b"key-%d" % number, b"v"))
-    put(log, (b"K", None))
-    log.roll()
-    put(log, (b"other", b"v"))
-    clean = compact(log, map_bytes=100 * ENTRY_BYTES)
-    assert clean == 100
-    of_k = [(0, b"secret"), (301, None)]
-    assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == of_k
-    clean = compact(log, clean, map_bytes=100 * ENTRY_BYTES, now_ms=NOW_MS + DAY_MS + 3_600_000)
-    assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == of_k
-    assert all(header.delete_horizon_ms is None for header in headers_from(log, clean)), "its time begins when its key is known"
-    while clean < 302:
-        clean = compact(log, clean, map_bytes=100 * ENTRY_BYTES, now_ms=NOW_MS + 2 * DAY_MS)
-    assert [(offset, value) for offset, key, value in content(log) if key == b"K"] == [(301, None)]
 
 
 def test_a_batch_that_cannot_be_compacted_is_named_and_leaves_the_log_as_it_was(tmp_path: Path) -> None:
@@ -305,46 +272,26 @@ def test_a_sealed_segment_whose_end_was_lost_ends_a_compacted_log_as_well(tmp_pa
     assert [offset for offset, _, _ in content(again)] == list(range(again.end_offset)), "what is left is a prefix"
 
 
-class Crash(BaseException):
-    pass
-
-
-class CrashingDisk(FileSystem):
-    """Simulates a crash after `calls_left` more calls."""
-
-    def __init__(self, calls_left: int) -> None:
-        self.calls_left = calls_left
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("write_some", "rename", "remove", "sync_data", "sync_directory", "truncate"):
-            self.calls_left -= 1
-            if self.calls_left < 0:
-                raise Crash
-        return super().__getattribute__(name)
-
-
-def test_a_crash_at_any_point_of_a_pass_leaves_the_newest_record_of_every_key(tmp_path: Path) -> None:
-    original = filled(tmp_path / "original", count=16, keys=3)
-    original.close()
-    newest = {key: (offset, value) for offset, key, value in content(open_log(tmp_path / "original", clean=True, **SETTINGS))}
-    crashes = 0
-    while True:
-        directory = crash_copy(tmp_path / "original", tmp_path / f"crash-{crashes}")
-        disk = CrashingDisk(1 << 30)
-        log = open_log(directory, clean=True, filesystem=disk, **SETTINGS)
+def test_a_crash_at_any_point_of_a_pass_leaves_the_newest_record_of_every_key() -> None:
+    crashes, is_whole = 0, False
+    while not is_whole:
+        disk = SimDisk()
+        log = filled(disk.root, count=16, keys=3, filesystem=disk)
+        newest = {key: (offset, value) for offset, key, value in content(log)}
         disk.calls_left = crashes
         try:
             compact(log, filesystem=disk)
-            break
-        except Crash:
-            disk.calls_left = 1 << 30
-        again = open_log(directory, recovery_point=16, **SETTINGS)
+            is_whole = True
+        except Stopped:
+            pass
+        disk.release()
+        again = open_log(disk.root, recovery_point=16, filesystem=disk, **SETTINGS)
         assert again.offline_reason == ""
         rows = content(again)
         assert {key: (offset, value) for offset, key, value in rows} == newest
         assert [offset for offset, _, _ in rows] == sorted({offset for offset, _, _ in rows})
         assert again.end_offset == 16
-        assert files_with(directory, ".cleaned") + files_with(directory, ".swap") + files_with(directory, ".deleted") == []
+        assert not [name for name in disk.list_names(disk.root) if name.endswith((".cleaned", ".swap", ".deleted"))]
         assert all(len(located_bytes(again, offset, 1, upto_offset=16)) for offset in range(16))
         crashes += 1
     assert crashes > 20

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.filesystem import BUFFERS_PER_WRITE_MAX, FileSystem
+from broker.storage.filesystem import FileSystem
 from tests.support.logs import FailingDisk
 
 
@@ -16,18 +16,6 @@ def test_every_buffer_is_written_however_little_the_system_takes_at_once(tmp_pat
     file = disk.open(tmp_path / "file", create=True)
     disk.write_at(file, (b"head", b"", b"middle-part", memoryview(b"tail")), 5)
     assert (tmp_path / "file").read_bytes() == bytes(5) + b"headmiddle-parttail"
-
-
-def test_more_buffers_than_one_call_takes_are_written(tmp_path: Path) -> None:
-    file = FileSystem().open(tmp_path / "file", create=True)
-    FileSystem().write_at(file, [b"%05d" % i for i in range(BUFFERS_PER_WRITE_MAX * 2 + 3)], 0)
-    assert (tmp_path / "file").read_bytes() == b"".join(b"%05d" % i for i in range(BUFFERS_PER_WRITE_MAX * 2 + 3))
-
-
-def test_creating_refuses_a_file_that_exists(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
-        FileSystem().open(tmp_path / "file", create=True)
 
 
 def test_a_descriptor_closes_with_its_last_holder(tmp_path: Path) -> None:
@@ -54,22 +42,3 @@ def test_replacing_leaves_the_old_file_when_the_new_one_cannot_be_written(tmp_pa
     with pytest.raises(OSError, match="No space left"):
         disk.replace_bytes(tmp_path / "file", b"newer")
     assert (tmp_path / "file").read_bytes() == b"old"
-
-
-def test_removing_takes_files_and_whole_directories_and_what_is_gone_already(tmp_path: Path) -> None:
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "directory" / "file").touch()
-    FileSystem().remove(tmp_path / "directory" / "file")
-    FileSystem().remove(tmp_path / "directory" / "file")
-    (tmp_path / "directory" / "other").touch()
-    FileSystem().remove(tmp_path / "directory")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_is_held_by_one_and_names_its_process(tmp_path: Path) -> None:
-    lock = FileSystem().lock(tmp_path / ".lock")
-    assert lock is not None
-    assert FileSystem().lock(tmp_path / ".lock") is None
-    assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
-    del lock
-    assert FileSystem().lock(tmp_path / ".lock") is not None

@@ -130,17 +130,6 @@ def test_indexes_that_cannot_be_saved_fail_no_flush_and_are_saved_by_the_next(tm
     ]
 
 
-def test_a_flush_that_ends_after_the_log_was_abandoned_changes_nothing(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    append(log, plain_batch())
-    ticket = log.begin_flush()
-    assert ticket is not None
-    log.abandon("deleted")
-    ticket.run()
-    log.finish_flush(ticket)
-    assert log.flushed_offset == 0
-
-
 def test_a_new_log_syncs_its_directory_with_its_first_flush_and_not_before(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, filesystem=disk)

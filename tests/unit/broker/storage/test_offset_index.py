@@ -8,29 +8,6 @@ import pytest
 from broker.storage.offset_index import OffsetIndex
 
 
-def test_floor_gives_the_last_entry_at_or_before() -> None:
-    index = OffsetIndex()
-    for entry in [(9, 4_100), (19, 8_300), (29, 12_500)]:
-        index.append(*entry)
-    assert [index.floor(offset) for offset in (0, 8, 9, 10, 18, 19, 28, 29, 30, 10_000)] == [
-        None,
-        None,
-        (9, 4_100),
-        (9, 4_100),
-        (9, 4_100),
-        (19, 8_300),
-        (19, 8_300),
-        (29, 12_500),
-        (29, 12_500),
-        (29, 12_500),
-    ]
-
-
-def test_an_empty_index_has_no_floor() -> None:
-    assert OffsetIndex().floor(5) is None
-    assert len(OffsetIndex()) == 0
-
-
 def test_entries_have_the_bytes_that_apache_kafka_writes() -> None:
     index = OffsetIndex()
     index.append(9, 4_100)

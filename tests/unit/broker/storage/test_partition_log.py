@@ -13,23 +13,6 @@ from tests.support.logs import FailingDisk, append, files_with, flush, headers_f
 from tests.support.manual_clock import ManualClock
 
 
-def test_a_new_log_begins_at_zero_and_is_empty(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    assert (log.log_start_offset, log.flushed_offset, log.end_offset, log.size_bytes) == (0, 0, 0, 0)
-    assert read_all(log) == []
-    assert log.locate(0, 100, upto_offset=0).length == 0
-
-
-def test_appended_batches_are_read_back_byte_for_byte(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    first, second = plain_batch(3), plain_batch(2, codec=4)
-    append(log, first, second)
-    append(log, third := plain_batch(1))
-    assert log.end_offset == 6
-    assert located_bytes(log, 0, 1 << 20, upto_offset=6) == first + second + third
-    assert (tmp_path / "00000000000000000000.log").read_bytes() == first + second + third
-
-
 def test_one_append_is_one_write_call(tmp_path: Path) -> None:
     class Counting(FailingDisk):
         writes = 0
@@ -43,24 +26,6 @@ def test_one_append_is_one_write_call(tmp_path: Path) -> None:
     Counting.writes = 0
     append(log, *[plain_batch() for _ in range(50)])
     assert Counting.writes == 1
-
-
-def test_a_batch_is_located_by_any_offset_in_it(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    batches = [plain_batch(5) for _ in range(4)]
-    append(log, *batches)
-    for offset in range(20):
-        assert located_bytes(log, offset, 1, upto_offset=20) == batches[offset // 5]
-
-
-def test_locating_gives_one_whole_batch_at_least_and_otherwise_no_more_than_asked(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    batches = [plain_batch(5) for _ in range(4)]
-    append(log, *batches)
-    size = len(batches[0])
-    assert log.locate(0, 0, upto_offset=20).length == size
-    assert log.locate(0, size + 10, upto_offset=20).length == size + 10
-    assert log.locate(5, 1 << 30, upto_offset=20).length == 3 * size
 
 
 def test_readers_that_keep_up_cost_no_look_into_the_files(tmp_path: Path) -> None:
@@ -81,24 +46,6 @@ def test_readers_that_keep_up_cost_no_look_into_the_files(tmp_path: Path) -> Non
         pieces = [log.locate(offset, 1 << 20, upto_offset=log.end_offset) for _ in range(2)]
         assert [piece.length for piece in pieces] == [len(batch)] * 2
     assert Counting.reads == 0
-
-
-def test_nothing_at_or_beyond_the_upper_offset_is_located(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    batches = [plain_batch(5) for _ in range(4)]
-    append(log, *batches)
-    assert located_bytes(log, 0, 1 << 20, upto_offset=10) == batches[0] + batches[1]
-    assert log.locate(10, 1 << 20, upto_offset=10).length == 0
-    assert log.locate(17, 1 << 20, upto_offset=10).length == 0
-
-
-def test_what_is_flushed_is_located_and_what_is_not_is_not(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    append(log, first := plain_batch(3))
-    flush(log)
-    append(log, plain_batch(3))
-    assert log.flushed_offset == 3
-    assert located_bytes(log, 0, 1 << 20, upto_offset=log.flushed_offset) == first
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 21, 2**62])
@@ -148,30 +95,6 @@ def test_a_segment_of_records_without_time_rolls_by_the_clock(tmp_path: Path) ->
         append(log, plain_batch(timestamp=-1))
         clock.advance_ms(600)
     assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000002.log"]
-
-
-@pytest.mark.parametrize("room", [0, 1, 60, 61, 100])
-def test_a_full_disk_leaves_the_log_as_it_was_and_heals_by_itself(tmp_path: Path, room: int) -> None:
-    disk = FailingDisk()
-    log = open_log(tmp_path, filesystem=disk)
-    append(log, plain_batch(2))
-    before = (tmp_path / "00000000000000000000.log").read_bytes()
-    disk.writable_bytes = room
-    with pytest.raises(StorageError, match="No space left"):
-        append(log, plain_batch(3), plain_batch(3))
-    assert (tmp_path / "00000000000000000000.log").read_bytes() == before
-    assert (log.end_offset, log.size_bytes) == (2, len(before))
-    disk.writable_bytes = None
-    append(log, plain_batch(4))
-    assert [record.offset for record in read_all(log)] == list(range(6))
-
-
-def test_short_writes_are_continued(tmp_path: Path) -> None:
-    disk = FailingDisk()
-    disk.bytes_per_write = 7
-    log = open_log(tmp_path, filesystem=disk)
-    append(log, plain_batch(2), plain_batch(3))
-    assert [record.offset for record in read_all(log)] == list(range(5))
 
 
 def test_a_segment_that_cannot_be_made_leaves_the_log_as_it_was(tmp_path: Path) -> None:

@@ -24,11 +24,6 @@ def log_of(directory: Path, *timestamps: int, **config: int) -> PartitionLog:
     return log
 
 
-def test_nothing_is_deleted_when_nothing_is_limited(tmp_path: Path) -> None:
-    log = log_of(tmp_path, 0, 0, 0)
-    assert apply_retention(log, 10**15) == 0
-
-
 def test_segments_whose_youngest_record_is_too_old_are_deleted_from_the_front(tmp_path: Path) -> None:
     log = log_of(tmp_path, 100, 300, 200, 900, 950, retention_ms=500)
     assert apply_retention(log, 801) == 3, "a segment is as old as its youngest record, whatever came before it"
@@ -47,18 +42,6 @@ def test_a_segment_is_old_only_beyond_the_limit(tmp_path: Path) -> None:
     assert apply_retention(log, 601) == 1
 
 
-def test_a_segment_that_would_leave_less_than_the_limit_stays(tmp_path: Path) -> None:
-    log = log_of(tmp_path, 1, 1, 1, 1, retention_bytes=3 * BATCH_BYTES + 1)
-    assert apply_retention(log, 0) == 0
-
-
-def test_the_segment_being_written_is_never_deleted(tmp_path: Path) -> None:
-    log = log_of(tmp_path, 1, 1, retention_bytes=0)
-    assert apply_retention(log, 10**15) == 1
-    assert log.log_start_offset == 1
-    assert apply_retention(log, 10**15) == 0
-
-
 def test_a_log_that_is_too_old_as_a_whole_becomes_empty_and_goes_on(tmp_path: Path) -> None:
     log = log_of(tmp_path, 1, 1, retention_ms=0)
     assert apply_retention(log, 10**15) == 1
@@ -73,13 +56,6 @@ def test_a_log_that_is_too_old_as_a_whole_becomes_empty_and_goes_on(tmp_path: Pa
     assert (again.log_start_offset, again.end_offset, again.offline_reason) == (2, 2, "")
     append(again, plain_batch())
     assert [record.offset for record in read_all(again)] == [2]
-
-
-def test_a_record_from_the_future_does_not_keep_its_segment_for_ever(tmp_path: Path) -> None:
-    log = log_of(tmp_path, NOW_MS + 10**12, NOW_MS, retention_ms=500)
-    for path in files_with(tmp_path, ".log"):
-        os.utime(path, ns=(0, (NOW_MS - 600) * 1_000_000))
-    assert apply_retention(log, NOW_MS) == 1
 
 
 @pytest.mark.parametrize("timestamp", [-1, NOW_MS + 10**12])
@@ -104,13 +80,6 @@ def test_segments_wholly_before_the_start_are_deleted_with_the_next_retention(tm
     assert log.log_start_offset == 2
     assert len(files_with(tmp_path, ".log")) == 4
     assert apply_retention(log, 0) == 2
-    assert log.log_start_offset == 2
-
-
-def test_the_start_never_moves_back(tmp_path: Path) -> None:
-    log = log_of(tmp_path, 1, 1, 1)
-    log.delete_before(2)
-    log.delete_before(1)
     assert log.log_start_offset == 2
 
 

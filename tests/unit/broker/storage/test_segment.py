@@ -104,16 +104,6 @@ def test_indexes_of_an_earlier_time_are_rebuilt(tmp_path: Path) -> None:
     assert log.locate(59, 1, upto_offset=60).length > 0
 
 
-def test_a_rebuilt_index_is_saved_by_the_next_clean_stop(directory: Path) -> None:
-    for path in files_with(directory, ".indexnote"):
-        path.unlink()
-    log = reopened(directory)
-    expected = answers(log)
-    log.close()
-    assert len(files_with(directory, ".indexnote")) == 5
-    assert answers(reopened(directory)) == expected
-
-
 def test_index_entries_point_at_batches_that_end_at_their_offset(directory: Path) -> None:
     log = reopened(directory)
     entries = 0
@@ -159,11 +149,6 @@ def test_a_note_with_any_flipped_bit_is_none() -> None:
             flipped_data = bytearray(data)
             flipped_data[position] ^= 1 << bit
             assert IndexNote.decode(flipped_data) is None
-
-
-def test_a_note_comes_back_as_it_was_written() -> None:
-    note = IndexNote(log_bytes=10, largest_timestamp=-1, offsets_checksum=2**32 - 1, times_checksum=0)
-    assert IndexNote.decode(note.encode()) == note
 
 
 @pytest.mark.parametrize("end", ["exchanged", "dropped", "abandoned"])

@@ -11,19 +11,6 @@ def test_only_a_larger_timestamp_makes_an_entry() -> None:
     assert index.last() == (101, 39)
 
 
-def test_floor_gives_the_last_entry_not_above() -> None:
-    index = TimeIndex()
-    for entry in [(100, 9), (200, 19)]:
-        index.maybe_append(*entry)
-    assert [index.floor(timestamp) for timestamp in (99, 100, 199, 200, 10**15)] == [
-        None,
-        (100, 9),
-        (100, 9),
-        (200, 19),
-        (200, 19),
-    ]
-
-
 def test_entries_have_the_bytes_that_apache_kafka_writes() -> None:
     index = TimeIndex()
     index.maybe_append(1_700_000_000_000, 258)

@@ -16,28 +16,6 @@ def search(log: PartitionLog, timestamp: int, *, upto_offset: int | None = None)
     return log.search_by_time(timestamp, upto_offset=log.end_offset if upto_offset is None else upto_offset).run()
 
 
-@pytest.mark.parametrize("codec", range(5))
-def test_the_first_record_by_offset_is_found_inside_a_disordered_batch(tmp_path: Path, codec: int) -> None:
-    log = open_log(tmp_path)
-    append(log, build_batch(records_at([50, 10, 90, 20, 95, 90]), codec=codec))
-    assert [search(log, timestamp) for timestamp in (0, 50, 51, 90, 91, 95, 96)] == [
-        (0, 50),
-        (0, 50),
-        (2, 90),
-        (2, 90),
-        (4, 95),
-        (4, 95),
-        None,
-    ]
-
-
-def test_an_earlier_offset_wins_over_an_earlier_time(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    append(log, build_batch(records_at([500])))
-    append(log, build_batch(records_at([100])))
-    assert search(log, 100) == (0, 500)
-
-
 def test_an_overstated_largest_timestamp_sends_the_search_on(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, altered(build_batch(records_at([10, 20])), max_timestamp=1_000))
@@ -51,27 +29,12 @@ def test_a_batch_stamped_at_append_is_found_by_its_first_record(tmp_path: Path) 
     assert search(log, 60) == (0, 70)
 
 
-def test_nothing_at_or_beyond_the_upper_offset_is_found(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    append(log, build_batch(records_at([10])))
-    append(log, build_batch(records_at([20])))
-    assert search(log, 20, upto_offset=1) is None
-    assert search(log, 20, upto_offset=2) == (1, 20)
-
-
 def test_nothing_before_the_logs_start_is_found(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, build_batch(records_at([10, 11, 12])))
     flush(log)
     log.delete_before(2)
     assert search(log, 0) == (2, 12)
-
-
-def test_the_search_crosses_segments(tmp_path: Path) -> None:
-    log = open_log(tmp_path, segment_bytes=100)
-    for timestamp in (10, 50, 20, 60, 70):
-        append(log, build_batch(records_at([timestamp])))
-    assert [search(log, timestamp) for timestamp in (10, 11, 55, 61, 71)] == [(0, 10), (1, 50), (3, 60), (4, 70), None]
 
 
 def test_that_all_is_older_is_known_without_a_search(tmp_path: Path) -> None:
@@ -102,12 +65,6 @@ def test_a_batch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     append(log, plain_batch(timestamp=1), altered(batch))
     with pytest.raises(CorruptMessage, match=r"the batch at offset 1 in .* cannot be read"):
         search(log, 5)
-
-
-def test_records_without_timestamps_are_never_found(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    append(log, plain_batch(timestamp=-1))
-    assert search(log, 0) is None
 
 
 def test_the_largest_timestamp_is_found_exactly_although_a_client_overstated_it(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, plain_batch, stamped
 from tests.support.logs import (
     FailingDisk,
-    append,
     compact,
     files_with,
     flush,
@@ -314,26 +313,6 @@ def test_a_log_deleted_while_it_is_cut_is_left_alone(tmp_path: Path) -> None:
     assert offsets(other) == list(range(20))
     assert not files_with(tmp_path / "t-0", ".cut")
     assert offsets(open_log(tmp_path / "t-0", recovery_point=20)) == list(range(20))
-
-
-def test_indexes_of_what_is_left_find_every_offset_and_instant(tmp_path: Path) -> None:
-    log = open_log(tmp_path, index_interval_bytes=100)
-    for number in range(40):
-        append(log, plain_batch(1, timestamp=NOW_MS + number))
-    flush(log)
-    cut(log, 33)
-    segment = log.segments.first
-    assert segment.index.largest_timestamp == NOW_MS + 32
-    assert [log.search_by_time(NOW_MS + number, upto_offset=33).run() for number in range(33)] == [
-        (number, NOW_MS + number) for number in range(33)
-    ]
-    assert log.search_by_time(NOW_MS + 33, upto_offset=33).run() is None
-    append(log, plain_batch(1, timestamp=NOW_MS + 50))
-    flush(log)
-    log.close()
-    again = open_log(tmp_path, clean=True, index_interval_bytes=100)
-    assert again.recovery.was_clean
-    assert again.search_by_time(NOW_MS + 33, upto_offset=34).run() == (33, NOW_MS + 50)
 
 
 def test_a_search_that_began_before_the_cut_ends_well(tmp_path: Path) -> None:
