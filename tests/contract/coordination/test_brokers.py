@@ -17,7 +17,7 @@ from broker.coordination.store import Committed, Refused
 from broker.errors import BrokerError
 from tests.sim.coordinated import topic
 from tests.sim.timeline import Timeline
-from tests.support.stores import Stores
+from tests.support.stores import SESSION_TIMEOUT_MS, Stores
 
 
 class _Broker:
@@ -26,7 +26,7 @@ class _Broker:
     def __init__(self, stores: Stores, broker_id: int, directory: str = "") -> None:
         self.stores = stores
         self.clock = Timeline()
-        self.client = stores.client()
+        self.client = stores.client(session_timeout_ms=SESSION_TIMEOUT_MS)
         self.outcomes: list[BrokerError | None] = []
         self.fenced: list[BrokerError] = []
         node = BrokerNode(
@@ -41,7 +41,7 @@ class _Broker:
             cluster_id="",
             new_cluster_id="new",
             clock=self.clock,
-            session_timeout_ms=20_000,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
             on_fenced=self.fenced.append,
         )
         self.follower = ImageFollower(self.client.store)
@@ -127,7 +127,7 @@ def test_a_predecessor_is_replaced_and_a_stranger_refused(stores: Stores) -> Non
     assert second.registration.incarnation == first.registration.incarnation + 1
     stranger = _Broker(stores, 1, "another")
     stranger.until(lambda: stranger.registration._stranger_since is not None)
-    stranger.clock.run(5)
+    stranger.clock.run(SESSION_TIMEOUT_MS / 1000 + 1)
     stranger.until(lambda: stranger.outcomes)
     assert isinstance(stranger.outcomes[0], RunningElsewhere)
     second.until(lambda: second.follower.image.brokers == {1: second.registration.node})
