@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from logbus.errors import UserError
 from logbus.fingerprint import UNREADABLE, UNREADABLE_HEADERS
+from logbus.kafka.exact_reader import STALL_SECONDS_MAX
 from logbus.model import Pipeline
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import AnalysisException
@@ -41,8 +42,9 @@ CREDENTIALS = ("sasl.username", "sasl.password")
 # Larger fetches than the client's defaults: measured three times as fast over a local network.
 FETCH: Mapping[str, str] = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
 
-# How long no record of a range may arrive before it is an error, as with our own reader; Spark's default is two minutes.
-SILENCE_MS_MAX = 60_000
+# How long no record of a range may arrive before it is an error, as with our own reader; and how long any other answer may take
+# the broker, for which the Java client allows a minute.
+SILENCE_MS_MAX = int(STALL_SECONDS_MAX * 1000)
 
 JAAS_MODULES: Mapping[str, str] = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -58,7 +60,7 @@ def run_connector_job(
     runs = runs_of(plans)
     options = {**java_options(client_config), **FETCH, "kafka.isolation.level": pipeline.isolation_level}
     options |= {"failOnDataLoss": "true", "includeHeaders": "true", "minPartitions": str(len(plans))}
-    options |= {"kafkaConsumer.pollTimeoutMs": str(SILENCE_MS_MAX)}
+    options |= {"kafkaConsumer.pollTimeoutMs": str(SILENCE_MS_MAX), "kafka.default.api.timeout.ms": str(SILENCE_MS_MAX)}
     reads = [read_layer(spark, options, pipeline.topic, layer) for layer in layers(runs)]
     records = reduce(DataFrame.union, reads).selectExpr(*COLUMNS)
     by_partition = {partition: whole(partition, some) for partition, some in runs.items()}

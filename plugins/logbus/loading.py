@@ -25,15 +25,15 @@ from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
 from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, WindowState, ceiling, instant_text
 from logbus.proof.audit import audit_window
+from logbus.waiting import Say, announced, unsaid
 from logbus.warehouse.empty_windows import audit_empty, load_empty
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
 from logbus.wording import many
 
-Say = Callable[[str], None]
 # Java prints this at each start about a module that Spark itself requests: not news, and it looks like a fault.
 OF_JAVA = "WARNING: Using incubator modules:"
-STOP_SECONDS_MAX = 10.0  # on SIGTERM a JVM runs its shutdown hooks first
+STOP_SECONDS_MAX = 60.0  # on SIGTERM a JVM runs its shutdown hooks first: a second, or a minute where the machine swaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,12 +206,12 @@ def refuse_without_java() -> None:
         raise UserError(trouble)
 
 
-def end_group(process: subprocess.Popen[str]) -> None:
+def end_group(process: subprocess.Popen[str], say: Say = unsaid) -> None:
     """Ends the process and everything it started: gracefully, and by force if that takes too long."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired), announced(f"Spark (process {process.pid}) to end", say):
             process.wait(STOP_SECONDS_MAX)
 
 
@@ -233,6 +233,6 @@ def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) 
                 if not line.startswith((spark_submit.RESULT_PREFIX, OF_JAVA)):
                     say(line.rstrip())
         except BaseException:
-            end_group(process)
+            end_group(process, say)
             raise
     return process.returncode

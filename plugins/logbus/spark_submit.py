@@ -39,6 +39,8 @@ CONF: Mapping[str, str] = {
     "spark.speculation": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "spark_jobs.worker_daemon",
+    # For either side of the socket through which results reach Python; in its default, 15 s, a machine that swaps fails the load.
+    "spark.python.authenticate.socketTimeout": "600s",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
 }
 

@@ -8,6 +8,7 @@ meanwhile is told what is waited for. Product and tests wait here and nowhere el
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,11 @@ class Watched(Protocol):
 
 def unsaid(text: str) -> None:
     """For waits that nobody looks at."""
+
+
+def on_stderr(text: str) -> None:
+    """For commands."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def wait_until(

@@ -12,6 +12,7 @@ from typing import Any
 from logbus.errors import DeliveryFailed
 from logbus.kafka.client import Client
 from logbus.kafka.producing import DEFAULTS, SETTINGS, Delivery
+from logbus.waiting import Say, unsaid
 
 PRODUCER_DEFAULTS: Mapping[str, Any] = {
     **SETTINGS,
@@ -21,9 +22,9 @@ PRODUCER_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def open_delivery(topic: str, client_config: Mapping[str, Any], *, queued_lines_max: int) -> Delivery:
+def open_delivery(topic: str, client_config: Mapping[str, Any], *, queued_lines_max: int, say: Say = unsaid) -> Delivery:
     defaults = {**PRODUCER_DEFAULTS, "queue.buffering.max.messages": queued_lines_max}
-    return Delivery(Client(client_config), topic, {}, defaults)
+    return Delivery(Client(client_config, say=say), topic, {}, defaults)
 
 
 def settle(delivery: Delivery) -> None:

@@ -33,6 +33,7 @@ from logbus.collector.stamped_lines import LineReading
 from logbus.collector.state import ShippedTopic, ShipState, open_state
 from logbus.collector.topic_client import TopicClient
 from logbus.errors import TopicMissing, UnreadableLog
+from logbus.waiting import Say, unsaid
 
 PARTITIONS_DEFAULT = 3
 # Retention uses the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
@@ -96,11 +97,12 @@ def ship(
     accept_loss: bool = False,
     clock: Callable[[], float] = time.time,
     stop: Callable[[], bool] = lambda: False,
+    say: Say = unsaid,
 ) -> ShipReport:
     """Send what the topic does not yet hold of these files. Returns when all of it, or all up to the stop, is acknowledged.
     `zone` is that of times written without one; UTC by default. `time_format` (strptime's directives) or `time_field` define how
     a line's time is written, if that is not recognised. `join_lines`: lines without a time of their own belong to the record of
-    the line before. Rotated files next to a named one are sent too (rotated.py).
+    the line before. Rotated files next to a named one are sent too (rotated.py). `say` is told what is waited for.
 
     Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed if the
     broker is lost for good during the run; then, as after a kill, the next run resumes exactly where the topic ends. If a file is
@@ -108,7 +110,7 @@ def ship(
     """
     started = clock()
     paths = _checked(files)
-    client = TopicClient(topic, client_config)
+    client = TopicClient(topic, client_config, say)
     times = TimeOptions(format_of=time_format, field=time_field, zone=zone or UTC, allows_undated=allow_undated)
     reading = LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, joins=join_lines)
     with open_state(Path(state_path)) as state, files_seen.telling_what_is_gone():
@@ -127,7 +129,7 @@ def ship(
         sources = files_seen.identify([*paths, *found], known, new_id=new_source_id)
         clocks = clocks_of_unsent(sources, reading)
         sending = {"message.max.bytes": batch_bytes(line_bytes_max), **client_config, **(producer_config or {})}
-        delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines)
+        delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines, say=say)
         checkpoints = _Checkpoints(state, topic_id, before, client)
         checkpoints.begin(sources)
         shipment = Shipment(

@@ -1,22 +1,25 @@
 """What shipping needs from its topic: find or create it, where it ends, what it holds.
 
 A broker that has answered before is given time to come back, as the producer does: a restart during a run costs time and nothing
-else. One that never answered fails the run at once.
+else. One that is away and never answered fails the run at once.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from logbus.fingerprint import headers_of
 from logbus.kafka.client import ANSWER_SECONDS_MAX, LATEST, Client
+from logbus.kafka.producing import DELIVERY_SECONDS_MAX
 from logbus.kafka.topics import Topics
+from logbus.waiting import Say, announced, unsaid
 
-TIMEOUT_SECONDS = 15.0
-AWAY_SECONDS_MAX = 120.0  # the same time that a record may be in flight
+TIMEOUT_SECONDS = 15.0  # between two attempts while the broker is away
+POLL_SECONDS = 1.0
 POSITION_HEADER = "position"
 
 READING: Mapping[str, Any] = {
@@ -31,13 +34,14 @@ READING: Mapping[str, Any] = {
 class TopicClient:
     """One topic of one cluster."""
 
-    def __init__(self, topic: str, client_config: Mapping[str, Any]) -> None:
+    def __init__(self, topic: str, client_config: Mapping[str, Any], say: Say = unsaid) -> None:
         self.topic = topic
         self._client = Client(
             client_config,
             timeout_seconds=TIMEOUT_SECONDS,
-            away_seconds_max=AWAY_SECONDS_MAX,
+            away_seconds_max=DELIVERY_SECONDS_MAX,
             first_answer_seconds_max=ANSWER_SECONDS_MAX,
+            say=say,
         )
         self._topics = Topics(self._client)
 
@@ -74,13 +78,17 @@ class TopicClient:
         try:
             consumer.assign([TopicPartition(self.topic, partition, start_offsets.get(partition, 0)) for partition in pending])
             while pending:
-                message = consumer.poll(TIMEOUT_SECONDS)
-                if message is None:
-                    raise self._client.unavailable(f"nothing came of topic {self.topic} for {TIMEOUT_SECONDS:.0f} s")
-                self._take(message, pending, found)
+                self._take(consumer.poll(POLL_SECONDS) or self._awaited(consumer), pending, found)
         finally:
             consumer.close()
         return found
+
+    def _awaited(self, consumer: Consumer) -> Message:
+        began_at = time.monotonic()
+        with announced(f"records of topic {self.topic}", self._client.say):
+            while (message := consumer.poll(POLL_SECONDS)) is None:
+                self._client.refuse_silence(began_at, f"topic {self.topic}")
+        return message
 
     def _take(self, message: Message, pending: dict[int, int], found: dict[str, dict[int, set[int]]]) -> None:
         partition, error = message.partition(), message.error()

@@ -45,7 +45,7 @@ def client(ctx: click.Context) -> Any:
     given = ctx.params.get("bootstrap") or os.environ.get("LOGBUS_BOOTSTRAP_SERVER") or "127.0.0.1:9092"
     path = ctx.params.get("client_config") or os.environ.get("LOGBUS_CLIENT_CONFIG")
     settings = json.loads(Path(path).read_text()) if path else {}
-    return Client({"bootstrap.servers": given, **settings, "log_level": 0}, timeout_seconds=SECONDS_MAX)
+    return Client.of_a_picture({"bootstrap.servers": given, **settings, "log_level": 0}, SECONDS_MAX)
 
 
 def topics(ctx: click.Context) -> Iterable[str]:

@@ -120,7 +120,7 @@ def reading(
     limits = None if is_member else limits_of(config, wish, span, partitions, group)
     client = consumer(config, wish, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
     try:
-        yield ConsoleReading(client, wish, limits, group)
+        yield ConsoleReading(client, wish, limits, group, output.say)
     finally:
         client.close()
 

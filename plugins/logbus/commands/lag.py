@@ -101,7 +101,7 @@ def reader(config: Mapping[str, Any]) -> Measure:
     """Bytes of keys and values, as loads count them."""
 
     def measure(topic: str, partition: int, start: int, end: int) -> int:
-        records = read_range(config, topic, partition, start, end)
+        records = read_range(config, topic, partition, start, end, say=output.say)
         shown = output.tracked(records, f"reading {topic}-{partition}", end - start)
         return sum(len(record.key() or b"") + len(record.value() or b"") for record in shown)
 

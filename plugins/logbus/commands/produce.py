@@ -25,7 +25,7 @@ from logbus.kafka.producing import Sending, open_sending, summary
 from logbus.kafka.topics import Topics
 from logbus.wording import many
 
-FINISH_SECONDS_MAX = 10.0  # for what is in flight when the command is interrupted
+FINISH_SECONDS_MAX = 10.0  # for what is in flight when the command is interrupted: the user wants to be gone
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -87,7 +87,7 @@ def command(
         headers=tuple((name, value.encode()) for name, value in headers),
         empty_is_null=empty_is_null,
     )
-    sending = open_sending({**config, **({"compression.type": codec} if codec else {})}, topic)
+    sending = open_sending({**config, **({"compression.type": codec} if codec else {})}, topic, output.say)
     with ExitStack() as stack, stopping() as stop:
         found = records(opened(files, stack), form)
         is_typed = not files and output.somebody_types()

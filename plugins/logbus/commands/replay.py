@@ -137,7 +137,7 @@ class BrokerReader:
         return comparison.broker_reading(window, self.log, self.records)
 
     def records(self, part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
-        found = read_with(self.consumer, part.topic, part.partition, part.start_offset, part.end_offset)
+        found = read_with(self.consumer, part.topic, part.partition, part.start_offset, part.end_offset, say=output.say)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -19,12 +18,14 @@ from logbus.kafka.topics import Topics
 from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
 from logbus.retention.run import RetentionReport, RetentionRun
 from logbus.retention.store import RetentionStore
+from logbus.waiting import NotInTime, wait_until
 from logbus.wording import many, several
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
 DELETIONS_NAMED_MAX = 5  # of those that had begun before a hold
 
-# A broker deletes records within milliseconds. One that is down answers later than anybody who makes a hold waits.
+# A broker deletes records within milliseconds. A run that was killed, or whose broker is down, ends later than anybody who makes
+# a hold waits; the hold is in force already, and what is told is that the outcome is not known yet.
 UNDER_WAY_SECONDS_MAX = 10.0
 UNDER_WAY_PAUSE_SECONDS = 0.2
 
@@ -183,15 +184,24 @@ def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) ->
 
 def tell_under_way(store: RetentionStore, topic: str) -> None:
     """What a run was deleting when the hold was made, after it has ended that; the hold itself is in force already."""
-    began, deadline = store.under_way(topic), time.monotonic() + UNDER_WAY_SECONDS_MAX
-    left = began
-    while left and time.monotonic() < deadline:
-        time.sleep(UNDER_WAY_PAUSE_SECONDS)
-        left = store.under_way(topic)
+    began = store.under_way(topic)
+    left = began and not has_ended(store, topic)
     if began:
         places = several([f"partition {one.partition} up to offset {one.end_offset}" for one in began], DELETIONS_NAMED_MAX)
         what = "it has not recorded the outcome yet" if left else "it has finished, and deletes nothing more"
         output.say(f"note: when the hold was made, a run had already begun to delete {places}; {what}: `logbus retention log`")
+
+
+def has_ended(store: RetentionStore, topic: str) -> bool:
+    try:
+        return wait_until(
+            lambda: not store.under_way(topic),
+            what=f"the deletion of records of topic {topic}",
+            timeout_seconds=UNDER_WAY_SECONDS_MAX,
+            poll_seconds=UNDER_WAY_PAUSE_SECONDS,
+        )
+    except NotInTime:
+        return False
 
 
 @command.command("release")

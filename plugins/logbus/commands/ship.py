@@ -132,6 +132,7 @@ def command(
             line_bytes_max=line_bytes_max,
             accept_loss=accept_loss,
             stop=stop,
+            say=output.say,
         )
 
     if follow:

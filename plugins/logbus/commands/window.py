@@ -141,7 +141,7 @@ def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
 def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> WindowReading:
     def read(part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
         places = (part.topic, part.partition, part.start_offset, part.end_offset)
-        found = read_range(client_config, *places, isolation_level=pipeline.isolation_level)
+        found = read_range(client_config, *places, isolation_level=pipeline.isolation_level, say=output.say)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 
     return comparison.broker_reading(found.window, Topics(Client.of_a_command(client_config)), read)

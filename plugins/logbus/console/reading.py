@@ -17,12 +17,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from logbus.console.positions import OffsetStretch
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, TopicMissing
-from logbus.kafka.client import READ_COMMITTED, Client
+from logbus.kafka.client import READ_COMMITTED, SLOW_SECONDS_MAX, Client
 from logbus.kafka.errors import AWAY, MISSING, explain
+from logbus.waiting import Say, announced, unsaid
 
 BATCH_RECORDS = 1_000
 POLL_SECONDS = 0.5  # how long a signal may wait for the client to return
-SILENCE_SECONDS_MAX = 30.0  # for a broker that delivers nothing although its end offsets say there are records
+# For a broker that delivers nothing although its end offsets say there are records: it was there a moment ago.
+SILENCE_SECONDS_MAX = SLOW_SECONDS_MAX
 
 SETTINGS: Mapping[str, Any] = {
     "enable.partition.eof": True,
@@ -67,27 +69,46 @@ class ConsoleReading:
     """One reading; `records` counts those yielded. Uses assignment if stretches are given, else a group's membership."""
 
     def __init__(
-        self, client: Consumer, wish: Wish, stretches: Mapping[int, OffsetStretch] | None = None, group: str | None = None
+        self,
+        client: Consumer,
+        wish: Wish,
+        stretches: Mapping[int, OffsetStretch] | None = None,
+        group: str | None = None,
+        say: Say = unsaid,
     ) -> None:
         self.client = client
         self.wish = wish
         self.group = group or ""
         self.stretches = stretches
         self.records = 0
+        self._say = unsaid if wish.follows else say  # at the end of a topic there is nothing to wait for
         self._open: set[int] = set()  # partitions not yet read to their end
         self._has_begun = stretches is not None
-        self._silent_seconds = 0.0
 
     def batches(self, stop: Callable[[], bool] = lambda: False) -> Iterator[list[Message]]:
         """Records as they arrive, in order within each partition; ends where the wish does, or when `stop` returns true."""
         self._begin()
         while not self._is_done() and not stop():
-            found = self.client.consume(self._batch_records(), POLL_SECONDS)
-            self._note_silence(bool(found))
+            found = self._arrived(stop)
             if batch := [message for message in found if self._takes(message)]:
                 self.records += len(batch)
                 yield batch
                 self._store(batch)
+
+    def _arrived(self, stop: Callable[[], bool]) -> list[Message]:
+        """What the client delivers next: records, errors, ends of partitions; nothing if that ends the reading first."""
+        silent_seconds = 0.0
+        with announced(f"records of topic {self.wish.topic}", self._say):
+            while not (found := self.client.consume(self._batch_records(), POLL_SECONDS)):
+                silent_seconds += POLL_SECONDS
+                if silent_seconds >= SILENCE_SECONDS_MAX and not self.wish.follows:
+                    raise BrokerUnavailable(
+                        f"the broker delivered nothing of topic {self.wish.topic} for {SILENCE_SECONDS_MAX:.0f} s: "
+                        "check that it runs, and read again"
+                    )
+                if stop() or self._is_done():
+                    break
+        return list(found)
 
     def _begin(self) -> None:
         topic, follows = self.wish.topic, self.wish.follows
@@ -140,11 +161,6 @@ class ConsoleReading:
         self._open.discard(partition)
         if self.stretches is not None:
             self.client.pause([TopicPartition(self.wish.topic, partition)])
-
-    def _note_silence(self, has_answered: bool) -> None:
-        self._silent_seconds = 0.0 if has_answered else self._silent_seconds + POLL_SECONDS
-        if self._silent_seconds >= SILENCE_SECONDS_MAX and not self.wish.follows:
-            raise BrokerUnavailable(f"the broker delivered nothing of topic {self.wish.topic} for {SILENCE_SECONDS_MAX:.0f} s")
 
     def _store(self, batch: list[Message]) -> None:
         """Stores the offsets after these records for the group's next commit."""

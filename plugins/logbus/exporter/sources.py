@@ -49,6 +49,7 @@ def make_sources(
     group_filter: str = ".*",
 ) -> Sources:
     """Connects to nothing yet, so neither server need be up; an invalid URL or pattern is a `UserError` at once."""
+    # One that is slow is waited for past the deadline: the scrape after it gets the reading.
     client = Client(client_config, timeout_seconds=limits.deadline_seconds)
     return Sources(
         engine=engine_of(url),

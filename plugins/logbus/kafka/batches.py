@@ -20,7 +20,8 @@ from logbus.errors import LogbusError
 from logbus.kafka.client import INTERNAL_PREFIX, LATEST, Client
 from logbus.kafka.topics import FoundRecord, TopicFacts, to_found
 
-# A page waits this long at most. A healthy broker answers in a tenth of a second.
+# A page waits this long at most; then it shows the last answer with its age, and asks again by itself. A healthy broker answers
+# in a tenth of a second.
 PAGE_TIMEOUT_SECONDS = 4.0
 
 

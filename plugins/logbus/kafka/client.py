@@ -6,7 +6,9 @@ may hold settings of the other kinds. Building one needs no broker: handles are 
 
 Each `ask_...` method sends one request and returns futures, keyed by their subject. The caller chooses how to wait: `ask`
 waits for all answers, retries while the broker is not ready yet, and raises the error that remains; `outcome` returns
-one answer of many, or its error, without retrying. Admin calls can hang, so every wait has a limit.
+one answer of many, or its error, without retrying. Admin calls can hang, so every wait has a limit: a short one for a broker that
+is away, which is usually a wrong address, and a long one for a broker that is only slow (`connecting`). A request is not repeated
+while it is slow: an order would be executed twice.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from threading import Lock
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from threading import Lock, Thread
 from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import (
@@ -32,19 +35,23 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
-from logbus.kafka.errors import AWAY, explain, failed_handshake, unavailable
+from logbus.kafka.connecting import ConnectionReports
+from logbus.kafka.errors import AWAY, explain, unavailable
+from logbus.waiting import NotInTime, Say, on_stderr, unsaid, wait_until
 
 # A partition of a topic: the key of all offsets.
 Place = tuple[str, int]
 
+# A broker that is away: as long as a restart takes. Or, for a user who waits for the first answer: a wrong address never answers.
 TIMEOUT_SECONDS = 30.0
-ANSWER_SECONDS_MAX = 5.0  # for a user who waits: a running broker answers in milliseconds, a wrong address never
+ANSWER_SECONDS_MAX = 5.0
+
+# A broker that is slow: twice the longest time, a minute, for which a machine that swaps was seen to do nothing.
+SLOW_SECONDS_MAX = 120.0
+LOOK_EVERY_SECONDS = 0.5  # how often it is checked meanwhile whether the broker has gone away
 
 # A topic just created has no leader yet; this is the pause between tries.
 RETRY_PAUSE_SECONDS = 0.1
-
-# How old a failed handshake may be and still explain why there is no answer; librdkafka repeats it every 30 s at least.
-HANDSHAKE_SECONDS_MAX = 60.0
 
 INTERNAL_PREFIX = "__"  # Kafka's own topics, those that kafka-topics --exclude-internal leaves out
 READ_COMMITTED = "read_committed"
@@ -105,9 +112,11 @@ logger.addFilter(Repeats())
 class Client:
     """One broker or cluster. Safe to share between threads.
 
-    `away_seconds_max` is for callers that would rather wait than fail: it is how long a broker that has answered before may be
-    away, and where it is set, an unknown topic is asked for again until the time limit, as it may just have been created.
-    `first_answer_seconds_max` is for callers that would rather fail early: the limit while the broker has not answered yet.
+    `timeout_seconds` is the limit for a broker that is away or not ready yet, `slow_seconds_max` that for one that is slow; `say`
+    is told what is being waited for. `away_seconds_max` is for callers that would rather wait than fail: it is how long a broker
+    that has answered before may be away, and where it is set, an unknown topic is asked for again until the time limit, as it may
+    just have been created. `first_answer_seconds_max` is for callers that would rather fail early: the limit where the broker is
+    away and has not answered yet.
     """
 
     def __init__(
@@ -115,27 +124,37 @@ class Client:
         config: Mapping[str, Any],
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        slow_seconds_max: float = SLOW_SECONDS_MAX,
         away_seconds_max: float = 0.0,
         first_answer_seconds_max: float = TIMEOUT_SECONDS,
+        say: Say = unsaid,
     ) -> None:
         self._config = dict(config)
         self.timeout_seconds = timeout_seconds
+        self.slow_seconds_max = slow_seconds_max
         self.away_seconds_max = away_seconds_max
         self.first_answer_seconds_max = first_answer_seconds_max
+        self.say = say
         self._has_answered = False
+        self._asked_at = 0.0  # the last request
         self._making = Lock()
         self._admin: AdminClient | None = None
-        self._handshakes: list[tuple[float, KafkaError]] = []  # the last one that failed
+        self._connections = ConnectionReports(logger)
 
     @classmethod
     def of_a_command(cls, config: Mapping[str, Any]) -> Client:
-        """For a command line: the first answer has to come soon, later requests may take their time."""
-        return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX)
+        """For a command line: a broker that is away and has not answered yet is soon given up."""
+        return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX, say=on_stderr)
 
     @classmethod
     def of_a_question(cls, config: Mapping[str, Any]) -> Client:
-        """For a user who waits for a few answers: each of them has to come soon."""
-        return cls(config, timeout_seconds=ANSWER_SECONDS_MAX)
+        """For a user who waits for a few answers: a broker that is away is always given up soon."""
+        return cls(config, timeout_seconds=ANSWER_SECONDS_MAX, say=on_stderr)
+
+    @classmethod
+    def of_a_picture(cls, config: Mapping[str, Any], seconds_max: float) -> Client:
+        """For what shows the last answer with its age and asks again by itself: there a slow broker has no longer limit."""
+        return cls(config, timeout_seconds=seconds_max, slow_seconds_max=seconds_max)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -152,33 +171,72 @@ class Client:
         """One for all threads: a second one would lose its pending answers when it is dropped."""
         with self._making:
             if self._admin is None:
-                self._admin = made(AdminClient, self.settings(OF_CONSUMERS + OF_PRODUCERS))
+                self._admin = self._made(AdminClient, self.settings(OF_CONSUMERS + OF_PRODUCERS))
             self._admin.poll(0)  # only this delivers log lines and connection errors; they pile up until then
             return self._admin
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
         """A new one, for the caller to close. `settings` override those that were configured."""
-        return made(Consumer, self.settings(OF_PRODUCERS, settings=settings))
+        return self._made(Consumer, self.settings(OF_PRODUCERS, settings=settings))
 
     def producer(self, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> Producer:
         """A new one. `settings` override those that were configured, which override `defaults`."""
-        return made(Producer, self.settings(OF_CONSUMERS, defaults, settings))
+        return self._made(Producer, self.settings(OF_CONSUMERS, defaults, settings))
 
     def settings(
         self, foreign: tuple[str, ...], defaults: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """The configured settings without those for other kinds of handle."""
         own = {name: value for name, value in self.config.items() if not name.startswith(foreign)}
-        return {"error_cb": noting(self._handshakes), **(defaults or {}), **own, **(settings or {})}
+        return {"error_cb": self._connections.note, **(defaults or {}), **own, **(settings or {})}
+
+    def _made(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+        try:
+            return kind(settings, logger=self._connections)
+        except KafkaException as error:
+            raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
 
     # Waiting and errors.
 
-    def limit_seconds(self) -> float:
-        """The limit of a request sent now."""
-        return self.timeout_seconds if self._has_answered else min(self.timeout_seconds, self.first_answer_seconds_max)
-
     def limits(self) -> dict[str, float]:
-        return {"request_timeout": self.limit_seconds()}
+        """For a request that is sent now."""
+        self._asked_at = time.monotonic()
+        return {"request_timeout": self.slow_seconds_max}
+
+    def _answer(self, future: Future[Any]) -> Any:
+        """The answer, or librdkafka's error; `TimeoutError` with the reason where the broker is away or slow for too long."""
+
+        def is_over() -> bool:
+            return bool(wait([future], LOOK_EVERY_SECONDS).done) or self._why_away(self._asked_at) is not None
+
+        # one second more: librdkafka's own limit expires first, and its error has the reason
+        limit = self.slow_seconds_max + 1
+        if not future.done():
+            with suppress(NotInTime):
+                wait_until(is_over, what=f"the broker at {self.address}", timeout_seconds=limit, poll_seconds=0, say=self.say)
+        if not future.done():
+            raise TimeoutError(self._why_away(self._asked_at) or f"no answer within {self.slow_seconds_max:g} s")
+        answer = future.result()
+        self._has_answered = True
+        return answer
+
+    def _why_away(self, since: float) -> str | None:
+        """Why the broker is taken to be away after a silence since then; None while it may only be slow."""
+        limit = self.timeout_seconds if self._has_answered else min(self.timeout_seconds, self.first_answer_seconds_max)
+        if time.monotonic() - since < limit:
+            return None
+        if (handshake := self._failed_handshake()) is not None:
+            return handshake.str()
+        # Until one has answered, any of the named servers may.
+        reasons = self._connections.away()
+        needed = 1 if self._has_answered else self.address.count(",") + 1
+        return reasons[0] if len(reasons) >= needed else None
+
+    def refuse_silence(self, since: float, subject: str) -> None:
+        """`BrokerUnavailable` where a consumer has received nothing of `subject` since then, for longer than it may wait."""
+        seconds = time.monotonic() - since
+        if seconds > self.slow_seconds_max or self._why_away(since) is not None:
+            raise self.unavailable(f"nothing came of {subject} for {seconds:.0f} s")
 
     def ask(
         self,
@@ -194,15 +252,14 @@ class Client:
 
         def once() -> dict[Any, Any]:
             try:
-                # one second more: librdkafka's own limit expires first, and its error has the reason
-                answers = {key: future.result(self.timeout_seconds + 1) for key, future in question().items()}
+                answers = {key: self._answer(future) for key, future in question().items()}
                 for answer in answers.values():
                     check(answer)
             except KafkaException as error:
                 reason = error.args[0]
                 raise (explained or {}).get(reason.code()) or self.explain(reason, about, needs) from None
-            except TimeoutError:
-                raise self.unavailable(f"no answer within {self.timeout_seconds:g} s") from None
+            except TimeoutError as silence:
+                raise self.unavailable(str(silence)) from None
             return answers
 
         return self.patiently(once)
@@ -214,7 +271,7 @@ class Client:
             try:
                 answer = question()
                 self._has_answered = True
-                self._handshakes.clear()
+                self._connections.forget()
                 return answer
             except (BrokerUnavailable, TopicMissing) as error:
                 if time.monotonic() - began_at >= self._patience_seconds(error):
@@ -243,11 +300,12 @@ class Client:
         Pages show these messages to users who need not know where the broker is: they contain no address.
         """
         try:
-            return future.result(self.timeout_seconds + 1)
+            return self._answer(future)
         except KafkaException as error:
             return explain(self._reason(error.args[0]), about)
-        except TimeoutError:
-            return unavailable(f"no answer within {self.timeout_seconds:g} s", about)
+        except TimeoutError as silence:
+            handshake = self._failed_handshake()
+            return unavailable(str(silence), about) if handshake is None else explain(handshake, about)
 
     def unavailable(self, reason: str) -> UserError:
         """The error for a missing answer; a handshake that failed recently is given as its cause."""
@@ -264,19 +322,31 @@ class Client:
     def _failed_handshake(self) -> KafkaError | None:
         if self._admin is not None:
             self._admin.poll(0)
-        recent = time.monotonic() - HANDSHAKE_SECONDS_MAX
-        return next((error for at, error in self._handshakes if at > recent), None)
+        return self._connections.failed_handshake()
 
     # Requests, one method each. A future's error is librdkafka's `KafkaException`.
 
     def metadata(self) -> Any:
         """Brokers, topics and partitions of the whole cluster. `BrokerUnavailable` where no broker answers."""
+        admin, future, limit = self.admin(), Future[Any](), self.limits()["request_timeout"]
+
+        def ask() -> None:
+            try:
+                future.set_result(admin.list_topics(timeout=limit + 2))  # its own error would have no reason
+            except Exception as error:
+                future.set_exception(error)
+
+        # The client has no future for it; a call on this thread could neither be interrupted nor given up.
+        Thread(target=ask, name="metadata", daemon=True).start()
         try:
-            found = self.admin().list_topics(timeout=self.limit_seconds())
+            return self._answer(future)
         except KafkaException as error:
             raise self.explain(error.args[0], "") from None
-        self._has_answered = True
-        return found
+        except TimeoutError as silence:
+            raise self.unavailable(str(silence)) from None
+
+    def ask_cluster(self) -> Mapping[str, Future[Any]]:
+        return {"": self.admin().describe_cluster(**self.limits())}
 
     def ask_topics(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
         found: Mapping[str, Future[Any]] = self.admin().describe_topics(TopicCollection(list(names)), **self.limits())
@@ -309,21 +379,3 @@ class Client:
         wanted = [ConsumerGroupTopicPartitions(group)]
         found: Mapping[str, Future[Any]] = self.admin().list_consumer_group_offsets(wanted, require_stable=False, **self.limits())
         return found
-
-
-def made(kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
-    try:
-        return kind(settings, logger=logger)
-    except KafkaException as error:
-        raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
-
-
-def noting(handshakes: list[tuple[float, KafkaError]]) -> Callable[[KafkaError], None]:
-    """A callback that keeps the last failed handshake. It refers to the list only: a reference from the handle back to its client
-    would keep both alive."""
-
-    def note(error: KafkaError) -> None:
-        if (found := failed_handshake(error)) is not None:
-            handshakes[:] = [(time.monotonic(), found)]
-
-    return note

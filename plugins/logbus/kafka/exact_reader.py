@@ -24,11 +24,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from logbus.errors import AccessDenied, BrokerUnavailable, RecordsLost, ShortRead
-from logbus.kafka.client import READ_COMMITTED, Client
+from logbus.kafka.client import READ_COMMITTED, SLOW_SECONDS_MAX, Client
 from logbus.kafka.errors import MISSING, explain
+from logbus.waiting import Say, announced, unsaid
 
 # How long a broker may send nothing at all before the read fails; a rolling restart takes less.
-STALL_SECONDS_MAX = 60.0
+STALL_SECONDS_MAX = SLOW_SECONDS_MAX
 
 # Records per `consume` call: enough to make the call's overhead negligible, few enough for a worker's memory at any record size.
 MESSAGES_PER_CALL = 10_000
@@ -75,11 +76,18 @@ def exact_consumer(client_config: Mapping[str, Any], isolation_level: str = READ
 
 
 def read_range(
-    client_config: Mapping[str, Any], topic: str, partition: int, start_offset: int, end_offset: int, **options: Any
+    client_config: Mapping[str, Any],
+    topic: str,
+    partition: int,
+    start_offset: int,
+    end_offset: int,
+    *,
+    isolation_level: str = READ_COMMITTED,
+    **options: Any,
 ) -> Iterator[Message]:
     """The records of [start_offset, end_offset), read with a new consumer."""
-    with exact_consumer(client_config, **options) as consumer:
-        yield from read_with(consumer, topic, partition, start_offset, end_offset)
+    with exact_consumer(client_config, isolation_level) as consumer:
+        yield from read_with(consumer, topic, partition, start_offset, end_offset, **options)
 
 
 def read_with(
@@ -98,6 +106,7 @@ def read_lists(
     end_offset: int,
     *,
     stall_seconds_max: float = STALL_SECONDS_MAX,
+    say: Say = unsaid,
 ) -> Iterator[tuple[list[Message], list[int]]]:
     """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` with their offsets.
 
@@ -110,7 +119,11 @@ def read_lists(
     next_offset, wanted = start_offset, MESSAGES_FIRST_CALL
     heard_at = time.monotonic()
     while next_offset < end_offset:
-        found = consumer.consume(min(wanted, end_offset - next_offset), timeout=CALL_SECONDS_MAX)
+        count = min(wanted, end_offset - next_offset)
+        with announced(f"records of {topic}-{partition}", say):
+            while not (found := consumer.consume(count, timeout=CALL_SECONDS_MAX)):
+                if time.monotonic() - heard_at > stall_seconds_max:
+                    break
         for messages, error in runs(found):
             if messages:
                 wanted = call_size(messages)
@@ -204,8 +217,7 @@ class SingleRecords:
                     heard_at = time.monotonic()
                     if self._take(message, ends, found) and ends:  # or the rest of it is fetched during the wait for others
                         consumer.incremental_unassign([TopicPartition(topic, message.partition())])
-                if time.monotonic() - heard_at > self.client.timeout_seconds:
-                    raise self.client.unavailable(f"nothing came of {topic} for {self.client.timeout_seconds:g} s")
+                self.client.refuse_silence(heard_at, topic)
         finally:
             consumer.unassign()
         return found

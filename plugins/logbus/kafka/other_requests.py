@@ -3,7 +3,8 @@
 The admin client of confluent-kafka 2.16 lacks ApiVersions (which requests a broker supports), DescribeLogDirs (bytes on its
 disks), ListPartitionReassignments and DescribeTopicPartitions (eligible leader replicas), and leaves the offline replicas out of
 a topic's description. Everything else goes through `Client`. The configuration is the same, translated; a setting that has no
-kafka-python equivalent is left out. Each use is one short conversation: no connection stays open.
+kafka-python equivalent is left out. Each use is one short conversation: no connection stays open. It begins when `Client` has had
+an answer, as kafka-python does not tell a broker that is away from one that is slow.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.errors import MEANINGS, explain_code
+from logbus.waiting import announced
 
 # librdkafka's names, and kafka-python's for the same.
 NAMES: Mapping[str, str] = {
@@ -39,17 +41,19 @@ def conversation(client: Client) -> Iterator[Any]:
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    limit_ms = int(client.timeout_seconds * 1000)
-    try:
-        found = KafkaAdminClient(**translated(client.config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
-    except (KafkaError, OSError, ValueError, AssertionError) as error:
-        raise explained(client, error) from None
-    try:
-        yield found
-    except KafkaError as error:
-        raise explained(client, error) from None
-    finally:
-        found.close()
+    client.ask(client.ask_cluster)
+    limit_ms = int(client.slow_seconds_max * 1000)
+    with announced(f"the broker at {client.address}", client.say):
+        try:
+            found = KafkaAdminClient(**translated(client.config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
+        except (KafkaError, OSError, ValueError, AssertionError) as error:
+            raise explained(client, error) from None
+        try:
+            yield found
+        except KafkaError as error:
+            raise explained(client, error) from None
+        finally:
+            found.close()
 
 
 def explained(client: Client, error: Exception) -> UserError:

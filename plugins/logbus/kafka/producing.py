@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from logbus.errors import ProduceFailed, UserError
-from logbus.kafka.client import Client
+from logbus.kafka.client import SLOW_SECONDS_MAX, Client
 from logbus.model import milliseconds
+from logbus.waiting import Say, announced, unsaid
 
-DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before a record counts as failed
+DELIVERY_SECONDS_MAX = SLOW_SECONDS_MAX  # how long a broker may be slow or away before a record counts as failed
 POLL_EVERY_RECORDS = 1_000  # how often acknowledgements are processed; the client's own queue bounds the memory
 FLUSH_SECONDS = 0.5  # the longest delay before `stop` is looked at again
 FAILED_SECONDS_MAX = 2.0  # for the other records after one failed, so that the error can report how many are stored
@@ -82,7 +84,7 @@ class Delivery:
                 self._producer.produce(self.topic, value, key, partition, on_delivery, None, timestamp, headers)
                 break
             except BufferError:
-                self._producer.poll(0.1)
+                self._make_room()
             except KafkaException as error:
                 self.failure = error.args[0]
         self.sent += 1
@@ -91,8 +93,9 @@ class Delivery:
 
     def settle(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Waits until every record is acknowledged, one has failed, or `stop` returns true."""
-        while self.failure is None and not stop() and self._producer.flush(FLUSH_SECONDS):
-            pass
+        with self._announced():
+            while self.failure is None and not stop() and self._producer.flush(FLUSH_SECONDS):
+                pass
 
     def finish(self, seconds_max: float = 0.0) -> None:
         """Waits up to `seconds_max` for records in flight, then drops the rest: a shutdown must not hang on a dead broker."""
@@ -103,6 +106,16 @@ class Delivery:
     def cause(self) -> str:
         """Why the first record that failed is not stored; empty where none failed."""
         return "" if self.failure is None else str(self.client.explain(self.failure, self.topic, needs="Write"))
+
+    def _make_room(self) -> None:
+        """Waits until the queue is shorter."""
+        queued = len(self._producer)
+        with self._announced():
+            while self.failure is None and len(self._producer) >= queued:
+                self._producer.poll(0.1)
+
+    def _announced(self) -> AbstractContextManager[None]:
+        return announced(f"the broker at {self.client.address} to acknowledge records", self.client.say)
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self.failure is None:
@@ -178,9 +191,9 @@ def produce(client_config: Mapping[str, Any], topic: str, records: Iterable[Any]
     return summary(sending)
 
 
-def open_sending(client_config: Mapping[str, Any], topic: str) -> Sending:
+def open_sending(client_config: Mapping[str, Any], topic: str, say: Say = unsaid) -> Sending:
     """A producer for the topic, with nothing sent yet."""
-    return Sending(Delivery(Client(client_config), topic, SETTINGS))
+    return Sending(Delivery(Client(client_config, say=say), topic, SETTINGS))
 
 
 def summary(sending: Sending) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class Topics:
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         """Reads a range, for the rare search that the time index cannot answer."""
-        for message in read_range(self.client.config, topic, partition, start_offset, end_offset):
+        for message in read_range(self.client.config, topic, partition, start_offset, end_offset, say=self.client.say):
             yield FoundRecord(offset=message.offset(), timestamp_ms=message.timestamp()[1])
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
@@ -172,7 +172,7 @@ class Topics:
 
     def cluster_id(self) -> str | None:
         """The id of the cluster that answers; None where it has none."""
-        found = self.client.ask(lambda: {"": self.client.admin().describe_cluster(**self.client.limits())})[""].cluster_id
+        found = self.client.ask(self.client.ask_cluster)[""].cluster_id
         return None if found is None else str(found)
 
     def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:

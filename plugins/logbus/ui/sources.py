@@ -209,7 +209,7 @@ class PageSources:
 
     def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> PageSource:
         limit = self._broker_timeout_seconds
-        client = NoBroker(broker) if isinstance(broker, str) else Client(broker, timeout_seconds=limit)
+        client = NoBroker(broker) if isinstance(broker, str) else Client.of_a_picture(broker, limit)
         return PageSource(lambda: engine_of(url), client, self._rates, self._now, self._clock)
 
 

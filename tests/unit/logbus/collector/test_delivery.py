@@ -6,7 +6,6 @@ import pytest
 from confluent_kafka import KafkaError
 from logbus.collector.delivery import open_delivery, settle
 from logbus.errors import DeliveryFailed
-from logbus.kafka.client import noting
 from logbus.kafka.producing import Delivery
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 200, "log_level": 0}
@@ -36,6 +35,6 @@ def test_a_full_queue_waits_and_a_failure_ends_the_wait(delivery: Delivery) -> N
 
 def test_a_login_that_is_refused_is_the_cause_and_not_the_time_that_it_took(delivery: Delivery) -> None:
     delivery.failure = KafkaError(KafkaError._MSG_TIMED_OUT)
-    noting(delivery.client._handshakes)(KafkaError(KafkaError._AUTHENTICATION, "no such user"))
+    delivery.client.settings(())["error_cb"](KafkaError(KafkaError._AUTHENTICATION, "no such user"))
     with pytest.raises(DeliveryFailed, match="refuses the login: no such user"):
         settle(delivery)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Thread
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from logbus import waiting
 from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
-from logbus.kafka.client import (
-    ANSWER_SECONDS_MAX,
-    OF_CONSUMERS,
-    OF_PRODUCERS,
-    REPEATS_MAX,
-    TIMEOUT_SECONDS,
-    Client,
-    Repeats,
-    noting,
-)
+from logbus.kafka.client import OF_CONSUMERS, OF_PRODUCERS, REPEATS_MAX, Client, Repeats
 
 AWAY = BrokerUnavailable("nobody there")
 SOON = BrokerNotReady("a leader is being chosen")
@@ -61,14 +59,11 @@ def raising(error: Exception) -> Callable[[], None]:
     return question
 
 
-class Failed:
-    """A future that failed with one of the client's errors."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def result(self, timeout: float) -> None:
-        raise KafkaException(KafkaError(self.code))
+def failed(code: int) -> Future[Any]:
+    """It failed with one of the client's errors."""
+    future = Future[Any]()
+    future.set_exception(KafkaException(KafkaError(code)))
+    return future
 
 
 @pytest.mark.parametrize(
@@ -81,7 +76,7 @@ class Failed:
     ],
 )
 def test_the_error_of_one_answer_is_given_and_names_no_address(client: Client, code: int, kind: type[LogbusError]) -> None:
-    found = client.outcome(Failed(code), "t")  # type: ignore[arg-type]
+    found = client.outcome(failed(code), "t")
     assert type(found) is kind
     assert re.search(r"\bt\b", str(found))
     assert "b:1" not in str(found)
@@ -89,10 +84,10 @@ def test_the_error_of_one_answer_is_given_and_names_no_address(client: Client, c
 
 def test_all_answers_of_a_call_or_the_error_with_what_to_do(client: Client) -> None:
     with pytest.raises(TopicMissing, match="b:1 has no topic 't'"):
-        client.ask(lambda: {"t": Failed(KafkaError.UNKNOWN_TOPIC_OR_PART)}, "t")  # type: ignore[dict-item]
+        client.ask(lambda: {"t": failed(KafkaError.UNKNOWN_TOPIC_OR_PART)}, "t")
     mine = TopicMissing("mine")
     with pytest.raises(TopicMissing, match="mine"):
-        client.ask(lambda: {"t": Failed(KafkaError.POLICY_VIOLATION)}, "t", explained={KafkaError.POLICY_VIOLATION: mine})  # type: ignore[dict-item]
+        client.ask(lambda: {"t": failed(KafkaError.POLICY_VIOLATION)}, "t", explained={KafkaError.POLICY_VIOLATION: mine})
 
 
 def test_a_broker_that_was_there_is_given_time_to_come_back_and_one_that_never_was_is_not(client: Client) -> None:
@@ -113,15 +108,15 @@ def test_a_broker_that_was_there_is_given_time_to_come_back_and_one_that_never_w
 
 
 def test_a_handshake_that_failed_is_why_there_is_no_answer(client: Client) -> None:
-    timed_out = {"t": Failed(KafkaError._TIMED_OUT)}
-    note = noting(client._handshakes)
+    timed_out = {"t": failed(KafkaError._TIMED_OUT)}
+    note = client.settings(())["error_cb"]
     note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     with pytest.raises(BrokerUnavailable, match="b:1 did not answer"):
-        client.ask(lambda: timed_out, "t")  # type: ignore[arg-type, return-value]
+        client.ask(lambda: timed_out, "t")
     note(KafkaError(KafkaError._SSL, "certificate verify failed"))
     with pytest.raises(AccessDenied, match=r"no TLS connection to the broker at b:1: certificate verify failed\. Set"):
-        client.ask(lambda: timed_out, "t")  # type: ignore[arg-type, return-value]
-    found = client.outcome(timed_out["t"], "t")  # type: ignore[arg-type]
+        client.ask(lambda: timed_out, "t")
+    found = client.outcome(timed_out["t"], "t")
     assert isinstance(found, AccessDenied)
     assert "b:1" not in str(found)
     assert isinstance(client.unavailable("nothing came"), AccessDenied)
@@ -151,15 +146,76 @@ def test_settings_that_no_client_takes_are_the_callers_to_mend() -> None:
         Client({"no.such.thing": 1}).admin()
 
 
-def test_a_command_gives_a_broker_up_sooner_that_has_never_answered() -> None:
-    client = Client.of_a_command({"bootstrap.servers": "b:1"})
-    assert client.limits() == {"request_timeout": ANSWER_SECONDS_MAX}
-    client.patiently(lambda: "an answer")
-    assert client.limits() == {"request_timeout": TIMEOUT_SECONDS}
-    assert Client({"bootstrap.servers": "b:1"}).limits() == {"request_timeout": TIMEOUT_SECONDS}
-    client = Client.of_a_question({"bootstrap.servers": "b:1"})
-    client.patiently(lambda: "an answer")
-    assert client.limits() == {"request_timeout": ANSWER_SECONDS_MAX}
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a port that accepts connections, and where nobody says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def unused() -> str:
+    """An address at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def asked(address: str, timeout_seconds: float, slow_seconds_max: float) -> str:
+    """What a request to that address fails with; the other of the two limits must not be the one that passes."""
+    client = Client({"bootstrap.servers": address}, timeout_seconds=timeout_seconds, slow_seconds_max=slow_seconds_max)
+    with pytest.raises(BrokerUnavailable) as failed:
+        client.metadata()
+    (listed,) = [client.outcome(future, "g") for future in client.ask_groups(["g"]).values()]
+    assert isinstance(listed, BrokerUnavailable)
+    return str(failed.value)
+
+
+def test_an_address_at_which_nothing_listens_is_given_up_without_waiting_for_one_that_is_slow(unused: str) -> None:
+    assert "Connection refused. Check that it runs" in asked(unused, 0.5, 60.0)
+    assert "not known. Check that it runs" in asked("nowhere.invalid:9092", 0.5, 60.0)
+
+
+def test_a_port_that_hangs_up_is_no_slow_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=hang_up_on_all, args=(listening,), daemon=True).start()
+        assert "the port hangs up" in asked(f"127.0.0.1:{listening.getsockname()[1]}", 0.5, 60.0)
+
+
+def hang_up_on_all(listening: socket.socket) -> None:
+    with suppress(OSError):  # closed
+        while True:
+            listening.accept()[0].close()
+
+
+def test_a_broker_that_is_only_slow_is_waited_for_longer_than_one_that_is_away(silent: str, unused: str) -> None:
+    assert "no answer within 1.5 s" in asked(silent, 0.0, 1.5)
+    assert "no answer within 1.5 s" in asked(f"{unused},{silent}", 0.0, 1.5), "the other one may still answer"
+    client = Client.of_a_picture({"bootstrap.servers": silent, "log_level": 0}, 0.5)
+    with pytest.raises(BrokerUnavailable, match=r"no answer within 0\.5 s"):
+        client.metadata()
+
+
+def test_who_waits_for_a_slow_broker_is_told_what_for(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "SILENCE_SECONDS_MAX", 0.5)
+    said: list[str] = []
+    client = Client({"bootstrap.servers": silent, "log_level": 0}, slow_seconds_max=1.5, say=said.append)
+    with pytest.raises(BrokerUnavailable):
+        client.metadata()
+    assert said[0].startswith(f"waiting for the broker at {silent}: ")
+
+
+def test_a_silence_of_records_is_judged_like_one_of_answers(silent: str, unused: str) -> None:
+    long_ago = time.monotonic() - 60.0
+    client = Client({"bootstrap.servers": unused, "log_level": 0}, timeout_seconds=30.0)
+    client.refuse_silence(long_ago, "t")
+    client.settings(())["error_cb"](KafkaError(KafkaError._TRANSPORT, f"{unused}/bootstrap: Connect to it failed"))
+    with pytest.raises(BrokerUnavailable, match="nothing came of t for 60 s"):
+        client.refuse_silence(long_ago, "t")
+    client = Client({"bootstrap.servers": silent, "log_level": 0}, timeout_seconds=30.0)
+    client.settings(())["error_cb"](KafkaError(KafkaError._TRANSPORT, f"{silent}/bootstrap: Connect to it failed"))
+    client.refuse_silence(long_ago, "t")
+    with pytest.raises(BrokerUnavailable):
+        client.refuse_silence(long_ago - 120.0, "t")
 
 
 FAIL = "FAIL [rdkafka#producer-1] [thrd:b:1/bootstrap]: b:1/bootstrap: Connect to ipv4#10.0.0.1:1 failed: Connection refused"
