@@ -8,6 +8,7 @@ meanwhile is told what is waited for. Product and tests wait here and nowhere el
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,11 @@ class Watched(Protocol):
 
 def unsaid(text: str) -> None:
     """For waits that nobody looks at."""
+
+
+def logged(text: str) -> None:
+    """For what does not know its screen: the log of an Airflow task, standard error of a command."""
+    logging.getLogger("logbus.waiting").warning(text)
 
 
 def wait_until(
