@@ -26,13 +26,21 @@ cluster: $(READY) java  ## three brokers, their ZooKeeper and a PostgreSQL until
 cluster-down:  ## end what `make cluster` runs, from another terminal
 	@scripts/cluster-down.sh .logbus/cluster
 
-# Two workers, in the order of the folders: the end-to-end tests, which wait most, begin once the fast ones are through.
+# Two workers, in the order of the folders: those with real processes, which wait most, begin first.
 WORKERS ?= 2
-SUITE := tests/unit tests/property tests/sim tests/proof tests/e2e tests/contract tests/fault tests/integration
+SUITE := tests/e2e tests/contract tests/fault tests/integration tests/proof tests/sim tests/property tests/unit
+PYTEST := $(RUN)/python -m pytest
 
-test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"] [WORKERS=2]
+test: $(READY) java  ## five minutes: whether all of it works, down to an hour through Airflow and Spark [ARGS="-k name": any tests] [WORKERS=2]
 	@scripts/test-tools.sh
-	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --no-loadscope-reorder $(SUITE))
+	@$(if $(ARGS),$(PYTEST) $(ARGS),LOGBUS_EXAMPLES=0.2 $(PYTEST) -n $(WORKERS) --no-loadscope-reorder --part first $(SUITE))
+
+test-all: $(READY) java  ## a quarter of an hour: every test, properties with all their examples [PART=rest: what `make test` leaves]
+	@scripts/test-tools.sh
+	@$(PYTEST) -n $(WORKERS) --no-loadscope-reorder $(if $(PART),--part $(PART)) $(SUITE)
+
+test-disturbed: $(READY) java  ## the suite beside six busy processes, what it starts stopped at random [ARGS="--busy 8 tests/fault"]
+	@$(RUN)/python -m tests.disturbed $(if $(ARGS),$(ARGS),-n $(WORKERS) --no-loadscope-reorder $(SUITE))
 
 proof: $(READY)  ## the proof machine: seeded histories in which nothing false may be called exact [SEEDS=3000] [SEED=17] [FAULT=election] [SWITCHED_OFF=fence]
 	@$(RUN)/python -m tests.proof $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--fault $(FAULT)) $(if $(SWITCHED_OFF),--switched-off $(SWITCHED_OFF))
@@ -75,4 +83,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site build
 
-.PHONY: help env java demo cluster cluster-down test proof model sim soak check bench compose-up docs docs-serve pictures clean
+.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof model sim soak check bench compose-up docs docs-serve pictures clean

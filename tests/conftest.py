@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.parts import holds_first, is_first, is_rest
 from tests.support.examples import ALWAYS_THE_SAME, examples
 
 TESTS = Path(__file__).parent
@@ -52,6 +53,24 @@ if threading.current_thread() is threading.main_thread():
 # No property is timed: a machine that is busy with something else must not fail one.
 settings.register_profile("logbus", deadline=None, derandomize=ALWAYS_THE_SAME, max_examples=examples(100))
 settings.load_profile("logbus")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part", choices=["first", "rest"], help="first: what `make test` runs; rest: what it leaves (tests/parts.py)"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("part") == "first" and not holds_first(collection_path, TESTS.parent) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.getoption("part")
+    if part is not None:
+        belongs = is_first if part == "first" else is_rest
+        config.hook.pytest_deselected(items=[item for item in items if not belongs(item.nodeid)])
+        items[:] = [item for item in items if belongs(item.nodeid)]
 
 
 def pytest_unconfigure() -> None:

@@ -51,7 +51,7 @@ def logged(text: str) -> None:
 
 
 def wait_until(
-    holds: Callable[[], Answer],
+    holds: Callable[[], Answer | None],
     *,
     what: str,
     timeout_seconds: float = PATIENCE_SECONDS,

@@ -1,7 +1,8 @@
 """One Airflow for all end-to-end tests: starting it takes longer than most of them.
 
 The demo runs as a user runs it (`logbus demo`) and ends; then the same home is started in this process and stays up, so that
-tests can look at what was stored, and the example DAGs run in its Airflow.
+tests can look at what was stored, and the example DAGs run in its Airflow. It ends with the last test of this folder: an idle
+Airflow takes a tenth of a core.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.support.pages import blocks
 from tests.support.postgres import server_directory  # noqa: F401
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def first(server_directory: Path) -> FirstDemo:  # noqa: F811
     place = server_directory / "demo"
     place.mkdir()
@@ -35,7 +36,7 @@ def first(server_directory: Path) -> FirstDemo:  # noqa: F811
     return run_demo(log, report, home)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's DAGs, and the one that readers of the tutorial write."""
     folder = tmp_path_factory.mktemp("airflow") / "dags"
@@ -46,7 +47,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
     home = home_of_log(first.home, first.log)
     with LocalStack(home, project=project_directory(), environment=os.environ, dags=dags) as stack:

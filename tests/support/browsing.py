@@ -27,6 +27,7 @@ ARGUMENTS = [
 ]
 PATIENCE_MS = 60_000  # nothing here is timed; a loaded machine may take long
 WIDE, PHONE = (1440, 900), (390, 844)
+THEMES = ("light", "dark")
 PAGE = "iframe[title=Ingestion]"  # ours, in Airflow's
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -57,6 +58,12 @@ def browser() -> Iterator[Browser]:
 def ours(page: Page) -> FrameLocator:
     """Our page, inside Airflow's frame."""
     return page.frame_locator(PAGE)
+
+
+def show_in(page: Page, theme: str) -> None:
+    """Shows one of our pages, outside Airflow's, in a theme, and without motion: pulsing colours have none that could be measured."""
+    page.emulate_media(reduced_motion="reduce", color_scheme=theme)
+    page.wait_for_function("theme => document.documentElement.classList.contains('dark') === (theme === 'dark')", arg=theme)
 
 
 def errors_of(page: Page) -> list[str]:

@@ -46,14 +46,16 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
         signal.signal(number, interrupt)
     console = Console()
     log = log or sample_log(home, options.clock())
-    with LocalStack(home_of_log(home, log), project=project_directory(), environment=os.environ, ports=MEMORABLE_PORTS) as stack:
-        demo = Demo(stack, log, Screen(console))
+    screen = Screen(console)
+    home, project = home_of_log(home, log), project_directory()
+    with LocalStack(home, project=project, environment=os.environ, ports=MEMORABLE_PORTS, say=screen.say) as stack:
+        demo = Demo(stack, log, screen)
         try:
             result = demo.run()
         finally:
             for note in stack.opened():
                 console.print(f"note: {note}", style="yellow", soft_wrap=True)
-        show(result, stack, Screen(console))
+        show(result, stack, screen)
         if report is not None:
             report.write_text(json.dumps(result.report(), indent=2) + "\n")
         if output.somebody_types() and sys.stdout.isatty():
@@ -92,7 +94,7 @@ def stay_up(stack: LocalStack, console: Console) -> None:
     console.print("Everything stays up: Ctrl-C ends it.")
     try:
         while True:
-            stack.raise_if_broken()
+            stack.raise_if_ended()
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         console.print("Stopping everything ...")

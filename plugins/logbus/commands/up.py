@@ -61,7 +61,13 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
     project = project_directory() if dags else home
     try:
         with LocalStack(
-            home, project=project, environment=os.environ, ports=MEMORABLE_PORTS, dags=dags, brokers=brokers
+            home,
+            project=project,
+            environment=os.environ,
+            ports=MEMORABLE_PORTS,
+            dags=dags,
+            brokers=brokers,
+            say=console.print,
         ) as stack:
             stack.start_storage()
             for note in stack.opened():

@@ -1,13 +1,13 @@
 """A small client of Airflow's public REST API: health, pools, DAG runs, their task instances and the end of their logs.
 
-Transport errors count as "not yet" only where the caller polls for readiness; anywhere else a refused request raises an
-`AirflowApiError` with Airflow's own explanation.
+A request that reads is repeated until it is answered. One that changes something is sent once and its answer is waited for; it
+is repeated only while nothing accepts the connection. So an api-server that is stopped, or starved by a busy machine, costs time
+and nothing else. A refused request raises an `AirflowApiError` with Airflow's own explanation.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,9 +15,12 @@ from typing import Any
 import httpx
 
 from logbus.errors import LogbusError
+from logbus.waiting import PATIENCE_SECONDS, NotInTime, Say, Watched, unsaid, wait_until
 
-REQUEST_TIMEOUT_SECONDS = 30.0
+ANSWER_SECONDS_MAX = 30.0  # then a request that reads is sent again, on a new connection
 POLL_SECONDS = 0.5
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+NOT_NOW = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT})
 RUNS_MAX = 100
 RUN_OVER_STATES = frozenset({"success", "failed"})
 HEARTBEATS = {
@@ -30,7 +33,7 @@ LOG_LINE_CHARACTERS_MAX = 400
 
 
 class AirflowApiError(LogbusError):
-    """Airflow refused a request, or a run did not end in time."""
+    """Airflow refused a request."""
 
 
 class RunFailed(LogbusError):
@@ -47,12 +50,26 @@ class ApiDagRun:
 
 
 class AirflowApi:
-    """Requests as the one administrator of a local instance. Safe to share between threads, as httpx's client is."""
+    """Requests as the one administrator of a local instance. Safe to share between threads, as httpx's client is.
 
-    def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
+    `processes` are those that an answer depends on: a wait is over when one of them has ended. `say` is told of long waits.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        processes: Sequence[Watched] = (),
+        say: Say = unsaid,
+    ) -> None:
         self.url = url
+        self._patience_seconds = patience_seconds
+        self._processes = processes
+        self._say = say
         # trust_env: a proxy configured for the internet must not be used for 127.0.0.1.
-        self._client = httpx.Client(base_url=url, timeout=REQUEST_TIMEOUT_SECONDS, trust_env=False, transport=transport)
+        self._client = httpx.Client(base_url=url, timeout=ANSWER_SECONDS_MAX, trust_env=False, transport=transport)
         self._token: str | None = None
 
     def close(self) -> None:
@@ -128,18 +145,27 @@ class AirflowApi:
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.request("GET", path, params={"deserialize": True})["value"]
 
-    def wait(self, run: ApiDagRun, timeout_seconds: float, alive: Callable[[], None] = lambda: None) -> ApiDagRun:
-        """Wait for the run's end; `alive` is called at every poll and raises if waiting has become pointless."""
-        deadline = time.monotonic() + timeout_seconds
-        while (now := self.run(run.dag_id, run.run_id)).state not in RUN_OVER_STATES:
-            alive()
-            if time.monotonic() > deadline:
-                story = self.story(now)
-                raise AirflowApiError(f"{now.dag_id} {now.run_id} is still {now.state} after {timeout_seconds:.0f} s\n{story}")
-            time.sleep(POLL_SECONDS)
-        if now.state == "failed":
-            raise RunFailed(f"{now.dag_id} {now.run_id} failed\n{self.story(now)}")
-        return now
+    def wait(self, run: ApiDagRun, timeout_seconds: float) -> ApiDagRun:
+        """Wait for the run's end; a run that fails, or does not end in time, raises an error with the story of its tasks."""
+
+        def over() -> ApiDagRun | None:
+            now = self.run(run.dag_id, run.run_id)
+            return now if now.state in RUN_OVER_STATES else None
+
+        try:
+            ended = wait_until(
+                over,
+                what=f"the end of {run.dag_id} {run.run_id}",
+                timeout_seconds=timeout_seconds,
+                poll_seconds=POLL_SECONDS,
+                processes=self._processes,
+                say=self._say,
+            )
+        except NotInTime as error:
+            raise NotInTime(f"{error}\n{self.story(run)}\nto see it: {self.url}/dags/{run.dag_id}/runs/{run.run_id}") from None
+        if ended.state == "failed":
+            raise RunFailed(f"{run.dag_id} {run.run_id} failed\n{self.story(run)}")
+        return ended
 
     def story(self, run: ApiDagRun) -> str:
         """The state of each task, and the end of the log of those that failed."""
@@ -159,10 +185,31 @@ class AirflowApi:
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self._bearer()}", **arguments.pop("headers", {})}
+        return self._answer(method, path, headers=headers, **arguments)
+
+    def _answer(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        """The response, however late it comes."""
+        reads = method == "GET"
+        if not reads:
+            arguments["timeout"] = httpx.Timeout(ANSWER_SECONDS_MAX, read=self._patience_seconds)
+
+        def ask() -> httpx.Response | None:
+            response = self._client.request(method, path, **arguments)
+            return None if reads and response.status_code in NOT_NOW else response
+
         try:
-            return self._client.request(method, path, headers=headers, **arguments)
+            return wait_until(
+                ask,
+                what=f"an answer of Airflow at {self.url}",
+                timeout_seconds=self._patience_seconds,
+                not_yet=httpx.TransportError if reads else NOT_SENT,
+                processes=self._processes,
+                say=self._say,
+            )
         except httpx.TransportError as error:
-            raise AirflowApiError(f"Airflow at {self.url} does not answer: {error}") from error
+            raise AirflowApiError(
+                f"Airflow at {self.url} was sent {method} {path} and did not answer: {error}. Look there whether it was done"
+            ) from error
 
     def _body(self, response: httpx.Response) -> dict[str, Any]:
         if response.is_error:
@@ -171,7 +218,7 @@ class AirflowApi:
 
     def _bearer(self) -> str:
         if self._token is None:
-            self._token = str(self._client.get("/auth/token").raise_for_status().json()["access_token"])
+            self._token = str(self._body(self._answer("GET", "/auth/token"))["access_token"])
         return self._token
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,13 +21,22 @@ from pathlib import Path
 from sqlalchemy import make_url
 
 from logbus.local.airflow_api import AirflowApi
-from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.local.processes import Program, Supervisor
 from logbus.model import utc_now
 from logbus.provider import HOSTS_VARIABLE
 from logbus.spark_submit import launcher_environment
+from logbus.waiting import PATIENCE_SECONDS, Say, Watched, announced, unsaid, wait_until
 
-MIGRATE_TIMEOUT_SECONDS = 180.0
-READY_TIMEOUT_SECONDS = 180.0  # seen: 18 to 54 s on two loaded cores
+# What Airflow gives its own parts before it takes them for dead. Its defaults (5 s for an answer of the api-server, 30 s for the
+# import of a DAG, 50 s for its file) are for machines of a data centre: on one that swaps they fail tasks that are well.
+PATIENCE = {
+    "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "300",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "1800",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "3600",
+    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
+    "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "600",
+    "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "600",
+}
 # No website can make these its own.
 HOSTS = ("127.0.0.1", "localhost")
 PARALLELISM = 4  # the executor forks a worker for each: the default of 32 costs a gigabyte
@@ -92,6 +101,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         # A changed file is still parsed at once; parsing every file again each 30 seconds would keep a core busy.
         # The watcher of a DAG that is unpaused begins with the next parsing.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
+        **PATIENCE,
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "PATH": os.pathsep.join([programs, inherited.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
@@ -121,25 +131,38 @@ def instance_keys(path: Path) -> dict[str, str]:
 
 
 class AirflowInstance:
-    """One Airflow, its components run by `supervisor`. `start` blocks until each has sent a heartbeat since this start."""
+    """One Airflow, its components run by `supervisor`. `start` blocks until each has sent a heartbeat since this start.
 
-    def __init__(self, settings: AirflowSettings, environment: Mapping[str, str], supervisor: Supervisor) -> None:
+    `processes` are others that it stands on; `say` is told of long waits."""
+
+    def __init__(
+        self,
+        settings: AirflowSettings,
+        environment: Mapping[str, str],
+        supervisor: Supervisor,
+        *,
+        processes: Sequence[Watched] = (),
+        say: Say = unsaid,
+    ) -> None:
         self.settings = settings
         self.environment = airflow_environment(settings, environment)
-        self.api = AirflowApi(settings.url)
+        self._processes = [supervisor, *processes]
+        self.api = AirflowApi(settings.url, processes=self._processes, say=say)
         self._supervisor = supervisor
+        self._say = say
 
     def start(self) -> None:
         started_at = utc_now()
         self._migrate()
-        api_server = self._supervisor.start(self._program("api-server", "api-server", "--workers", "1"))
-        wait_until(self.api.answers, timeout_seconds=READY_TIMEOUT_SECONDS, what="Airflow's api-server", processes=[api_server])
-        others = [self._supervisor.start(self._program(name, *arguments)) for name, arguments in COMPONENTS.items()]
+        self._supervisor.start(self._program("api-server", "api-server", "--workers", "1"))
+        wait_until(self.api.answers, what="Airflow's api-server", processes=self._processes, say=self._say)
+        for name, arguments in COMPONENTS.items():
+            self._supervisor.start(self._program(name, *arguments))
         wait_until(
             lambda: self.api.is_healthy(started_at),
-            timeout_seconds=READY_TIMEOUT_SECONDS,
-            what="Airflow",
-            processes=[api_server, *others],
+            what="Airflow's scheduler, dag-processor and triggerer",
+            processes=self._processes,
+            say=self._say,
         )
 
     def _migrate(self) -> None:
@@ -147,7 +170,8 @@ class AirflowInstance:
         migrated = self.settings.home / "migrated"
         wanted = f"{version('apache-airflow')} {self.settings.database_url}\n"
         if not migrated.exists() or migrated.read_text() != wanted:
-            self._supervisor.run(self._program("migrate", "db", "migrate"), MIGRATE_TIMEOUT_SECONDS)
+            with announced("the migration of Airflow's database", self._say):
+                self._supervisor.run(self._program("migrate", "db", "migrate"), PATIENCE_SECONDS)
             migrated.write_text(wanted)
 
     def _program(self, name: str, *arguments: str) -> Program:

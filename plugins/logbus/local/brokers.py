@@ -12,11 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from logbus.local.processes import Program, SupervisedProcess, Supervisor, accepts_connections, wait_until
+from logbus.local.processes import Program, SupervisedProcess, Supervisor, accepts_connections
 from logbus.local.zookeeper import HERE, ZooKeeperServer, mode, zookeeper_program
+from logbus.waiting import Say, unsaid, wait_until
 
-READY_TIMEOUT_SECONDS = 60.0  # a log of many segments is checked at start
-ANSWER_TIMEOUT_SECONDS = 5.0
+ANSWER_SECONDS_MAX = 5.0  # then it is asked again
 REPLICAS = 3
 
 # A local cluster ends as a whole: no broker remains to take over, and programs are killed after some ten seconds.
@@ -26,8 +26,11 @@ HAND_OVER_MS_MAX = 3_000
 class LocalBrokers:
     """`count` brokers; `ports` are theirs, followed by ZooKeeper's if there are several."""
 
-    def __init__(self, home: Path, *, count: int, environment: Mapping[str, str], ports: Sequence[int]) -> None:
+    def __init__(
+        self, home: Path, *, count: int, environment: Mapping[str, str], ports: Sequence[int], say: Say = unsaid
+    ) -> None:
         self.home = home
+        self._say = say
         self._run_directory = home / "run"
         self._environment = environment
         self._ports = ports[:count]
@@ -55,10 +58,10 @@ class LocalBrokers:
             self._start_zookeeper(self._zookeeper_port)
         started = [self._brokers.start(program) for program in self.programs()]
         for port, process in zip(self._ports, started, strict=True):
-            _wait_for_port(port, process)
+            self._wait_for_port(port, process)
         if len(started) > 1:  # until then a topic of three replicas would be refused
             for port in self._ports:
-                _wait_for_brokers(port, started)
+                self._wait_for_brokers(port)
 
     def programs(self) -> list[Program]:
         """How each broker is run."""
@@ -68,9 +71,12 @@ class LocalBrokers:
             self._program(f"broker-{number}", port, self._of_cluster(number)) for number, port in enumerate(self._ports, start=1)
         ]
 
-    def raise_if_any_ended(self) -> None:
-        self._brokers.raise_if_any_ended()
-        self._zookeeper.raise_if_any_ended()
+    def raise_if_ended(self) -> None:
+        self._brokers.raise_if_ended()
+        self._zookeeper.raise_if_ended()
+
+    def report(self) -> str:
+        return "\n".join(filter(None, [self._zookeeper.report(), self._brokers.report()]))
 
     def stop(self) -> None:
         """Ends the brokers first: they deregister from ZooKeeper."""
@@ -81,7 +87,26 @@ class LocalBrokers:
         server = ZooKeeperServer(directory=self.home / "zookeeper", port=port)
         program = zookeeper_program(server, environment=self._environment, run_directory=self._run_directory)
         process = self._zookeeper.start(program)
-        wait_until(lambda: mode(port) is not None, timeout_seconds=READY_TIMEOUT_SECONDS, what="ZooKeeper", processes=[process])
+        wait_until(lambda: mode(port) is not None, what=f"ZooKeeper at {HERE}:{port}", processes=[process], say=self._say)
+
+    def _wait_for_port(self, port: int, process: SupervisedProcess) -> None:
+        """A log of many segments is checked at start, which takes a while."""
+        what = f"{process.program.name} at {HERE}:{port}"
+        wait_until(lambda: accepts_connections(port), what=what, processes=[process], say=self._say)
+
+    def _wait_for_brokers(self, port: int) -> None:
+        """Waits until the broker at the port lists all of them."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        client = AdminClient({"bootstrap.servers": f"{HERE}:{port}", "log_level": 0})
+        wait_until(
+            lambda: len(client.list_topics(timeout=ANSWER_SECONDS_MAX).brokers) == len(self._ports),
+            what=f"a cluster of {len(self._ports)} brokers at {HERE}:{port}",
+            not_yet=KafkaException,
+            processes=[self],
+            say=self._say,
+        )
 
     def _of_cluster(self, number: int) -> Mapping[str, str]:
         replicas = min(REPLICAS, len(self._ports))
@@ -109,29 +134,3 @@ class LocalBrokers:
             directory=self._run_directory,
             working_directory=self.home,
         )
-
-
-def _wait_for_port(port: int, process: SupervisedProcess) -> None:
-    wait_until(
-        lambda: accepts_connections(port),
-        timeout_seconds=READY_TIMEOUT_SECONDS,
-        what=process.program.name,
-        processes=[process],
-    )
-
-
-def _wait_for_brokers(port: int, processes: Sequence[SupervisedProcess]) -> None:
-    """Waits until the broker at the port lists as many brokers as there are processes."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
-    client = AdminClient({"bootstrap.servers": f"{HERE}:{port}", "log_level": 0})
-
-    def knows_all() -> bool:
-        try:
-            return len(client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS).brokers) == len(processes)
-        except KafkaException:
-            return False  # an ended process or the deadline will report what is wrong
-
-    what = f"a cluster of {len(processes)} brokers at {HERE}:{port}"
-    wait_until(knows_all, timeout_seconds=READY_TIMEOUT_SECONDS, what=what, processes=processes)

@@ -13,16 +13,15 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from logbus import guard
 from logbus.errors import LogbusError
+from logbus.waiting import NotInTime, wait_until
 
 GRACE_SECONDS = 10.0  # Airflow's components and the broker end within two or three seconds when they are asked to
-POLL_SECONDS = 0.1
 LOG_TAIL_BYTES = 16_384
 LOG_TAIL_LINES = 15
 
@@ -81,6 +80,9 @@ class SupervisedProcess:
                 f"{self.program.name} ended with status {self.exit_code}; the end of {self.program.log_path}:\n{self.log_tail()}"
             )
 
+    def report(self) -> str:
+        return f"{self.program.name} is alive; the end of {self.program.log_path}:\n{self.log_tail()}"
+
     def log_tail(self) -> str:
         return log_tail(self.program.log_path)
 
@@ -94,8 +96,7 @@ class SupervisedProcess:
         try:
             return self._guard.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            where = f"the end of {self.program.log_path}:\n{self.log_tail()}"
-            raise StackError(f"{self.program.name} still runs after {timeout_seconds:.0f} s; {where}") from None
+            raise NotInTime(f"{self.program.name} still runs after {timeout_seconds:.0f} s\n{self.report()}") from None
 
     def end(self) -> None:
         """End the program and everything it started, and wait until they have ended."""
@@ -130,9 +131,14 @@ class Supervisor:
         if exit_code != 0:
             process.raise_if_ended()
 
-    def raise_if_any_ended(self) -> None:
+    def raise_if_ended(self) -> None:
+        if self._ending:
+            raise StackError("the stack is being ended")
         for process in list(self.processes):
             process.raise_if_ended()
+
+    def report(self) -> str:
+        return "\n".join(process.report() for process in list(self.processes))
 
     def end(self) -> None:
         """End all of them at the same time: the slowest decides how long it takes."""
@@ -153,12 +159,13 @@ def end_leftovers(directory: Path, timeout_seconds: float = GRACE_SECONDS + 2 * 
     leftovers = [(path, pid) for path in sorted(directory.glob("*.pid")) if (pid := living_guard(path)) is not None]
     for _, pid in leftovers:
         guard.send(pid, signal.SIGTERM)
-    deadline = time.monotonic() + timeout_seconds
     for path, pid in leftovers:
-        while living_guard(path) is not None:
-            if time.monotonic() > deadline:
-                raise StackError(f"process {pid} of a former run ({path.stem}) does not end: kill -9 {pid} and start again")
-            time.sleep(POLL_SECONDS)
+        wait_until(
+            lambda path=path: living_guard(path) is None,  # type: ignore[misc]
+            what=f"the end of process {pid} of a former run ({path.stem})",
+            timeout_seconds=timeout_seconds,
+            remedy=f"to go on: kill -9 {pid}, and start again",
+        )
     for path in directory.glob("*.pid"):
         path.unlink(missing_ok=True)
     return [path.stem for path, _ in leftovers]
@@ -197,22 +204,6 @@ def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return "(no log)"
-
-
-def wait_until(
-    condition: Callable[[], bool], *, timeout_seconds: float, what: str, processes: Sequence[SupervisedProcess] = ()
-) -> None:
-    """Poll until the condition holds. If a process ends first, or the deadline passes, the error shows the end of its log."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        for process in processes:
-            process.raise_if_ended()
-        if time.monotonic() > deadline:
-            tails = "".join(f"\n--- {process.program.log_path}\n{process.log_tail()}" for process in processes)
-            raise StackError(f"{what} is not ready after {timeout_seconds:.0f} s{tails}")
-        time.sleep(POLL_SECONDS)
-    for process in processes:
-        process.raise_if_ended()
 
 
 class ReservedPorts:

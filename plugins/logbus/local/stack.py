@@ -24,6 +24,7 @@ from logbus.local.brokers import LocalBrokers
 from logbus.local.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
 from logbus.provider import CONNECTION_TYPE
 from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
+from logbus.waiting import Say, announced, unsaid
 from logbus.warehouse.embedded import EmbeddedPostgres
 
 PORTS_FILE = "ports.json"
@@ -34,7 +35,7 @@ MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
 
 class LocalStack:
     """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is passed to every program;
-    `dags` is a DAGs folder to use instead of the project's. Several `brokers` form a cluster."""
+    `dags` is a DAGs folder to use instead of the project's. Several `brokers` form a cluster. `say` is told of long waits."""
 
     def __init__(
         self,
@@ -45,11 +46,13 @@ class LocalStack:
         ports: tuple[int, ...] = (),
         dags: Path | None = None,
         brokers: int = 1,
+        say: Say = unsaid,
     ) -> None:
         self.home = home.absolute()
         self.project = project.absolute()
         self.dags = dags and dags.absolute()
         self._environment = environment
+        self._say = say
         self._airflow_supervisor = Supervisor()
         self._postgres = EmbeddedPostgres(self.home / "postgres")
         wanted = remembered_ports(self.home, 1 + brokers) or ports[: 1 + brokers]
@@ -57,7 +60,7 @@ class LocalStack:
         self._airflow_port, *broker_ports = self._ports.numbers
         # Only the brokers' ports: Airflow's address is printed at each start, and no environment variable holds it.
         self.moved = {before: now for before, now in zip(wanted[1:], broker_ports, strict=False) if before != now}
-        self._brokers = LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports)
+        self._brokers = LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports, say=say)
         self._airflow: AirflowInstance | None = None
         self._lock: int | None = None
 
@@ -95,7 +98,8 @@ class LocalStack:
         self._lock = lock_home(self.home)
         (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
         end_leftovers(self.home / "run")
-        self._postgres.start()
+        with announced("PostgreSQL", self._say):
+            self._postgres.start()
         airflow_database = self._postgres.create_database("airflow")
         self._postgres.create_database("logbus")
         self._airflow = self._make_airflow(airflow_database)
@@ -121,12 +125,16 @@ class LocalStack:
             for folder in self._postgres.opened
         ]
 
-    def raise_if_broken(self) -> None:
+    def raise_if_ended(self) -> None:
         """Raises an error that names the program if one has ended."""
-        self._brokers.raise_if_any_ended()
-        self._airflow_supervisor.raise_if_any_ended()
+        self._brokers.raise_if_ended()
+        self._airflow_supervisor.raise_if_ended()
         if not self._postgres.is_running:
             raise StackError(f"the embedded PostgreSQL has ended; see {self._postgres.log_path}")
+
+    def report(self) -> str:
+        """What runs, and what each program wrote last."""
+        return "\n".join(filter(None, [self._brokers.report(), self._airflow_supervisor.report()]))
 
     def stop(self) -> None:
         """Ends everything; does nothing if nothing runs. May be called at any time, even while a thread starts parts."""
@@ -152,7 +160,7 @@ class LocalStack:
             connections=self._connections(),
             dags=self.dags,
         )
-        return AirflowInstance(settings, self._environment, self._airflow_supervisor)
+        return AirflowInstance(settings, self._environment, self._airflow_supervisor, processes=[self], say=self._say)
 
     def _connections(self) -> dict[str, dict[str, object]]:
         return {

@@ -43,8 +43,8 @@ from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import finding_partitions, has_leaves, parent_of, relation_exists, table_columns
 
-# ATTACH waits for whoever alters the parent; nobody does for long, unless its machine is held up for a minute.
-COMMIT_LOCK_TIMEOUT_MS = 180_000
+# ATTACH waits for whoever alters the parent; nobody does for long.
+COMMIT_LOCK_TIMEOUT_MS = 60_000
 
 # A server that crashed is there again in seconds, or in minutes where its disk or its memory is short.
 RECOVERY_SECONDS_MAX = PATIENCE_SECONDS

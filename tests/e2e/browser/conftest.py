@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from logbus.warehouse.embedded import EmbeddedPostgres
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.api_server import BASE_PATH, DAGS, ApiServer
 from tests.support.broker import LogbusBroker
@@ -112,23 +112,41 @@ def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.Temp
     return session
 
 
+@pytest.fixture(scope="package")
+def contexts(
+    browser: Browser, airflow: ApiServer, sessions: Callable[[str], Path]
+) -> Iterator[Callable[[str | None, int], BrowserContext]]:
+    """Browsers by user and number. Tests share the first one of a user: Airflow's scripts are megabytes, loaded and compiled once."""
+    made: dict[tuple[str | None, int], BrowserContext] = {}
+
+    def context(user: str | None, number: int) -> BrowserContext:
+        if (user, number) not in made:
+            options: dict[str, Any] = {"storage_state": sessions(user)} if user else {}
+            made[user, number] = browser.new_context(base_url=f"{airflow.url}/", **options)
+            made[user, number].set_default_timeout(PATIENCE_MS)
+        return made[user, number]
+
+    yield context
+    for one in made.values():
+        one.close()
+
+
 @pytest.fixture
-def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
-    """Opens a path below Airflow's base URL as a user, at a size and in a theme."""
+def open_page(contexts: Callable[[str | None, int], BrowserContext]) -> Iterator[Callable[..., Page]]:
+    """Opens a path below Airflow's base URL as a user, at a size; what pages remember is forgotten with the test.
+    A test that ends a session or cuts the network takes another `browser_number`."""
     opened: list[Page] = []
 
-    def open_as(user: str | None, path: str, size: tuple[int, int] = WIDE, theme: str = "light") -> Page:
-        options: dict[str, Any] = {"storage_state": sessions(user)} if user else {}
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]}, color_scheme=theme, base_url=f"{airflow.url}/", **options
-        )
-        context.set_default_timeout(PATIENCE_MS)
-        page = context.new_page()
+    def open_as(user: str | None, path: str, size: tuple[int, int] = WIDE, browser_number: int = 1) -> Page:
+        page = contexts(user, browser_number).new_page()
+        opened.append(page)
+        page.set_viewport_size({"width": size[0], "height": size[1]})
         page.errors = errors_of(page)  # type: ignore[attr-defined]
         page.goto(path.lstrip("/"))  # below Airflow, which is not at the root
-        opened.append(page)
         return page
 
     yield open_as
     for page in opened:
-        page.context.close()
+        page.unroute_all(behavior="ignoreErrors")
+        page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        page.close()

@@ -14,7 +14,7 @@ from logbus.model import instant_text
 from playwright.sync_api import Page, expect
 
 from tests.support import eventful_pipeline as orders
-from tests.support.browsing import PHONE, WIDE
+from tests.support.browsing import PHONE, THEMES, WIDE, show_in
 from tests.support.seeded_platform import SeededPlatform
 
 pytestmark = pytest.mark.timeout(600)
@@ -24,17 +24,14 @@ RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]},
     "resultTypes": ["violations"],
 }
-THEMES = ("light", "dark")
-HAS_THEME = "theme => document.documentElement.classList.contains('dark') === (theme === 'dark')"
 OPEN_ALL = "() => document.querySelectorAll('.opener').forEach(one => one.click())"
 
 
 def violations(page: Page) -> list[str]:
-    """What axe finds on the page as it is, in each theme. Pulsing colours have no contrast that could be measured."""
+    """What axe finds on the page as it is, in each theme."""
     found = []
     for theme in THEMES:
-        page.emulate_media(reduced_motion="reduce", color_scheme=theme)
-        page.wait_for_function(HAS_THEME, arg=theme)
+        show_in(page, theme)
         rules = Axe().run(page, options=RULES).response["violations"]
         found += [
             f"{theme}: {one['id']}: {one['help']}: {node['html']} {node['failureSummary']}"

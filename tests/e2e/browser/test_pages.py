@@ -17,7 +17,7 @@ from logbus.ui.cells import Cell, CellState, columns_of
 from playwright.sync_api import FrameLocator, Page, Route, expect
 
 from tests.support.api_server import BASE_PATH, ApiServer
-from tests.support.browsing import PHONE, WIDE, ours
+from tests.support.browsing import PHONE, THEMES, WIDE, ours, show_in
 from tests.support.seeded_platform import PARTITIONS, SCRIPT, SeededPlatform
 
 pytestmark = pytest.mark.timeout(600)
@@ -76,19 +76,20 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 @pytest.mark.parametrize(("path", "content"), PAGES.values(), ids=PAGES)
 def test_every_page_fits_its_screen_in_both_themes(
-    path: str, content: str, size: tuple[int, int], theme: str, open_page: Open, platform: SeededPlatform
+    path: str, content: str, size: tuple[int, int], open_page: Open, platform: SeededPlatform
 ) -> None:
     name, _, hours_ago = path.partition(" ")
     address = window_path(platform, name, int(hours_ago)) if hours_ago else f"{ALONE}/{path}"
-    page = open_page("admin", address, size, theme)
+    page = open_page("admin", address, size)
     expect(page.locator(content).first).to_be_visible()
     expect(page.locator("#fresh")).to_have_text(re.compile("^updated"))
-    assert (light_of(page) < 0.5) == (theme == "dark")
-    assert page.evaluate(OVERFLOW) <= 0
+    for theme in THEMES:
+        show_in(page, theme)
+        assert (light_of(page) < 0.5) == (theme == "dark")
+        assert page.evaluate(OVERFLOW) <= 0
     assert page.evaluate(NAMELESS) == []
     assert page.locator("h1").count() == 1
     not_frozen = [one for one in page.errors if "404" in one]  # type: ignore[attr-defined]
@@ -369,7 +370,7 @@ def test_anonymous_gets_nothing(airflow: ApiServer) -> None:
 
 
 def test_a_session_that_ended_says_so_and_keeps_what_was_known(open_page: Open) -> None:
-    page = frame = open_page("vic", f"{ALONE}/ingestion")
+    page = frame = open_page("vic", f"{ALONE}/ingestion", browser_number=2)
     expect(frame.locator(".cell").first).to_be_visible()
     page.context.clear_cookies()
     frame.get_by_role("button", name="24 hours").click()
@@ -379,7 +380,7 @@ def test_a_session_that_ended_says_so_and_keeps_what_was_known(open_page: Open) 
 
 
 def test_a_server_that_does_not_answer_says_so_and_keeps_what_was_known(open_page: Open) -> None:
-    page = frame = open_page("vic", f"{ALONE}/ingestion")
+    page = frame = open_page("vic", f"{ALONE}/ingestion", browser_number=3)
     expect(frame.locator(".cell").first).to_be_visible()
     page.context.set_offline(True)
     frame.get_by_role("button", name="24 hours").click()

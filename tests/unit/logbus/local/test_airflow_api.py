@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from logbus.local.airflow_api import LOG_LINE_CHARACTERS_MAX, AirflowApi, AirflowApiError, ApiDagRun, RunFailed, log_line
+from logbus.waiting import NotInTime
 
 RUN = ApiDagRun(dag_id="access_log", run_id="r1", state="queued")
 STARTED = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -99,12 +100,40 @@ def states(*names: str) -> list[dict[str, str]]:
     return [{"dag_id": "access_log", "dag_run_id": "r1", "state": name} for name in names]
 
 
-def test_waiting_ends_with_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logbus.local.airflow_api.time.sleep", lambda seconds: None)
-    looked: list[None] = []
-    waiting = api({("GET", "/api/v2/dags/access_log/dagRuns/r1"): states("queued", "running", "success")})
-    assert waiting.wait(RUN, 60, alive=lambda: looked.append(None)).state == "success"
-    assert len(looked) == 2
+def test_waiting_ends_with_success() -> None:
+    answers: Answers = {("GET", "/api/v2/dags/access_log/dagRuns/r1"): states("queued", "running", "success")}
+    assert api(answers).wait(RUN, 60).state == "success"
+
+
+def slow(times: int, *, reads: bool) -> tuple[AirflowApi, list[str]]:
+    """An Airflow that is held up this many times, and the methods that it was sent."""
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/auth/token":
+            return httpx.Response(201, json={"access_token": "token"})
+        sent.append(request.method)
+        if len(sent) <= times:
+            raise httpx.ReadTimeout("timed out") if reads else httpx.ConnectError("refused")
+        return httpx.Response(200, json={"import_errors": [], "dag_id": "d", "dag_run_id": "r", "state": "queued"})
+
+    return AirflowApi("http://airflow", transport=httpx.MockTransport(answer)), sent
+
+
+def test_a_question_is_asked_again_until_it_is_answered() -> None:
+    asked, sent = slow(3, reads=True)
+    assert asked.import_errors() == []
+    assert sent == ["GET"] * 4
+
+
+def test_a_change_is_sent_again_only_if_it_was_not_received() -> None:
+    asked, sent = slow(3, reads=False)
+    assert asked.trigger("d").state == "queued"
+    assert sent == ["POST"] * 4
+    asked, sent = slow(1, reads=True)
+    with pytest.raises(AirflowApiError, match="whether it was done"):
+        asked.trigger("d")
+    assert sent == ["POST"]
 
 
 def test_a_failed_run_shows_the_end_of_the_failed_tasks_log() -> None:
@@ -126,7 +155,7 @@ def test_a_failed_run_shows_the_end_of_the_failed_tasks_log() -> None:
 def test_a_run_that_does_not_end_is_given_up_with_its_story() -> None:
     run = "/api/v2/dags/access_log/dagRuns/r1"
     answers: Answers = {("GET", run): states("running"), ("GET", f"{run}/taskInstances"): {"task_instances": []}}
-    with pytest.raises(AirflowApiError, match="still running after 0 s"):
+    with pytest.raises(NotInTime, match="not ready after 0 s"):
         api(answers).wait(RUN, 0.0)
 
 

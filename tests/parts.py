@@ -1,0 +1,60 @@
+"""What `make test` runs: in five minutes on two cores, whether all of it works. `make test-all` runs everything.
+
+Whole folders are of tests that start no process, or share one; properties and simulations run with few examples there
+(tests/support/examples.py). Of the contracts it is the side that answers at once, and of the tests with real processes one pass
+through everything. A new test of a real process belongs here only if it displaces one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+WITH_FEW_EXAMPLES = ("tests/property/", "tests/sim/", "tests/proof/")
+WHOLE = ("tests/unit/", *WITH_FEW_EXAMPLES)
+
+# The sides of a contract that a server has to be started for, or that another side stands for.
+SLOW_SIDES = ("kafka", "apache_kafka", "real", "connector", "parquet", "partitioned")
+
+ONE_REAL_PASS = (
+    "tests/contract/coordination/",
+    "tests/contract/sinks/test_sinks.py",
+    "tests/contract/sinks/test_iceberg.py",
+    "tests/contract/test_group_offsets.py",
+    "tests/contract/test_log_admin.py",
+    "tests/contract/test_log_batches.py",
+    "tests/contract/test_offset_log.py",
+    "tests/contract/test_operations.py",
+    "tests/contract/test_producing.py",
+    "tests/integration/broker/test_confluent.py",  # real clients
+    "tests/integration/broker/test_kafka_python.py",
+    "tests/integration/broker/test_aiokafka.py",
+    "tests/integration/broker/test_kcat.py",
+    "tests/integration/broker/test_three_brokers.py",  # three brokers and their ZooKeeper: elections
+    "tests/integration/commands/test_signals.py",  # commands as processes
+    "tests/integration/collector/test_ship.py",
+    "tests/integration/ledger/test_freezing.py",  # PostgreSQL: which offsets are an hour, their load, its proof
+    "tests/integration/ledger/test_commit.py",
+    "tests/integration/ledger/test_audit.py",
+    "tests/fault/broker/test_kill.py",
+    "tests/e2e/test_demo.py",  # 24 hours through Airflow and Spark
+    "tests/e2e/test_actions_in_browser.py",  # and an hour loaded again from a page in Chromium
+)
+FIRST = (*WHOLE, *ONE_REAL_PASS)
+
+
+def holds_first(path: Path, root: Path) -> bool:
+    """Whether the file or folder may hold tests of `make test`: the others need not even be imported."""
+    place = path.relative_to(root).as_posix() + ("/" if path.is_dir() else "")
+    return any(place.startswith(part) or part.startswith(place) for part in FIRST)
+
+
+def is_first(node_id: str) -> bool:
+    """Whether `make test` runs this test."""
+    path, _, name = node_id.partition("::")
+    sides = name.partition("[")[2].rstrip("]").split("-") if path.startswith("tests/contract/") else []
+    return path.startswith(FIRST) and not any(side in SLOW_SIDES for side in sides)
+
+
+def is_rest(node_id: str) -> bool:
+    """Whether it remains to be run after `make test`: what ran with few examples runs again, with all of them."""
+    return not is_first(node_id) or node_id.startswith(WITH_FEW_EXAMPLES)
