@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure
@@ -42,7 +43,6 @@ PARTITIONS = 2_000  # 1,998 of 5 MB and the two above: 20 GB
 ASKED = 150  # requests to each log per round
 STAMP_STEP_MS = 10  # from one batch to the next
 START_SECONDS_MAX = 5.0
-TIMEOUT_SECONDS = 30.0
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
@@ -190,13 +190,13 @@ def measure(question: Callable[[int], None], numbers: Sequence[int]) -> list[flo
 
 def fetch_at(consumer: Consumer, topic: str, offset: int) -> None:
     consumer.assign([TopicPartition(topic, 0, offset)])
-    message = consumer.poll(TIMEOUT_SECONDS)
+    message = consumer.poll(PATIENCE_SECONDS)
     if message is None or message.error() or message.offset() != offset:
         raise RuntimeError(f"{topic}: asked for offset {offset}, got {message and (message.error() or message.offset())}")
 
 
 def search(consumer: Consumer, topic: str, number: int, began_ms: int) -> None:
     asked = TopicPartition(topic, 0, began_ms + number * STAMP_STEP_MS - STAMP_STEP_MS // 2)
-    (answer,) = consumer.offsets_for_times([asked], timeout=TIMEOUT_SECONDS)
+    (answer,) = consumer.offsets_for_times([asked], timeout=PATIENCE_SECONDS)
     if answer.offset != number:
         raise RuntimeError(f"{topic}: asked for the time before offset {number}, got {answer.offset}")

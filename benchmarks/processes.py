@@ -12,15 +12,17 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-STOP_GRACE_SECONDS = 15.0  # a JVM broker takes some seconds to close its logs
+from logbus.local.processes import ReservedPorts
+from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
+
 POLL_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
 KTHREADD = "2"  # the parent of all kernel threads
 _libc = ctypes.CDLL(None)
+_reserved: list[ReservedPorts] = []
 
 
 class Missing(Exception):
@@ -32,11 +34,9 @@ class StartFailed(Exception):
 
 
 def free_port() -> int:
-    """A TCP port that was free on loopback a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of loopback that no other program is given while this process lives: a server may bind it much later."""
+    _reserved.append(ReservedPorts(1))
+    return _reserved[-1].numbers[0]
 
 
 def start(
@@ -65,19 +65,13 @@ def stop(process: subprocess.Popen[bytes]) -> int:
     if process.poll() is None:
         process.terminate()
     try:
-        return process.wait(STOP_GRACE_SECONDS)
+        return process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
 
 
-def wait_until_listening(
-    port: int,
-    process: subprocess.Popen[bytes],
-    *,
-    log_path: Path,
-    deadline_seconds: float,
-) -> None:
+def wait_until_listening(port: int, process: subprocess.Popen[bytes], *, log_path: Path) -> None:
     """Returns once the port accepts connections; StartFailed with the log's tail if the process ends or time is up."""
 
     def accepts() -> bool:
@@ -86,18 +80,10 @@ def wait_until_listening(
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    if not wait_until(accepts, deadline_seconds=deadline_seconds):
-        raise StartFailed(f"{_program(process)} did not listen on port {port} within {deadline_seconds:.0f} s:\n{tail(log_path)}")
-
-
-def wait_until(condition: Callable[[], bool], *, deadline_seconds: float) -> bool:
-    """Polls a condition; False if the deadline passes first."""
-    deadline = time.monotonic() + deadline_seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True
+    try:
+        wait_until(accepts, what=f"{_program(process)} on port {port}", poll_seconds=POLL_SECONDS)
+    except NotInTime as late:
+        raise StartFailed(f"{late}:\n{tail(log_path)}") from None
 
 
 def tail(path: Path, lines: int = 20) -> str:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.loads import RECORD_BYTES, Load
 from benchmarks.peers.activemq import ACTIVEMQ_JARS, ActiveMq
@@ -26,10 +27,9 @@ from benchmarks.peers.kafka import ApacheKafka
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.peers.rabbitmq import AMQP_CLIENT, STREAM_CLIENT, RabbitMq
 from benchmarks.peers.server import Server
-from benchmarks.processes import wait_until
+from benchmarks.processes import POLL_SECONDS
 from benchmarks.turns import Cost, cost_of
 
-TIMEOUT_SECONDS = 60.0
 OURS, OURS_FLUSHING, KAFKA = "logbus", "logbus flushing", "Apache Kafka"
 RABBITMQ, RABBITMQ_STREAM, ACTIVEMQ = "RabbitMQ queue", "RabbitMQ stream", "ActiveMQ queue"
 
@@ -97,23 +97,22 @@ class LogSide:
 
     def delete(self, topic: str) -> None:
         client = self._admin()
-        client.delete_topics([topic], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+        client.delete_topics([topic], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
     def _create(self, topic: str, partitions: int = 1) -> None:
         wanted = NewTopic(topic, num_partitions=partitions, config=dict(self.topic_config))
         client = self._admin()  # kept in a variable: a client that is garbage-collected drops its requests
-        client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+        client.create_topics([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
     def _wait_visible(self, topic: str, records: int, partitions: int) -> None:
         """Waits until a consumer can see all records: on disk, as far as the broker's own rules require."""
         client, wanted = self._admin(), {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}
 
         def all_visible() -> bool:
-            asked = client.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
-            return sum(answer.result(TIMEOUT_SECONDS).offset for answer in asked.values()) >= records
+            asked = client.list_offsets(wanted, request_timeout=PATIENCE_SECONDS)
+            return sum(answer.result(PATIENCE_SECONDS).offset for answer in asked.values()) >= records
 
-        if not wait_until(all_visible, deadline_seconds=TIMEOUT_SECONDS):
-            raise TimeoutError(f"{topic}: {records} records were not visible after {TIMEOUT_SECONDS:.0f} s")
+        wait_until(all_visible, what=f"what a consumer of {topic} can see of {records} records", poll_seconds=POLL_SECONDS)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.server.bootstrap, "log_level": 4})

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from logbus.waiting import wait_until
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target
@@ -74,13 +75,18 @@ def _seconds(name: str, _: int) -> float:
         try:
             started = time.monotonic()
             server.launch()
-            while not answers(server.port):
-                if not server.alive or time.monotonic() - started > server.start_seconds_max:
-                    raise StartFailed(f"{server.name} gave no answer:\n{tail(server.log_path)}")
-                time.sleep(POLL_SECONDS)
+            wait_until(partial(_has_answered, server, answers), what=name, poll_seconds=POLL_SECONDS)
             return time.monotonic() - started
         finally:
             server.stop()
+
+
+def _has_answered(server: Server, answers: Callable[[int], bool]) -> bool:
+    if answers(server.port):
+        return True
+    if not server.alive:
+        raise StartFailed(f"{server.name} gave no answer:\n{tail(server.log_path)}")
+    return False
 
 
 def _ask(port: int, question: bytes, answer_bytes: int) -> bytes:

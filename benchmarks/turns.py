@@ -16,6 +16,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from confluent_kafka import KafkaException
+from logbus.waiting import NotInTime
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure
@@ -27,7 +28,7 @@ from benchmarks.processes import Missing, StartFailed, kernel_cpu_seconds
 
 Result = TypeVar("Result")
 # Errors of a peer, its client or a starved machine; our own bugs are not among them.
-FAILURES = (KafkaException, Missing, OSError, StartFailed, subprocess.TimeoutExpired, TimeoutError, ToolFailed)
+FAILURES = (KafkaException, Missing, NotInTime, OSError, StartFailed, subprocess.TimeoutExpired, TimeoutError, ToolFailed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

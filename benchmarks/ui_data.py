@@ -16,12 +16,12 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import HOUR, Pipeline, milliseconds
+from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine, text
 
 TOPICS, HOURS, GROUPS = 50, 168, 20
 TOPICS_PER_GROUP = 5
 UNLOADED_HOURS = 3
-TIMEOUT_SECONDS = 60.0
 VALUE = b"x" * 200
 
 WINDOWS = text("""
@@ -74,7 +74,7 @@ class Platform:
         wanted = [NewTopic(name, num_partitions=self.partitions, config=config) for name in self.topics]
         client = self.admin()
         for future in client.create_topics(wanted).values():
-            future.result(TIMEOUT_SECONDS)
+            future.result(PATIENCE_SECONDS)
 
     def produce(self) -> None:
         """Produces a record for each hour of each partition."""
@@ -85,7 +85,7 @@ class Platform:
                 for partition in range(self.partitions):
                     producer.produce(topic, VALUE, key=b"key", partition=partition, timestamp=stamp)
             producer.poll(0)
-        if producer.flush(TIMEOUT_SECONDS):
+        if producer.flush(PATIENCE_SECONDS):
             raise RuntimeError("the broker did not take all records")
 
     def fill_ledger(self) -> None:
@@ -109,7 +109,7 @@ class Platform:
             parts = [TopicPartition(topic, part, HOURS // 2) for topic in chosen for part in range(self.partitions)]
             name = f"group_{number:02d}"
             offsets = ConsumerGroupTopicPartitions(name, parts)
-            client.alter_consumer_group_offsets([offsets])[name].result(TIMEOUT_SECONDS)
+            client.alter_consumer_group_offsets([offsets])[name].result(PATIENCE_SECONDS)
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})

@@ -14,18 +14,17 @@ import httpx
 from logbus.ledger.migrations import create_ledger
 from logbus.local.airflow_api import AirflowApi
 from logbus.local.airflow_instance import AirflowSettings, airflow_environment
-from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.local.processes import Program, Supervisor
 from logbus.local.stack import project_directory
 from logbus.model import HOUR, floor, instant_text, utc_now
 from logbus.provider import CONNECTION_TYPE
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
 
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.processes import free_port
 from benchmarks.ui_data import HOURS, Platform
-
-START_SECONDS_MAX = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class Place:
             server = supervisor.start(program(self.airflow, "api-server", "--workers", "1"))
             with httpx.Client(base_url=self.airflow.url, timeout=60.0, trust_env=False) as client:
                 with closing(AirflowApi(self.airflow.url)) as api:
-                    wait_until(api.answers, timeout_seconds=START_SECONDS_MAX, what="Airflow's api-server", processes=[server])
+                    wait_until(api.answers, what="Airflow's api-server", processes=[server])
                 client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
                 yield client
         finally:
@@ -65,7 +64,7 @@ def seeded(partitions: int) -> Iterator[Place]:
         begin = floor(utc_now(), HOUR) - HOURS * HOUR
         Platform(engine=engine, bootstrap=broker.bootstrap, partitions=partitions, begin=begin).seed()
         airflow = airflow_settings(directory / "airflow", postgres, broker.bootstrap)
-        Supervisor().run(program(airflow, "db", "migrate"), START_SECONDS_MAX)
+        Supervisor().run(program(airflow, "db", "migrate"), PATIENCE_SECONDS)
         paths = {name: f"/logbus/api/{name}" for name in ("overview", "topics", "groups")}
         paths["window"] = f"/logbus/api/windows/topic_00/{instant_text(begin)}"
         yield Place(broker=broker, airflow=airflow, paths=paths)

@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import Self
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame, whole_batches
 from benchmarks.figures import Figure, figure
 from benchmarks.peers.server import Server
-from benchmarks.processes import scheduled_seconds, wait_until
+from benchmarks.processes import scheduled_seconds
 from broker.records.batch import read_header
 
-ADMIN_SECONDS_MAX = 60.0
 IN_FLIGHT = 5  # requests in flight, the default of Kafka's producer
 REQUESTS_PER_SECOND = 250  # of the steady producer
 ROUNDS_PER_ROUND = 2  # when CPU seconds are compared: many short turns, because a machine's pace changes
@@ -52,9 +52,8 @@ def create_topic(bootstrap: str, topic: str, **config: str) -> None:
     """With one partition; `config` has underscores for dots. Returns once the topic can be read: Apache Kafka answers earlier."""
     client = AdminClient({"bootstrap.servers": bootstrap})  # kept: a client that is garbage-collected drops its requests
     wanted = NewTopic(topic, num_partitions=1, config={name.replace("_", "."): value for name, value in config.items()})
-    client.create_topics([wanted], request_timeout=ADMIN_SECONDS_MAX)[topic].result(ADMIN_SECONDS_MAX)
-    if not wait_until(lambda: _answers(bootstrap, topic), deadline_seconds=ADMIN_SECONDS_MAX):
-        raise TimeoutError(f"{topic} was made and is not there")
+    client.create_topics([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
+    wait_until(lambda: _answers(bootstrap, topic), what=f"topic {topic}")
 
 
 def _answers(bootstrap: str, topic: str) -> bool:
@@ -71,7 +70,7 @@ def alter_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client = AdminClient({"bootstrap.servers": bootstrap})
-    client.incremental_alter_configs([resource], request_timeout=ADMIN_SECONDS_MAX)[resource].result(ADMIN_SECONDS_MAX)
+    client.incremental_alter_configs([resource], request_timeout=PATIENCE_SECONDS)[resource].result(PATIENCE_SECONDS)
 
 
 def produce_all(bootstrap: str, topic: str, batches: Sequence[bytes], *, requests: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from logbus.waiting import wait_until
 from rich.console import Console
 
 from benchmarks.costs.lines import batches_of, log_lines
@@ -34,7 +35,6 @@ SEGMENTS, DUE = 5, 3
 AGE_MS = 8 * DAY_MS  # retention deletes what is older than seven
 VALUE_BYTES = 16 << 10
 QUIET_SECONDS = 4.0
-PASS_SECONDS_MAX = 120.0
 POLL_SECONDS = 0.002
 TOPIC, STEADY_TOPIC = "old", "steady"
 
@@ -67,7 +67,7 @@ def _round(directory: Path, count: int, *, quiet_seconds: float) -> Pass:
         with SteadyProducer(broker.bootstrap, STEADY_TOPIC, batch) as producer:
             time.sleep(0.2)  # the first requests make connections
             quiet = time.monotonic()
-            began, ended = watch(due_files(broker.data, count), deadline=quiet + PASS_SECONDS_MAX)
+            began, ended = watch(due_files(broker.data, count))
     return Pass(
         seconds=ended - began,
         quiet_ms=producer.latencies_ms(quiet, began),
@@ -97,20 +97,18 @@ def due_files(data: Path, count: int) -> list[Path]:
     return [data / f"{TOPIC}-{index}" / segment_name(number) for index in range(count) for number in range(DUE)]
 
 
-def watch(files: list[Path], *, deadline: float) -> tuple[float, float]:
-    """When the first of the files was gone, and when the last one, renamed ones included. TimeoutError after `deadline` on the
-    monotonic clock."""
-    began = None
-    whole = len(files)
-    while files:
+def watch(files: list[Path]) -> tuple[float, float]:
+    """When the first of the files was gone, and when the last one, renamed ones included."""
+    wait_until(lambda: is_gone(files[-1]) or not files[0].exists(), what="the first deletion", poll_seconds=POLL_SECONDS)
+    began = time.monotonic()
+
+    def are_gone() -> bool:
         while files and is_gone(files[-1]):
             files.pop()
-        if began is None and (len(files) < whole or not files[0].exists()):
-            began = time.monotonic()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(files)} segments that are due were not deleted")
-        time.sleep(POLL_SECONDS)
-    return began or deadline, time.monotonic()
+        return not files
+
+    wait_until(are_gone, what="the deletion of the segments that are due", poll_seconds=POLL_SECONDS)
+    return began, time.monotonic()
 
 
 def is_gone(file: Path) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS
 from rich.console import Console
 
 from benchmarks.costs.lines import BATCH_RECORDS, batches_of, log_lines
@@ -25,7 +26,6 @@ from benchmarks.peers.logbus import LogbusBroker
 RECORDS = 1_000_000
 DIFFERENT_LINES = 50_000
 CHUNK_RECORDS = 10_000
-TIMEOUT_SECONDS = 30.0
 TOPIC = "rewound"
 START = TopicPartition(TOPIC, 0, 0)
 # At the end of the log a fetch waits for more, and the seek waits for that fetch; if its queue is full, the client pauses for a
@@ -79,7 +79,7 @@ def read_twice(bootstrap: str, count: int) -> tuple[Reading, Reading]:
     settings = {"group.id": "rewind", "enable.auto.commit": False, "auto.offset.reset": "error", **UNHINDERED}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:
-        consumer.get_watermark_offsets(START, timeout=TIMEOUT_SECONDS)  # finding the broker is not reading
+        consumer.get_watermark_offsets(START, timeout=PATIENCE_SECONDS)  # finding the broker is not reading
         began = time.perf_counter()
         consumer.assign([START])
         first = read(consumer, count, began)
@@ -97,7 +97,7 @@ def read(consumer: Consumer, count: int, began: float) -> Reading:
     """Reads the next `count` records; RuntimeError if one is missing or out of order."""
     records = checksum = 0
     while records < count:
-        chunk = consumer.consume(min(CHUNK_RECORDS, count - records), TIMEOUT_SECONDS)
+        chunk = consumer.consume(min(CHUNK_RECORDS, count - records), PATIENCE_SECONDS)
         if not chunk or chunk[-1].error() or chunk[-1].offset() != records + len(chunk) - 1:
             raise RuntimeError(f"{TOPIC}: after {records} records came {chunk and (chunk[-1].error() or chunk[-1].offset())}")
         checksum = zlib.crc32(b"".join(message.value() or b"" for message in chunk), checksum)

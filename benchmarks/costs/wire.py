@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from logbus.waiting import PATIENCE_SECONDS
+
 from broker.protocol.api import ApiKey
 from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, Buffer, read_header
 
 PRODUCE_VERSION, FETCH_VERSION = 7, 4
-TIMEOUT_SECONDS = 60.0
 _CLIENT_ID = b"upkeep"
 _READ_UNCOMMITTED = 0
 
@@ -75,7 +76,7 @@ class Connection:
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), TIMEOUT_SECONDS)
+        self.socket = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._incoming = self.socket.makefile("rb", buffering=1 << 16)
 

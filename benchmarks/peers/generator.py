@@ -9,14 +9,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from logbus.waiting import PATIENCE_SECONDS
+
 from benchmarks import processes
 from benchmarks.peers.java import ToolFailed
 from benchmarks.peers.maven import Jars, java, javac
 from benchmarks.processes import Missing
 
 SOURCES = Path(__file__).parent / "load"
-COMPILE_SECONDS_MAX = 120
-RUN_SECONDS_MAX = 300
 _FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")  # as for Kafka's own tools
 
 
@@ -41,7 +41,7 @@ class LoadGenerator:
         """Compiles into the caller's folder; Missing if there is no compiler."""
         sources = [str(SOURCES / f"{name}.java") for name in ("Report", main_class)]
         command = [javac(), "-nowarn", "-cp", jars.class_path(), "-d", str(into), *sources]
-        done = processes.run(command, seconds_max=COMPILE_SECONDS_MAX)
+        done = processes.run(command, seconds_max=PATIENCE_SECONDS)
         if done.returncode != 0:
             raise Missing(f"{main_class} does not compile here: {done.stderr[-500:].strip()}")
         return cls(main_class=main_class, class_path=f"{into}:{jars.class_path()}", address=address)
@@ -56,7 +56,7 @@ class LoadGenerator:
     def _run(self, verb: str, target: str, records: int, record_bytes: int) -> str:
         words = [verb, self.address, target, str(records), str(record_bytes)]
         command = [java(), *_FLAGS, "-cp", self.class_path, self.main_class, *words]
-        done = processes.run(command, seconds_max=RUN_SECONDS_MAX)
+        done = processes.run(command, seconds_max=PATIENCE_SECONDS)
         if done.returncode != 0:
             raise ToolFailed(f"{self.main_class} {' '.join(words)}: status {done.returncode}\n{done.stderr[-2000:]}")
         return done.stdout

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from logbus.waiting import PATIENCE_SECONDS
+
 from benchmarks import processes
 from benchmarks.peers.maven import Jars, java
 
@@ -19,7 +21,6 @@ KAFKA_JARS = Jars(
         "org.slf4j:slf4j-simple:1.7.36",  # warnings to standard error instead of nowhere
     ),
 )
-TOOL_SECONDS_MAX = 300
 
 
 class ToolFailed(Exception):
@@ -52,7 +53,7 @@ class JvmTools:
         main_class: str,
         *arguments: str,
         stdin: str | None = None,
-        seconds_max: float = TOOL_SECONDS_MAX,
+        seconds_max: float = PATIENCE_SECONDS,
     ) -> str:
         """The standard output of one run; ToolFailed with its error output if it fails."""
         command = self.command(main_class, *arguments)

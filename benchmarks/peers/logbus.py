@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from logbus.local.processes import ReservedPorts
+from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks import processes
 from benchmarks.peers.server import Server
@@ -21,7 +22,6 @@ class LogbusBroker(Server):
     to a client that keeps reconnecting, for its own end of a connection. `settings` are overrides by Kafka's names."""
 
     name = "logbus"
-    start_seconds_max = 30.0
     cwd = Path(__file__).parents[2]
 
     def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, open_files: int | None = None) -> None:
@@ -57,10 +57,8 @@ class LogbusBroker(Server):
 
     def wait_until_answering(self) -> None:
         """Returns once it answers a request; StartFailed if it ends first. The port must be bound, or be bound soon."""
-        processes.wait_until_listening(
-            self.port, self._running(), log_path=self.log_path, deadline_seconds=self.start_seconds_max
-        )
-        with socket.create_connection(("127.0.0.1", self.port), self.start_seconds_max) as asking:
+        processes.wait_until_listening(self.port, self._running(), log_path=self.log_path)
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS) as asking:
             try:
                 asking.sendall(_API_VERSIONS)
                 answered = asking.recv(4) != b""

@@ -16,7 +16,6 @@ class Server(ABC):
     """One server on a free port of 127.0.0.1. Everything it writes is in `directory`; its data in `data`."""
 
     name: str
-    start_seconds_max: ClassVar[float] = 90.0
     cwd: ClassVar[Path | None] = None
 
     def __init__(self, directory: Path) -> None:
@@ -53,8 +52,7 @@ class Server(ABC):
         """Starts on the same port and directory as before; returns once it accepts connections."""
         self.prepare()
         self.launch()
-        deadline = self.start_seconds_max
-        processes.wait_until_listening(self.port, self._running(), log_path=self.log_path, deadline_seconds=deadline)
+        processes.wait_until_listening(self.port, self._running(), log_path=self.log_path)
 
     def stop(self) -> int:
         """Ends it in an orderly way; returns the exit status."""

@@ -14,6 +14,7 @@ from logbus.kafka.groups import GroupOffsets, Groups
 from logbus.kafka.topics import OffsetLog, Topics
 from logbus.status import group_seek
 from logbus.status.group_seek import TopicChoice
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker, any_broker
 from tests.support.consumers import GROUP_SETTINGS, GroupMember, poll_until, produce_numbers
@@ -53,7 +54,8 @@ def fake_subject() -> Subject:
 
 
 def real_subject(bootstrap: str) -> Subject:
-    client = Client({"bootstrap.servers": bootstrap, "group.id": "not for the admin client"})
+    config = {"bootstrap.servers": bootstrap, "group.id": "not for the admin client"}
+    client = Client(config, timeout_seconds=PATIENCE_SECONDS, first_answer_seconds_max=PATIENCE_SECONDS)
 
     def fill(topic: str, partitions: int) -> None:
         create_topic(bootstrap, topic, partitions=partitions)

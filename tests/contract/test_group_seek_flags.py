@@ -12,6 +12,7 @@ from logbus.cli import main
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.jvm_session import TOOLS, run_tools
@@ -51,7 +52,7 @@ def filled(broker: AnyBroker) -> str:
     for number in range(20):
         stamp = FIRST + timedelta(minutes=30 * (number // 2))
         producer.produce(TOPIC, b"value", partition=number % 2, timestamp=int(stamp.timestamp() * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     config = {"bootstrap.servers": broker.bootstrap}
     Topics(Client(config)).delete_before(TOPIC, {1: 2})
     Groups(Client(config)).commit(GROUP, {(TOPIC, 0): 4, (TOPIC, 1): 5})

@@ -10,8 +10,8 @@ import pytest
 from logbus.errors import TopicMissing, UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import LogAdmin, Topics
+from logbus.waiting import wait_until
 
-from benchmarks.processes import wait_until
 from tests.support.consumers import produce_numbers
 from tests.support.fake_log import FakeLog
 from tests.support.topics import create_topic
@@ -91,7 +91,7 @@ def test_settings_are_read_as_they_are_in_force_and_changed_one_by_one(subject: 
     subject.log.change_settings(topic, {"retention.ms": "-1"})
     changed = {**before, "retention.ms": "-1"}
     # Apache Kafka's controller answers once a change is stored; its brokers learn of it a moment later.
-    assert wait_until(lambda: subject.log.settings(topic, names) == changed, deadline_seconds=30)
+    wait_until(lambda: subject.log.settings(topic, names) == changed, what="the settings as they were changed")
 
 
 def test_a_topic_that_is_not_there_is_missing(subject: Subject) -> None:

@@ -48,7 +48,7 @@ def real_subject(bootstrap: str) -> Subject:
         produce_numbers(bootstrap, topic, 2, RECORDS)
 
     config = {"bootstrap.servers": bootstrap}
-    return Subject(batches=TopicBatches(Client(config, timeout_seconds=20)), single=Topics(Client(config)), fill=fill)
+    return Subject(batches=TopicBatches(Client(config)), single=Topics(Client(config)), fill=fill)
 
 
 @pytest.fixture(params=["fake", "logbus", "kafka"])

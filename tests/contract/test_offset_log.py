@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, TopicMissing
 from logbus.kafka.client import Client
 from logbus.kafka.topics import FoundRecord, OffsetLog, Topics
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import broker  # noqa: F401
 from tests.support.fake_log import FakeLog
@@ -49,7 +50,7 @@ def real_subject(bootstrap: str) -> Subject:
     def append(name: str, partition: int, stamps: Sequence[int]) -> None:
         for stamp in stamps:
             producer.produce(name, b"value", partition=partition, timestamp=stamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         log.end_offsets(
             name, [partition], "read_uncommitted"
         )  # answered once all of it can be read, and is not merely acknowledged

@@ -23,10 +23,10 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Interval, Pipeline
 from logbus.status.group_checkpoint import commit_ends
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
-from benchmarks.processes import wait_until
 from tests.support.topics import create_topic
 
 _numbers = itertools.count(1)
@@ -90,7 +90,7 @@ def fill(bootstrap: str, topic: str) -> None:
     for hour, minute, partition in itertools.product(HOURS, (1, 31), (0, 1)):
         stamp = DAY + timedelta(hours=hour, minutes=minute)
         producer.produce(topic, b"record", partition=partition, timestamp=int(stamp.timestamp() * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def test_lag_counts_the_hour_that_is_not_loaded(site: Site) -> None:
@@ -156,7 +156,7 @@ def test_old_hours_are_deleted_when_they_are_loaded_and_are_lost_to_a_replay_the
     site.at_broker("retention", "give-back", site.topic)
     given_back = {"retention.ms": TWELVE_HOURS_MS}
     # Apache Kafka answers before all of it has read the change.
-    assert wait_until(lambda: site.admin.settings(site.topic, ["retention.ms"]) == given_back, deadline_seconds=30)
+    wait_until(lambda: site.admin.settings(site.topic, ["retention.ms"]) == given_back, what="the setting given back")
 
 
 def test_an_hour_that_is_not_loaded_is_held_back_and_fails_the_command_when_that_takes_too_long(site: Site) -> None:

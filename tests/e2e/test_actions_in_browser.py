@@ -13,6 +13,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.local.demo import PIPELINE
 from logbus.model import HOUR, Interval, Pipeline, instant_text, milliseconds
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
@@ -24,9 +25,6 @@ from tests.support.in_process import replace_spark
 from tests.support.ledgers import NOW, at
 from tests.support.topics import create_topic
 
-pytestmark = pytest.mark.timeout(900)
-
-DONE_WITHIN_MS = 300_000  # a run of a Dag, including Spark
 GREEN = "audited"
 MENDED = "mended"
 STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>\S+)"
@@ -59,8 +57,8 @@ def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, pa
     frame = open_window(page, PIPELINE, instant_text(hour.start))
     expect(frame.locator("#state")).to_have_attribute("data-state", "closed")
     confirm(frame, "Load this hour again")
-    expect(frame.locator("#state")).to_have_attribute("data-state", GREEN, timeout=DONE_WITHIN_MS)
-    expect(frame.get_by_text("Done", exact=True)).to_be_visible(timeout=DONE_WITHIN_MS)
+    expect(frame.locator("#state")).to_have_attribute("data-state", GREEN)
+    expect(frame.get_by_text("Done", exact=True)).to_be_visible()
     window = ledger.window(PIPELINE, hour.start)
     assert window.loaded_attempt == 1
     assert window.audited_at is not None
@@ -85,7 +83,7 @@ def test_hours_chosen_on_the_map_are_loaded_together(second: SecondDemo, engine:
     confirm(frame, "Load 2 hours")
     expect(frame.get_by_role("region", name="Chosen hours")).to_contain_text("2 runs requested")
     for cell in cells:
-        expect(cell).to_have_class(re.compile(f"s-{GREEN}"), timeout=DONE_WITHIN_MS)
+        expect(cell).to_have_class(re.compile(f"s-{GREEN}"))
     assert all(ledger.window(PIPELINE, hour.start).audited_at is not None for hour in hours)
 
 
@@ -100,7 +98,7 @@ def test_a_dead_letter_is_redriven_and_its_hour_turns_green(
     expect(frame.locator("#dead-letters pre")).to_have_text("4711")
     second.stack.airflow.api.unpause("logbus_redrive")
     confirm(frame, "Redrive its dead letters")
-    expect(frame.locator("#state")).to_have_attribute("data-state", GREEN, timeout=DONE_WITHIN_MS)
+    expect(frame.locator("#state")).to_have_attribute("data-state", GREEN)
     expect(frame.get_by_text("1 of 1 parse now and are rows")).to_be_visible()
     expect(frame.locator("#dead-letters")).to_have_count(0)
     expect(frame.locator(".equation .term b")).to_have_text(["3", "3", "0", "0"])
@@ -118,7 +116,7 @@ def load_with_a_dead_letter(second: SecondDemo, engine: Engine) -> str:
     producer = Producer(config)
     for value in (b"alpha", b"4711", b"omega"):
         producer.produce(MENDED, value, timestamp=milliseconds(hour.start))
-    assert producer.flush(30.0) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     register(second, engine, STRICT)
     ledger.freeze_or_get(MENDED, hour, Topics(Client(config)), NOW)
     (attempt,) = ledger.begin_attempts(MENDED, [hour.start], "by hand", 1, NOW)

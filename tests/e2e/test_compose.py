@@ -23,14 +23,14 @@ from confluent_kafka.admin import AdminClient
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
-from logbus.local.processes import wait_until
 from logbus.model import Pipeline, WindowState, milliseconds
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.engine import connect
 
 from benchmarks import processes
 from tests.support.compose import PROJECT, services
 from tests.support.exporting import fetch, samples, value
-from tests.support.plain_services import READY_SECONDS, PlainServices
+from tests.support.plain_services import PlainServices
 from tests.support.postgres import server_directory  # noqa: F401
 from tests.support.prometheus_server import prometheus
 from tests.support.topics import create_topic
@@ -76,7 +76,9 @@ def test_init_leaves_the_passwords_to_their_owner_and_out_of_every_log(running: 
 def test_programs_on_the_host_have_a_listener_of_their_own(running: PlainServices) -> None:
     """Clients connect to the address that the broker advertises, so a container's address would be unreachable for them."""
     for port in ("29092", "9092"):
-        told = AdminClient({"bootstrap.servers": f"127.0.0.1:{running.ports[port]}"}).list_topics(timeout=30).brokers
+        told = (
+            AdminClient({"bootstrap.servers": f"127.0.0.1:{running.ports[port]}"}).list_topics(timeout=PATIENCE_SECONDS).brokers
+        )
         assert [one.port for one in told.values()] == [int(running.ports[port])]
 
 
@@ -94,13 +96,13 @@ def test_neither_role_reaches_the_others_database(running: PlainServices, role: 
 def token(running: PlainServices, user: str, password: str) -> str:
     body = json.dumps({"username": user, "password": password}).encode()
     asked = urllib.request.Request(running.url("8080", "/auth/token"), body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS) as answer:
         return str(json.load(answer)["access_token"])
 
 
 def ask(running: PlainServices, path: str, bearer: str) -> Any:
     asked = urllib.request.Request(running.url("8080", path), headers={"Authorization": f"Bearer {bearer}"})
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS) as answer:
         return json.load(answer)
 
 
@@ -146,7 +148,7 @@ def test_an_hour_is_loaded_by_an_application_on_the_cluster(running: PlainServic
     producer, stamp = Producer({"bootstrap.servers": bootstrap}), milliseconds(now - timedelta(hours=2))
     for number in range(100):
         producer.produce("clicks", b"line %d" % number, partition=number % 2, timestamp=stamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     engine = connect(environment["LOGBUS_WAREHOUSE_URL"])
     ledger = Ledger(engine)
     ledger.register(
@@ -160,7 +162,7 @@ def test_an_hour_is_loaded_by_an_application_on_the_cluster(running: PlainServic
     (window,) = ledger.windows("clicks")
     engine.dispose()
     assert (window.state, window.record_count) == (WindowState.AUDITED, 100)
-    wait_until(lambda: finished(running) == ["FINISHED"], timeout_seconds=READY_SECONDS, what="the end of the application")
+    wait_until(lambda: finished(running) == ["FINISHED"], what="the end of the application")
 
 
 def finished(running: PlainServices) -> list[str]:
@@ -183,7 +185,6 @@ def test_airflows_other_components_are_healthy_by_their_own_checks(running: Plai
     admin = token(running, "admin", running.secrets["LOGBUS_ADMIN_PASSWORD"])
     wait_until(
         lambda: ask(running, "/api/v2/dags?limit=1", admin)["total_entries"] > 0,
-        timeout_seconds=READY_SECONDS,
         what="the dags",
         processes=list(begun.values()),
     )

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from logbus.local.demo import CATCH_UP_DAG, PIPELINE
 from logbus.model import LATENESS_DEFAULT
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo
 from tests.support.pages import ANYTHING, PROJECT, blocks, shows
-
-pytestmark = pytest.mark.timeout(900)
 
 
 def rows(demo: SecondDemo, query: str) -> list[Any]:
@@ -35,7 +33,7 @@ def rows(demo: SecondDemo, query: str) -> list[Any]:
 
 def get(demo: SecondDemo, path: str, **headers: str) -> httpx.Response:
     url = f"{demo.stack.airflow.settings.url}{path}"
-    return httpx.get(url, headers=headers, follow_redirects=True, timeout=30.0, trust_env=False)
+    return httpx.get(url, headers=headers, follow_redirects=True, timeout=PATIENCE_SECONDS, trust_env=False)
 
 
 def test_the_demo_reads_every_line_audits_every_hour_and_reloads_one_identically(first: FirstDemo) -> None:
@@ -116,7 +114,7 @@ def test_no_secret_and_no_warehouse_url_is_in_the_log_of_a_load(second: SecondDe
 
 def test_a_stack_where_one_runs_already_is_refused(second: SecondDemo) -> None:
     command = [sys.executable, "-m", "logbus", "demo", "--log", str(second_log(second)), "--home", str(second.stack.home.parent)]
-    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert refused.returncode == 1
     assert "another stack" in refused.stderr
     assert second.stack.airflow.api.answers()

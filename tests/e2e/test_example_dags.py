@@ -18,6 +18,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.local.airflow_api import AirflowApi, ApiDagRun
 from logbus.local.stack import LocalStack
 from logbus.model import Interval, instant_text
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
 
@@ -26,20 +27,18 @@ from tests.support.airflow_runs import (
     produce_json,
     unpause_and_read_again,
     unpause_without_the_hour_that_is_due,
-    until,
     wait_for_no_run,
     wait_for_runs,
 )
 from tests.support.demos import SecondDemo
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("asked")]
+pytestmark = pytest.mark.usefixtures("asked")
 
 START = datetime(2015, 5, 17, tzinfo=UTC)
 HOURS = 12
 VIEWS_PER_HOUR = 5
 PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "page_views_partition_sizes"
 ORDERS, RETENTION, MAINTENANCE = "orders", "logbus_retention", "logbus_maintenance"
-RUN_SECONDS_MAX = 300.0
 LINK = "Window in the ledger"
 
 
@@ -73,7 +72,9 @@ def rows(engine: Engine, query: str) -> list[Any]:
 def day_report(stack: LocalStack, api: AirflowApi) -> ApiDagRun:
     """A run that waits for the twelve hours before any of them is loaded."""
     run = ask_for_run(api, BY_DAY, Interval(at(0), at(HOURS)))
-    until(lambda: any(task["state"] == "deferred" for task in api.task_instances(run)), "the deferral of the day's report")
+    wait_until(
+        lambda: any(task["state"] == "deferred" for task in api.task_instances(run)), what="the deferral of the day's report"
+    )
     return run
 
 
@@ -83,7 +84,7 @@ def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: A
     views = range(VIEWS_PER_HOUR * HOURS)
     produce_json(stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views])
     unpause_and_read_again(api, BY_HOUR)
-    until(lambda: rows(engine, "select name from logbus.watcher") == [("page_views/audited",)], "the watcher")
+    wait_until(lambda: rows(engine, "select name from logbus.watcher") == [("page_views/audited",)], what="the watcher")
     unpause_without_the_hour_that_is_due(api, PAGE_VIEWS)
     span = {"from_date": instant_text(at(0)), "to_date": instant_text(at(HOURS - 1))}
     api.request("POST", "/api/v2/backfills", json={"dag_id": PAGE_VIEWS, **span, "max_active_runs": HOURS})
@@ -108,7 +109,7 @@ def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> di
 
 def finished(api: AirflowApi, run: ApiDagRun) -> ApiDagRun:
     """The run once it has succeeded; its DAG is paused."""
-    ended = api.wait(run, RUN_SECONDS_MAX)
+    ended = api.wait(run, PATIENCE_SECONDS)
     api.pause(run.dag_id)
     return ended
 
@@ -150,7 +151,7 @@ def test_every_audited_hour_starts_work_downstream_exactly_once(
 ) -> None:
     end = instant_text(at(HOURS))  # the hour that became due may be there too
     taken = f"select starts_at from logbus.taken_window where starts_at < '{end}' order by starts_at"
-    until(lambda: len(rows(engine, taken)) >= HOURS, "the events of all hours")
+    wait_until(lambda: len(rows(engine, taken)) >= HOURS, what="the events of all hours")
     wait_for_no_run(api, BY_HOUR)
     api.pause(BY_HOUR)
     assert [start for (start,) in rows(engine, taken)] == [at(hour) for hour in range(HOURS)]
@@ -175,9 +176,9 @@ def test_every_task_of_a_run_links_to_its_window(backfilled: list[ApiDagRun], st
     found = {task: api.request("GET", f"{path}/{task}/links")["extra_links"][LINK] for task in ("freeze", "load", "audit")}
     [url] = set(found.values())
     assert url.startswith(f"{stack.airflow.settings.url}/logbus/windows/{PAGE_VIEWS}/2015-05-17T")
-    window = httpx.get(url, timeout=30.0, trust_env=False).raise_for_status().json()
+    window = httpx.get(url, timeout=PATIENCE_SECONDS, trust_env=False).raise_for_status().json()
     assert (window["pipeline"], window["state"], window["counts"]["loaded"]) == (PAGE_VIEWS, "audited", VIEWS_PER_HOUR)
-    page = httpx.get(url, headers={"Accept": "text/html"}, timeout=30.0, trust_env=False, follow_redirects=True)
+    page = httpx.get(url, headers={"Accept": "text/html"}, timeout=PATIENCE_SECONDS, trust_env=False, follow_redirects=True)
     assert page.raise_for_status().headers["content-type"].startswith("text/html")
     assert f"pipeline={PAGE_VIEWS}" in str(page.url)
 

@@ -12,8 +12,6 @@ from playwright.sync_api import Page, expect
 from tests.support.browsing import ours
 from tests.support.demos import SecondDemo
 
-pytestmark = pytest.mark.timeout(900)
-
 OF_RUN = "elements => elements.map(one => [one.pipeline.name, one.cell.start])"
 
 

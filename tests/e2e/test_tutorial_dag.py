@@ -5,15 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ship
 from logbus.model import HOUR, Interval
+from logbus.waiting import PATIENCE_SECONDS
 
-from tests.support.airflow_runs import WAIT_SECONDS_MAX, ask_for_run
+from tests.support.airflow_runs import ask_for_run
 from tests.support.demos import SecondDemo
-
-pytestmark = pytest.mark.timeout(900)
 
 LINES = 100
 LAST_HOUR = datetime(2015, 5, 20, 23, tzinfo=UTC)
@@ -24,6 +22,6 @@ def test_the_tutorials_dag_loads_and_audits_an_hour(second: SecondDemo, tmp_path
     write_sample(log, lines=LINES, hours=1, end=LAST_HOUR + HOUR)
     ship([log], topic="web", client_config=second.stack.client_config, state_path=tmp_path / "state.json")
     api = second.stack.airflow.api
-    run = api.wait(ask_for_run(api, "web", Interval(LAST_HOUR, LAST_HOUR + HOUR)), WAIT_SECONDS_MAX)
+    run = api.wait(ask_for_run(api, "web", Interval(LAST_HOUR, LAST_HOUR + HOUR)), PATIENCE_SECONDS)
     api.pause("web")
     assert (api.xcom(run, "load")["read"], api.xcom(run, "audit")["audited"]) == (LINES, 1)

@@ -13,6 +13,7 @@ import pytest
 from logbus.ledger.migrations import create_ledger
 from logbus.local.stack import project_directory
 from logbus.model import HOUR, TaskKey, instant_text
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine
@@ -26,8 +27,6 @@ from tests.support.loads import Loading
 from tests.support.one_dag_auth_manager import OneDagAuthManager
 from tests.support.postgres import postgres_server, server_directory  # noqa: F401
 from tests.support.real_pipeline import RealPipeline
-
-pytestmark = pytest.mark.timeout(600)
 
 OPEN, SECRET, REDRIVE = "open_pipeline", "secret_pipeline", "logbus_redrive"
 ONLY_OPEN = f"only_{OPEN}"
@@ -50,7 +49,9 @@ class Site:
         name = user or ""
         if name not in self.clients:
             cookies = {"_token": self.server.token(user)} if user else {}
-            self.clients[name] = httpx.Client(base_url=self.server.url, cookies=cookies, timeout=60.0, trust_env=False)
+            self.clients[name] = httpx.Client(
+                base_url=self.server.url, cookies=cookies, timeout=PATIENCE_SECONDS, trust_env=False
+            )
         return self.clients[name]
 
     def api(self, method: str, path: str, **arguments: Any) -> Any:

@@ -13,12 +13,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from logbus.kafka.client import Client
 from logbus.kafka.topics import OffsetLog, Topics
+from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.proof.truth import Record
 from tests.support.fake_log import FakeLog
 from tests.support.in_process import TASKS, Tasks
-from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic
+from tests.support.topics import admin, create_topic, delete_topic
 
 logger = logging.getLogger("tests.proof.producer")  # restarts of the broker are expected here
 
@@ -115,24 +116,24 @@ class BrokerLog:
         return dict(self.settings)
 
     def create(self, topic: str, partitions: int) -> None:
-        if topic in admin(self.server.bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics:
+        if topic in admin(self.server.bootstrap).list_topics(timeout=PATIENCE_SECONDS).topics:
             delete_topic(self.server.bootstrap, topic)
         create_topic(self.server.bootstrap, topic, partitions=partitions, config={"retention.ms": "-1"})
         self.producer, self.ends = self.new_producer(), {}
 
     def widen(self, topic: str, partitions: int) -> None:
         wanted, client = NewPartitions(topic, partitions), admin(self.server.bootstrap)
-        client.create_partitions([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+        client.create_partitions([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
         self.producer = self.new_producer()  # the previous one does not know the new partitions yet
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         for record in records:
             self.producer.produce(topic, record.value, key=b"key", partition=partition, timestamp=record.stamp_ms)
-        assert self.producer.flush(TIMEOUT_SECONDS) == 0
+        assert self.producer.flush(PATIENCE_SECONDS) == 0
 
     def delete(self, topic: str, partition: int, offset: int) -> None:
         until, client = TopicPartition(topic, partition, offset), admin(self.server.bootstrap)
-        client.delete_records([until], request_timeout=TIMEOUT_SECONDS)[until].result(TIMEOUT_SECONDS)
+        client.delete_records([until], request_timeout=PATIENCE_SECONDS)[until].result(PATIENCE_SECONDS)
 
     def back_up(self, ends: Mapping[int, int]) -> None:
         self.server.stop()

@@ -20,11 +20,12 @@ from logbus.errors import LoadFailed
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.airflow_context import run_context
 from tests.support.cluster_loads import StartTask
 from tests.support.ledgers import NOW, World, at
-from tests.support.resource_managers import ON_KUBERNETES, Manager, wait_until
+from tests.support.resource_managers import ON_KUBERNETES, Manager
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ON_AN_IMAGE = {"application": "local:///opt/spark_jobs/load_windows.py", "conf": {"spark.kubernetes.container.image": "logbus"}}
@@ -62,7 +63,7 @@ def standalone_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             [*command, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], stdout=output, stderr=output
         )
     try:
-        wait_until(lambda: "New state: ALIVE" in log.read_text())
+        wait_until(lambda: "New state: ALIVE" in log.read_text(), what="the master")
         (url,) = re.findall(r"Starting Spark master at (spark://\S+)", log.read_text())
         (rest_port,) = re.findall(r"Started REST server .* with port (\d+)", log.read_text())
         extra = {"deploy-mode": "cluster", "rest-port": int(rest_port)}
@@ -70,7 +71,7 @@ def standalone_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield f"127.0.0.1:{rest_port}"
     finally:
         master.kill()
-        master.wait(30)
+        master.wait(PATIENCE_SECONDS)
 
 
 def test_a_kill_ends_the_driver_of_a_standalone_cluster(
@@ -84,7 +85,7 @@ def test_a_kill_ends_the_driver_of_a_standalone_cluster(
     operator = SparkSubmitWindowOperator(task_id="mine", pipeline="p", now=lambda: NOW, **arguments)
 
     def kill() -> None:
-        wait_until(lambda: operator._hook is not None and operator._hook._driver_id)
+        wait_until(lambda: operator._hook is not None and operator._hook._driver_id, what="the driver's id")
         operator.on_kill()
 
     killer = threading.Thread(target=kill)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine, text
 
 from spark_jobs.outcomes import LoadState
@@ -18,7 +19,7 @@ from tests.support import disturbed_load
 from tests.support.ledgers import NOW, at
 from tests.support.real_pipeline import HOURS, RealPipeline, secrets
 
-pytestmark = [pytest.mark.usefixtures("without_spark"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 # The driver's position when it is killed.
 STEPS = {
@@ -80,7 +81,7 @@ def test_an_application_killed_at_any_step_leaves_whole_hours(
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)
     assert two_hours.found() == two_hours.expected(), "whole hours or none"
     assert retry(two_hours) == ALL_COMMITTED
     assert two_hours.found() == two_hours.expected()
@@ -103,11 +104,11 @@ def test_a_driver_that_survives_its_spark_submit_never_makes_half_an_hour_public
         drivers = drivers_of(process)
         os.kill(process.pid, signal.SIGKILL)
         (tmp_path / "go").touch()
-        psutil.wait_procs(drivers, timeout=120)
+        psutil.wait_procs(drivers, timeout=PATIENCE_SECONDS)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)
     assert two_hours.found() == two_hours.expected(), "whole hours or none"
     assert retry(two_hours) == ALL_COMMITTED
     assert two_hours.found() == two_hours.expected()
@@ -122,7 +123,7 @@ def test_tasks_that_fail_after_their_commit_are_repeated_and_count_once(
     how: str,
 ) -> None:
     load = begin(two_hours, tmp_path, master="local[2,3]", tasks=how)
-    assert load.wait(300) == 0, (tmp_path / "output").read_text()[-3000:]
+    assert load.wait(PATIENCE_SECONDS) == 0, (tmp_path / "output").read_text()[-3000:]
     assert list(tmp_path.glob("task-*")), "some task ended badly"
     assert two_hours.found() == two_hours.expected()
     assert (problems(two_hours), left_over(engine)) == ([], [])

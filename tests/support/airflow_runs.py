@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from confluent_kafka import Producer
-from logbus.local.airflow_api import POLL_SECONDS, RUN_OVER_STATES, AirflowApi, ApiDagRun
+from logbus.local.airflow_api import RUN_OVER_STATES, AirflowApi, ApiDagRun
 from logbus.local.stack import LocalStack
 from logbus.model import Interval, instant_text, milliseconds
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.topics import create_topic
-
-WAIT_SECONDS_MAX = 300.0  # nothing here is timed; a loaded machine may take long
 
 
 def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime, dict[str, Any]]]) -> None:
@@ -32,7 +30,7 @@ def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime
             timestamp=milliseconds(at),
             on_delivery=lambda error, message: failures.append(str(error)) if error else None,
         )
-    assert producer.flush(30.0) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert failures == []
 
 
@@ -42,7 +40,7 @@ def wait_for_files(api: AirflowApi, names: set[str]) -> None:
     def known() -> set[str]:
         return {dag["relative_fileloc"] for dag in api.request("GET", "/api/v2/dags", params={"limit": 100})["dags"]}
 
-    until(lambda: names <= known(), f"a DAG of each of {sorted(names)}")
+    wait_until(lambda: names <= known(), what=f"a DAG of each of {sorted(names)}")
 
 
 def unpause_and_read_again(api: AirflowApi, dag_id: str) -> None:
@@ -55,7 +53,7 @@ def unpause_and_read_again(api: AirflowApi, dag_id: str) -> None:
 def unpause_without_the_hour_that_is_due(api: AirflowApi, dag_id: str) -> None:
     """Unpauses a scheduled DAG and gives up the run that Airflow creates at once for the last hour, which no test wants."""
     api.unpause(dag_id)
-    until(lambda: bool(api.runs(dag_id)), f"the run of {dag_id} that is due")
+    wait_until(lambda: bool(api.runs(dag_id)), what=f"the run of {dag_id} that is due")
     api.give_up_active_runs(dag_id)
 
 
@@ -79,18 +77,10 @@ def wait_for_runs(api: AirflowApi, dag_id: str, count: int, *, kind: str) -> lis
         ended[:] = [run for run in runs if run.state == "success"]
         return len(ended) >= count
 
-    until(are_there, f"{count} runs {kind} of {dag_id}")
+    wait_until(are_there, what=f"{count} runs {kind} of {dag_id}")
     return ended
 
 
 def wait_for_no_run(api: AirflowApi, dag_id: str) -> None:
     """Waits until no run of the DAG is active."""
-    until(lambda: all(run.state in RUN_OVER_STATES for run in api.runs(dag_id)), f"the end of all runs of {dag_id}")
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come within {WAIT_SECONDS_MAX:.0f} s")
-        time.sleep(POLL_SECONDS)
+    wait_until(lambda: all(run.state in RUN_OVER_STATES for run in api.runs(dag_id)), what=f"the end of all runs of {dag_id}")

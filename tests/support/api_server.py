@@ -15,12 +15,12 @@ from types import TracebackType
 
 import httpx
 from logbus.local.airflow_instance import AirflowSettings, airflow_environment
-from logbus.local.processes import Program, ReservedPorts, Supervisor, wait_until
+from logbus.local.processes import Program, ReservedPorts, Supervisor
 from logbus.local.stack import project_directory
 from logbus.provider import CONNECTION_TYPE
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.embedded import EmbeddedPostgres
 
-STARTED_WITHIN_SECONDS = 180.0
 BASE_PATH = "/team/airflow"  # behind a proxy that serves other applications at the root
 USERS: Mapping[str, str] = {"admin": "admin", "olga": "op", "vic": "viewer"}  # each password is the name
 
@@ -63,7 +63,9 @@ class ApiServer:
 
     def token(self, user: str) -> str:
         """The token that a logged-in browser has in its cookie."""
-        answer = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=30.0, trust_env=False)
+        answer = httpx.post(
+            f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=PATIENCE_SECONDS, trust_env=False
+        )
         return str(answer.raise_for_status().json()["access_token"])
 
     def _start(self) -> None:
@@ -73,11 +75,11 @@ class ApiServer:
         for name, text in self.dags.items():
             (folder / name).write_text(text)
         self._environment = self._environment_of(folder)
-        self._supervisor.run(self._program("migrate", "db", "migrate"), STARTED_WITHIN_SECONDS)
+        self._supervisor.run(self._program("migrate", "db", "migrate"), PATIENCE_SECONDS)
         if self.dags:
-            self._supervisor.run(self._program("reserialize", "dags", "reserialize"), STARTED_WITHIN_SECONDS)
+            self._supervisor.run(self._program("reserialize", "dags", "reserialize"), PATIENCE_SECONDS)
         server = self._supervisor.start(self._program("api-server", "api-server", "--workers", "1"))
-        wait_until(self._answers, timeout_seconds=STARTED_WITHIN_SECONDS, what="Airflow's api-server", processes=[server])
+        wait_until(self._answers, what="Airflow's api-server", processes=[server])
 
     def _environment_of(self, folder: Path) -> dict[str, str]:
         settings = AirflowSettings(

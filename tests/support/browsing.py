@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -25,7 +26,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE_MS = 60_000  # nothing here is timed; a loaded machine may take long
+PATIENCE_MS = PATIENCE_SECONDS * 1000
 WIDE, PHONE = (1440, 900), (390, 844)
 THEMES = ("light", "dark")
 PAGE = "iframe[title=Ingestion]"  # ours, in Airflow's

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 from confluent_kafka import KafkaError, Message, Producer
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import LogbusBroker
-from tests.support.consumers import DEADLINE_SECONDS, GroupMember, poll_until, shared_out
+from tests.support.consumers import GroupMember, poll_until, shared_out
 from tests.support.topics import create_topic
 
 PARTITIONS = 6
@@ -39,7 +40,7 @@ class Churn:
             for _ in range(self._chance.randint(1, 40)):
                 for member in self._members:
                     member.poll(0.005)
-        assert self._producer.flush(DEADLINE_SECONDS) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
         everything = {(TOPIC, index) for index in range(PARTITIONS)}
         poll_until(lambda: shared_out(everything, *self._members), *self._members)
         poll_until(lambda: self.acknowledged <= self.seen, *self._members)

@@ -22,6 +22,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
 from logbus.local.processes import ReservedPorts
+from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
 
 from benchmarks import processes
 from benchmarks.peers.cluster import ApacheKafkaOnZooKeeper
@@ -30,7 +31,6 @@ from tests.support.link import Link, PeerLink
 from tests.support.zookeeper import RunningZooKeeper
 
 SESSION_MS = 2_000  # a stopped broker's session expires after this; ZooKeeper's ticks in tests allow up to 4 s
-PATIENCE_SECONDS = 60.0
 _silent = logging.getLogger("tests.kazoo")
 _silent.setLevel(logging.CRITICAL)  # ZooKeeper is killed and stopped on purpose
 SETTINGS = {
@@ -48,16 +48,10 @@ def wait_until_all_see(count: int, bootstraps: Iterable[str]) -> None:
     """Wait until each of these brokers lists `count`. A broker answers before that, but refuses a topic of three replicas."""
     for bootstrap in bootstraps:
         # A new client each time: one that lives on asks any broker it has learnt of.
-        seen = processes.wait_until(
-            lambda bootstrap=bootstrap: (
-                len(  # type: ignore[misc]
-                    AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=PATIENCE_SECONDS).brokers
-                )
-                == count
-            ),
-            deadline_seconds=PATIENCE_SECONDS,
-        )
-        assert seen, f"{bootstrap} does not know of {count} brokers after {PATIENCE_SECONDS:.0f} s"
+        def sees_all(bootstrap: str = bootstrap) -> bool:
+            return len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=PATIENCE_SECONDS).brokers) == count
+
+        wait_until(sees_all, what=f"{bootstrap}'s knowledge of {count} brokers")
 
 
 class State(NamedTuple):
@@ -125,8 +119,6 @@ class ClusterBroker(LogbusBroker):
 
 class KafkaMember(ClusterBroker):
     """An Apache Kafka broker instead, to run the same tests against the original."""
-
-    start_seconds_max = 90.0
 
     def command(self) -> list[str]:
         listeners = {"listeners": f"PLAINTEXT://{self.bootstrap}"}
@@ -252,11 +244,12 @@ class RunningCluster:
                 return False
         return True
 
-    def wait_until_healed(self, *topics: str, deadline_seconds: float = PATIENCE_SECONDS) -> None:
-        healed = processes.wait_until(lambda: self.is_healed(topics), deadline_seconds=deadline_seconds)
-        assert healed, f"not healed after {deadline_seconds:.0f} s: brokers {self.registered()}, " + str(
-            {topic: self.states(topic) for topic in topics} | {"logs": self.logs()}
-        )
+    def wait_until_healed(self, *topics: str) -> None:
+        try:
+            wait_until(lambda: self.is_healed(topics), what="the whole cluster")
+        except NotInTime as late:
+            states = {topic: self.states(topic) for topic in topics}
+            raise AssertionError(f"{late}: brokers {self.registered()}, {states}\n{self.logs()}") from None
 
     def _node(self, path: str) -> dict[str, Any] | None:
         try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
 
-DEADLINE_SECONDS = 60.0
 GROUP_SETTINGS = {  # broker settings for tests of groups: consumers can be declared dead within a second
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
@@ -28,7 +27,7 @@ class GroupMember:
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6_000,
+                "session.timeout.ms": 60_000,
                 "heartbeat.interval.ms": 100,
                 "fetch.wait.max.ms": 50,
                 "topic.metadata.refresh.interval.ms": 500,
@@ -63,11 +62,18 @@ class GroupMember:
 
 def poll_until(condition: Callable[[], bool], *members: GroupMember) -> None:
     """Poll the members in turn until the condition holds."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, [(member.assignment, member.errors) for member in members]
+
+    def holds() -> bool:
+        if condition():
+            return True
         for member in members:
             member.poll()
+        return False
+
+    try:
+        wait_until(holds, what="the group", poll_seconds=0)
+    except NotInTime as late:
+        raise AssertionError(f"{late}: {[(member.assignment, member.errors) for member in members]}") from None
 
 
 def shared_out(everything: set[tuple[str, int]], *members: GroupMember) -> bool:
@@ -82,5 +88,5 @@ def produce_numbers(bootstrap: str, topic: str, partitions: int, count: int) -> 
     sent = {(topic, partition, b"%d" % number) for partition in range(partitions) for number in range(count)}
     for _, partition, value in sorted(sent):
         producer.produce(topic, value, partition=partition)
-    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return sent

@@ -13,18 +13,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from logbus import spark_submit
 from logbus.model import Attempt
+from logbus.waiting import wait_until
 
 from tests.support.cutting import Cut
 
 FOLDER, STOP, TASKS = "LOGBUS_TEST_FOLDER", "LOGBUS_TEST_STOP", "LOGBUS_TEST_TASKS"
-SECONDS_MAX = 180.0
 
 
 def start(
@@ -51,11 +50,12 @@ def start(
 
 def wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:
     """Wait until the program has stopped where it should."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not (folder / "reached").exists():
+
+    def has_reached() -> bool:
         assert process.poll() is None, f"it ended too early: {(folder / 'output').read_text()[-2000:]}"
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.05)
+        return (folder / "reached").exists()
+
+    wait_until(has_reached, what="the load's stop")
 
 
 class Stop(Cut):
@@ -75,8 +75,7 @@ class Stop(Cut):
 
 def wait_for_go(folder: Path) -> None:
     (folder / "reached").touch()
-    while not (folder / "go").exists():
-        time.sleep(0.05)
+    wait_until((folder / "go").exists, what="the go")
 
 
 def disturbed(run: Callable[[Iterator[Any]], Iterator[Any]], folder: str, how: str) -> Callable[[Iterator[Any]], Iterator[Any]]:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
+from logbus.waiting import wait_until
+
 from tests.support.clusters import SESSION_MS, ClusterBroker, RunningCluster
 
 Fault = Callable[[RunningCluster, str, Random], None]
@@ -19,7 +21,8 @@ SLOW_SECONDS = 0.05
 
 def leader(cluster: RunningCluster, topic: str) -> ClusterBroker:
     """The leader of the first partition that has one."""
-    return cluster.brokers[next(number for number in cluster.leaders(topic).values() if number >= 0)]
+    number = wait_until(lambda: next((one for one in cluster.leaders(topic).values() if one > 0), 0), what="a leader")
+    return cluster.brokers[number]
 
 
 def follower(cluster: RunningCluster, topic: str) -> ClusterBroker:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from logbus.waiting import wait_until
+
 from tests.support.clusters import RunningCluster
 
 PARTITIONS = 2
@@ -18,7 +20,8 @@ def elect_until(cluster: RunningCluster, topic: str, is_over: Callable[[], bool]
     """kill -9 the leader of the first partition, again each time all replicas are in sync, until `is_over`; returns how many."""
     killed = 0
     while killed < KILLS or not is_over():
-        broker = cluster.brokers[cluster.state(topic, 0).leader]
+        leader = wait_until(lambda: max(cluster.state(topic, 0).leader, 0), what=f"the leader of {topic}")
+        broker = cluster.brokers[leader]
         broker.kill9()
         broker.start()
         cluster.wait_until_healed(topic)

@@ -21,12 +21,13 @@ from logbus.parsing import parser_for
 from logbus.proof.audit import audit_window
 from logbus.retention.model import RetentionPolicy
 from logbus.retention.store import RetentionStore
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import text
 
 from tests.support.seeded_platform import HEAD, PARTITIONS, SeededPlatform, Story
-from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
+from tests.support.topics import admin, create_topic
 
 NAME, TABLE, SLEEPERS = "orders", "orders_rows", "sleepers"
 CUT, MANY_DEAD, REDRIVEN, TWICE, ODD_TIMES, SPOILT = 9, 8, 6, 4, 3, 2
@@ -82,7 +83,7 @@ def produce(platform: SeededPlatform) -> None:
             producer.produce(
                 NAME, value, key=f"key-{number}".encode(), partition=number % PARTITIONS, timestamp=milliseconds(stamp)
             )
-    assert producer.flush(TIMEOUT_SECONDS) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def register(platform: SeededPlatform, pattern: str) -> None:
@@ -121,4 +122,4 @@ def redrive(platform: SeededPlatform) -> None:
 def fall_asleep(platform: SeededPlatform) -> None:
     client = admin(platform.bootstrap)
     offsets = ConsumerGroupTopicPartitions(SLEEPERS, [TopicPartition("access_log", 1, SLEPT_AT)])
-    client.alter_consumer_group_offsets([offsets])[SLEEPERS].result(TIMEOUT_SECONDS)
+    client.alter_consumer_group_offsets([offsets])[SLEEPERS].result(PATIENCE_SECONDS)

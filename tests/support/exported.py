@@ -19,6 +19,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.model import Interval, Pipeline, milliseconds
 from logbus.proof.audit import audit_window
 from logbus.retention.store import RetentionStore
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
 
@@ -84,7 +85,7 @@ def fill_topic(made: Platform) -> None:
     for partition in MINUTES:
         for stamp in stamps(made, partition):
             producer.produce(made.name, b"line", partition=partition, timestamp=stamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def fill_ledger(made: Platform) -> None:

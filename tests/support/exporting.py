@@ -12,20 +12,20 @@ from pathlib import Path
 
 from logbus.exporter.collector import PipelineCollector
 from logbus.exporter.sources import Limits, make_sources
+from logbus.waiting import PATIENCE_SECONDS
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import processes
 
-TIMEOUT_SECONDS = 30.0
-PATIENT = Limits(deadline_seconds=20.0, max_age_seconds=0.0)
+PATIENT = Limits(deadline_seconds=PATIENCE_SECONDS, max_age_seconds=0.0)
 HASTY = Limits(deadline_seconds=2.0, max_age_seconds=0.0)  # when a source does not answer
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -74,7 +74,7 @@ def running_exporter(directory: Path, url: str, bootstrap: str, *options: str) -
     command = [sys.executable, "-m", "logbus", "exporter", "--port", str(port), "--bootstrap-server", bootstrap, *options]
     process = processes.start(command, log_path=log_path, env={"PATH": "/usr/bin", "LOGBUS_WAREHOUSE_URL": url}, cwd=directory)
     try:
-        processes.wait_until_listening(port, process, log_path=log_path, deadline_seconds=TIMEOUT_SECONDS)
+        processes.wait_until_listening(port, process, log_path=log_path)
         yield process, f"http://127.0.0.1:{port}"
     finally:
         processes.stop(process)

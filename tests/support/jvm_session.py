@@ -11,11 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from logbus.waiting import PATIENCE_SECONDS
+
 from benchmarks.peers.java import JvmTools
 from benchmarks.peers.maven import java
 
 LAUNCHER = Path(__file__).parent / "jvm" / "RunTools.java"
-SECONDS_MAX = 120
 _END = "\n\x01"
 TOOLS = "org.apache.kafka.tools"
 
@@ -45,12 +46,12 @@ def run_tools(tools: JvmTools, commands: Sequence[Command]) -> list[Ran]:
 
 def _run(command: Sequence[str], stdin: str) -> Ran:
     done = subprocess.run(
-        command, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_MAX, check=False
+        command, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     return Ran(done.stdout, done.returncode)
 
 
 @cache
 def _has_compiler() -> bool:
-    listed = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, timeout=SECONDS_MAX, check=True)
+    listed = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     return "jdk.compiler@" in listed.stdout

@@ -6,14 +6,13 @@ import random
 import threading
 
 from confluent_kafka import KafkaError, Message, Producer
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks.processes import wait_until
 from tests.support.broker import LogbusBroker
 from tests.support.topics import create_topic, read_topic
 
 PARTITIONS = 3
 ACKNOWLEDGED_BETWEEN_KILLS = (1, 4_000)
-DEADLINE_SECONDS = 60.0
 
 
 class Sender:
@@ -25,7 +24,7 @@ class Sender:
             "acks": "all",
             "log_level": 0,  # hundreds of refused connections are intended here
             "linger.ms": 1,
-            "message.timeout.ms": 120_000,
+            "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
             "reconnect.backoff.max.ms": 200,
         }
         self._producer = Producer({"bootstrap.servers": bootstrap, **defaults, **settings})
@@ -56,7 +55,7 @@ class Sender:
             self.sent[partition].append(value)
             number += 1
             self._producer.poll(0 if number % 50 else 0.002)  # some ten thousand records a second leave CPU time for the rest
-        assert self._producer.flush(DEADLINE_SECONDS) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -73,7 +72,7 @@ def kill_under_load(broker: LogbusBroker, topic: str, rounds: int, seed: int) ->
     with Sender(broker.bootstrap, topic) as sender:
         for _ in range(rounds):
             target = len(sender.acknowledged) + chance.randint(*ACKNOWLEDGED_BETWEEN_KILLS)
-            assert wait_until(lambda: len(sender.acknowledged) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
+            wait_until(lambda: len(sender.acknowledged) >= target, what="the next acknowledged records")  # noqa: B023
             broker.kill9()
             broker.start()
     stored = read_topic(broker.bootstrap, topic)

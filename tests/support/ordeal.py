@@ -15,10 +15,11 @@ from random import Random
 from statistics import median
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
 
 from tests.sim.checker import Verdict, check
 from tests.sim.histories import History, write
-from tests.support.clusters import PATIENCE_SECONDS, RunningCluster
+from tests.support.clusters import RunningCluster
 from tests.support.disturbing import Fault
 from tests.support.recorded_clients import (
     RecordedConsumer,
@@ -81,16 +82,20 @@ class Ordeal:
         """Wait until each producer has got a new acknowledgement from every partition."""
         since = time.monotonic()
         waiting = {(producer.name, partition) for producer in self.producers for partition in range(PARTITIONS)}
-        while waiting:
-            waiting -= {
+
+        def all_have_written() -> bool:
+            waiting.difference_update(
                 (producer.name, partition)
                 for producer in self.producers
                 for partition, at in list(producer.acknowledged_at.items())
                 if at > since
-            }
-            late = time.monotonic() > since + PATIENCE_SECONDS
-            assert not late, f"after {name}: nothing acknowledged to {sorted(waiting)}\n{self.cluster.logs()}"
-            time.sleep(0.02)
+            )
+            return not waiting
+
+        try:
+            wait_until(all_have_written, what=f"an acknowledgement of each partition after {name}", poll_seconds=0.02)
+        except NotInTime as late:
+            raise AssertionError(f"{late}: nothing acknowledged to {sorted(waiting)}\n{self.cluster.logs()}") from None
 
     def judge(self, keep: Path) -> Verdict:
         """Read everything, stop all brokers, compare their files. The history is written to `keep` for later analysis."""

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from logbus.local.processes import Program, SupervisedProcess, Supervisor, wait_until
+from logbus.local.processes import Program, SupervisedProcess, Supervisor
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.embedded import EmbeddedPostgres, binary
 
 from benchmarks.processes import free_port
 from tests.support.compose import PROJECT, filled, services, write_secrets
 
-READY_SECONDS = 180.0
 HERE = "127.0.0.1"
 DOCKERFILE = PROJECT / "docker" / "Dockerfile"
 PORTS = ("7077", "8080", "8081", "8082", "8974", "9092", "9308", "9404", "29092")
@@ -83,18 +83,25 @@ class PlainServices:
     def run(self, name: str) -> str:
         """Runs a service to its end; returns its output."""
         program = self._program(name)
-        self._supervisor.run(program, READY_SECONDS)
+        self._supervisor.run(program, PATIENCE_SECONDS)
         return program.log_path.read_text()
 
     def wait_until_healthy(self, name: str, process: SupervisedProcess) -> None:
         """Waits until the service's health check from the file succeeds."""
-        wait_until(lambda: self.health(name).returncode == 0, timeout_seconds=READY_SECONDS, what=name, processes=[process])
+        # Each look is a process: many a second would keep the service from starting.
+        wait_until(lambda: self.health(name).returncode == 0, what=name, poll_seconds=2.0, processes=[process])
 
     def health(self, name: str) -> subprocess.CompletedProcess[str]:
         kind, *command = self._services[name]["healthcheck"]["test"]
         assert kind == "CMD"
         return subprocess.run(
-            self.words(command), env=self.environment(name), cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+            self.words(command),
+            env=self.environment(name),
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
 
     def environment(self, name: str) -> dict[str, str]:

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine, text
 
-from tests.support.topics import TIMEOUT_SECONDS, admin, read_partition
+from tests.support.topics import admin, read_partition
 
 Row = Mapping[str, Any]
 Value = TypeVar("Value")
@@ -89,7 +90,7 @@ def by(rows: Sequence[Row], key: str, order: str) -> dict[Any, list[Row]]:
 def read_facts(engine: Engine, bootstrap: str, data: Path) -> Facts:
     tables = {name: select(engine, f'select * from logbus."{name}"') for name in TABLES}
     client = admin(bootstrap)
-    names = sorted(name for name in client.list_topics(timeout=TIMEOUT_SECONDS).topics if not name.startswith("__"))
+    names = sorted(name for name in client.list_topics(timeout=PATIENCE_SECONDS).topics if not name.startswith("__"))
     return Facts(
         at=datetime.now(UTC),
         tables=tables,
@@ -118,7 +119,7 @@ def table_rows(engine: Engine, pipelines: Sequence[Row]) -> dict[tuple[int, int]
 
 
 def read_topic(client: AdminClient, bootstrap: str, data: Path, name: str) -> dict[int, Partition]:
-    described = client.list_topics(name, timeout=TIMEOUT_SECONDS).topics[name].partitions
+    described = client.list_topics(name, timeout=PATIENCE_SECONDS).topics[name].partitions
     found = {}
     for number in described:
         start, end = (offset(client, name, number, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
@@ -134,23 +135,23 @@ def read_topic(client: AdminClient, bootstrap: str, data: Path, name: str) -> di
 
 def offset(client: AdminClient, topic: str, partition: int, spec: OffsetSpec) -> int:
     place = TopicPartition(topic, partition)
-    return int(client.list_offsets({place: spec})[place].result(TIMEOUT_SECONDS).offset)
+    return int(client.list_offsets({place: spec})[place].result(PATIENCE_SECONDS).offset)
 
 
 def settings_of(client: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     answers = client.describe_configs(resources) if resources else {}
     return {
-        resource.name: {name: entry.value for name, entry in future.result(TIMEOUT_SECONDS).items()}
+        resource.name: {name: entry.value for name, entry in future.result(PATIENCE_SECONDS).items()}
         for resource, future in answers.items()
     }
 
 
 def groups_of(client: AdminClient) -> dict[str, Group]:
-    names = [one.group_id for one in client.list_consumer_groups().result(TIMEOUT_SECONDS).valid]
+    names = [one.group_id for one in client.list_consumer_groups().result(PATIENCE_SECONDS).valid]
     return {name: group_of(client, name) for name in names}
 
 
 def group_of(client: AdminClient, name: str) -> Group:
-    listed = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])[name].result(TIMEOUT_SECONDS)
+    listed = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])[name].result(PATIENCE_SECONDS)
     return Group(committed={(one.topic, one.partition): one.offset for one in listed.topic_partitions if one.offset >= 0})

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.embedded import EmbeddedPostgres, running_postmaster
 from logbus.warehouse.engine import libpq_uri
 
@@ -73,6 +74,6 @@ def crash(server: EmbeddedPostgres) -> None:
     for process in family:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(family, timeout=30)
+    psutil.wait_procs(family, timeout=PATIENCE_SECONDS)
     server.stop()
     server.start()

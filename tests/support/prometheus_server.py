@@ -10,13 +10,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import yaml
-from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.local.processes import Program, Supervisor
+from logbus.waiting import wait_until
 
 from benchmarks.processes import free_port
 from tests.support.exporting import fetch
 from tests.support.programs import prometheus_tool_or_skip
-
-READY_SECONDS = 60.0
 
 
 class PrometheusServer:
@@ -45,10 +44,10 @@ class PrometheusServer:
 
 @contextmanager
 def prometheus(directory: Path, targets: Mapping[str, str], *rule_files: Path) -> Iterator[PrometheusServer]:
-    """A server that scrapes `targets` (host and port by job) every second; yielded once all of them are up."""
+    """A server that scrapes `targets` (host and port by job) every two seconds; yielded once all of them are up."""
     port = free_port()
     config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},
         "rule_files": [str(path) for path in rule_files],
         "scrape_configs": [{"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in targets.items()],
     }
@@ -64,7 +63,7 @@ def prometheus(directory: Path, targets: Mapping[str, str], *rule_files: Path) -
     supervisor, server, expected = Supervisor(), PrometheusServer(port), dict.fromkeys(targets, "up")
     try:
         process = supervisor.start(program)
-        wait_until(lambda: server.health() == expected, timeout_seconds=READY_SECONDS, what="Prometheus", processes=[process])
+        wait_until(lambda: server.health() == expected, what="Prometheus", processes=[process])
         yield server
     finally:
         supervisor.end()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-TIMEOUT_SECONDS = 20.0
+from logbus.waiting import PATIENCE_SECONDS
 
 
 class Closed(Exception):
@@ -18,7 +18,7 @@ class Closed(Exception):
 class RawClient:
     """One connection. Requests get correlation ids 1, 2, 3 ..."""
 
-    def __init__(self, bootstrap: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, bootstrap: str, *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout_seconds)
         self._correlation_id = 0

@@ -7,15 +7,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from logbus.waiting import PATIENCE_SECONDS, wait_until
+
 from tests.support.pages import Block, shows
 
 TERMINAL = "run in a terminal of its own until it says: "
-SECONDS_MAX = 300.0  # of one command; nothing here is timed
 # `up` prints a note if a preferred port is taken: here by a concurrent test, which no page can promise.
 BUSY_PORT = re.compile(r"^note: port \d+ is taken by .*\n", re.MULTILINE)
 # Each block is a script; its final directory and environment are passed on to the next, as in one terminal.
@@ -57,7 +57,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=SECONDS_MAX,
+            timeout=PATIENCE_SECONDS,
         )
         self.printed = done.stdout
         assert done.returncode == 0, f"{block.place} ended with {done.returncode}:\n{block.text}\n{done.stdout}"
@@ -90,17 +90,18 @@ class OtherTerminal:
         return cls(block, log, process)
 
     def wait_for(self, text: str) -> str:
-        deadline = time.monotonic() + SECONDS_MAX
-        while text not in (said := self.log.read_text()):
-            assert self.process.poll() is None, f"{self.block.place} ended with {self.process.returncode}:\n{said}"
-            assert time.monotonic() < deadline, f"{self.block.place} did not say {text!r}:\n{said}"
-            time.sleep(0.1)
-        return said
+        def has_said() -> bool:
+            has_ended, said = self.process.poll() is not None, self.log.read_text()
+            assert text in said or not has_ended, f"{self.block.place} ended with {self.process.returncode}:\n{said}"
+            return text in said
+
+        wait_until(has_said, what=f"{text!r} of {self.block.place}")
+        return self.log.read_text()
 
     def interrupt(self) -> int:
         """Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(SECONDS_MAX)
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 def fresh_environment(home: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.model import AuditReport, Pipeline
 from logbus.parsing import parser_for
 from logbus.proof.audit import audit_window
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine
@@ -26,7 +27,7 @@ from spark_jobs.outcomes import WindowOutcome
 from tests.support import oracle
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import NOW, at, hour, stamps
-from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic
+from tests.support.topics import admin, create_topic, delete_topic
 
 _numbers = itertools.count(1)
 
@@ -71,11 +72,11 @@ class RealPipeline:
 
     def add_partitions(self, count: int) -> None:
         client = admin(self.bootstrap)
-        client.create_partitions([NewPartitions(self.name, count)])[self.name].result(TIMEOUT_SECONDS)
+        client.create_partitions([NewPartitions(self.name, count)])[self.name].result(PATIENCE_SECONDS)
 
     def delete_records(self, before_offset: int, partition: int = 0) -> None:
         client, until = admin(self.bootstrap), TopicPartition(self.name, partition, before_offset)
-        client.delete_records([until])[until].result(TIMEOUT_SECONDS)
+        client.delete_records([until])[until].result(PATIENCE_SECONDS)
 
     def send(self, records: Iterable[tuple[float | int, bytes | None]], partition: int = 0, **settings: Any) -> None:
         """Sends records, each with its hour of the day or, if that is an int below 0 or from 48 on, its timestamp in ms."""
@@ -89,7 +90,7 @@ class RealPipeline:
         for when, value in records:
             stamp = when if isinstance(when, int) and not 0 <= when < 48 else stamps(when)[0]
             producer.produce(self.name, value, key=b"key", partition=partition, timestamp=int(stamp), on_delivery=noted)
-        assert producer.flush(TIMEOUT_SECONDS) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         assert not refused
 
     def freeze(self, *hours: int) -> None:

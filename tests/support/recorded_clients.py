@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.sim.histories import Event, History
 from tests.support.stored_batches import StoredBatch
 
-DEADLINE_SECONDS = 60.0
 QUIET = {"log_level": 0}  # refused connections are intended here
 PATIENT = {"reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20, "retry.backoff.max.ms": 200}
 
@@ -76,7 +76,7 @@ class RecordedProducer(Recorder):
         **settings: object,
     ) -> None:
         super().__init__(name, history)
-        defaults = {"enable.idempotence": True, "acks": "all", "linger.ms": 2, "message.timeout.ms": 120_000}
+        defaults = {"enable.idempotence": True, "acks": "all", "linger.ms": 2, "message.timeout.ms": int(PATIENCE_SECONDS * 1000)}
         self._producer = Producer({"bootstrap.servers": bootstrap, "client.id": name, **QUIET, **PATIENT, **defaults, **settings})
         self._topic = topic
         self._partitions = partitions
@@ -97,7 +97,7 @@ class RecordedProducer(Recorder):
                 self._stop.wait(ahead)
             elif ahead < -1.0:
                 began = time.monotonic() - number / self._rate  # do not catch up on what an outage held back
-        assert self._producer.flush(DEADLINE_SECONDS) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
     def _send(self, number: int) -> None:
         partition, value = self._chance.randrange(self._partitions), f"{self.name}:{number}"
@@ -170,11 +170,13 @@ def drain(history: History, bootstrap: str, topic: str, *, partitions: int) -> N
     try:
         ends: dict[int, tuple[int, int]] = {}
         for partition in range(partitions):
-            ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_SECONDS)
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while any(reader._positions[partition] < end for partition, (_, end) in ends.items()):
-            assert time.monotonic() < deadline, f"read to {reader._positions}, and the logs are {ends}"
+            ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_SECONDS)
+
+        def is_at_the_end() -> bool:
             reader.take(consumer.consume(500, 0.5))
+            return all(reader._positions[partition] >= end for partition, (_, end) in ends.items())
+
+        wait_until(is_at_the_end, what=f"the reader of {ends}", poll_seconds=0)
     finally:
         consumer.close()
     for partition, (start, _) in ends.items():

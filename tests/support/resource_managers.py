@@ -15,7 +15,6 @@ import itertools
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,9 +29,9 @@ from uuid import uuid4
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider_hook
 from airflow.providers.apache.spark.operators import spark_submit as provider_operator
+from logbus.waiting import PATIENCE_SECONDS
 
 NAMESPACE = "spark"  # the only one in which the provider finds the pod's name in the output of a spark-submit that does not wait
-SECONDS_MAX = 30.0
 
 PROGRAMS = ("spark-submit", "yarn")
 
@@ -322,7 +321,7 @@ class CoreApi:
         self.request("DELETE", name, namespace)
 
     def request(self, method: str, name: str, namespace: str) -> Any:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=SECONDS_MAX)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         connection.request(method, f"/api/v1/namespaces/{namespace}/pods/{name}")
         answer = connection.getresponse()
         body = json.loads(answer.read())
@@ -353,7 +352,7 @@ def running(
         yield cluster
     finally:
         server.shutdown()
-        thread.join(SECONDS_MAX)
+        thread.join(PATIENCE_SECONDS)
         server.server_close()
 
 
@@ -362,11 +361,3 @@ class TaskStateStore(dict[str, Any]):
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
-
-
-def wait_until(holds: Callable[[], Any]) -> None:
-    """Wait for what another thread or process is about to do."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.005)

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from logbus.waiting import PATIENCE_SECONDS
+
 from benchmarks.processes import free_port
 from tests.support.broker import LogbusBroker
 from tests.support.saboteur import BEFORE
 
-TIMEOUT_SECONDS = 20.0
 # How long failed work rests before it is tried again.
 SHORT_PAUSES = (
     "broker.partitions.cleaner:REST_SECONDS_MIN=0.2",
@@ -86,7 +87,7 @@ class SabotagedBroker(LogbusBroker):
     def health(self) -> tuple[int, str]:
         """Status and text of /health."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}/health", timeout=TIMEOUT_SECONDS) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}/health", timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.processes import wait_until
+from logbus.waiting import wait_until
+
 from tests.support.bystanders import Bystanders
 from tests.support.sabotaged_broker import SabotagedBroker
 from tests.support.workload import BUSY, KEYED, TRIMMED, Place, Workload
 
-SECONDS_MAX = 20.0
 DEFECT = "defect of the broker"
 # Calls that prove that the broker's background work continues: compaction, retention, checkpoints.
 OWN_WORK = {
@@ -73,15 +73,15 @@ class Scene:
             workload.check(everything=True, recovered=frozenset(offline))
             self.bystanders = Bystanders(broker.bootstrap)
         assert workload.offline() == []
-        assert wait_until(lambda: health(broker)[0] == 200, deadline_seconds=SECONDS_MAX), health(broker)
-        before = workload.errors.copy()
-        assert wait_until(workload.works, deadline_seconds=SECONDS_MAX), (workload.errors - before, workload.closed)
+        wait_until_well(broker)
+        wait_until(workload.works, what="a round without an error")
         self._own_work_goes_on()
         workload.check()
         assert self.bystanders.lost() == 0
         return offline
 
     def _own_work_goes_on(self) -> None:
+        """Compaction, retention and checkpoints."""
         missing = set(OWN_WORK)
         self.broker.counts()
 
@@ -90,7 +90,18 @@ class Scene:
             missing.difference_update(self.broker.counts())
             return not missing
 
-        assert wait_until(is_done, deadline_seconds=SECONDS_MAX), f"{missing} is not done any more"
+        wait_until(is_done, what="the broker's own work")
+
+
+def wait_until_well(broker: SabotagedBroker) -> None:
+    """Wait until /health says that all is well."""
+
+    def is_well() -> bool:
+        status, said = health(broker)
+        assert status == 200, said
+        return True
+
+    wait_until(is_well, what="/health", not_yet=AssertionError)
 
 
 def health(broker: SabotagedBroker) -> tuple[int, str]:

@@ -26,6 +26,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
 from logbus.proof.audit import audit_window
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine
@@ -34,7 +35,7 @@ from spark_jobs.application import Application
 from spark_jobs.outcomes import WindowOutcome
 from tests.support.in_process import replace_spark
 from tests.support.ledgers import remember_dag
-from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
+from tests.support.topics import admin, create_topic
 
 DAY_MS = 86_400_000
 PARTITIONS = 2
@@ -136,7 +137,7 @@ class SeededPlatform:
                 producer.produce(
                     story.name, value.encode(), key=f"web-{number % 3}".encode(), partition=number % PARTITIONS, timestamp=stamp
                 )
-        assert producer.flush(TIMEOUT_SECONDS) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def freeze(self, story: Story, hours_ago: int) -> None:
         """Freeze an hour, as of its end."""
@@ -195,7 +196,7 @@ class SeededPlatform:
         until = [TopicPartition(topic, part.partition, (part.start_offset + part.end_offset) // 2) for part in window.ranges]
         client = admin(self.bootstrap)  # kept alive: its futures end with it
         for deleted in client.delete_records(until).values():
-            deleted.result(TIMEOUT_SECONDS)
+            deleted.result(PATIENCE_SECONDS)
 
     def group(self, name: str, topic: str, *, commits: bool) -> Consumer:
         """A group with one member, which has committed half of each partition if `commits`."""

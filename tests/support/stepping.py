@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine, event
-
-SECONDS_MAX = 60.0
 
 
 class Killed(BaseException):
@@ -40,7 +39,7 @@ class Stepped:
         """Run until the next pause or the end."""
         if not self.is_done:
             self._go.release()
-            assert self._stopped.acquire(timeout=SECONDS_MAX), f"stuck behind {self.at}"
+            assert self._stopped.acquire(timeout=PATIENCE_SECONDS), f"stuck behind {self.at}"
 
     def finish(self) -> None:
         while not self.is_done:

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from random import Random
 from typing import Any, Protocol
 
+from logbus.waiting import PATIENCE_SECONDS, wait_until
+
 from broker.clock import SystemClock
 from broker.coordination.store import Children, Found, NoNode, Operation, Outcome, Store
 from broker.coordination.zookeeper import ZooKeeperStore
@@ -19,7 +21,6 @@ from tests.sim.timeline import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.link import Link
 
-PATIENCE_SECONDS = 20.0
 LOSS_SECONDS = 0.3  # how long a real transaction is held before its connection breaks: enough to be committed
 
 
@@ -161,7 +162,7 @@ class RealStores:
         self.until(lambda: all(client in closed for client in self._clients))
         self._stack.close()
 
-    def client(self, *, session_timeout_ms: int = 4_000, is_connected: bool = True, others: str = "") -> StoreClient:
+    def client(self, *, session_timeout_ms: int = 20_000, is_connected: bool = True, others: str = "") -> StoreClient:
         """`others` are further hosts, for `zookeeper.connect`."""
         link = self._stack.enter_context(Link(self._port))
         connect = f"{others}127.0.0.1:{link.port}{self._chroot}"
@@ -177,9 +178,7 @@ class RealStores:
         return self._links[client]
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not self._drained(condition):
-            assert time.monotonic() < deadline, f"did not happen within {PATIENCE_SECONDS} s"
+        wait_until(lambda: self._drained(condition), what="what the stores lead to", poll_seconds=0)
 
     def let_pass(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

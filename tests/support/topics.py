@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-
-TIMEOUT_SECONDS = 20.0
+from logbus.waiting import PATIENCE_SECONDS
 
 _numbers = itertools.count(1)
 
@@ -31,28 +30,28 @@ def admin(bootstrap: str) -> AdminClient:
 def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, config: dict[str, str] | None = None) -> None:
     wanted = NewTopic(topic, num_partitions=partitions, config=config or {})
     client = admin(bootstrap)  # kept alive: its futures end with it
-    client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+    client.create_topics([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     client = admin(bootstrap)
-    client.delete_topics([topic], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+    client.delete_topics([topic], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
 
 def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
     """Deletes the records before `offset`."""
     until, client = TopicPartition(topic, partition, offset), admin(bootstrap)
-    client.delete_records([until], request_timeout=TIMEOUT_SECONDS)[until].result(TIMEOUT_SECONDS)
+    client.delete_records([until], request_timeout=PATIENCE_SECONDS)[until].result(PATIENCE_SECONDS)
 
 
 def partitions_of(bootstrap: str, topic: str) -> list[int]:
-    return sorted(admin(bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics[topic].partitions)
+    return sorted(admin(bootstrap).list_topics(timeout=PATIENCE_SECONDS).topics[topic].partitions)
 
 
 def offset_of(bootstrap: str, topic: str, partition: int, spec: OffsetSpec) -> int:
     """The answer of ListOffsets for one partition."""
     wanted, client = TopicPartition(topic, partition), admin(bootstrap)
-    answer = client.list_offsets({wanted: spec}, request_timeout=TIMEOUT_SECONDS)[wanted].result(TIMEOUT_SECONDS)
+    answer = client.list_offsets({wanted: spec}, request_timeout=PATIENCE_SECONDS)[wanted].result(PATIENCE_SECONDS)
     offset: int = answer.offset
     return offset
 
@@ -79,11 +78,11 @@ def _read(bootstrap: str, start: TopicPartition) -> Iterator[Message]:
     consumer = Consumer({"bootstrap.servers": bootstrap, **reading})
     try:
         # The end by ListOffsets, which waits until everything written is on disk and visible: a fetch does not.
-        _, end_offset = consumer.get_watermark_offsets(start, timeout=TIMEOUT_SECONDS)
+        _, end_offset = consumer.get_watermark_offsets(start, timeout=PATIENCE_SECONDS)
         consumer.assign([start])
         while True:
-            message = consumer.poll(TIMEOUT_SECONDS)
-            assert message is not None, f"nothing arrived from {start} within {TIMEOUT_SECONDS} s"
+            message = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None, f"nothing arrived from {start} within {PATIENCE_SECONDS} s"
             error = message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 if message.offset() >= end_offset:

@@ -15,10 +15,9 @@ from airflow.api_fastapi.core_api.security import get_user
 from logbus.ui import access
 from logbus.ui import app as module
 from logbus.ui.sources import PageSources
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.ledgers import NOW
-
-PATIENCE_SECONDS = 20.0  # for a broker that is up, on a busy machine
 
 
 @dataclass

@@ -16,14 +16,14 @@ from typing import Self
 
 import pytest
 from logbus import guard
-from logbus.local.processes import ReservedPorts, SupervisedProcess, living_guard, wait_until
+from logbus.local.processes import ReservedPorts, SupervisedProcess, living_guard
 from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
+from logbus.waiting import wait_until
 
 TICK_MS = 200
-READY_SECONDS = 60.0
 MEMORY = Path("/dev/shm")  # a stalled disk would delay all sessions
 # A test does not need its data to survive a crash of the machine, nor 64 MiB for each log file.
-SETTINGS = {"forceSync": "no", "preAllocSize": "1024"}
+SETTINGS = {"forceSync": "no", "preAllocSize": "1024", "maxSessionTimeout": "120000"}
 
 
 class RunningServer:
@@ -47,9 +47,7 @@ class RunningServer:
 
     def wait_until_serving(self) -> None:
         assert self._process is not None
-        wait_until(
-            lambda: mode(self.port) is not None, timeout_seconds=READY_SECONDS, what="ZooKeeper", processes=[self._process]
-        )
+        wait_until(lambda: mode(self.port) is not None, what="ZooKeeper", processes=[self._process])
 
     def kill(self) -> None:
         """kill -9. Its data stays."""

@@ -76,8 +76,10 @@ class AirflowApi:
         self._client.close()
 
     def answers(self) -> bool:
+        """The api-server serves tasks. It takes five seconds to prepare for the first such request: better while the other
+        components start than when the first task does."""
         try:
-            return self._client.get("/api/v2/version").status_code == httpx.codes.OK
+            return self._client.get("/execution/health").status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
 

@@ -1,10 +1,9 @@
-"""Airflow as four supervised processes: api-server first, then scheduler, dag-processor and triggerer.
+"""Airflow as four supervised processes: api-server, scheduler, dag-processor and triggerer, started at the same time.
 
 `airflow standalone` is one process that leaves its components running when it is ended, so each component is a separate process.
 The database is the embedded PostgreSQL, the executor runs tasks as local processes, and any user who reaches the port on
 127.0.0.1 is an administrator; so the api-server answers only to its own names, lest a website reach it by one of the site's.
-Configuration is passed by environment only; AIRFLOW_HOME holds logs and keys, which survive a restart. The api-server starts
-first because tasks started before it answers would waste time on retries.
+Configuration is passed by environment only; AIRFLOW_HOME holds logs and keys, which survive a restart.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ PATIENCE = {
 HOSTS = ("127.0.0.1", "localhost")
 PARALLELISM = 4  # the executor forks a worker for each: the default of 32 costs a gigabyte
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    "api-server": ("api-server", "--workers", "1"),
     # Task logs are on this disk, where the api-server reads them: no log servers, whose ports could collide.
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
@@ -154,16 +154,10 @@ class AirflowInstance:
     def start(self) -> None:
         started_at = utc_now()
         self._migrate()
-        self._supervisor.start(self._program("api-server", "api-server", "--workers", "1"))
-        wait_until(self.api.answers, what="Airflow's api-server", processes=self._processes, say=self._say)
         for name, arguments in COMPONENTS.items():
             self._supervisor.start(self._program(name, *arguments))
-        wait_until(
-            lambda: self.api.is_healthy(started_at),
-            what="Airflow's scheduler, dag-processor and triggerer",
-            processes=self._processes,
-            say=self._say,
-        )
+        wait_until(self.api.answers, what="Airflow's api-server", processes=self._processes, say=self._say)
+        wait_until(lambda: self.api.is_healthy(started_at), what="Airflow", processes=self._processes, say=self._say)
 
     def _migrate(self) -> None:
         """Migrate the database to this Airflow. Airflow takes five seconds to find nothing to do, so success is recorded."""

@@ -41,7 +41,7 @@ class _Broker:
             cluster_id="",
             new_cluster_id="new",
             clock=self.clock,
-            session_timeout_ms=4_000,
+            session_timeout_ms=20_000,
             on_fenced=self.fenced.append,
         )
         self.follower = ImageFollower(self.client.store)

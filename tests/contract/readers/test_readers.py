@@ -20,6 +20,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.handover import parse_content
 from logbus.ledger.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from pyspark.sql import SparkSession
 from sqlalchemy import text
@@ -57,7 +58,7 @@ def fill(bootstrap: str) -> None:
             for number in range(place, RECORDS_PER_HOUR, len(CODECS)):
                 stamp = START + timedelta(hours=hour, minutes=number // 2)
                 send(producer, hour, number, int(stamp.timestamp() * 1000))
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def send(producer: Producer, hour: int, number: int, stamp_ms: int) -> None:

@@ -13,6 +13,7 @@ from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, Pip
 from logbus.ledger.values import NOT_WITNESSED
 from logbus.model import FrozenWindow, WindowState
 from logbus.parsing import Parser, Unparsable
+from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, at
@@ -304,7 +305,7 @@ def test_a_reader_sees_all_of_a_window_or_nothing_while_it_is_replaced_again_and
     for _ in range(3):
         bench.start(10).load()
     stop.set()
-    reader.join(60)
+    reader.join(PATIENCE_SECONDS)
     assert seen
     assert all(rows == HOUR_TEN for rows in seen)
 

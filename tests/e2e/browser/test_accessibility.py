@@ -17,8 +17,6 @@ from tests.support import eventful_pipeline as orders
 from tests.support.browsing import PHONE, THEMES, WIDE, show_in
 from tests.support.seeded_platform import SeededPlatform
 
-pytestmark = pytest.mark.timeout(600)
-
 Open = Callable[..., Page]
 RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]},

@@ -23,8 +23,6 @@ from tests.support.expected_hours import LABELS, Behind, Hour, hour_of
 from tests.support.platform_facts import Facts, Group, Row
 from tests.support.seeded_platform import SeededPlatform
 
-pytestmark = pytest.mark.timeout(600)
-
 Open = Callable[..., Page]
 DAY = timedelta(hours=24)
 SECOND = timedelta(seconds=1)

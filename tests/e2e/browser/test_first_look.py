@@ -15,8 +15,6 @@ from tests.support import eventful_pipeline as orders
 from tests.support.browsing import PHONE
 from tests.support.seeded_platform import SeededPlatform
 
-pytestmark = pytest.mark.timeout(600)
-
 Open = Callable[..., Page]
 INGESTION = "logbus/ui/ingestion?hours=24"
 

@@ -20,8 +20,6 @@ from tests.support.api_server import BASE_PATH, ApiServer
 from tests.support.browsing import PHONE, THEMES, WIDE, ours, show_in
 from tests.support.seeded_platform import PARTITIONS, SCRIPT, SeededPlatform
 
-pytestmark = pytest.mark.timeout(600)
-
 Open = Callable[..., Page]
 ALONE = "logbus/ui"  # the page itself, which is cheaper than with Airflow's around it
 IN_AIRFLOW = "plugin/logbus-ingestion"

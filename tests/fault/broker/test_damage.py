@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError
+from logbus.waiting import PATIENCE_SECONDS
 
 from broker.protocol.api import ApiKey
 from tests.support.batches import plain_batch
@@ -52,7 +53,9 @@ def test_a_flipped_byte_in_a_sealed_segment_is_found_by_the_clients_checksum(our
     content = bytearray(segment.read_bytes())
     content[700] ^= 0x10  # inside the first batch's records
     segment.write_bytes(content)
-    consumer = KafkaConsumer(bootstrap_servers=ours.bootstrap, group_id=None, check_crcs=True, consumer_timeout_ms=20_000)
+    consumer = KafkaConsumer(
+        bootstrap_servers=ours.bootstrap, group_id=None, check_crcs=True, consumer_timeout_ms=PATIENCE_SECONDS * 1000
+    )
     try:
         consumer.assign([TopicPartition("damaged", 0)])
         consumer.seek(TopicPartition("damaged", 0), 0)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
+from logbus.waiting import wait_until
 
-from benchmarks.processes import wait_until
-from tests.support.killing import DEADLINE_SECONDS, PARTITIONS, Sender
+from tests.support.killing import PARTITIONS, Sender
 from tests.support.sabotaged_broker import SabotagedBroker
 from tests.support.saboteur import AFTER, BEFORE, PARTLY
-from tests.support.scene import DEFECT, SECONDS_MAX, Scene, health
+from tests.support.scene import DEFECT, Scene, health
 from tests.support.topics import create_topic, read_topic
 from tests.support.workload import BUSY, KEYED, PLAIN, Workload
 
@@ -127,7 +127,7 @@ def test_a_disk_that_refuses_everything_for_a_while_is_forgiven(scene: Scene, er
         for _ in range(10):
             workload.round()
         assert workload.errors, "the disk was full"
-        assert wait_until(lambda: health(broker)[0] == 503, deadline_seconds=SECONDS_MAX), "checkpoints fail, and nobody says so"
+        wait_until(lambda: health(broker)[0] == 503, what="/health that says checkpoints fail")
         if error != "EMFILE":  # with EMFILE, open files still take writes, and others cannot even be read
             workload.check()
             assert workload.committed == committed
@@ -140,7 +140,7 @@ def test_a_disk_that_refuses_everything_for_a_while_is_forgiven(scene: Scene, er
 def test_compaction_goes_on_after_a_refusal(scene: Scene) -> None:
     with scene as (broker, workload, _):
         broker.fail("open", f"{KEYED}/*.cleaned", error="ENOSPC", times=3)
-        assert wait_until(lambda: workload.works() and not broker.left, deadline_seconds=SECONDS_MAX)
+        wait_until(lambda: workload.works() and not broker.left, what="the failed compaction, and a round without an error")
         assert scene.all_is_well() == []
 
 
@@ -154,7 +154,7 @@ def test_stock_clients_live_through_refusals(tmp_path: Path) -> None:
         with Sender(broker.bootstrap, "sent") as sender:
             for _ in range(20):
                 target = len(sender.acknowledged) + 500
-                assert wait_until(lambda: len(sender.acknowledged) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
+                wait_until(lambda: len(sender.acknowledged) >= target, what="the next acknowledged records")  # noqa: B023
                 call, where = chance.choice(calls)
                 broker.fail(call, where, error=chance.choice(ERRORS), skip=chance.randrange(3))
             broker.forget()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks.processes import wait_until
 from tests.support.broker import LogbusBroker
-from tests.support.killing import DEADLINE_SECONDS, PARTITIONS, Sender, kill_under_load
+from tests.support.killing import PARTITIONS, Sender, kill_under_load
 from tests.support.topics import create_topic, read_topic
 
 ROUNDS = 10  # `make soak` has a hundred
@@ -34,7 +34,7 @@ def test_compressed_batches_survive_kills_as_well(broker: LogbusBroker) -> None:
     create_topic(broker.bootstrap, "packed", partitions=PARTITIONS)
     with Sender(broker.bootstrap, "packed", **{"compression.type": "zstd"}) as sender:
         for target in (500, 3_000):
-            assert wait_until(lambda: len(sender.acknowledged) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
+            wait_until(lambda: len(sender.acknowledged) >= target, what="the next acknowledged records")  # noqa: B023
             broker.kill9()
             broker.start()
     for partition, messages in read_topic(broker.bootstrap, "packed").items():
@@ -48,14 +48,14 @@ def test_a_torn_tail_is_removed_and_everything_before_it_kept(broker: LogbusBrok
     producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 0})
     for number in range(20):
         producer.produce("torn", b"%d" % number, partition=0)
-        assert producer.flush(DEADLINE_SECONDS) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     broker.kill9()
     expected = [b"%d" % number for number in range(_damage(broker.data / "torn-0", damage))]
     broker.start()
     assert [message.value() for message in read_topic(broker.bootstrap, "torn")[0]] == expected
     plain = Producer({"bootstrap.servers": broker.bootstrap})
     plain.produce("torn", b"after", partition=0)
-    assert plain.flush(DEADLINE_SECONDS) == 0
+    assert plain.flush(PATIENCE_SECONDS) == 0
     assert [message.value() for message in read_topic(broker.bootstrap, "torn")[0]] == [*expected, b"after"]
 
 

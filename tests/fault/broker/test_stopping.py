@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from logbus.waiting import wait_until
 
-from benchmarks.processes import wait_until
 from broker.protocol.api import ApiKey
 from tests.support.batches import plain_batch
 from tests.support.broker import LogbusBroker
-from tests.support.killing import DEADLINE_SECONDS, PARTITIONS, Sender
+from tests.support.killing import PARTITIONS, Sender
 from tests.support.raw_client import Closed, RawClient
 from tests.support.topics import create_topic, read_topic
 from tests.support.wire import Wanted, fetch_body, produce_answer, produce_body
@@ -44,7 +44,7 @@ def test_a_stop_under_load_keeps_all_that_was_acknowledged_and_the_next_start_re
             )
             for _ in range(3):
                 target = len(sender.acknowledged) + 1_000
-                assert wait_until(lambda: len(sender.acknowledged) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
+                wait_until(lambda: len(sender.acknowledged) >= target, what="the next acknowledged records")  # noqa: B023
                 assert broker.stop() == 0, "SIGTERM is an orderly end, within the grace of processes.stop"
                 broker.start()
         stored = read_topic(broker.bootstrap, "stopped")
@@ -86,6 +86,6 @@ def test_a_closed_terminal_is_a_clean_stop_except_under_nohup(tmp_path: Path, is
         if is_ignored:
             create_topic(broker.bootstrap, "after")
         else:
-            assert wait_until(lambda: not broker.alive, deadline_seconds=DEADLINE_SECONDS)
+            wait_until(lambda: not broker.alive, what="the end of the broker")
         assert broker.stop() == 0
         assert (broker.data / ".kafka_cleanshutdown").exists()

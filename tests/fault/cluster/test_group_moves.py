@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
 from broker.protocol.api import ApiKey
@@ -37,7 +38,7 @@ class Member:
                 "group.id": GROUP,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",  # no member starts over: one that finds no committed offset fails
-                "session.timeout.ms": 6_000,
+                "session.timeout.ms": 60_000,
                 "heartbeat.interval.ms": 500,
                 "partition.assignment.strategy": "range",
                 "reconnect.backoff.max.ms": 500,
@@ -83,7 +84,7 @@ class Member:
     def _patiently(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         while True:
             try:
-                return self._consumer.committed(partitions, timeout=10)
+                return self._consumer.committed(partitions, timeout=PATIENCE_SECONDS)
             except KafkaException:  # the coordinator has moved, or has not loaded yet
                 continue
 
@@ -118,7 +119,7 @@ def test_what_a_group_has_committed_is_there_at_each_of_its_coordinators(zookeep
                 number += 1
                 producer.poll(0)
                 time.sleep(0.005)
-            producer.flush(60)
+            producer.flush(PATIENCE_SECONDS)
 
         feeding = threading.Thread(target=produce)
         feeding.start()
@@ -134,17 +135,15 @@ def test_what_a_group_has_committed_is_there_at_each_of_its_coordinators(zookeep
                         broker.kill9()
                     broker.start()
                     cluster.wait_until_healed(TOPIC, OFFSETS_TOPIC)
-                    deadline = time.monotonic() + 60
-                    while sum(member.commits for member in members) == before:
-                        assert time.monotonic() < deadline, f"the group stands still: {cluster.logs()}"
-                        time.sleep(0.1)
+                    wait_until(lambda: sum(member.commits for member in members) > before, what="a commit")  # noqa: B023
         finally:
             stop.set()
             feeding.join()
         assert [member.problems for member in members] == [[], []]
         left = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP})
         committed = {
-            one.partition: one.offset for one in left.committed([TopicPartition(TOPIC, n) for n in range(PARTITIONS)], timeout=30)
+            one.partition: one.offset
+            for one in left.committed([TopicPartition(TOPIC, n) for n in range(PARTITIONS)], timeout=PATIENCE_SECONDS)
         }
         left.close()
         tried = {n: max(member.tried.get(n, 0) for member in members) for n in range(PARTITIONS)}
@@ -189,12 +188,5 @@ def commit(cluster: RunningCluster, offsets: dict[int, int]) -> None:
     """Commit from outside the group, until it is acknowledged."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
     places = [TopicPartition(TOPIC, partition, offset) for partition, offset in offsets.items()]
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            consumer.commit(offsets=places, asynchronous=False)
-            break
-        except KafkaException:
-            assert time.monotonic() < deadline, cluster.logs()
-            time.sleep(0.2)
+    wait_until(lambda: consumer.commit(offsets=places, asynchronous=False), what="the group coordinator", not_yet=KafkaException)
     consumer.close()

@@ -14,12 +14,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, LogbusError, UserError
 from logbus.model import WindowState
 from logbus.operators.load_window import LoadWindowOperator
+from logbus.waiting import wait_until
 
 from spark_jobs.outcomes import LoadState
 from tests.support.airflow_context import run_context
 from tests.support.cluster_loads import HOUR, PIPELINE, StartTask, Task, nothing, tokens
 from tests.support.ledgers import NOW, at
-from tests.support.resource_managers import IN_CLIENT_MODE, Manager, wait_until
+from tests.support.resource_managers import IN_CLIENT_MODE, Manager
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
@@ -102,7 +103,7 @@ def test_a_kill_ends_the_driver_of_this_try_and_no_other_and_it_cannot_commit(ta
 
     def killed_while_it_loads(arguments: Sequence[str]) -> int:
         assert task.operator is not None
-        wait_until(lambda: knows_its_driver(task))
+        wait_until(lambda: knows_its_driver(task), what="the driver's id", poll_seconds=0.005)
         task.cluster.killed.clear()
         task.operator.on_kill()
         ended.extend(outcome.state for outcome in task.outcomes(arguments))  # the kill did not reach it
@@ -110,7 +111,7 @@ def test_a_kill_ends_the_driver_of_this_try_and_no_other_and_it_cannot_commit(ta
 
     with pytest.raises(LogbusError):
         task.run(killed_while_it_loads)
-    wait_until(lambda: ended)
+    wait_until(lambda: ended, what="the end of the driver", poll_seconds=0.005)
     assert task.cluster.killed == list(task.cluster.drivers)[1:]
     assert (ended, task.loaded_by, task.states()) == ([LoadState.SUPERSEDED], None, ["failed", "failed"])
 

@@ -14,10 +14,11 @@ from logbus.errors import LoadFailed, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
+from logbus.waiting import wait_until
 
 from tests.support.airflow_context import run_context
 from tests.support.ledgers import NOW, World, at
-from tests.support.resource_managers import Cluster, Manager, TaskStateStore, running, wait_until
+from tests.support.resource_managers import Cluster, Manager, TaskStateStore, running
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_kill_ends_the_driver_of_this_try(cluster: Cluster, store: TaskStateSt
     run(store, mine)
 
     def kill(arguments: Sequence[str]) -> int:
-        wait_until(lambda: mine._hook is not None and mine._hook._driver_id)
+        wait_until(lambda: mine._hook is not None and mine._hook._driver_id, what="the driver's id", poll_seconds=0.005)
         mine.on_kill()
         return 0
 

@@ -17,16 +17,15 @@ from confluent_kafka.admin import OffsetSpec
 from logbus.collector.ship import ShipReport, ship
 from logbus.collector.topic_client import TopicClient
 from logbus.proof.sent_numbers import Numbers, count_sent
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks import processes
-from benchmarks.processes import wait_until
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.topics import create_topic, offset_of, read_partition
 
 KILLS = 4
 LINES_EACH_ROUND = 30_000
 CHECKPOINT_LINES = 4_000
-DEADLINE_SECONDS = 90.0
 # It dies after a line of our choice, with what it has handed to its client still in flight: killing it from outside would come
 # too late for a quick run.
 PROGRAM = """
@@ -106,7 +105,7 @@ def test_a_collector_killed_again_and_again_sends_every_line_once(broker: AnyBro
         for file in files:
             append_lines(file, number * LINES_EACH_ROUND, LINES_EACH_ROUND)
         shipping = start_shipping(broker, files, state, last_line=chance.randint(1, LINES_EACH_ROUND))
-        assert shipping.wait(DEADLINE_SECONDS) == -signal.SIGKILL, processes.tail(state.with_suffix(".out"))
+        assert shipping.wait(PATIENCE_SECONDS) == -signal.SIGKILL, processes.tail(state.with_suffix(".out"))
         cut_short += stored(broker) < 2 * (number + 1) * LINES_EACH_ROUND
     assert cut_short == KILLS, "each run was killed in the middle"
     finish_shipping(broker, files, state)
@@ -119,9 +118,9 @@ def test_a_broker_killed_under_the_collector_costs_nothing(broker: AnyBroker, tm
     create_topic(broker.bootstrap, "shipped", partitions=2)
     append_lines(files[0], 0, 200_000)
     shipping = start_shipping(broker, files, state)
-    assert wait_until(lambda: stored(broker) > 0, deadline_seconds=DEADLINE_SECONDS)
+    wait_until(lambda: stored(broker) > 0, what="the first stored record")
     kill_and_start(broker)
-    assert shipping.wait(DEADLINE_SECONDS) == 0, processes.tail(state.with_suffix(".out"))
+    assert shipping.wait(PATIENCE_SECONDS) == 0, processes.tail(state.with_suffix(".out"))
     assert_each_line_once_and_in_order(broker, files)
 
 
@@ -135,7 +134,7 @@ def test_a_broker_that_was_there_is_waited_for(broker: AnyBroker) -> None:
     with ThreadPoolExecutor(1) as asking:
         asked = asking.submit(client.end_offsets)
         broker.start()
-        assert asked.result(DEADLINE_SECONDS) == before
+        assert asked.result(PATIENCE_SECONDS) == before
 
 
 def kill_and_start(broker: AnyBroker) -> None:

@@ -40,8 +40,8 @@ def black_hole() -> Iterator[str]:
 
 def test_a_host_that_does_not_answer_costs_half_a_second_and_no_session(stores: RealStores, black_hole: str) -> None:
     began = time.monotonic()
-    client = stores.client(session_timeout_ms=30_000, others=f"{black_hole}," * 3)
-    assert time.monotonic() - began < 10.0
+    client = stores.client(session_timeout_ms=120_000, others=f"{black_hole}," * 3)
+    assert time.monotonic() - began < 40.0, "less than kazoo would wait for one of them"
     session_id = client.store.session_id
     for expected in (2, 3):
         stores.drop(client)

@@ -7,13 +7,14 @@ import time
 
 import pytest
 from kazoo.client import KazooClient
+from logbus.waiting import PATIENCE_SECONDS
 
 from broker.coordination import zookeeper as room
 from broker.coordination.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
-from tests.support.stores import PATIENCE_SECONDS, RealStores
+from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer, RunningZooKeeper
 
-TIMEOUT_MS = 2_000
+TIMEOUT_MS = 6_000
 
 
 def test_one_that_is_cut_off_is_told_nothing_of_the_end_of_its_session(stores: RealStores) -> None:

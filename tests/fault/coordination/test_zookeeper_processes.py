@@ -13,7 +13,7 @@ from tests.support.store_process import StoreProcess
 from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer
 
-TIMEOUT_MS = 2_000
+TIMEOUT_MS = 6_000
 _numbers = itertools.count(1)
 
 

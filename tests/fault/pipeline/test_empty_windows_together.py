@@ -20,6 +20,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.ledger.table_moves import move
 from logbus.model import FrozenWindow, WindowState
 from logbus.proof.audit import audit_window
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse import empty_windows
 from logbus.warehouse.commit import commit_window
 from logbus.warehouse.embedded import EmbeddedPostgres
@@ -29,7 +30,6 @@ from logbus.warehouse.engine import warehouse_url as sqlalchemy_url
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from benchmarks.processes import wait_until
 from tests.support.cutting import Cut
 from tests.support.databases import LedgerDatabases
 from tests.support.dumps import dump, restored
@@ -44,7 +44,6 @@ from tests.support.small_disk import fill, run_alone, small_disk
 ALONE, TOGETHER = 2, range(3, 8)  # an hour loaded by itself, and those that must look the same in the ledger
 LOADS, ATTEMPTS = 'update logbus."window" set last_attempt', "insert into logbus.attempt"
 AUDITS = 'update logbus."window" set audited_at'
-WAIT_SECONDS = 30
 
 _numbers = count(1)
 
@@ -323,7 +322,7 @@ def test_whoever_is_at_the_same_windows_is_waited_for_and_nothing_is_loaded_twic
 
     def let_the_load_wait(connection: Any) -> None:
         has_begun.set()
-        assert wait_until(lambda: waiting(quiet) > 0, deadline_seconds=WAIT_SECONDS)
+        wait_until(lambda: waiting(quiet) > 0, what="the session that waits for a lock")
 
     def run() -> None:
         try:
@@ -333,9 +332,9 @@ def test_whoever_is_at_the_same_windows_is_waited_for_and_nothing_is_loaded_twic
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert has_begun.wait(WAIT_SECONDS)
+    assert has_begun.wait(PATIENCE_SECONDS)
     assert hours(loaded_together(quiet)) == list(EMPTY)
-    thread.join(WAIT_SECONDS)
+    thread.join(PATIENCE_SECONDS)
     assert errors == []
     assert [row["state"] for row in rows(quiet, "attempt", 4)] == other.states
     assert {window.state for window in windows(quiet)} == {WindowState.AUDITED}
@@ -374,7 +373,7 @@ def test_what_changes_all_windows_takes_them_in_the_same_order_as_their_audit(
             errors.append(error)
 
     def let_both_go(third: Connection) -> None:
-        assert wait_until(lambda: waiting(quiet) == 2, deadline_seconds=WAIT_SECONDS)
+        wait_until(lambda: waiting(quiet) == 2, what="both sessions that wait for a lock")
         third.rollback()
 
     threads = list[threading.Thread]()
@@ -386,14 +385,14 @@ def test_what_changes_all_windows_takes_them_in_the_same_order_as_their_audit(
     def begin_the_other() -> None:
         attempts.lock_windows(third, "p", [at(5)])
         start(prepare(quiet))
-        assert wait_until(lambda: waiting(quiet) == 1, deadline_seconds=WAIT_SECONDS)
+        wait_until(lambda: waiting(quiet) == 1, what="the session that waits for hour 5")
         start(partial(let_both_go, third))
 
     with quiet.ledger.engine.connect() as third:
         when_loaded(quiet, begin_the_other)
         run(lambda: loaded_together(quiet, *TOGETHER))
         for thread in threads:
-            thread.join(WAIT_SECONDS)
+            thread.join(PATIENCE_SECONDS)
     assert errors == []
     assert len(threads) == 2
 
@@ -401,8 +400,8 @@ def test_what_changes_all_windows_takes_them_in_the_same_order_as_their_audit(
 # What the server says, and the settings of the load's sessions that make it say so while another session holds hour 5.
 REFUSED = {
     "a lock timeout": ("lock timeout.*pg_stat_activity", ""),
-    "a statement timeout": ("statement timeout.*Raise statement_timeout", "-c statement_timeout=1000"),
-    "a deadlock": ("deadlock detected.*Let the other transaction end", "-c deadlock_timeout=2000"),
+    "a statement timeout": ("statement timeout.*Raise statement_timeout", "-c statement_timeout=10000"),
+    "a deadlock": ("deadlock detected.*Let the other transaction end", "-c deadlock_timeout=6000"),
 }
 
 
@@ -421,10 +420,10 @@ def test_what_the_server_refuses_is_named_and_leaves_all_or_none(
         else:
             hold()
         if what == "a deadlock":
-            other.execute(text("set local deadlock_timeout = '60s'"))  # so that it is not this session that is refused
+            other.execute(text("set local deadlock_timeout = '600s'"))  # so that it is not this session that is refused
 
             def want_what_the_load_holds() -> None:
-                assert wait_until(lambda: waiting(quiet) > 0, deadline_seconds=WAIT_SECONDS)
+                wait_until(lambda: waiting(quiet) > 0, what="the session that waits for a lock")
                 attempts.lock_windows(other, "p", [at(3)])
 
             crossing = threading.Thread(target=want_what_the_load_holds)
@@ -432,7 +431,7 @@ def test_what_the_server_refuses_is_named_and_leaves_all_or_none(
         with pytest.raises(LoadFailed, match=f"{'loaded, and not audited' if is_loaded else 'none of them was loaded'} .*{said}"):
             load(engine, quiet, windows(quiet, *TOGETHER))
         if what == "a deadlock":
-            crossing.join(WAIT_SECONDS)
+            crossing.join(PATIENCE_SECONDS)
         other.rollback()
     assert [window.state for window in windows(quiet, *TOGETHER)] == (ALL if is_loaded else NONE)
     complete(quiet, warehouse_url)

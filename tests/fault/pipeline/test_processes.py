@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine, text
 
 from spark_jobs.outcomes import LoadState
@@ -38,11 +39,11 @@ def test_a_driver_that_outlives_its_task_is_refused_when_it_seals(
         assert survivors, "the driver is a process of its own"
         assert [outcome.state for outcome in pipeline.load(*HOURS)] == [LoadState.COMMITTED] * len(HOURS)
         (tmp_path / "go").touch()
-        old.wait(120)
+        old.wait(PATIENCE_SECONDS)
     finally:
         if old.poll() is None:
             os.killpg(old.pid, signal.SIGKILL)
-            old.wait(30)
+            old.wait(PATIENCE_SECONDS)
     assert (tmp_path / "output").read_text().count(" superseded ") == len(HOURS)
     assert pipeline.found() == pipeline.expected()
     assert [pipeline.audit(number).problems for number in HOURS] == [(), ()]

@@ -14,10 +14,10 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger import attempts
 from logbus.model import milliseconds
+from logbus.waiting import wait_until
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
 
-from benchmarks.processes import wait_until
 from spark_jobs import records
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
@@ -207,7 +207,7 @@ def test_holes_of_compaction_are_refused_until_they_are_declared_and_the_rest_is
     pipeline = make(partitions=1, config=compact)
     for start in range(0, 1_500, 100):  # in batches smaller than a segment: the last segment is never compacted
         pipeline.send([(10 + number / 2_000, b"%d" % number + b"." * 50) for number in range(start, start + 100)])
-    assert wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, deadline_seconds=60)
+    wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, what="the compaction")
     (refused,) = pipeline.load(10)
     assert (refused.state, pipeline.found()) == (LoadState.FAILED, [])
     assert '{"offset_gaps": true}' in str(refused.error)
@@ -227,7 +227,7 @@ def test_an_hour_that_was_loaded_before_its_topic_was_compacted_keeps_its_rows(m
     assert len(loaded) == 1_500
     policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
     Topics(Client(pipeline.client_config)).change_settings(pipeline.name, policy)
-    assert wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, deadline_seconds=60)
+    wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, what="the compaction")
     (refused,) = pipeline.load(10, freeze=False)
     assert refused.state is LoadState.FAILED
     assert "partition 0: 1,500 records then" in str(refused.error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 from logbus.errors import TransactionOpen
+from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine
 
 from spark_jobs.outcomes import LoadState
@@ -20,13 +21,13 @@ def test_aborted_transactions_are_not_loaded_and_an_hour_with_an_open_one_waits_
 ) -> None:
     pipeline = RealPipeline(apache_kafka.bootstrap, engine, partitions=1, settings={"offset_gaps": True})
     producer = Producer({"bootstrap.servers": apache_kafka.bootstrap, "transactional.id": pipeline.name})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_SECONDS)
 
     def send(value: bytes, *hours: float) -> None:
         producer.begin_transaction()
         for stamp in stamps(*hours):
             producer.produce(pipeline.name, value, partition=0, timestamp=stamp)
-        producer.flush(30)
+        producer.flush(PATIENCE_SECONDS)
 
     send(b"committed", 10, 10.1)
     producer.commit_transaction(30)

@@ -10,14 +10,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 
-SECONDS_MAX = 30
-
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), SECONDS_MAX))
+    asyncio.run(asyncio.wait_for(test(), PATIENCE_SECONDS))
 
 
 async def produce(broker: AnyBroker, topic: str, values: list[bytes], **settings: object) -> list[int]:

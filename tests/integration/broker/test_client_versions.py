@@ -31,6 +31,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 from kafka.admin import ConfigResource as PyConfigResource
 from kafka.admin import ConfigResourceType as PyConfigResourceType
+from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.peers.logbus import LogbusBroker
 from broker.protocol.api import APIS, ApiKey
@@ -39,12 +40,10 @@ from tests.support.kafka_peer import jvm_tools_or_skip
 from tests.support.protocol_page import claims
 from tests.support.recording_proxy import RecordingProxy
 
-SECONDS_MAX = 30.0
-
 
 def done(futures: Mapping[object, object]) -> None:
     for future in futures.values():
-        future.result(SECONDS_MAX)  # type: ignore[attr-defined]
+        future.result(PATIENCE_SECONDS)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingProxy]:
 
 
 def confluent_kafka(bootstrap: str) -> None:
-    admin, limit = AdminClient({"bootstrap.servers": bootstrap}), {"request_timeout": SECONDS_MAX}
+    admin, limit = AdminClient({"bootstrap.servers": bootstrap}), {"request_timeout": PATIENCE_SECONDS}
     topic, group = "of-confluent", "group-of-confluent"
     done(admin.create_topics([NewTopic(topic, 1)], **limit))
     done(admin.create_partitions([NewPartitions(topic, 2)], **limit))
@@ -66,21 +65,21 @@ def confluent_kafka(bootstrap: str) -> None:
     done(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[setting])], **limit))
     done(admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, set_config={"retention.ms": "-1"})], **limit))
     done(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)], **limit))
-    admin.describe_cluster(**limit).result(SECONDS_MAX)
+    admin.describe_cluster(**limit).result(PATIENCE_SECONDS)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     producer.produce(topic, b"x", partition=0)
-    assert producer.flush(SECONDS_MAX) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 100}
     )
     consumer.subscribe([topic])
-    assert consumer.poll(SECONDS_MAX) is not None
+    assert consumer.poll(PATIENCE_SECONDS) is not None
     consumer.commit(asynchronous=False)
     consumer.seek(TopicPartition(topic, 0, 0, leader_epoch=0))
     consumer.poll(1.0)  # time for some heartbeats
     consumer.close()
     done(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()}, **limit))
-    admin.list_consumer_groups(**limit).result(SECONDS_MAX)
+    admin.list_consumer_groups(**limit).result(PATIENCE_SECONDS)
     done(admin.describe_consumer_groups([group], **limit))
     done(admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], **limit))
     done(admin.delete_consumer_groups([group], **limit))
@@ -104,7 +103,7 @@ def kafka_python(bootstrap: str) -> None:
     admin.alter_partition_reassignments({PyTopicPartition(topic, 0): [0]})
     admin.elect_leaders(0, {topic: [0]})
     producer = KafkaProducer(bootstrap_servers=bootstrap)
-    producer.send(topic, b"x", partition=0).get(SECONDS_MAX)
+    producer.send(topic, b"x", partition=0).get(PATIENCE_SECONDS)
     producer.close()
     consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest")
     next(consumer)
@@ -120,7 +119,7 @@ def kafka_python(bootstrap: str) -> None:
 
 
 def aiokafka(bootstrap: str) -> None:
-    asyncio.run(asyncio.wait_for(_aiokafka(bootstrap), SECONDS_MAX))
+    asyncio.run(asyncio.wait_for(_aiokafka(bootstrap), PATIENCE_SECONDS))
 
 
 async def _aiokafka(bootstrap: str) -> None:
@@ -161,7 +160,7 @@ def jvm_tools(bootstrap: str) -> None:
             (configs, *at, *setting),
             (configs, *at, "--entity-type", "brokers", "--describe"),
             (f"{TOOLS}.ProducerPerformance", *topic, *shape, f"bootstrap.servers={bootstrap}"),
-            (consumer, *at, *topic, *group, "--from-beginning", "--max-messages", "10", "--timeout-ms", "20000"),
+            (consumer, *at, *topic, *group, "--from-beginning", "--max-messages", "10", "--timeout-ms", "600000"),
             (f"{TOOLS}.GetOffsetShell", *at, *topic),
             (groups, *at, "--list"),
             (groups, *at, *group, "--describe"),

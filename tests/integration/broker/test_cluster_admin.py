@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 from typing import Any
@@ -29,6 +28,7 @@ from logbus.cli import main
 from logbus.exit_codes import ExitCode
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import ClusterFacts, cluster_facts
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.clusters import wait_until_all_see
@@ -36,12 +36,11 @@ from tests.support.zookeeper import RunningZooKeeper
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
 
-SECONDS_MAX = 60.0
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
-    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.session.timeout.ms": "10000",
 }
 
 Brokers = dict[int, LogbusBroker]
@@ -64,16 +63,9 @@ def facts(broker: LogbusBroker) -> ClusterFacts:
     return cluster_facts(Client({"bootstrap.servers": broker.bootstrap}))
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {SECONDS_MAX:g} s"
-        time.sleep(0.1)
-
-
 def asked(futures: dict[Any, Any]) -> Any:
     (future,) = futures.values()
-    return future.result(SECONDS_MAX)
+    return future.result(PATIENCE_SECONDS)
 
 
 @cache
@@ -92,47 +84,55 @@ def partitions(broker: LogbusBroker, topic: str) -> dict[int, tuple[int | None, 
 
 
 def test_a_topic_is_made_at_one_broker_grown_at_another_and_deleted_at_the_third(brokers: Brokers) -> None:
-    asked(admin(brokers[1]).create_topics([NewTopic("life", 2, 3, config={"retention.ms": "77"})], operation_timeout=10))
-    until(lambda: len(partitions(brokers[2], "life")) == 2, "the topic at another broker")
-    asked(admin(brokers[2]).create_partitions([NewPartitions("life", 4)], operation_timeout=10))
-    until(lambda: len(partitions(brokers[3], "life")) == 4, "the growth at another broker")
+    asked(
+        admin(brokers[1]).create_topics(
+            [NewTopic("life", 2, 3, config={"retention.ms": "77"})], operation_timeout=PATIENCE_SECONDS
+        )
+    )
+    wait_until(lambda: len(partitions(brokers[2], "life")) == 2, what="the topic at another broker")
+    asked(admin(brokers[2]).create_partitions([NewPartitions("life", 4)], operation_timeout=PATIENCE_SECONDS))
+    wait_until(lambda: len(partitions(brokers[3], "life")) == 4, what="the growth at another broker")
     with pytest.raises(KafkaException) as raised:
         asked(admin(brokers[3]).create_topics([NewTopic("life", 1, 1)]))
     assert code(raised) == "TOPIC_ALREADY_EXISTS"
     with pytest.raises(KafkaException) as raised:
         asked(admin(brokers[3]).create_topics([NewTopic("too-many", 1, 4)]))
     assert code(raised) == "INVALID_REPLICATION_FACTOR"
-    asked(admin(brokers[3]).delete_topics(["life"], operation_timeout=10))
-    until(lambda: all(not partitions(broker, "life") for broker in brokers.values()), "the deletion everywhere")
-    asked(admin(brokers[1]).create_topics([NewTopic("life", 1, 3)], operation_timeout=10))
+    asked(admin(brokers[3]).delete_topics(["life"], operation_timeout=PATIENCE_SECONDS))
+    wait_until(lambda: all(not partitions(broker, "life") for broker in brokers.values()), what="the deletion everywhere")
+    asked(admin(brokers[1]).create_topics([NewTopic("life", 1, 3)], operation_timeout=PATIENCE_SECONDS))
 
 
 def test_all_replicas_of_a_new_topic_are_in_sync(brokers: Brokers) -> None:
-    asked(admin(brokers[2]).create_topics([NewTopic("synced", 3)], operation_timeout=10))
+    asked(admin(brokers[2]).create_topics([NewTopic("synced", 3)], operation_timeout=PATIENCE_SECONDS))
     everyone = (1, 2, 3)
-    until(lambda: [isr for _, _, isr in partitions(brokers[1], "synced").values()] == [everyone] * 3, "the in-sync sets")
+    wait_until(
+        lambda: [isr for _, _, isr in partitions(brokers[1], "synced").values()] == [everyone] * 3, what="the in-sync sets"
+    )
     assert sorted(leader or 0 for leader, _, _ in partitions(brokers[1], "synced").values()) == [1, 2, 3]
-    until(lambda: not facts(brokers[1]).offline, "the leaders of what was made before")
+    wait_until(lambda: not facts(brokers[1]).offline, what="the leaders of what was made before")
 
 
 def test_a_setting_changed_at_one_broker_holds_at_all(brokers: Brokers) -> None:
-    asked(admin(brokers[1]).create_topics([NewTopic("set", 1, 3)], operation_timeout=10))
+    asked(admin(brokers[1]).create_topics([NewTopic("set", 1, 3)], operation_timeout=PATIENCE_SECONDS))
     entry = ConfigEntry("retention.ms", "12345", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, "set", incremental_configs=[entry])
-    until(lambda: all(partitions(broker, "set") for broker in brokers.values()), "the topic everywhere")
+    wait_until(lambda: all(partitions(broker, "set") for broker in brokers.values()), what="the topic everywhere")
     asked(admin(brokers[2]).incremental_alter_configs([resource]))
 
     def seen(broker: LogbusBroker) -> str:
         found = asked(admin(broker).describe_configs([ConfigResource(ResourceType.TOPIC, "set")]))
         return str(found["retention.ms"].value)
 
-    until(lambda: all(seen(broker) == "12345" for broker in brokers.values()), "the setting everywhere")
+    wait_until(lambda: all(seen(broker) == "12345" for broker in brokers.values()), what="the setting everywhere")
 
 
 def test_a_partition_moves_to_another_broker_while_it_is_written(brokers: Brokers) -> None:
     client = KafkaAdminClient(bootstrap_servers=brokers[2].bootstrap)
-    asked(admin(brokers[1]).create_topics([NewTopic("moved", 1, replica_assignment=[[1, 2]])], operation_timeout=10))
-    until(lambda: partitions(brokers[2], "moved").get(0, (0, (), ()))[2] == (1, 2), "the in-sync set")
+    asked(
+        admin(brokers[1]).create_topics([NewTopic("moved", 1, replica_assignment=[[1, 2]])], operation_timeout=PATIENCE_SECONDS)
+    )
+    wait_until(lambda: partitions(brokers[2], "moved").get(0, (0, (), ()))[2] == (1, 2), what="the in-sync set")
     producer = Producer({"bootstrap.servers": brokers[1].bootstrap, "acks": "all", "enable.idempotence": True})
     failed: list[str] = []
     for number in range(500):
@@ -140,35 +140,37 @@ def test_a_partition_moves_to_another_broker_while_it_is_written(brokers: Broker
     client.alter_partition_reassignments({PyTopicPartition("moved", 0): [3, 2]})
     for number in range(500):
         producer.produce("moved", b"%d" % number, on_delivery=lambda error, _: failed.append(str(error)) if error else None)
-    assert producer.flush(SECONDS_MAX) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert failed == []
-    until(lambda: partitions(brokers[3], "moved").get(0) == (3, (3, 2), (2, 3)), "the move")
-    until(lambda: not client.list_partition_reassignments(), "the move at the broker that is asked for moves")
+    wait_until(lambda: partitions(brokers[3], "moved").get(0) == (3, (3, 2), (2, 3)), what="the move")
+    wait_until(lambda: not client.list_partition_reassignments(), what="the move at the broker that is asked for moves")
     client.close()
     found = asked(admin(brokers[3]).list_offsets({TopicPartition("moved", 0): OffsetSpec.latest()}))
     assert found.offset == 1000
 
 
 def test_the_preferred_leader_is_elected_when_it_is_back(brokers: Brokers) -> None:
-    asked(admin(brokers[1]).create_topics([NewTopic("led", 1, replica_assignment=[[3, 1, 2]])], operation_timeout=10))
-    until(lambda: partitions(brokers[1], "led").get(0, (0, (), ()))[2] == (1, 2, 3), "the in-sync set")
+    asked(
+        admin(brokers[1]).create_topics([NewTopic("led", 1, replica_assignment=[[3, 1, 2]])], operation_timeout=PATIENCE_SECONDS)
+    )
+    wait_until(lambda: partitions(brokers[1], "led").get(0, (0, (), ()))[2] == (1, 2, 3), what="the in-sync set")
     brokers[3].restart()
-    until(lambda: partitions(brokers[1], "led")[0][2] == (1, 2, 3), "the in-sync set after the restart")
+    wait_until(lambda: partitions(brokers[1], "led")[0][2] == (1, 2, 3), what="the in-sync set after the restart")
     assert partitions(brokers[1], "led")[0][0] in (1, 2)
     client = KafkaAdminClient(bootstrap_servers=brokers[1].bootstrap)
     client.elect_leaders(0, {"led": [0]}, timeout_ms=20_000)
     client.close()
-    until(lambda: partitions(brokers[1], "led")[0][0] == 3, "the elected leader at another broker than the controller")
+    wait_until(lambda: partitions(brokers[1], "led")[0][0] == 3, what="the elected leader at another broker than the controller")
 
 
 def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> None:
-    asked(admin(brokers[1]).create_topics([NewTopic("watched", 1, 3)], operation_timeout=10))
-    until(lambda: partitions(brokers[1], "watched").get(0, (0, (), ()))[2] == (1, 2, 3), "the in-sync set")
+    asked(admin(brokers[1]).create_topics([NewTopic("watched", 1, 3)], operation_timeout=PATIENCE_SECONDS))
+    wait_until(lambda: partitions(brokers[1], "watched").get(0, (0, (), ()))[2] == (1, 2, 3), what="the in-sync set")
 
     def shown(*words: str) -> Result:
         return CliRunner().invoke(main, ["cluster", "-b", brokers[1].bootstrap, *words], catch_exceptions=False)
 
-    until(lambda: shown().exit_code == 0, "the in-sync sets of what was made before")
+    wait_until(lambda: shown().exit_code == 0, what="the in-sync sets of what was made before")
 
     def brokers_shown() -> list[int]:
         return [broker["broker"] for broker in json.loads(shown("--json").stdout)["brokers"]]
@@ -178,18 +180,18 @@ def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> Non
         return {name: found[name] > 0 for name in ("under_replicated", "offline")}
 
     brokers[2].stop()
-    until(lambda: shown().exit_code == ExitCode.NOT_AS_IT_SHOULD_BE, "the missing replica")
-    until(lambda: brokers_shown() == [1, 3], "the missing broker")
-    until(lambda: broken() == {"under_replicated": True, "offline": False}, "leaders for all, with replicas missing")
+    wait_until(lambda: shown().exit_code == ExitCode.NOT_AS_IT_SHOULD_BE, what="the missing replica")
+    wait_until(lambda: brokers_shown() == [1, 3], what="the missing broker")
+    wait_until(lambda: broken() == {"under_replicated": True, "offline": False}, what="leaders for all, with replicas missing")
     brokers[2].start()
-    until(lambda: shown().exit_code == 0, "the replica that is back")
+    wait_until(lambda: shown().exit_code == 0, what="the replica that is back")
 
 
 def test_producer_ids_are_given_once_in_the_cluster(brokers: Brokers) -> None:
-    asked(admin(brokers[1]).create_topics([NewTopic("numbered", 1, 3)], operation_timeout=10))
+    asked(admin(brokers[1]).create_topics([NewTopic("numbered", 1, 3)], operation_timeout=PATIENCE_SECONDS))
     failed: list[str] = []
     for broker in brokers.values():
         producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
         producer.produce("numbered", b"x", on_delivery=lambda error, _: failed.append(str(error)) if error else None)
-        assert producer.flush(SECONDS_MAX) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     assert failed == []

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks.processes import wait_until
 from tests.support.broker import LogbusBroker
-from tests.support.topics import TIMEOUT_SECONDS, create_topic, read_partition
+from tests.support.topics import create_topic, read_partition
 
 KEYS = 500
 SETTINGS = {"log.cleaner.backoff.ms": "50", "log.cleaner.min.cleanable.ratio": "0.01"}
@@ -33,7 +33,7 @@ def write(broker: LogbusBroker, *, rounds: range) -> None:
     for number in rounds:
         for key in range(KEYS):
             producer.produce("latest", key=b"key-%d" % key, value=b"%d " % number + b"x" * (key % 300), partition=0)
-        assert producer.flush(TIMEOUT_SECONDS) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def cleaned_offset(broker: LogbusBroker) -> int:
@@ -67,7 +67,7 @@ def test_the_newest_value_of_every_key_survives_compaction_kills_and_restarts(br
         if kill:
             broker.kill9()
             broker.start()
-        assert wait_until(lambda before=before: cleaned_offset(broker) > before, deadline_seconds=TIMEOUT_SECONDS)
+        wait_until(lambda before=before: cleaned_offset(broker) > before, what="the compaction")
         values, offsets = newest(broker)
         assert values == {b"key-%d" % key: last - 1 for key in range(KEYS)}
         assert offsets == sorted(set(offsets))

@@ -7,10 +7,17 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks.processes import wait_until
 from tests.support.broker import AnyBroker
-from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic, offset_of, read_partition, read_topic
+from tests.support.topics import (
+    admin,
+    create_topic,
+    delete_topic,
+    offset_of,
+    read_partition,
+    read_topic,
+)
 
 BASE_MS = 1_431_857_103_000
 
@@ -31,7 +38,7 @@ def produce(
         producer.produce(
             topic, value, key=b"key", partition=0, timestamp=stamp, headers=[("n", b"%d" % number)], on_delivery=note
         )
-    assert producer.flush(TIMEOUT_SECONDS) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return reports
 
 
@@ -51,7 +58,7 @@ def test_records_come_back_as_they_were_sent(broker: AnyBroker, topic: str, sett
 def test_records_sent_without_acknowledgement_arrive(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic)
     produce(broker, topic, [b"1", b"2", b"3"], acks="0")
-    assert wait_until(lambda: len(read_partition(broker.bootstrap, topic)) == 3, deadline_seconds=TIMEOUT_SECONDS)
+    wait_until(lambda: len(read_partition(broker.bootstrap, topic)) == 3, what="the three records")
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -69,7 +76,7 @@ def test_a_record_of_nearly_the_limit_passes_and_one_beyond_is_refused(broker: A
     refused: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.max.bytes": 3_000_000})
     producer.produce(topic, b"y" * 2_000_000, partition=0, on_delivery=lambda error, message: refused.append(error))
-    assert producer.flush(TIMEOUT_SECONDS) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert [error.code() for error in refused if error] == [KafkaError.MSG_SIZE_TOO_LARGE]
     assert [len(message.value() or b"") for message in read_partition(broker.bootstrap, topic)] == [1_000_000]
 
@@ -94,10 +101,10 @@ def test_earliest_latest_and_watermarks_agree(broker: AnyBroker, topic: str) -> 
     create_topic(broker.bootstrap, topic)
     produce(broker, topic, [b"x"] * 10)
     assert offset_of(broker.bootstrap, topic, 0, OffsetSpec.earliest()) == 0
-    assert wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) == 10, deadline_seconds=TIMEOUT_SECONDS)
+    wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) == 10, what="the ten records")
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any"})
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_SECONDS) == (0, 10)
-    found = consumer.offsets_for_times([TopicPartition(topic, 0, BASE_MS + 5)], timeout=TIMEOUT_SECONDS)
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_SECONDS) == (0, 10)
+    found = consumer.offsets_for_times([TopicPartition(topic, 0, BASE_MS + 5)], timeout=PATIENCE_SECONDS)
     assert [one.offset for one in found] == [5]
     consumer.close()
 
@@ -115,7 +122,7 @@ def test_an_offset_beyond_the_end_is_an_error_where_reset_says_so(broker: AnyBro
     produce(broker, topic, [b"x"])
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any", "auto.offset.reset": "error"})
     consumer.assign([TopicPartition(topic, 0, 99)])
-    message = consumer.poll(TIMEOUT_SECONDS)
+    message = consumer.poll(PATIENCE_SECONDS)
     assert message is not None
     assert message.error() is not None
     assert message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # type: ignore[union-attr]
@@ -124,15 +131,17 @@ def test_an_offset_beyond_the_end_is_an_error_where_reset_says_so(broker: AnyBro
 
 def test_a_waiting_consumer_gets_a_record_when_it_comes(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic)
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any", "fetch.wait.max.ms": 10_000})
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "any", "fetch.wait.max.ms": 240_000, "socket.timeout.ms": 300_000}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     assert consumer.poll(0.5) is None
     produce(broker, topic, [b"late"])
     sent_at = time.monotonic()
-    message = consumer.poll(TIMEOUT_SECONDS)
+    message = consumer.poll(PATIENCE_SECONDS)
     assert message is not None
     assert message.value() == b"late"
-    assert time.monotonic() - sent_at < 9, "the record came with the end of the wait, not with the record"
+    assert time.monotonic() - sent_at < 230, "the record came with the end of the wait, not with the record"
     consumer.close()
 
 
@@ -144,7 +153,7 @@ def test_offsets_of_a_group_are_kept(broker: AnyBroker, topic: str) -> None:
     consumer.commit(offsets=[TopicPartition(topic, 0, 3, "why")], asynchronous=False)
     consumer.close()
     consumer = Consumer(settings)
-    (kept,) = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_SECONDS)
+    (kept,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
     assert (kept.offset, kept.metadata) == (3, "why")
     consumer.close()
 
@@ -152,28 +161,28 @@ def test_offsets_of_a_group_are_kept(broker: AnyBroker, topic: str) -> None:
 def test_topics_are_made_described_and_deleted(broker: AnyBroker, topic: str) -> None:
     client = admin(broker.bootstrap)
     create_topic(broker.bootstrap, topic, partitions=3, config={"retention.ms": "-1"})
-    described = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+    described = client.describe_topics(TopicCollection([topic]), request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
     assert [one.id for one in described.partitions] == [0, 1, 2]
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    settings = client.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result(TIMEOUT_SECONDS)
+    settings = client.describe_configs([resource], request_timeout=PATIENCE_SECONDS)[resource].result(PATIENCE_SECONDS)
     assert settings["retention.ms"].value == "-1"
     delete_topic(broker.bootstrap, topic)
-    assert wait_until(lambda: topic not in client.list_topics(timeout=TIMEOUT_SECONDS).topics, deadline_seconds=TIMEOUT_SECONDS)
+    wait_until(lambda: topic not in client.list_topics(timeout=PATIENCE_SECONDS).topics, what="the deletion")
 
 
 def test_a_topic_made_again_has_another_id_and_no_records(broker: AnyBroker, topic: str) -> None:
     client = admin(broker.bootstrap)
 
     def topic_id() -> str:
-        described = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_SECONDS)[topic]
-        return str(described.result(TIMEOUT_SECONDS).topic_id)
+        described = client.describe_topics(TopicCollection([topic]), request_timeout=PATIENCE_SECONDS)[topic]
+        return str(described.result(PATIENCE_SECONDS).topic_id)
 
     create_topic(broker.bootstrap, topic)
     produce(broker, topic, [b"old"])
     first = topic_id()
     assert topic_id() == first
     delete_topic(broker.bootstrap, topic)
-    assert wait_until(lambda: topic not in client.list_topics(timeout=TIMEOUT_SECONDS).topics, deadline_seconds=TIMEOUT_SECONDS)
+    wait_until(lambda: topic not in client.list_topics(timeout=PATIENCE_SECONDS).topics, what="the deletion")
     create_topic(broker.bootstrap, topic)
     assert topic_id() != first
     assert read_partition(broker.bootstrap, topic) == []
@@ -184,8 +193,8 @@ def test_deleted_records_move_the_start(broker: AnyBroker, topic: str) -> None:
     produce(broker, topic, [b"%d" % number for number in range(10)])
     client = admin(broker.bootstrap)
     wanted = TopicPartition(topic, 0, 4)
-    assert wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) == 10, deadline_seconds=TIMEOUT_SECONDS)
-    client.delete_records([wanted], request_timeout=TIMEOUT_SECONDS)[wanted].result(TIMEOUT_SECONDS)
+    wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) == 10, what="the ten records")
+    client.delete_records([wanted], request_timeout=PATIENCE_SECONDS)[wanted].result(PATIENCE_SECONDS)
     assert offset_of(broker.bootstrap, topic, 0, OffsetSpec.earliest()) == 4
     assert [message.value() for message in read_partition(broker.bootstrap, topic, offset=4)] == [
         b"%d" % number for number in range(4, 10)

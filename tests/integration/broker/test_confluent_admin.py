@@ -16,26 +16,33 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker, LogbusBroker
-from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic, partitions_of, read_partition
+from tests.support.topics import (
+    admin,
+    create_topic,
+    delete_topic,
+    partitions_of,
+    read_partition,
+)
 
 
 def done(futures: Mapping[Any, Any]) -> Any:
     """The result of the only future."""
     (future,) = futures.values()
-    return future.result(TIMEOUT_SECONDS)
+    return future.result(PATIENCE_SECONDS)
 
 
 def configs(broker: AnyBroker, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
     client = admin(broker.bootstrap)
-    found: dict[str, ConfigEntry] = done(client.describe_configs([ConfigResource(kind, name)], request_timeout=TIMEOUT_SECONDS))
+    found: dict[str, ConfigEntry] = done(client.describe_configs([ConfigResource(kind, name)], request_timeout=PATIENCE_SECONDS))
     return found
 
 
 def change(broker: AnyBroker, kind: ResourceType, name: str, *entries: ConfigEntry, **options: Any) -> None:
     resource, client = ConfigResource(kind, name, incremental_configs=list(entries)), admin(broker.bootstrap)
-    done(client.incremental_alter_configs([resource], request_timeout=TIMEOUT_SECONDS, **options))
+    done(client.incremental_alter_configs([resource], request_timeout=PATIENCE_SECONDS, **options))
 
 
 def entry(name: str, value: str | None, operation: AlterConfigOpType = AlterConfigOpType.SET) -> ConfigEntry:
@@ -43,22 +50,22 @@ def entry(name: str, value: str | None, operation: AlterConfigOpType = AlterConf
 
 
 def node_of(broker: AnyBroker) -> str:
-    return str(min(admin(broker.bootstrap).list_topics(timeout=TIMEOUT_SECONDS).brokers))
+    return str(min(admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS).brokers))
 
 
 def test_a_topic_grows_and_its_new_partitions_take_records(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic)
     client = admin(broker.bootstrap)
-    done(client.create_partitions([NewPartitions(topic, 3)], validate_only=True, request_timeout=TIMEOUT_SECONDS))
+    done(client.create_partitions([NewPartitions(topic, 3)], validate_only=True, request_timeout=PATIENCE_SECONDS))
     assert partitions_of(broker.bootstrap, topic) == [0]
-    done(client.create_partitions([NewPartitions(topic, 3)], request_timeout=TIMEOUT_SECONDS))
+    done(client.create_partitions([NewPartitions(topic, 3)], request_timeout=PATIENCE_SECONDS))
     assert partitions_of(broker.bootstrap, topic) == [0, 1, 2]
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, b"to the newest", partition=2)
-    assert producer.flush(TIMEOUT_SECONDS) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert [message.value() for message in read_partition(broker.bootstrap, topic, 2)] == [b"to the newest"]
     with pytest.raises(KafkaException) as refused:
-        done(client.create_partitions([NewPartitions(topic, 2)], request_timeout=TIMEOUT_SECONDS))
+        done(client.create_partitions([NewPartitions(topic, 2)], request_timeout=PATIENCE_SECONDS))
     assert refused.value.args[0].code() == KafkaError.INVALID_PARTITIONS
 
 
@@ -85,7 +92,7 @@ def test_a_changed_setting_holds_for_the_next_record(broker: AnyBroker, topic: s
     refused: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, b"x" * 1000, on_delivery=lambda error, message: refused.append(error))
-    producer.flush(TIMEOUT_SECONDS)
+    producer.flush(PATIENCE_SECONDS)
     assert [error.code() for error in refused] == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
@@ -94,7 +101,7 @@ def test_all_settings_of_a_topic_are_replaced(broker: AnyBroker, topic: str) -> 
     create_topic(broker.bootstrap, topic, config={"retention.ms": "1000"})
     client = admin(broker.bootstrap)
     resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "2097152"})
-    done(client.alter_configs([resource], request_timeout=TIMEOUT_SECONDS))
+    done(client.alter_configs([resource], request_timeout=PATIENCE_SECONDS))
     found = configs(broker, ResourceType.TOPIC, topic)
     assert (found["segment.bytes"].value, found["retention.ms"].source) == ("2097152", ConfigSource.DEFAULT_CONFIG.value)
 
@@ -130,7 +137,7 @@ def test_a_brokers_setting_holds_for_topics_that_do_not_say(broker: AnyBroker, t
 
 def test_the_cluster_is_described(broker: AnyBroker) -> None:
     client = admin(broker.bootstrap)
-    cluster = client.describe_cluster(request_timeout=TIMEOUT_SECONDS).result(TIMEOUT_SECONDS)
+    cluster = client.describe_cluster(request_timeout=PATIENCE_SECONDS).result(PATIENCE_SECONDS)
     assert cluster.cluster_id
     assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [broker.bootstrap]
     assert cluster.controller.id == cluster.nodes[0].id
@@ -152,9 +159,9 @@ def test_the_cluster_is_described(broker: AnyBroker) -> None:
 def test_a_topic_that_cannot_be_is_refused_and_leaves_nothing(broker: AnyBroker, wanted: NewTopic, code: int) -> None:
     client = admin(broker.bootstrap)
     with pytest.raises(KafkaException) as refused:
-        done(client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS))
+        done(client.create_topics([wanted], request_timeout=PATIENCE_SECONDS))
     assert refused.value.args[0].code() == code
-    assert wanted.topic not in client.list_topics(timeout=TIMEOUT_SECONDS).topics
+    assert wanted.topic not in client.list_topics(timeout=PATIENCE_SECONDS).topics
     if isinstance(broker, LogbusBroker):
         assert not [path for path in broker.data.parent.rglob("*") if path.name.startswith(wanted.topic.rpartition("/")[2] + "-")]
 

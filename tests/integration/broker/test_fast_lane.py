@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPythonPartition
+from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.kafka_peer import jvm_tools_or_skip
@@ -65,7 +66,7 @@ def test_librdkafka(ours: LogbusBroker, topic: str, settings: dict[str, Any]) ->
     producer = Producer({"bootstrap.servers": ours.bootstrap, "linger.ms": 0, **settings})
     for _ in range(RECORDS):
         producer.produce(topic, VALUE)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     share.check()
     assert [message.value() for message in read_partition(ours.bootstrap, topic)] == [VALUE] * RECORDS
 
@@ -75,7 +76,7 @@ def test_kafka_python(ours: LogbusBroker, topic: str, settings: dict[str, Any]) 
     create_topic(ours.bootstrap, topic)
     share = Share(ours)
     producer = KafkaProducer(bootstrap_servers=ours.bootstrap, **settings)
-    offsets = [producer.send(topic, VALUE).get(30).offset for _ in range(RECORDS)]
+    offsets = [producer.send(topic, VALUE).get(PATIENCE_SECONDS).offset for _ in range(RECORDS)]
     producer.close()
     assert offsets == list(range(RECORDS))
     share.check()
@@ -113,7 +114,7 @@ def consumed(bootstrap: str, topic: str, poll: Callable[[], list[bytes]]) -> Non
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for number in range(RECORDS):
         producer.produce(topic, b"%d" % number, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         seen: list[bytes] = []
         while not seen:
             seen = poll()

@@ -9,9 +9,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Producer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
-from tests.support.consumers import DEADLINE_SECONDS, GROUP_SETTINGS, GroupMember, poll_until, produce_numbers, shared_out
+from tests.support.consumers import (
+    GROUP_SETTINGS,
+    GroupMember,
+    poll_until,
+    produce_numbers,
+    shared_out,
+)
 from tests.support.topics import admin, create_topic
 
 COUNT = 20  # records in each partition
@@ -45,8 +52,12 @@ def test_members_share_the_partitions_as_they_come_and_go(broker: AnyBroker, top
     for member in members:
         member.close()
     client = admin(broker.bootstrap)  # kept in a variable: pending futures fail when the client is collected
-    described = client.describe_consumer_groups([settings["group"]])[settings["group"]].result(DEADLINE_SECONDS)
-    assert (described.state, described.members) == (ConsumerGroupState.EMPTY, [])
+
+    def is_empty() -> bool:
+        described = client.describe_consumer_groups([settings["group"]])[settings["group"]].result(PATIENCE_SECONDS)
+        return (described.state, described.members) == (ConsumerGroupState.EMPTY, [])
+
+    wait_until(is_empty, what="the empty group")
 
 
 def test_each_group_sees_every_record(broker: AnyBroker, topic: str) -> None:
@@ -113,14 +124,14 @@ def test_a_transactional_producer_is_told_at_once_that_there_are_no_transactions
     with LogbusBroker(tmp_path) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t"})
         with pytest.raises(KafkaException) as refusal:
-            producer.init_transactions(DEADLINE_SECONDS)
+            producer.init_transactions(PATIENCE_SECONDS)
     assert refusal.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert refusal.value.args[0].fatal()
 
 
 def committed(broker: AnyBroker, group: str, topic: str) -> tuple[int, str | None]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=DEADLINE_SECONDS)
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
     consumer.close()
     return found.offset, found.metadata
 

@@ -12,9 +12,10 @@ from aiokafka import TopicPartition as AioPartition
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import TransactionalIdAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
-from tests.support.consumers import DEADLINE_SECONDS, GROUP_SETTINGS, produce_numbers
+from tests.support.consumers import GROUP_SETTINGS, produce_numbers
 from tests.support.topics import create_topic
 
 COUNT = 20  # records in each partition
@@ -33,7 +34,7 @@ def test_kafka_python_shares_commits_leaves_and_goes_on(broker: AnyBroker, topic
         "group_id": f"group-of-{topic}",
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "session_timeout_ms": 6_000,
+        "session_timeout_ms": 60_000,
         "heartbeat_interval_ms": 100,
     }
     first = KafkaConsumer(topic, **settings)
@@ -80,7 +81,7 @@ def test_kafka_pythons_admin_sees_groups_and_deletes_them(broker: AnyBroker, top
 
 def test_kafka_python_is_told_at_once_that_there_are_no_transactions(tmp_path: Path) -> None:
     with LogbusBroker(tmp_path) as broker:
-        producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="t", max_block_ms=DEADLINE_SECONDS * 1000)
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="t", max_block_ms=PATIENCE_SECONDS * 1000)
         with pytest.raises(TransactionalIdAuthorizationFailedError):
             producer.init_transactions()
         producer.close()
@@ -92,7 +93,7 @@ async def _aiokafka(bootstrap: str, topic: str) -> tuple[list[set[int]], list[by
         "group_id": f"group-of-{topic}",
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "session_timeout_ms": 6_000,
+        "session_timeout_ms": 60_000,
         "heartbeat_interval_ms": 100,
     }
     consumers = [AIOKafkaConsumer(topic, **settings) for _ in range(2)]
@@ -115,7 +116,7 @@ async def _aiokafka(bootstrap: str, topic: str) -> tuple[list[set[int]], list[by
 
 def test_aiokafka_shares_commits_and_leaves(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic, partitions=2)
-    shares, found, position = asyncio.run(asyncio.wait_for(_aiokafka(broker.bootstrap, topic), DEADLINE_SECONDS))
+    shares, found, position = asyncio.run(asyncio.wait_for(_aiokafka(broker.bootstrap, topic), PATIENCE_SECONDS))
     assert sorted(map(sorted, shares)) == [[0], [1]]
     assert sorted(found) == sorted([b"%d" % number for number in range(COUNT)] * 2)
     assert position == COUNT

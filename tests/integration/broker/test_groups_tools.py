@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
-from tests.support.consumers import DEADLINE_SECONDS, GROUP_SETTINGS, GroupMember, poll_until, produce_numbers
+from tests.support.consumers import GROUP_SETTINGS, GroupMember, poll_until, produce_numbers
 from tests.support.kafka_peer import JvmTools, ToolFailed, jvm_tools_or_skip
 from tests.support.programs import program_or_skip
 from tests.support.topics import create_topic
@@ -35,7 +36,7 @@ def tools() -> JvmTools:
 
 def committed(bootstrap: str, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=DEADLINE_SECONDS)
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
     consumer.close()
     return found.offset
 
@@ -45,7 +46,7 @@ def test_kcat_consumes_as_a_member_and_commits(broker: AnyBroker, topic: str) ->
     create_topic(broker.bootstrap, topic)
     produce_numbers(broker.bootstrap, topic, 1, COUNT)
     command = [program, "-b", broker.bootstrap, "-G", "kcats", "-X", "auto.offset.reset=earliest", "-c", str(COUNT), "-q", topic]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     assert sorted(done.stdout.split()) == sorted(str(number) for number in range(COUNT))
     assert committed(broker.bootstrap, "kcats", topic) == COUNT
 
@@ -58,7 +59,7 @@ def test_the_console_consumer_and_the_group_tool_work_unmodified(tools: JvmTools
     def groups(*arguments: str) -> str:
         return tools.run(GROUP_COMMAND, "--bootstrap-server", broker.bootstrap, *arguments)
 
-    wanted = ["--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(COUNT), "--timeout-ms", "30000"]
+    wanted = ["--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(COUNT), "--timeout-ms", "600000"]
     assert len(tools.run(CONSOLE_CONSUMER, "--bootstrap-server", broker.bootstrap, *wanted).splitlines()) == COUNT
     assert columns(groups("--describe", "--group", group), topic)[1:5] == ["0", str(COUNT), str(COUNT), "0"]
     groups("--group", group, "--reset-offsets", "--to-offset", "15", "--topic", topic, "--execute")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from logbus.waiting import wait_until
 
-from benchmarks.processes import wait_until
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class
 from tests.support.broker import AnyBroker, any_broker
@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
     with any_broker(tmp_path_factory.mktemp("broker"), GROUP_SETTINGS) as running:
         create_topic(running.bootstrap, "clicks")
         create_topic(running.bootstrap, "views")
-        assert wait_until(lambda: is_coordinating(running.bootstrap), deadline_seconds=60)
+        wait_until(lambda: is_coordinating(running.bootstrap), what="the group coordinator")
         yield running
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks.processes import wait_until
 from broker.network.acceptor import DESCRIPTORS_KEPT
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.records.builder import NewRecord, build_batch
@@ -24,7 +24,6 @@ from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer,
 
 MIB = 1 << 20
 HELD_MAX = 16 * MIB
-DEADLINE_SECONDS = 30.0
 SETTINGS = {
     "queued.max.request.bytes": str(HELD_MAX),
     "logbus.output.queue.max.bytes": str(MIB),
@@ -47,7 +46,7 @@ def goes_on(ours: LogbusBroker) -> Iterator[None]:
     yield
     produce(ours, "honest")
     assert ours.pid == pid
-    assert wait_until(lambda: connections(ours) == 0, deadline_seconds=DEADLINE_SECONDS)
+    wait_until(lambda: connections(ours) == 0, what="the end of all connections")
     assert scrape(ours)["logbus_connection_memory_bytes"] == 0
 
 
@@ -67,7 +66,7 @@ def produce_frame_of(length: int) -> bytes:
 def crowd(broker: LogbusBroker, count: int) -> Iterator[list[socket.socket]]:
     host, _, port = broker.bootstrap.rpartition(":")
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(count)]
+        yield [stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_SECONDS)) for _ in range(count)]
 
 
 def test_idle_connections_and_waiting_fetches_cost_only_themselves(ours: LogbusBroker, topic: str) -> None:
@@ -79,13 +78,13 @@ def test_idle_connections_and_waiting_fetches_cost_only_themselves(ours: LogbusB
             header = struct.pack(">hhih4sb", ApiKey.FETCH, 12, 1, 4, b"test", 0)
             sock.sendall(struct.pack(">i", len(header) + len(fetch)) + header + fetch)
         name = 'kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'
-        assert wait_until(lambda: scrape(ours)[name] == 1000, deadline_seconds=DEADLINE_SECONDS)
+        wait_until(lambda: scrape(ours)[name] == 1000, what="a thousand waiting fetches")
         assert ours.rss_bytes() - before < 80 * MIB
         assert produce(ours, "honest") == 0
         assert scrape(ours)[name] == 1000, "nobody was woken by another topic's records"
         assert produce(ours, topic) == 0
         for sock in waiting:
-            sock.settimeout(20)
+            sock.settimeout(PATIENCE_SECONDS)
             assert sock.recv(4), "every one of them got the record"
 
 
@@ -102,7 +101,7 @@ def test_long_polls_of_clients_that_left_are_forgotten(ours: LogbusBroker, topic
     before = ours.rss_bytes()
     come_and_go(2_000)
     name = 'kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'
-    assert wait_until(lambda: scrape(ours)[name] == 0, deadline_seconds=DEADLINE_SECONDS)
+    wait_until(lambda: scrape(ours)[name] == 0, what="the end of all fetches")
     assert ours.rss_bytes() - before < 16 * MIB
 
 
@@ -141,7 +140,7 @@ def test_bytes_streamed_behind_a_waiting_fetch_stay_with_their_sender(ours: Logb
         assert produce(ours, "honest") == 0
         assert scrape(ours)["logbus_connection_memory_bytes"] < 2 * MIB
         assert ours.rss_bytes() - before < 16 * MIB
-        raw.settimeout(20)
+        raw.settimeout(PATIENCE_SECONDS)
         assert produce(ours, topic) == 0
         client.receive_frame()
         assert client.receive_frame()[:4] == struct.pack(">i", 2), "what was sent behind it is answered then"
@@ -152,10 +151,10 @@ def test_a_waiting_fetch_of_a_client_that_left_is_forgotten_whatever_it_sent_beh
     name = 'kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'
     with RawClient(ours.bootstrap) as client:
         client.send_request(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=topic), wait_ms=2**31 - 1)), flexible=True)
-        assert wait_until(lambda: scrape(ours)[name] == 1, deadline_seconds=DEADLINE_SECONDS)
+        wait_until(lambda: scrape(ours)[name] == 1, what="the waiting fetch")
         client.send_bytes(bytes(100_000))
         client._socket.shutdown(socket.SHUT_WR)
-        assert wait_until(lambda: scrape(ours)[name] == 0, deadline_seconds=DEADLINE_SECONDS)
+        wait_until(lambda: scrape(ours)[name] == 0, what="the end of the fetch")
 
 
 def test_a_client_that_ends_its_side_gets_the_answers_to_all_that_it_asked(ours: LogbusBroker) -> None:
@@ -164,7 +163,7 @@ def test_a_client_that_ends_its_side_gets_the_answers_to_all_that_it_asked(ours:
     with crowd(ours, 1) as (leaving,):
         leaving.sendall(frame * 3_000)
         leaving.shutdown(socket.SHUT_WR)
-        leaving.settimeout(20)
+        leaving.settimeout(PATIENCE_SECONDS)
         size = struct.unpack(">i", leaving.recv(4, socket.MSG_WAITALL))[0] + 4
         received = 4
         while piece := leaving.recv(1 << 16):
@@ -184,7 +183,7 @@ def test_many_clients_that_never_read_lose_their_connections_before_memory_is_lo
             with contextlib.suppress(OSError):
                 ask_for_ever(sock, request)
         name = 'logbus_connections_closed_total{reason="memory"}'
-        assert wait_until(lambda: scrape(ours).get(name, 0) > closed, deadline_seconds=DEADLINE_SECONDS)
+        wait_until(lambda: scrape(ours).get(name, 0) > closed, what="a connection that was closed")
         assert produce(ours, "honest") == 0
         assert scrape(ours)["logbus_connection_memory_bytes"] <= HELD_MAX
         assert ours.rss_bytes() - before < 6 * HELD_MAX
@@ -203,7 +202,7 @@ def test_many_half_sent_frames_are_closed_before_memory_is_lost_and_honest_ones_
     before = ours.rss_bytes()
     with crowd(ours, 60) as hoarding:
         for number, sock in enumerate(hoarding):
-            sock.settimeout(20)
+            sock.settimeout(PATIENCE_SECONDS)
             with contextlib.suppress(OSError):  # closed by the broker, which is the point
                 sock.sendall(produce_frame_of(50 * MIB) + bytes(2 * MIB))
             if number % 10 == 0:
@@ -227,7 +226,7 @@ def test_a_frame_that_never_ends_costs_its_sender_the_connection(ours: LogbusBro
                 pass
             except ConnectionError:
                 closed = True
-        silent.settimeout(20)
+        silent.settimeout(PATIENCE_SECONDS)
         assert silent.recv(1) == b""
 
 
@@ -268,7 +267,7 @@ def test_one_client_with_a_buffer_full_of_requests_holds_up_nobody(ours: LogbusB
     with crowd(ours, 1) as (busy,):
         busy.sendall(frame * 20_000)
         assert produce(ours, "honest") == 0
-        busy.settimeout(20)
+        busy.settimeout(PATIENCE_SECONDS)
         received = 0
         size = struct.unpack(">i", busy.recv(4, socket.MSG_WAITALL))[0] + 4
         while received < 20_000 * size - 4:
@@ -309,7 +308,7 @@ def test_a_decompression_bomb_is_stored_as_the_small_batch_it_is_and_hurts_nobod
 @pytest.mark.parametrize(("setting", "limit"), [("max.connections", 20), ("max.connections.per.ip", 20)])
 def test_connections_beyond_a_limit_are_refused_and_those_within_it_served(tmp_path: Path, setting: str, limit: int) -> None:
     with LogbusBroker(tmp_path / "broker", settings={setting: str(limit), **metrics_settings()}) as small:
-        assert wait_until(lambda: connections(small) == 0, deadline_seconds=DEADLINE_SECONDS)
+        wait_until(lambda: connections(small) == 0, what="the end of all connections")
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(RawClient(small.bootstrap)) for _ in range(limit)]
             for client in clients:
@@ -318,7 +317,7 @@ def test_connections_beyond_a_limit_are_refused_and_those_within_it_served(tmp_p
                 assert late.is_closed_by_peer()
             assert clients[0].request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
             assert scrape(small)[f'logbus_connections_refused_total{{reason="{setting}"}}'] == 1
-        assert wait_until(lambda: connections(small) == 0, deadline_seconds=DEADLINE_SECONDS)
+        wait_until(lambda: connections(small) == 0, what="the end of all connections")
         with RawClient(small.bootstrap) as again:
             assert again.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
 
@@ -327,12 +326,12 @@ def test_a_silent_crowd_locks_nobody_out(tmp_path: Path) -> None:
     """Not at max.connections, where each new connection closes the oldest, and not forever: idle connections time out."""
     settings = {"max.connections": "20", "logbus.first.request.max.ms": "600000", **metrics_settings()}
     with LogbusBroker(tmp_path / "broker", settings=settings) as small:
-        assert wait_until(lambda: connections(small) == 0, deadline_seconds=DEADLINE_SECONDS)
+        wait_until(lambda: connections(small) == 0, what="the end of all connections")
         with RawClient(small.bootstrap) as asking:
             assert asking.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
             with crowd(small, 19):
                 for _ in range(3):
-                    assert wait_until(lambda: _answers(small), deadline_seconds=DEADLINE_SECONDS)
+                    wait_until(lambda: _answers(small), what="the broker that answers again")
                 assert asking.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
         assert scrape(small)['logbus_connections_closed_total{reason="silent"}'] >= 1
     with LogbusBroker(tmp_path / "other", settings={"logbus.first.request.max.ms": "100"}) as short, crowd(short, 3) as silent:
@@ -354,11 +353,11 @@ def test_out_of_descriptors_the_log_goes_on_and_newcomers_come_when_others_leave
                     assert answer["rolling", 0].error_code == 0
                 cpu = small.cpu_seconds()
                 with crowd(small, 1) as (late,):
-                    late.settimeout(DEADLINE_SECONDS)
+                    late.settimeout(PATIENCE_SECONDS)
                     late.sendall(struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"late"))
                     assert late.recv(1), "its turn comes, since the others at the door and inside never ask"
                 assert small.cpu_seconds() - cpu < 1.5, "it does not spin over the crowd at the door"
-            assert wait_until(lambda: _answers(small), deadline_seconds=DEADLINE_SECONDS)
+            wait_until(lambda: _answers(small), what="the broker that answers again")
         assert scrape(small)['logbus_connections_refused_total{reason="descriptors"}'] > 0
     assert "open files" in small.log_path.read_text()
 

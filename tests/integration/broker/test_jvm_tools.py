@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.jvm_session import TOOLS, Ran, run_tools
@@ -27,7 +28,7 @@ def tools() -> JvmTools:
 def ran(tools: JvmTools, broker: AnyBroker, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ran]:
     """The outcome of every admin tool run, by step."""
     at = ("--bootstrap-server", broker.bootstrap)
-    node = str(min(admin(broker.bootstrap).list_topics(timeout=20).brokers))
+    node = str(min(admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS).brokers))
     offsets = tmp_path_factory.mktemp("tools") / "offsets.json"
     offsets.write_text(json.dumps({"version": 1, "partitions": [{"topic": NAME, "partition": 0, "offset": 3}]}))
     topic = ("--topic", NAME)

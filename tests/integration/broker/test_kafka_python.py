@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 
@@ -13,10 +14,12 @@ def test_it_makes_a_topic_produces_and_consumes_by_assignment(broker: AnyBroker,
     admin.create_topics([NewTopic(topic, 2, 1)])
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all", compression_type="gzip")
     sent = [producer.send(topic, b"%d" % number, partition=number % 2, timestamp_ms=1_000 + number) for number in range(100)]
-    producer.flush(30)
-    assert [future.get(30).offset for future in sent] == [number // 2 for number in range(100)]
+    producer.flush(PATIENCE_SECONDS)
+    assert [future.get(PATIENCE_SECONDS).offset for future in sent] == [number // 2 for number in range(100)]
     producer.close()
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False, consumer_timeout_ms=20_000)
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap, enable_auto_commit=False, consumer_timeout_ms=PATIENCE_SECONDS * 1000
+    )
     partition = TopicPartition(topic, 1)
     consumer.assign([partition])
     consumer.seek(partition, 10)
@@ -56,6 +59,6 @@ def test_it_administers_topics_and_their_settings(broker: AnyBroker, topic: str)
 def test_an_idempotent_producer_may_be_the_default(broker: AnyBroker, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, enable_idempotence=True, compression_type="gzip")
     sent = [producer.send(topic, b"%d" % number, partition=0) for number in range(1000)]
-    producer.flush(30)
-    assert [future.get(30).offset for future in sent] == list(range(1000))
+    producer.flush(PATIENCE_SECONDS)
+    assert [future.get(PATIENCE_SECONDS).offset for future in sent] == list(range(1000))
     producer.close()

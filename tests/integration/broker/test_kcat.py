@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.programs import program_or_skip
@@ -21,7 +22,12 @@ def kcat(broker: AnyBroker) -> Kcat:
 
     def run(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(
-            [program, "-b", broker.bootstrap, *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
+            [program, "-b", broker.bootstrap, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

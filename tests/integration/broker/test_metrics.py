@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
+from logbus.waiting import PATIENCE_SECONDS
 
 from broker.network.http import EXCHANGES_MAX
 from tests.support.broker import LogbusBroker
@@ -27,7 +28,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
 
 
 def knock(broker: LogbusBroker) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", metrics_port(broker)), 20)
+    return socket.create_connection(("127.0.0.1", metrics_port(broker)), PATIENCE_SECONDS)
 
 
 def test_what_clients_did_is_shown_under_the_names_of_kafkas_dashboards(ours: LogbusBroker, topic: str) -> None:
@@ -35,7 +36,7 @@ def test_what_clients_did_is_shown_under_the_names_of_kafkas_dashboards(ours: Lo
     producer = Producer({"bootstrap.servers": ours.bootstrap})
     for number in range(1000):
         producer.produce(topic, b"%d" % number)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert len(read_partition(ours.bootstrap, topic)) == 1000
     found = scrape(ours)
     assert found[f'kafka_server_brokertopicmetrics_messagesin_total{{topic="{topic}"}}'] == 1000
@@ -91,7 +92,7 @@ def test_scrapers_that_do_not_read_or_do_not_ask_keep_nobody_from_producing(ours
                 sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         producer = Producer({"bootstrap.servers": ours.bootstrap})
         producer.produce(topic, b"record", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         assert len(read_partition(ours.bootstrap, topic)) == 1
         assert ours.rss_bytes() - before < 16 << 20
     assert get(ours, "/health") == "ok\n", "their places are free again"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.processes import free_port
 from tests.support.broker import LogbusBroker
@@ -23,7 +24,7 @@ def ours(tmp_path: Path) -> Iterator[LogbusBroker]:
 
 def refusal(broker: LogbusBroker) -> str:
     """The message of a broker that cannot start."""
-    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode != 0, "it started"
     assert "Traceback" not in done.stderr, done.stderr
     return [line for line in done.stderr.splitlines() if line.startswith("error: ")][-1]
@@ -69,7 +70,7 @@ def test_everything_is_there_after_an_orderly_stop(ours: LogbusBroker) -> None:
     producer = Producer({"bootstrap.servers": ours.bootstrap})
     for number in range(1000):
         producer.produce("kept", b"%d" % number, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert ours.stop() == 0
     ours.start()
     assert [message.value() for message in read_partition(ours.bootstrap, "kept")] == [b"%d" % number for number in range(1000)]
@@ -83,7 +84,7 @@ def test_an_index_that_is_missing_or_wrong_is_made_again(ours: LogbusBroker) -> 
     producer = Producer({"bootstrap.servers": ours.bootstrap, "linger.ms": 0, "batch.size": 1000})
     for number in range(2000):
         producer.produce("indexed", b"x" * 50, partition=0, timestamp=1_000_000 + number)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     ours.stop()
     directory = ours.data / "indexed-0"
     for damaged in (*directory.glob("*.index"), *directory.glob("*.timeindex")):

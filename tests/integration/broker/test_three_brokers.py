@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from logbus.local.processes import ReservedPorts
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.clusters import wait_until_all_see
 from tests.support.zookeeper import RunningZooKeeper
@@ -25,7 +25,7 @@ SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
-    "zookeeper.session.timeout.ms": "4000",
+    "zookeeper.session.timeout.ms": "10000",
 }
 
 
@@ -65,7 +65,7 @@ class Brokers:
     def stop(self, broker_id: int) -> int:
         process = self._processes.pop(broker_id)
         process.send_signal(signal.SIGTERM)
-        return process.wait(30)
+        return process.wait(PATIENCE_SECONDS)
 
     def close(self) -> None:
         self.kill(*self._processes)
@@ -86,11 +86,16 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 class Acknowledged:
     """Sends numbers; records which are acknowledged, and the errors of the others."""
 
-    def __init__(self, bootstrap: str, *, seconds_max: int = 60, retries: int = 1_000) -> None:
+    def __init__(self, bootstrap: str, *, retries: int = 1_000) -> None:
         self.values: list[bytes] = []
         self.errors: list[str] = []
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": seconds_max * 1000, "retries": retries}
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
+                "retries": retries,
+            }
         )
 
     def send(self, first: int, count: int) -> None:
@@ -98,7 +103,7 @@ class Acknowledged:
             value = b"%d" % number
             self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered)
             self._producer.poll(0)
-        assert self._producer.flush(90) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is None:
@@ -107,13 +112,6 @@ class Acknowledged:
             self.values.append(value)
         else:
             self.errors.append(str(error))
-
-
-def _wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"{what}: not within {seconds:g} s"
-        time.sleep(0.1)
 
 
 def _states(admin: AdminClient) -> dict[int, tuple[int, list[int]]]:
@@ -138,13 +136,16 @@ def _read_all(bootstrap: str, count: int) -> list[bytes]:
     )
     consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
     values: list[bytes] = []
-    until = time.monotonic() + 60
-    while len(values) < count and time.monotonic() < until:
+
+    def are_all_read() -> bool:
         for message in consumer.consume(500, 0.5):
             assert message.error() is None
             value = message.value()
             assert value is not None
             values.append(value)
+        return len(values) >= count
+
+    wait_until(are_all_read, what=f"{count} records", poll_seconds=0)
     consumer.close()
     return values
 
@@ -153,19 +154,19 @@ def _read_all(bootstrap: str, count: int) -> list[bytes]:
 def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowledge_nothing(brokers: Brokers) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
     wait_until_all_see(3, brokers.bootstrap.split(","))
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(20)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(PATIENCE_SECONDS)
     sent = Acknowledged(brokers.bootstrap)
     sent.send(0, 600)
 
-    _wait_until(lambda: _states(admin)[0][0] in (1, 2, 3), "a leader")
+    wait_until(lambda: _states(admin)[0][0] in (1, 2, 3), what="a leader")
     leader, _ = _states(admin)[0]
     brokers.kill(leader)
     sent.send(600, 600)
     assert (len(sent.values), sent.errors) == (1200, [])
-    _wait_until(lambda: all(isr and leader not in isr for _, isr in _states(admin).values()), "the dead one is out")
+    wait_until(lambda: all(isr and leader not in isr for _, isr in _states(admin).values()), what="the dead one is out")
 
     brokers.start(leader)
-    _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "the dead one is back in sync")
+    wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), what="the dead one is back in sync")
     assert sorted(_read_all(brokers.bootstrap, 1200), key=int) == [b"%d" % number for number in range(1200)]
 
     others = [broker for broker in (1, 2, 3) if broker != leader]
@@ -173,18 +174,18 @@ def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowle
     sent.send(1200, 600)
     assert (len(sent.values), sent.errors) == (1800, [])
     brokers.start(leader)
-    _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "all are in sync")
+    wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), what="all are in sync")
 
     (deleted,) = admin.delete_records([TopicPartition(TOPIC, 0, 50)]).values()
-    assert deleted.result(20).low_watermark == 50
+    assert deleted.result(PATIENCE_SECONDS).low_watermark == 50
 
     brokers.kill(*others)
-    _wait_until(lambda: all(state == (leader, [leader]) for state in _states(admin).values()), "the last one leads")
+    wait_until(lambda: all(state == (leader, [leader]) for state in _states(admin).values()), what="the last one leads")
     refused = Acknowledged(brokers.bootstrap, retries=0)
     refused.send(0, 3)
     assert refused.values == []
     assert all("NOT_ENOUGH_REPLICAS" in error for error in refused.errors), refused.errors
     brokers.start(*others)
-    _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "all are in sync")
+    wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), what="all are in sync")
     left = [b"%d" % number for number in range(1800) if number % PARTITIONS or number >= 50 * PARTITIONS]
     assert sorted(set(_read_all(brokers.bootstrap, len(left))), key=int) == left

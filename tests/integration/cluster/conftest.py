@@ -16,5 +16,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def cluster(zookeeper: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:  # noqa: F811
-    with RunningCluster(tmp_path_factory.mktemp("cluster"), zookeeper, chroot=f"/clients/{next(_numbers)}") as running:  # type: ignore[arg-type]
+    settings = {"zookeeper.session.timeout.ms": "10000"}  # nothing here is about its end
+    chroot = f"/clients/{next(_numbers)}"
+    with RunningCluster(tmp_path_factory.mktemp("cluster"), zookeeper, chroot=chroot, settings=settings) as running:  # type: ignore[arg-type]
         yield running

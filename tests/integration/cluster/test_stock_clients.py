@@ -15,6 +15,7 @@ from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks import processes
 from benchmarks.peers.java import JvmTools
@@ -25,8 +26,6 @@ from tests.support.kafka_peer import jvm_tools_or_skip
 from tests.support.ordeal import create_replicated
 from tests.support.programs import program_or_skip
 from tests.support.topics import admin, read_topic
-
-PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
@@ -50,11 +49,13 @@ def all_of_it() -> dict[int, list[bytes]]:
 
 def test_the_cluster_is_seen_whole_from_every_broker(cluster: RunningCluster, replicated: str) -> None:
     everybody = [1, 2, 3]
-    whole = (
-        sorted(cluster.bootstrap.split(",")),
-        cluster.controller(),
-        {number: (leader, everybody, everybody) for number, leader in cluster.leaders(replicated).items()},
-    )
+
+    def whole() -> object:
+        return (
+            sorted(cluster.bootstrap.split(",")),
+            cluster.controller(),
+            {number: (leader, everybody, everybody) for number, leader in cluster.leaders(replicated).items()},
+        )
 
     def seen(client: AdminClient) -> object:
         told = client.list_topics(timeout=PATIENCE_SECONDS)
@@ -67,8 +68,7 @@ def test_the_cluster_is_seen_whole_from_every_broker(cluster: RunningCluster, re
 
     for broker in cluster.brokers.values():
         client = admin(broker.bootstrap)
-        processes.wait_until(lambda: seen(client) == whole, deadline_seconds=PATIENCE_SECONDS)  # noqa: B023
-        assert seen(client) == whole
+        wait_until(lambda: seen(client) == whole(), what="the whole cluster in the metadata")  # noqa: B023
 
 
 def test_a_producer_of_librdkafka_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
@@ -110,7 +110,9 @@ def test_kafka_python_goes_on_over_elections(cluster: RunningCluster, replicated
 
     with meanwhile(produce) as is_over:
         elect_until(cluster, replicated, is_over)
-    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False, consumer_timeout_ms=20_000)
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap, enable_auto_commit=False, consumer_timeout_ms=PATIENCE_SECONDS * 1000
+    )
     consumer.assign([TopicPartition(replicated, partition) for partition in range(PARTITIONS)])
     consumer.seek_to_beginning()
     found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
@@ -166,8 +168,12 @@ def test_kcat_goes_on_over_elections(cluster: RunningCluster, replicated: str) -
         elect_until(cluster, replicated, is_over)
     read = processes.run([*at, "-C", "-p", "0", "-o", "beginning", "-e", "-q"], seconds_max=PATIENCE_SECONDS)
     assert list(dict.fromkeys(read.stdout.split())) == [value.decode() for value in expected(0)]
-    metadata = json.loads(processes.run([program, "-b", cluster.bootstrap, "-L", "-J"], seconds_max=PATIENCE_SECONDS).stdout)
-    assert {node["name"] for node in metadata["brokers"]} == set(cluster.bootstrap.split(","))
+
+    def is_whole() -> bool:
+        metadata = json.loads(processes.run([program, "-b", cluster.bootstrap, "-L", "-J"], seconds_max=PATIENCE_SECONDS).stdout)
+        return {node["name"] for node in metadata["brokers"]} == set(cluster.bootstrap.split(","))
+
+    wait_until(is_whole, what="all brokers in kcat's list")
 
 
 def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topic: str) -> None:
@@ -190,7 +196,8 @@ def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topi
     described = tools.topics(cluster.bootstrap, "--describe", "--topic", topic)
     assert f"PartitionCount: {PARTITIONS}" in described
     assert "ReplicationFactor: 3" in described
-    assert tools.topics(cluster.bootstrap, "--describe", "--under-replicated-partitions").strip() == ""
+    missing = ("--describe", "--under-replicated-partitions")
+    wait_until(lambda: not tools.topics(cluster.bootstrap, *missing).strip(), what="every replica in the brokers' eyes")
 
 
 @pytest.mark.long
@@ -209,7 +216,7 @@ def test_what_people_type_at_a_console_goes_on_over_elections(cluster: RunningCl
         tools.console_produce(cluster.bootstrap, replicated, lines)
         # If the coordinator is killed between two commits, records may be read again, but never skipped.
         while unread:
-            some = read("--timeout-ms", "60000", "--max-messages", str(len(unread)))
+            some = read("--timeout-ms", "600000", "--max-messages", str(len(unread)))
             assert some, "the group has read to the end, and not everything"
             assert set(some) <= set(lines)
             unread.difference_update(some)
@@ -232,4 +239,4 @@ def test_what_people_type_at_a_console_goes_on_over_elections(cluster: RunningCl
     cluster.wait_until_healed(*cluster.topics())
     tools.run(f"{TOOLS}.LeaderElectionCommand", *at, "--election-type", "PREFERRED", "--all-topic-partitions")
     preferred = {partition: replicas[0] for partition, replicas in cluster.assignment(replicated).items()}
-    assert cluster.leaders(replicated) == preferred
+    wait_until(lambda: cluster.leaders(replicated) == preferred, what="the preferred leaders")

@@ -11,6 +11,7 @@ from logbus.collector.numbering import partition_of
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ship
 from logbus.proof.sent_numbers import Numbers, count_sent
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic, read_topic
@@ -21,7 +22,7 @@ def test_the_stock_client_sends_a_key_where_we_do(broker: AnyBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
     for length in range(1, 60):
         producer.produce("keyed", key=bytes(range(200, 200 + length % 56)) + b"x" * length)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     for partition, messages in read_topic(broker.bootstrap, "keyed").items():
         assert {partition_of(message.key() or b"", 7) for message in messages} <= {partition}
 

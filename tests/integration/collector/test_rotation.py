@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 from logbus.collector.ship import ShipReport, ship
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks.processes import wait_until
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic, read_topic
 
-SECONDS_MAX = 60
 _numbers = itertools.count(1)
 
 
@@ -153,13 +152,13 @@ def test_a_shipper_that_follows_sends_what_is_written_through_a_rotation_and_kee
     with writer.log.open("a") as file:
         file.write("\tat Main.java:7\n\tat Main.java:9\n")
     writer.lines[-1] += "\n\tat Main.java:7\n\tat Main.java:9"
-    assert wait_until(lambda: len(values(broker, topic)) >= 299, deadline_seconds=SECONDS_MAX)
+    wait_until(lambda: len(values(broker, topic)) >= 299, what="the lines of three files")
     writer.write(100)
     writer.rotate()
     writer.write(100)
-    assert wait_until(lambda: values(broker, topic) == writer.lines, deadline_seconds=SECONDS_MAX)
+    wait_until(lambda: values(broker, topic) == writer.lines, what="every line")
     follower.send_signal(signal.SIGINT)
-    said, _ = follower.communicate(timeout=SECONDS_MAX)
+    said, _ = follower.communicate(timeout=PATIENCE_SECONDS)
     assert follower.returncode == 130, said
     assert said.endswith("stopped: what was sent is acknowledged and recorded; run it again to continue\n")
 
@@ -169,25 +168,25 @@ def test_a_shipper_that_follows_goes_through_truncation_and_compression(
 ) -> None:
     writer = Writer(tmp_path / "access.log")
     writer.write(100)
-    assert wait_until(lambda: len(values(broker, topic)) >= 99, deadline_seconds=SECONDS_MAX)
+    wait_until(lambda: len(values(broker, topic)) >= 99, what="the first lines")
     writer.write(50)
     writer.copy_and_truncate()
     writer.write(50)
-    assert wait_until(lambda: len(values(broker, topic)) >= 199, deadline_seconds=SECONDS_MAX)
+    wait_until(lambda: len(values(broker, topic)) >= 199, what="the lines of two files")
     writer.write(50)
     dated = writer.rotate_by_date()
     packed = gzip.compress(dated.read_bytes())
     half = dated.with_name(f"{dated.name}.gz")
     half.write_bytes(packed[: len(packed) // 2])  # gzip is still writing
     writer.write(50)
-    assert wait_until(lambda: len(values(broker, topic)) >= 299, deadline_seconds=SECONDS_MAX)
+    wait_until(lambda: len(values(broker, topic)) >= 299, what="the lines of three files")
     half.write_bytes(packed)
     os.utime(half, ns=(dated.stat().st_atime_ns, dated.stat().st_mtime_ns))
     dated.unlink()
     writer.write(50)
-    assert wait_until(lambda: values(broker, topic) == writer.lines, deadline_seconds=SECONDS_MAX)
+    wait_until(lambda: values(broker, topic) == writer.lines, what="every line")
     follower.send_signal(signal.SIGINT)
-    said, _ = follower.communicate(timeout=SECONDS_MAX)
+    said, _ = follower.communicate(timeout=PATIENCE_SECONDS)
     assert follower.returncode == 130, said
 
 
@@ -205,9 +204,9 @@ def test_a_file_that_is_not_there_does_not_keep_the_others_waiting(broker: AnyBr
         str(tmp_path / "state.json"),
     ]
     with following(broker, words) as process:
-        assert wait_until(lambda: values(broker, topic) == writer.lines, deadline_seconds=SECONDS_MAX)
+        wait_until(lambda: values(broker, topic) == writer.lines, what="every line")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=SECONDS_MAX)
+        said, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert f"waiting for {tmp_path}/later.log, which does not exist yet" in said
 
 
@@ -226,10 +225,15 @@ def test_a_run_that_is_stopped_while_it_looks_back_does_not_claim_that_nothing_i
     state.write_text(json.dumps(left_behind))
     lock.unlink()
     writer.write(300)
-    with following(broker, ["ship", str(writer.log), "--topic", topic, "--state", str(state)]) as process:
-        assert wait_until(lock.exists, deadline_seconds=SECONDS_MAX)
-        process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=SECONDS_MAX)
+    os.kill(broker.pid, signal.SIGSTOP)  # or it might have looked already
+    try:
+        with following(broker, ["ship", str(writer.log), "--topic", topic, "--state", str(state)]) as process:
+            wait_until(lock.exists, what="the lock")
+            process.send_signal(signal.SIGTERM)
+            os.kill(broker.pid, signal.SIGCONT)
+            said, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
     assert process.returncode == 143, said
     assert "interrupted: what was sent is acknowledged and recorded; run it again to continue" in said
     assert "nothing to send" not in said

@@ -18,6 +18,7 @@ from logbus.collector.sample import write_sample
 from logbus.collector.ship import ShipReport, ship
 from logbus.collector.state import open_state
 from logbus.errors import BrokerUnavailable, LogbusError, StateInUse, TopicMissing, UnreadableLog
+from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.processes import free_port
 from tests.support.broker import AnyBroker
@@ -253,7 +254,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_sent(
     files = [log, *(tmp_path / str(name) for name in options.pop("files", []))]  # type: ignore[attr-defined]
     with pytest.raises(error):
         run(*files, **options)
-    assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
+    assert topic not in admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 @pytest.mark.parametrize(("kept", "readable"), [(600, 100), (8, 0)], ids=["within the first bytes", "within its header"])
@@ -403,7 +404,7 @@ def test_a_file_of_which_no_time_is_understood_is_refused_and_nothing_of_any_fil
     assert done.exit_code == 1
     assert f"error: {log}: 3 of the first 3 lines have no time that is understood, such as line 1: 'on the 22nd" in done.stderr
     assert "--time-format" in done.stderr
-    assert topic not in admin(broker.bootstrap).list_topics(timeout=10).topics, "nor is an empty topic left behind"
+    assert topic not in admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS).topics, "nor is an empty topic left behind"
 
 
 def test_a_file_without_times_is_sent_where_that_is_allowed_and_nothing_untrue_is_said(

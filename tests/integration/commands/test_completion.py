@@ -14,12 +14,12 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Pipeline
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 
 from tests.support.broker import AnyBroker
 
 Run = Callable[..., Result]
-SECONDS_MAX = 60
 
 
 def completed(*words: str, **environment: str) -> list[str]:
@@ -30,7 +30,7 @@ def completed(*words: str, **environment: str) -> list[str]:
         env={**os.environ, **asked, **environment},
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.stderr == ""
@@ -67,4 +67,4 @@ def test_each_shell_gets_a_script_that_asks_us(run: Run, shell: str) -> None:
     script = run("completion", shell).stdout
     assert f"_LOGBUS_COMPLETE={shell}_complete" in script
     if shell == "bash":
-        subprocess.run(["bash", "-n"], input=script, text=True, timeout=SECONDS_MAX, check=True)
+        subprocess.run(["bash", "-n"], input=script, text=True, timeout=PATIENCE_SECONDS, check=True)

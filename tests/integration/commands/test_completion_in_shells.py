@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.programs import program_or_skip
 
 Run = Callable[..., Result]
-SECONDS_MAX = 60
 PROMPT = "what next> "
 TAB, TELL = b"\t", b"\x18\x18"
 
@@ -49,7 +49,7 @@ def environment(broker: AnyBroker) -> dict[str, str]:
 
 
 def said_by(words: list[str], given: Mapping[str, str]) -> list[str]:
-    done = subprocess.run(words, env=given, capture_output=True, text=True, timeout=SECONDS_MAX, check=True)
+    done = subprocess.run(words, env=given, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     assert done.stderr == ""
     return done.stdout.splitlines()
 
@@ -80,7 +80,7 @@ def in_zsh(line: str, given: Mapping[str, str], home: Path) -> str:
             shown += os.read(ours, 65536)
         os.write(ours, line.encode() + TAB + TELL)
         found = (home / "line").read_text()
-        assert shell.wait(SECONDS_MAX) == 0
+        assert shell.wait(PATIENCE_SECONDS) == 0
     os.close(ours)
     return found.removesuffix("\n")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.programs import program_or_skip
@@ -69,7 +70,7 @@ def test_kcat_reads_what_we_send_and_says_what_we_say(run: Run, broker: AnyBroke
     kcat = [program_or_skip("kcat"), "-b", broker.bootstrap, "-C", "-t", made, "-p", "0", "-e", "-q"]
 
     def theirs(*words: str) -> str:
-        return subprocess.run([*kcat, *words], capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run([*kcat, *words], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True).stdout
 
     for words in (("-o", "beginning"), ("-o", "-3"), ("-o", "5", "-c", "2")):
         assert run("consume", made, *words).stdout == theirs(*words)

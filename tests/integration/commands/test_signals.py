@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from confluent_kafka.admin import OffsetSpec
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.wording import many
 
-from benchmarks.processes import wait_until
 from tests.support.broker import AnyBroker
 from tests.support.topics import offset_of, read_partition
 
 Run = Callable[..., Result]
-SECONDS_MAX = 60
 PROGRAM = [sys.executable, "-m", "logbus"]
 
 
@@ -41,13 +40,13 @@ def started(broker: AnyBroker, *words: str, **pipes: int) -> Iterator[subprocess
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     """Its exit status and its standard error."""
-    _, said = process.communicate(timeout=SECONDS_MAX)
+    _, said = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, said.decode()
 
 
 def stored(broker: AnyBroker, topic: str, count: int) -> None:
     """Waits until `count` records are stored."""
-    assert wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) >= count, deadline_seconds=SECONDS_MAX)
+    wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) >= count, what="the stored records")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -100,7 +99,7 @@ def test_a_reader_that_goes_away_is_no_error_to_tell(run: Run, broker: AnyBroker
         assert reader.stdout is not None
         reader.stdout.readline()
         reader.stdout.close()
-        code = reader.wait(SECONDS_MAX)
+        code = reader.wait(PATIENCE_SECONDS)
         assert reader.stderr is not None
         assert (code, reader.stderr.read()) == (141, b"")
     # Records that were not written to the pipe are not committed: the group reads them again.
@@ -136,7 +135,7 @@ def test_a_shipment_that_is_stopped_goes_on_where_it_was(run: Run, broker: AnyBr
     words = ("ship", str(log), "--topic", topic, "--partitions", "1", "--state", str(state))
     run("topic", "create", topic, "--partitions", "1", "--config", "retention.ms=-1")
     with started(broker, *words) as ship:
-        assert wait_until(lambda: state.exists() and clean(state) == [False], deadline_seconds=SECONDS_MAX)  # it has started
+        wait_until(lambda: state.exists() and clean(state) == [False], what="the start of the shipping")  # it has started
         ship.send_signal(signal.SIGINT)
         code, said = ended(ship)
     first = len(read_partition(broker.bootstrap, topic))

@@ -19,6 +19,7 @@ from logbus.kafka.cluster import api_versions, log_directories
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Pipeline
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 
 from tests.support.broker import AnyBroker
@@ -73,7 +74,7 @@ def test_a_record_from_the_future_is_named(run: Run, broker: AnyBroker, warehous
     run("topic", "create", topic)
     producer = Producer(config)
     producer.produce(topic, b"early", timestamp=int((time.time() + 600) * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     pipeline = Pipeline(name="p", topic=topic, table="t", parse="lines")
     Ledger(connect(warehouse_url)).register(pipeline, Topics(Client(config)), datetime.now(UTC))
     around = Surroundings(clock=lambda: datetime.now(UTC), client_config=config, warehouse_url=warehouse_url)

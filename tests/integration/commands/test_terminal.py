@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from click.testing import Result
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 
 Run = Callable[..., Result]
-SECONDS_MAX = 60
 
 
 def on_terminal(broker: AnyBroker, *words: str, columns: int = 100, is_error: bool = False) -> str:
@@ -32,7 +32,7 @@ def on_terminal(broker: AnyBroker, *words: str, columns: int = 100, is_error: bo
     ) as process:
         os.close(theirs)
         written = b"".join(iter(lambda: read(ours), b""))
-        assert process.wait(SECONDS_MAX) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     os.close(ours)
     return written.decode()
 

@@ -5,12 +5,8 @@ The rest is tested elsewhere: the result of `make demo` in tests/e2e/test_demo.p
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.pages import PROJECT, blocks
 from tests.support.reader import Terminal
-
-pytestmark = pytest.mark.timeout(600)
 
 # Run by other tests, or created by the commands run here.
 SHOWN_ONLY = {"make demo      # everything on this machine", "the end of the demo", "dag: access_log.py"}

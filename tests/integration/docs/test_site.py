@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 from playwright.sync_api import expect
 
 from tests.support.browsing import chromium
@@ -42,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     for command in (write, build):
-        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         assert done.returncode == 0, done.stderr
     return place
 

@@ -11,8 +11,6 @@ from tests.support.demos import processes_of
 from tests.support.pages import PROJECT, blocks
 from tests.support.reader import Terminal
 
-pytestmark = pytest.mark.timeout(600)
-
 PAGE = PROJECT / "docs" / "tutorial.md"
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from confluent_kafka import Producer
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import LogbusBroker
 from tests.support.databases import LedgerDatabases
 from tests.support.exported import Platform, make_platform
 from tests.support.exporting import running_exporter
-from tests.support.prometheus_server import READY_SECONDS, PrometheusServer, prometheus
+from tests.support.prometheus_server import PrometheusServer, prometheus
 from tests.support.scraping import metrics_settings
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -28,13 +28,6 @@ SCRAPES_MIN = 5  # so that a rate has two samples of everything in the first scr
 
 # Alerts that fire here: an hour whose attempt failed, and a retention run with alarms.
 HOLDS_HERE = {"LogbusWindowsFailed", "LogbusRetentionAlarm"}
-
-
-def settled(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + READY_SECONDS
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return condition()
 
 
 # Alerts that depend on the machine the tests run on: they are queried, whatever the result.
@@ -66,10 +59,13 @@ def server(busy: Platform, busy_broker: LogbusBroker, tmp_path_factory: pytest.T
         with prometheus(home / "prometheus", hosts, ALERTS) as running:
             producer = Producer({"bootstrap.servers": busy_broker.bootstrap})
             scrapes = 'count_over_time(up{job="logbus-broker"}[5m])'
-            while (found := running.query(scrapes)) and float(found[0]["value"][1]) < SCRAPES_MIN:
+
+            def has_looked() -> bool:
                 producer.produce(busy.name, b"while it looks")  # acks=all: waits for a flush, which is counted
-                producer.flush(10)
-                time.sleep(0.2)
+                producer.flush(PATIENCE_SECONDS)
+                return any(float(one["value"][1]) >= SCRAPES_MIN for one in running.query(scrapes))
+
+            wait_until(has_looked, what=f"{SCRAPES_MIN} scrapes")
             yield running
 
 
@@ -77,8 +73,8 @@ def server(busy: Platform, busy_broker: LogbusBroker, tmp_path_factory: pytest.T
 def test_a_panel_of_the_dashboard_has_something_to_show(panel: str, expression: str, server: PrometheusServer) -> None:
     asked = expression.replace("$pipeline", ".*")
     assert "$" not in asked
-    assert settled(lambda: bool(server.query(asked))), f"{panel} shows nothing for {asked}"
-    numbers = [float(one["value"][1]) for one in server.query(asked)]
+    found = wait_until(lambda: server.query(asked), what=f"{panel}, {asked},")
+    numbers = [float(one["value"][1]) for one in found]
     assert all(number == number for number in numbers), f"{panel}: not a number"  # NaN is not itself
 
 
@@ -93,11 +89,11 @@ def test_an_alerts_expression_can_be_asked(rule: dict[str, Any], server: Prometh
     holds = rule["alert"] in HOLDS_HERE
     server.query(rule["expr"])
     if rule["alert"] not in OF_THE_MACHINE:  # an alert about a scrape too slow on a busy machine clears at the next
-        assert settled(lambda: bool(server.query(rule["expr"])) == holds), rule["expr"]
+        wait_until(lambda: bool(server.query(rule["expr"])) == holds, what=rule["expr"])
 
 
 def test_prometheus_takes_all_rules_and_each_is_well(server: PrometheusServer) -> None:
     def health() -> set[str]:
         return {rule["health"] for group in server.ask("rules")["groups"] for rule in group["rules"]}
 
-    assert settled(lambda: health() == {"ok"}), health()
+    wait_until(lambda: health() == {"ok"}, what="every rule")

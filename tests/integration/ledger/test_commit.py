@@ -13,6 +13,7 @@ from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed, UserE
 from logbus.ledger import attempts
 from logbus.model import WindowState
 from logbus.proof.audit import audit_window
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse import commit
 from logbus.warehouse.commit import commit_window
 from logbus.warehouse.engine import libpq_uri
@@ -391,7 +392,7 @@ def test_a_reload_does_not_wait_for_a_reader_of_another_hour(
         reader.execute(text("select count(*) from t where _window_start = '2015-05-17T11:00:00Z'"))
         reload = threading.Thread(target=start(10).load)
         reload.start()
-        reload.join(30)
+        reload.join(PATIENCE_SECONDS)
         assert not reload.is_alive()
     assert world.ledger.window("p", at(10)).loaded_attempt == 2
 
@@ -439,7 +440,7 @@ def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(
         reload.join(4 * commit.SWAP_LOCK_TIMEOUT_MS / 1000)
         assert reload.is_alive()
         heart.commit()
-    reload.join(30)
+    reload.join(PATIENCE_SECONDS)
     assert world.ledger.window("p", at(10)).loaded_attempt == 2
 
 

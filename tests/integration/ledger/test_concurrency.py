@@ -16,6 +16,7 @@ from logbus.ledger import attempts as attempts_of
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY, Heartbeat
 from logbus.ledger.ledger import Ledger
 from logbus.model import WindowState
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
@@ -47,7 +48,7 @@ def all_at_once(ledgers: list[Ledger], work: Callable[[int, Ledger], Any]) -> li
     barrier = Barrier(len(ledgers))
 
     def run(number: int) -> Any:
-        barrier.wait(60)
+        barrier.wait(PATIENCE_SECONDS)
         return work(number, ledgers[number])
 
     with ThreadPoolExecutor(len(ledgers)) as pool:

@@ -11,11 +11,11 @@ from logbus.errors import AttemptSuperseded
 from logbus.ledger import attempts
 from logbus.model import AuditReport, WindowState
 from logbus.proof.audit import audit_window
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse import empty_windows
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import text
 
-from benchmarks.processes import wait_until
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 from tests.support.quiet_hours import EMPTY, TABLES, execute, hours, loaded_together, rows, waiting, windows
@@ -71,9 +71,9 @@ def test_whoever_takes_the_window_meanwhile_is_waited_for_and_numbered_apart(qui
         attempts.lock_windows(connection, "p", [at(3)])
         together = threading.Thread(target=lambda: found.extend(loaded_together(quiet)))
         together.start()
-        assert wait_until(lambda: waiting(quiet), deadline_seconds=30)
+        wait_until(lambda: waiting(quiet), what="the session that waits for a lock")
         assert quiet.ledger.window("p", at(2)).loaded_attempt is None
-    together.join(30)
+    together.join(PATIENCE_SECONDS)
     assert hours(found) == list(EMPTY)
     assert Loading(quiet, warehouse_url, quiet.freeze(3)).begin().attempt.number == 2
 

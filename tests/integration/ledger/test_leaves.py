@@ -17,6 +17,7 @@ from logbus.ledger.table_names import parse_table
 from logbus.model import Interval, Pipeline
 from logbus.operators.maintain import MaintainOperator
 from logbus.proof.audit import audit_window
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.leaves import leaves, merge_closed_days
 from logbus.warehouse.sinks import Upkeep, sink_for
 from logbus.warehouse.upkeep import maintain
@@ -142,7 +143,7 @@ def test_a_reload_waits_for_nobody_but_a_writer_of_its_hour_while_somebody_reads
         before = reader.execute(text("select count(*) from t")).scalar_one()
         reload = threading.Thread(target=load, args=[2])
         reload.start()
-        reload.join(60)
+        reload.join(PATIENCE_SECONDS)
         assert not reload.is_alive()
         assert reader.execute(text("select count(*) from t")).scalar_one() == before == 6
     assert day.ledger.window("p", at(2)).loaded_attempt == 2

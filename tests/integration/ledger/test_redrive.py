@@ -18,6 +18,7 @@ from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 from logbus.proof import dead_letters
 from logbus.proof.audit import audit_window
 from logbus.proof.dead_letters import Selection
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import text
@@ -315,7 +316,7 @@ def test_a_redrive_and_a_reload_at_once_leave_an_exact_window(loaded: World, war
     window = loaded.ledger.window("p", at(10))
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(redrive(loaded, Mended()).run, window), pool.submit(reload.commit)]:
-            done.result(60)
+            done.result(PATIENCE_SECONDS)
     assert rows(loaded, "select count(*) from t") in ([(3,)], [(6,)])
     assert audit_problems(loaded) == ()
 

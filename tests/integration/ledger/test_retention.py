@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from logbus.proof.audit import audit_window
 from logbus.retention.model import Deletion, RetentionPolicy, TopicPlan
 from logbus.retention.run import RetentionRun
 from logbus.retention.store import DELETED, UNKNOWN, RetentionStore, lock_topic
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine, text
 
@@ -112,13 +112,6 @@ def waits_for_a_lock(engine: Engine) -> bool:
         return bool(connection.execute(text(query)).scalar_one())
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 # What keeps the records, and what a run says of it.
 KEEPING = {
     "a hold": (hold, "hold 1 until it is released: court order"),
@@ -163,8 +156,8 @@ def test_a_window_that_changes_while_the_deletion_is_decided_stops_it(
         with engine.begin() as redrive:
             redrive.execute(text("update logbus.window set audited_at = null where starts_at = '2015-05-17T10:00:00Z'"))
             run = other.submit(retention.run, LATER, "manual")
-            wait_until(lambda: waits_for_a_lock(engine))
-        report = run.result(60)
+            wait_until(lambda: waits_for_a_lock(engine), what="the session that waits for a lock")
+        report = run.result(PATIENCE_SECONDS)
     assert "a window changed, or an attempt at it began" in report.alarms[0]
     assert (start(world), retention.store.deletions(9)) == (0, [])
 
@@ -185,11 +178,11 @@ def test_a_hold_waits_for_a_deletion_that_is_being_decided_and_lists_it(
     with ThreadPoolExecutor(1) as other, world.ledger.engine.begin() as deciding:
         lock_topic(deciding, "t")
         order = other.submit(store.hold, "t", "another", None, LATER)
-        wait_until(lambda: waits_for_a_lock(world.ledger.engine))
+        wait_until(lambda: waits_for_a_lock(world.ledger.engine), what="the session that waits for a lock")
         assert not order.done()
         assert store.holds(LATER) == []
         deciding.commit()
-        store.release(order.result(60).id, LATER)
+        store.release(order.result(PATIENCE_SECONDS).id, LATER)
     retention.run(LATER, "manual")
     assert (seen, start(world), store.under_way("t")) == ([(0, 4)], 4, [])
 

@@ -17,9 +17,9 @@ from logbus.exit_codes import ExitCode
 from logbus.ledger.missing import Missing
 from logbus.ledger.pipeline_dags import dags_by_pipeline
 from logbus.model import Pipeline, TaskKey, instant_text
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from sqlalchemy import make_url, text
 
-from benchmarks.processes import wait_until
 from tests.support.ledgers import NOW, World, at, remember_dag, stamps
 from tests.support.loads import Loading
 
@@ -94,8 +94,8 @@ def test_a_server_that_ends_the_connection_is_one_line(loaded: World, run: Run) 
     with ThreadPoolExecutor(1) as beside, engine.begin() as holder:
         holder.execute(text("lock table logbus.window in access exclusive mode"))
         asked = beside.submit(run, "window", "ls", "--pipeline", "p")
-        assert wait_until(ended, deadline_seconds=30)
-        result = asked.result(30)
+        wait_until(ended, what="the statement that waits")
+        result = asked.result(PATIENCE_SECONDS)
     assert (result.exit_code, result.stdout) == (ExitCode.NOT_REACHABLE, "")
     assert result.stderr.startswith("error: the database did not carry out a statement: terminating connection")
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,8 @@ from logbus.local.processes import (
     end_leftovers,
     living_guard,
     started_at,
-    wait_until,
 )
-
-DEADLINE_SECONDS = 20.0
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 # A program that ignores SIGTERM, with a child in a new session, as a careless server might start it.
 STUBBORN = "trap '' TERM; (setsid sh -c 'echo $$ >orphan; exec sleep 600' &); echo $$ >leader; while true; do sleep 1; done"
@@ -42,12 +39,8 @@ def program(directory: Path, script: str, *, name: str = "program", grace_second
     )
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    wait_until(condition, timeout_seconds=DEADLINE_SECONDS, what=what)
-
-
 def pid_in(path: Path) -> int:
-    eventually(lambda: path.exists() and path.read_text().strip() != "", f"{path.name} written")
+    wait_until(lambda: path.exists() and path.read_text().strip() != "", what=f"{path.name} written")
     return int(path.read_text())
 
 
@@ -57,7 +50,7 @@ def gone(*pids: int) -> bool:
 
 def test_a_program_that_ends_by_itself_gives_its_status_and_its_log(tmp_path: Path) -> None:
     process = SupervisedProcess(program(tmp_path, "echo a word; exit 3"))
-    assert process.wait(DEADLINE_SECONDS) == 3
+    assert process.wait(PATIENCE_SECONDS) == 3
     with pytest.raises(StackError, match="ended with status 3") as failure:
         process.raise_if_ended()
     assert "a word" in str(failure.value)
@@ -74,14 +67,14 @@ def test_ending_takes_the_stubborn_program_and_its_detached_child(tmp_path: Path
 def test_a_child_left_behind_by_a_program_that_ended_is_ended_too(tmp_path: Path) -> None:
     process = SupervisedProcess(program(tmp_path, "(setsid sh -c 'echo $$ >orphan; exec sleep 600' &); sleep 0.3"))
     orphan = pid_in(tmp_path / "orphan")
-    assert process.wait(DEADLINE_SECONDS) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert gone(orphan)
 
 
 def test_a_polite_program_is_given_its_grace(tmp_path: Path) -> None:
     script = "trap 'echo tidied; exit 0' TERM; echo up; while true; do sleep 0.05; done"
-    process = SupervisedProcess(program(tmp_path, script, grace_seconds=DEADLINE_SECONDS))
-    eventually(lambda: "up" in process.log_tail(), "the program")
+    process = SupervisedProcess(program(tmp_path, script, grace_seconds=PATIENCE_SECONDS))
+    wait_until(lambda: "up" in process.log_tail(), what="the program")
     process.end()
     assert process.log_tail().splitlines()[-1] == "tidied"
 
@@ -100,7 +93,7 @@ def test_nothing_survives_an_owner_killed_with_sigkill(tmp_path: Path) -> None:
     leader, orphan = pid_in(tmp_path / "leader"), pid_in(tmp_path / "orphan")
     process.kill()
     process.wait()
-    eventually(lambda: gone(leader, orphan), "the end of everything")
+    wait_until(lambda: gone(leader, orphan), what="the end of everything")
     assert gone(leader, orphan)
 
 
@@ -110,8 +103,8 @@ def test_a_guard_killed_with_sigkill_takes_its_program_along(tmp_path: Path) -> 
     guard_pid = living_guard(process.program.pid_path)
     assert guard_pid is not None
     os.kill(guard_pid, signal.SIGKILL)
-    eventually(lambda: gone(leader), "the end of the program")
-    assert process.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+    wait_until(lambda: gone(leader), what="the end of the program")
+    assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
 def test_leftovers_of_a_former_run_are_ended_by_their_files(tmp_path: Path) -> None:
@@ -140,24 +133,19 @@ def test_a_supervisor_that_ends_starts_nothing_any_more(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="ended with status 1") as failure:
-        Supervisor().run(program(tmp_path, "echo no database; exit 1"), DEADLINE_SECONDS)
+        Supervisor().run(program(tmp_path, "echo no database; exit 1"), PATIENCE_SECONDS)
     assert "no database" in str(failure.value)
 
 
 def test_a_program_that_ends_before_anybody_looks_is_noticed_every_time(tmp_path: Path) -> None:
     processes = [SupervisedProcess(program(tmp_path, "exit 5", name=f"quick-{number}")) for number in range(20)]
-    assert {process.wait(DEADLINE_SECONDS) for process in processes} == {5}
+    assert {process.wait(PATIENCE_SECONDS) for process in processes} == {5}
 
 
 def test_waiting_ends_at_once_when_a_program_it_needs_has_ended(tmp_path: Path) -> None:
     process = SupervisedProcess(program(tmp_path, "echo port in use; exit 1"))
     with pytest.raises(StackError, match="port in use"):
-        wait_until(lambda: False, timeout_seconds=600, what="the broker", processes=[process])
-
-
-def test_waiting_for_what_never_comes_names_it(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match="the broker is not ready after"):
-        wait_until(lambda: False, timeout_seconds=0.0, what="the broker")
+        wait_until(lambda: False, what="the broker", processes=[process])
 
 
 def test_reserved_ports_are_different_and_prefer_the_memorable_one() -> None:

@@ -11,6 +11,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Interval, Pipeline
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
@@ -31,7 +32,7 @@ def lines(broker: AnyBroker) -> Pipeline:
     for number in range(20):
         stamp = int((START + timedelta(minutes=6 * number)).timestamp() * 1000)
         producer.produce("lines", b"\xff" if number % 10 == 0 else b"line %d" % number, partition=number % 2, timestamp=stamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return Pipeline(name="lines", topic="lines", table="lines", parse="lines")
 
 

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, RecordsLost, ShortRead
 from logbus.kafka.exact_reader import exact_consumer, read_range, read_with
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic
@@ -23,7 +24,7 @@ def topic(broker: AnyBroker) -> str:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(100):
         producer.produce(name, f"value {number}".encode(), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return name
 
 

@@ -12,6 +12,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Pipeline
 from logbus.proof.audit import audit_window
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
 
@@ -34,7 +35,7 @@ def fill(bootstrap: str, topic: str) -> None:
             at = START + timedelta(hours=hour, seconds=number)
             value = b"\xff" if number == RECORDS_PER_HOUR - 1 else f"line {number}".encode()
             producer.produce(topic, value, partition=number % PARTITIONS, timestamp=round(at.timestamp() * 1000))
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize("sink", ["iceberg", "parquet"])

@@ -13,6 +13,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.handover import as_text, hand_over
 from logbus.model import FrozenWindow, OffsetRange, Pipeline, Witness
+from logbus.waiting import PATIENCE_SECONDS
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.given_windows import given_windows, read_records
@@ -32,7 +33,7 @@ def fill(broker: AnyBroker, topic: str) -> None:
     for number in range(50):
         for partition in (0, 1):
             producer.produce(topic, f"{partition}/{number}".encode(), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Attempt, Interval, Pipeline
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 
 from spark_jobs.application import Application
@@ -26,7 +27,7 @@ def send(broker: AnyBroker, hour: int, *rows: dict[str, Any]) -> None:
     stamp = int((START + timedelta(hours=hour)).timestamp() * 1000)
     for row in rows:
         producer.produce("inferred", json.dumps(row).encode(), partition=0, timestamp=stamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def test_columns_are_added_as_later_records_show_them_and_never_changed(broker: AnyBroker, warehouse_url: str) -> None:

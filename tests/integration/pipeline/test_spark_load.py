@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,6 +24,7 @@ from logbus.loading import Load, Loader
 from logbus.model import AuditReport, FrozenWindow, Pipeline
 from logbus.status import replay
 from logbus.status.replay import Span
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
@@ -37,7 +37,6 @@ TOPIC, PARTITIONS, HOURS = "access", 3, 6
 START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 RECORDS_PER_HOUR = 400
 QUIET_HOUR = 3
-STEP_SECONDS_MAX = 180.0
 
 # The broker rejects a timestamp of 2099 by default; some topics have that check switched off.
 TOPIC_SETTINGS = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -76,7 +75,7 @@ def fill(bootstrap: str) -> int:
             send(line(number, at), at, number % PARTITIONS)
         send(b"not a log line", START + timedelta(hours=hour, minutes=59, seconds=59), hour % PARTITIONS)
     send(line(0, START), datetime(2099, 1, 1, tzinfo=UTC), 0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert refused == []
     return count
 
@@ -126,25 +125,22 @@ def kill_in_the_middle(
     driver = subprocess.Popen(spark_submit.command("access", attempts), env=environment, start_new_session=True)
     try:
         staging = f"logbus_staging.{attempts[0].staging_table}"
-        wait_until(lambda: exists(engine, staging), driver)
+        wait_until(lambda: runs(driver) and exists(engine, staging), what="the staging table")
         with engine.begin() as connection:
             connection.execute(text("select from logbus.window where id = :id for update"), {"id": attempts[0].window_id})
-            wait_until(lambda: waits_for_lock(engine), driver)
+            wait_until(lambda: runs(driver) and waits_for_lock(engine), what="the driver that waits for the lock")
             os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait(30)
-        wait_until(lambda: not waits_for_lock(engine))
+            driver.wait(PATIENCE_SECONDS)
+        wait_until(lambda: not waits_for_lock(engine), what="the end of the driver's session")
     finally:
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait(30)
+            driver.wait(PATIENCE_SECONDS)
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + STEP_SECONDS_MAX
-    while not condition():
-        assert process is None or process.poll() is None, "the driver ended too early"
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.1)
+def runs(driver: subprocess.Popen[bytes]) -> bool:
+    assert driver.poll() is None, "the driver ended too early"
+    return True
 
 
 def exists(engine: Engine, table: str) -> bool:

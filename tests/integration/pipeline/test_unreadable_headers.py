@@ -17,6 +17,7 @@ from logbus.kafka.topics import to_witness
 from logbus.model import OffsetRange
 from logbus.proof.comparison import read_partition
 from logbus.ui.topic_records import record_json
+from logbus.waiting import PATIENCE_SECONDS
 
 from spark_jobs.connector import pairs_of
 from spark_jobs.packing import PlanSlice, Run
@@ -40,7 +41,7 @@ def topic(broker: AnyBroker) -> str:
     for headers in HEADERS:
         options = [word for header in headers for word in (b"-H", header)]
         sent = [kcat, "-b", broker.bootstrap, "-P", "-t", TOPIC, "-p", "0", *options]
-        subprocess.run(sent, input=b"value\n" * ROUNDS, check=True, timeout=60)
+        subprocess.run(sent, input=b"value\n" * ROUNDS, check=True, timeout=PATIENCE_SECONDS)
     return TOPIC
 
 

@@ -14,6 +14,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Interval, Pipeline, milliseconds
 from logbus.proof.history import window_history
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 
 from spark_jobs.outcomes import LoadState, WindowOutcome
@@ -34,7 +35,7 @@ def topic(broker: AnyBroker) -> str:
     for number in range(6):
         stamp, value = milliseconds(TEN + timedelta(minutes=12 * number)), b"\xff" if number == 1 else b"line %d" % number
         producer.produce("diffed", value, f"key {number}", timestamp=stamp, headers=[("host", b"web-1"), ("none", None)])
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return "diffed"
 
 
@@ -74,7 +75,7 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
     assert "reading the 5 records of 1 window" in planned.stderr
 
     client, before = admin(broker.bootstrap), TopicPartition(topic, 0, 2)
-    client.delete_records([before])[before].result(30)
+    client.delete_records([before])[before].result(PATIENCE_SECONDS)
     result = diff()
     found = {one["what"]: (one["left"], one["right"]) for one in json.loads(result.stdout)["differences"]}
     assert result.exit_code == 5

@@ -20,6 +20,7 @@ from logbus.status.lag import lag_of
 from logbus.ui import topic_records
 from logbus.ui.app import app as application
 from logbus.ui.routes import interval_of_run
+from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
 
@@ -300,7 +301,7 @@ def test_a_record_is_shown_with_its_key_its_headers_and_bytes_that_are_no_text(p
     producer.produce(name, b"\xff", timestamp=2_000)
     producer.produce(name, None, b"gone", timestamp=3_000)
     producer.produce(name, b"x" * 30_000, timestamp=4_000)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     text_, raw, tombstone, large = places.json(f"/api/topics/{name}/records")["records"]
     assert (text_["value"], text_["key"], text_["headers"]) == ('{"a": 1}', "key", [["trace", "x"], ["none", None]])
     assert (text_["timestamp"], text_["timestamp_type"]) == ("1970-01-01T00:00:01Z", "create")
@@ -319,7 +320,7 @@ def test_a_look_at_large_records_holds_only_so_many_and_says_so(
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(8):
         producer.produce(name, b"x" * 500_000, partition=number % 4)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     found = places.json(f"/api/topics/{name}/records")
     assert (found["is_whole"], 0 < len(found["records"]) <= 8) == (False, True)
 
@@ -451,7 +452,7 @@ def test_groups_show_lag_and_what_nobody_knows(places: UiClient, pipeline: RealP
     name = f"group-{pipeline.name}"
     client = admin(broker.bootstrap)
     offsets = ConsumerGroupTopicPartitions(name, [TopicPartition(pipeline.name, 0, 4)])
-    client.alter_consumer_group_offsets([offsets])[name].result(20)
+    client.alter_consumer_group_offsets([offsets])[name].result(PATIENCE_SECONDS)
     (group,) = [one for one in places.json("/api/groups")["groups"] if one["group_id"] == name]
     assert (group["state"], group["lag"], group["members"]) == ("Empty", 6, [])
     assert group["partitions"] == [

@@ -32,10 +32,6 @@ def directory() -> Iterator[Path]:
         yield Path(path)
 
 
-def wait_until_gone(data_directory: Path) -> None:
-    wait_until(lambda: running_postmaster(data_directory) is None, what=f"the end of the server of {data_directory}")
-
-
 def test_what_was_written_is_there_at_the_second_start(directory: Path) -> None:
     with (
         EmbeddedPostgres(directory, settings=FAST) as server,
@@ -85,7 +81,7 @@ def test_the_server_ends_when_its_owner_is_killed_and_the_next_start_works(direc
         assert owner.stdout is not None
         assert owner.stdout.readline() == "up\n"
         os.kill(owner.pid, signal.SIGKILL)
-    wait_until_gone(directory / "data")
+    wait_until(lambda: running_postmaster(directory / "data") is None, what="the end of the server")
     with EmbeddedPostgres(directory, settings=FAST) as server:
         connect(server.url("postgres")).dispose()
 

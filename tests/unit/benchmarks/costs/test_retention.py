@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
-from benchmarks.costs.retention import DUE, SEGMENTS, due_files, is_gone, watch, write_logs
+from benchmarks.costs.retention import DUE, SEGMENTS, due_files, is_gone, write_logs
 from broker.clock import SystemClock
 from broker.config.settings import LogConfig
 from broker.storage.filesystem import FileSystem
@@ -32,10 +30,3 @@ def test_a_segment_is_gone_when_its_renamed_file_is(tmp_path):
     renamed = file.with_name(file.name + ".deleted")
     renamed.touch()
     assert not is_gone(file)
-
-
-def test_what_is_never_deleted_ends_the_wait(tmp_path):
-    file = tmp_path / "stays.log"
-    file.touch()
-    with pytest.raises(TimeoutError, match="1 segments that are due"):
-        watch([file], deadline=time.monotonic())
