@@ -20,6 +20,10 @@ class UserError(LogbusError):
     """The caller can fix it: a name, a setting, a server that is not running."""
 
 
+class NotInTime(LogbusError):
+    """The deadline of a wait has passed; what was waited for may still come."""
+
+
 class WrongRequest(UserError):
     """What a task is asked for can never be done: a retry would be told the same."""
 

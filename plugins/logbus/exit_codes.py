@@ -36,6 +36,7 @@ BY_ERROR: Mapping[type[BaseException], ExitCode] = {
     errors.WindowUnknown: ExitCode.NOT_THERE,
     errors.AccessDenied: ExitCode.FAILED,  # waiting does not help
     errors.BrokerUnavailable: ExitCode.NOT_REACHABLE,
+    errors.NotInTime: ExitCode.NOT_REACHABLE,
     errors.WarehouseUnavailable: ExitCode.NOT_REACHABLE,
     errors.AuditMismatch: ExitCode.NOT_AS_IT_SHOULD_BE,
     errors.RetentionOverdue: ExitCode.NOT_AS_IT_SHOULD_BE,

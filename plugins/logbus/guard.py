@@ -31,7 +31,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-KILL_WAIT_SECONDS = 5.0  # after SIGKILL only a process stuck in the kernel remains; waiting longer would not help
+# After SIGKILL a process gives its memory back, and what was swapped out takes its time; one stuck in the kernel never ends.
+KILL_WAIT_SECONDS = 30.0
 
 
 def identity(user: str | None) -> dict[str, Any]:

@@ -8,13 +8,13 @@ meanwhile is told what is waited for. Product and tests wait here and nowhere el
 from __future__ import annotations
 
 import contextlib
-import sys
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from logbus.errors import LogbusError
+from logbus.errors import NotInTime
 
 # Ten times the slowest start that was seen on two cores with ten busy programs beside it.
 PATIENCE_SECONDS = 600.0
@@ -25,10 +25,6 @@ SILENCE_SECONDS_MAX = 10.0
 
 Say = Callable[[str], None]
 Answer = TypeVar("Answer")
-
-
-class NotInTime(LogbusError):
-    """A deadline has passed; what was waited for may still come."""
 
 
 class Watched(Protocol):
@@ -45,9 +41,9 @@ def unsaid(text: str) -> None:
     """For waits that nobody looks at."""
 
 
-def on_stderr(text: str) -> None:
-    """For commands."""
-    print(text, file=sys.stderr, flush=True)
+def logged(text: str) -> None:
+    """For what does not know its screen: the log of an Airflow task, standard error of a command."""
+    logging.getLogger("logbus.waiting").warning(text)
 
 
 def wait_until(

@@ -15,19 +15,25 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from logbus.errors import LogbusError
-from logbus.status.checkup import Finding, error
+from logbus.status.checkup import Finding, error, warning
+from logbus.waiting import Say, announced, logged
 
-PROGRAM_SECONDS_MAX = 60.0  # spark-submit starts a JVM, Airflow imports itself: seconds each, more on a busy machine
-CHECK_SECONDS_MAX = 90.0
+# spark-submit starts a JVM, Airflow imports itself: seconds each, and a hundred times that on a machine that swaps.
+PROGRAM_SECONDS_MAX = 240.0
+CHECK_SECONDS_MAX = 300.0  # two programs one after the other, or a server that answers late
 NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOutput:
-    """A program's output, of stdout and stderr, and its exit status; status None if it did not end in time."""
+    """A program's output, of stdout and stderr, and its exit status."""
 
     text: str
-    status: int | None
+    status: int
+
+
+class ProgramStillRunning(LogbusError):
+    """A program has not ended in time. What it would have said is unknown: that is no fault of what it looks at."""
 
 
 class RunProgram(Protocol):
@@ -37,7 +43,7 @@ class RunProgram(Protocol):
 
 
 def run_program(command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) -> ProgramOutput:
-    """Runs it without input and without a terminal, within a time limit."""
+    """Runs it without input and without a terminal; `ProgramStillRunning` if it was ended at the time limit."""
     try:
         done = subprocess.run(
             list(command),
@@ -51,7 +57,7 @@ def run_program(command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) 
             errors="replace",
         )
     except subprocess.TimeoutExpired:
-        return ProgramOutput(text=f"it did not end within {PROGRAM_SECONDS_MAX:.0f} s", status=None)
+        raise ProgramStillRunning(f"{command[0]} has not ended within {PROGRAM_SECONDS_MAX:.0f} s") from None
     except OSError as problem:
         return ProgramOutput(text=str(problem.strerror), status=127)
     return ProgramOutput(text=done.stdout, status=done.returncode)
@@ -73,11 +79,13 @@ class Surroundings:
 Check = Callable[[Surroundings], Iterator[Finding]]
 
 
-def look(checks: Mapping[str, Check], around: Surroundings, seconds_max: float = CHECK_SECONDS_MAX) -> list[Finding]:
+def look(
+    checks: Mapping[str, Check], around: Surroundings, seconds_max: float = CHECK_SECONDS_MAX, say: Say = logged
+) -> list[Finding]:
     """All findings in the order of the checks. A check that does not end in time is itself a finding, and is not waited for."""
     found: dict[str, list[Finding]] = {}
     threads = {
-        name: threading.Thread(target=_note, args=(found, name, check, around), name=f"check {name}", daemon=True)
+        name: threading.Thread(target=_note, args=(found, name, check, around, say), name=f"check {name}", daemon=True)
         for name, check in checks.items()
     }
     for thread in threads.values():
@@ -85,14 +93,17 @@ def look(checks: Mapping[str, Check], around: Surroundings, seconds_max: float =
     deadline = time.monotonic() + seconds_max
     for name, thread in threads.items():
         thread.join(max(0.0, deadline - time.monotonic()))
-        found.setdefault(name, [late(name, seconds_max)])
+        found.setdefault(name, [late(name, f"no answer within {seconds_max:.0f} s")])
     return [finding for name in checks for finding in found[name]]
 
 
-def _note(found: dict[str, list[Finding]], name: str, check: Check, around: Surroundings) -> None:
+def _note(found: dict[str, list[Finding]], name: str, check: Check, around: Surroundings, say: Say) -> None:
     findings: list[Finding] = []
     try:
-        findings.extend(check(around))
+        with announced(f"the check of {name}", say):
+            findings.extend(check(around))
+    except ProgramStillRunning as problem:
+        findings.append(late(name, str(problem)))
     except LogbusError as problem:
         findings.append(error(name, str(problem), "fix that first, then check again"))
     except Exception as problem:  # one failing check must not hide the others
@@ -100,5 +111,6 @@ def _note(found: dict[str, list[Finding]], name: str, check: Check, around: Surr
     found.setdefault(name, findings)
 
 
-def late(name: str, seconds_max: float) -> Finding:
-    return error(name, f"no answer within {seconds_max:.0f} s", f"logbus doctor --only {name}, when the machine is less busy")
+def late(name: str, message: str) -> Finding:
+    """Slow is not wrong."""
+    return warning(name, f"not known yet: {message}", f"logbus doctor --only {name}, when the machine is less busy")

@@ -24,8 +24,9 @@ from logbus.warehouse.engine import connect
 CONNECTION_TYPES = (CONNECTION_TYPE, "postgres", "postgresql")
 LIBPQ_PARAMETERS = (
     *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "channel_binding"),
-    *("options", "application_name", "target_session_attrs"),
+    *("options", "application_name", "target_session_attrs", "connect_timeout"),
 )
+TEST_TIMEOUT_SECONDS = 10  # whoever pressed the button waits for it, and can press it again
 
 
 class WarehouseHook(BaseHook):
@@ -75,7 +76,7 @@ class WarehouseHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """For the Test button of Airflow's connection form."""
         try:
-            connect(self.url).dispose()
+            connect(self.url, timeout_seconds=TEST_TIMEOUT_SECONDS).dispose()
         except LogbusError as error:
             return False, str(error)
         return True, "Connected to the warehouse."

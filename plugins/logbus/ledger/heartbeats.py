@@ -1,7 +1,8 @@
 """Heartbeats: a driver reports every few seconds that its attempts are alive; after a long silence they are presumed dead.
 
 Correctness does not depend on them: the attempt's number is the fence. They distinguish (in `logbus doctor`) a slow load from one
-whose machine is gone. A beat that fails is not retried; the next one follows.
+whose machine is gone. A beat that fails is not retried; the next one follows. Nor does silence end an attempt: a driver that was
+stopped, or whose warehouse was, beats again and commits, unless a newer attempt or `logbus doctor --clean` has come first.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from logbus.local.brokers import LocalBrokers
 from logbus.local.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
 from logbus.provider import CONNECTION_TYPE
 from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
-from logbus.waiting import Say, announced, unsaid
+from logbus.waiting import Say, unsaid
 from logbus.warehouse.embedded import EmbeddedPostgres
 
 PORTS_FILE = "ports.json"
@@ -54,7 +54,7 @@ class LocalStack:
         self._environment = environment
         self._say = say
         self._airflow_supervisor = Supervisor()
-        self._postgres = EmbeddedPostgres(self.home / "postgres")
+        self._postgres = EmbeddedPostgres(self.home / "postgres", say=say)
         wanted = remembered_ports(self.home, 1 + brokers) or ports[: 1 + brokers]
         self._ports = ReservedPorts(1 + LocalBrokers.ports_needed(brokers), wanted)
         self._airflow_port, *broker_ports = self._ports.numbers
@@ -98,8 +98,7 @@ class LocalStack:
         self._lock = lock_home(self.home)
         (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
         end_leftovers(self.home / "run")
-        with announced("PostgreSQL", self._say):
-            self._postgres.start()
+        self._postgres.start()
         airflow_database = self._postgres.create_database("airflow")
         self._postgres.create_database("logbus")
         self._airflow = self._make_airflow(airflow_database)
@@ -129,12 +128,11 @@ class LocalStack:
         """Raises an error that names the program if one has ended."""
         self._brokers.raise_if_ended()
         self._airflow_supervisor.raise_if_ended()
-        if not self._postgres.is_running:
-            raise StackError(f"the embedded PostgreSQL has ended; see {self._postgres.log_path}")
+        self._postgres.raise_if_ended()
 
     def report(self) -> str:
         """What runs, and what each program wrote last."""
-        return "\n".join(filter(None, [self._brokers.report(), self._airflow_supervisor.report()]))
+        return "\n".join(filter(None, [self._postgres.report(), self._brokers.report(), self._airflow_supervisor.report()]))
 
     def stop(self) -> None:
         """Ends everything; does nothing if nothing runs. May be called at any time, even while a thread starts parts."""

@@ -22,7 +22,7 @@ from logbus.model import Interval, Pipeline, instant_text
 from logbus.operators.window_operator import no_pipeline
 from logbus.run_interval import run_interval
 from logbus.sensors.window_sensor import WindowSensor
-from logbus.triggers.window_loaded import WindowLoadedTrigger
+from logbus.triggers.window_loaded import AWAY, WindowLoadedTrigger
 
 
 class WindowLoadedSensor(WindowSensor):
@@ -62,6 +62,23 @@ class WindowLoadedSensor(WindowSensor):
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.audited = audited
         self.warehouse_conn_id = warehouse_conn_id
+        self._has_answered = False
+
+    def poke(self, context: Context) -> bool:
+        """As in the triggerer, a warehouse that is away for a moment ends no wait. One that never answered is an error."""
+        try:
+            passes = super().poke(context)
+        except AWAY as error:
+            if not self._is_waiting(context):
+                raise
+            self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poke_interval, error)
+            return False
+        self._has_answered = True
+        return passes
+
+    def _is_waiting(self, context: Context) -> bool:
+        """Whether the warehouse has answered before: this process, or the one that rescheduled the task."""
+        return self._has_answered or (self.reschedule and context["ti"].get_first_reschedule_date(context) is not None)
 
     def has_happened(self, context: Context) -> bool:
         missing = self.trigger_for(context).missing(WarehouseHook(self.warehouse_conn_id).ledger().engine)

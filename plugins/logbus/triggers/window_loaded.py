@@ -1,7 +1,8 @@
 """Waits for the ledger: fires once when every window of a span is loaded, or audited.
 
 One short query every `poll_seconds`, in a thread outside the triggerer's event loop, on a connection that is closed in between.
-If the warehouse restarts, the trigger keeps waiting: a wait of hours should not fail because of one minute.
+If the warehouse is slow or restarts, the trigger keeps waiting: a wait of hours should not fail because of one minute, and ends
+with the sensor's own `timeout`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
@@ -22,7 +23,7 @@ from logbus.ledger.stamped_hours import missing_of_stamped
 from logbus.model import Interval, parse_instant
 
 POLL_SECONDS_DEFAULT = 30.0
-AWAY = (WarehouseUnavailable, OperationalError)
+AWAY = (WarehouseUnavailable, OperationalError, InterfaceError)
 Answer = TypeVar("Answer")
 
 

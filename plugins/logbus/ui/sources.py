@@ -43,6 +43,9 @@ SOURCES_MAX = 8
 # Spans of which the overview is kept: megabytes each while it is read, with fifty pipelines, and 80 KB then.
 SPANS_MAX = 6
 
+# A page says that the warehouse does not answer, and asks again by itself: it need not wait for one that is slow.
+CONNECT_TIMEOUT_SECONDS = 10
+
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
 
 
@@ -225,7 +228,7 @@ def spare_what_stays() -> None:
 def engine_of(url: str | UserError) -> Engine:
     if isinstance(url, UserError):
         raise url
-    return connect(url)
+    return connect(url, timeout_seconds=CONNECT_TIMEOUT_SECONDS)
 
 
 def warehouse_url(warehouse_conn_id: str) -> str | UserError:

@@ -13,7 +13,6 @@ deleted before that answer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
@@ -36,6 +35,7 @@ from logbus.ledger.values import Checksum, Published
 from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text, milliseconds
 from logbus.proof import producers, tally
 from logbus.proof.read_tally import ReadTally, total
+from logbus.waiting import PATIENCE_SECONDS, NotInTime, logged, wait_until
 from logbus.warehouse import checksum
 from logbus.warehouse.checksum import DEAD_LETTERS
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
@@ -46,8 +46,8 @@ from logbus.warehouse.target import finding_partitions, has_leaves, parent_of, r
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
 
-# A server that crashed is there again in seconds; longer, and somebody has to look at it.
-RECOVERY_SECONDS_MAX = 60.0
+# A server that crashed is there again in seconds, or in minutes where its disk or its memory is short.
+RECOVERY_SECONDS_MAX = PATIENCE_SECONDS
 RECOVERY_PAUSE_SECONDS = 0.25
 
 # From here on a leaf is swapped: delete and insert take 3.5 us a row, and a commit shall take no second.
@@ -109,27 +109,24 @@ def connection_died(error: DBAPIError) -> bool:
 
 def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> WindowCounts:
     """Nobody said whether the commit took place: the ledger knows, as soon as the server answers again."""
-    counts = when_it_answers(lambda: committed_counts(engine, load.attempt), load)
+    what = f"the warehouse after its connection died in the commit of window {load.attempt.interval}"
+    try:
+        (counts,) = wait_until(
+            lambda: (committed_counts(engine, load.attempt),),
+            what=what,
+            timeout_seconds=RECOVERY_SECONDS_MAX,
+            poll_seconds=RECOVERY_PAUSE_SECONDS,
+            not_yet=(OperationalError, InterfaceError),
+            remedy="its ledger knows whether it was (`logbus window show`); load it again",
+            say=logged,
+        )
+    except NotInTime as late:
+        raise LoadFailed(str(late)) from error
     if counts is None:
         raise LoadFailed(
             f"the connection died while window {load.attempt.interval} was committed, and it was not: {error.orig}"
         ) from error
     return counts
-
-
-def when_it_answers(ask: Callable[[], WindowCounts | None], load: SealedWindow) -> WindowCounts | None:
-    """The answer of a server that may be starting again."""
-    deadline = time.monotonic() + RECOVERY_SECONDS_MAX
-    while True:
-        try:
-            return ask()
-        except OperationalError as error:
-            if time.monotonic() > deadline:
-                raise LoadFailed(
-                    f"the connection died while window {load.attempt.interval} was committed, and the warehouse has not answered "
-                    f"for {RECOVERY_SECONDS_MAX:g} s: its ledger knows whether it was (`logbus window show`); load it again"
-                ) from error
-            time.sleep(RECOVERY_PAUSE_SECONDS)
 
 
 def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:

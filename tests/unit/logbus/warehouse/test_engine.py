@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
-from logbus.errors import UserError
+from logbus.errors import UserError, WarehouseUnavailable
 from logbus.warehouse.engine import connect, libpq_uri, shown_url, warehouse_url
 
 
@@ -58,3 +63,36 @@ def test_a_parameter_that_makes_no_sense_is_the_users_error() -> None:
     for parameter in ("passwordd=x", "port=x"):
         with pytest.raises(UserError, match="cannot be used"):
             connect(f"postgresql://127.0.0.1:1/db?{parameter}")
+
+
+STARTING_SERVER = """
+import socket, struct, sys
+fields = b"SFATAL\\0VFATAL\\0C57P03\\0Mthe database system is starting up\\0\\0"
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    for _ in range(int(sys.argv[1])):
+        client, _ = listener.accept()
+        with client:
+            client.recv(4096)
+            client.sendall(b"E" + struct.pack("!i", len(fields) + 4) + fields)
+"""
+
+
+@contextmanager
+def starting_server(connections_max: int) -> Iterator[str]:
+    """A server that says to the first connections that it is starting, and is gone then."""
+    command = [sys.executable, "-I", "-c", STARTING_SERVER, str(connections_max)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield f"postgresql://me@127.0.0.1:{int(server.stdout.readline())}/logbus?sslmode=disable&gssencmode=disable"
+        server.kill()
+
+
+def test_a_server_that_is_starting_is_asked_again_and_one_that_is_gone_is_not() -> None:
+    with starting_server(connections_max=6) as url, pytest.raises(WarehouseUnavailable, match="Check that the server runs"):
+        connect(url)
+
+
+def test_a_server_that_starts_for_too_long_is_said_to_be_starting() -> None:
+    with starting_server(connections_max=2) as url, pytest.raises(WarehouseUnavailable, match="not ready.*is starting up"):
+        connect(url, timeout_seconds=0)
