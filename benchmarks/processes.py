@@ -15,8 +15,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from logbus.errors import NotInTime
 from logbus.local.processes import ReservedPorts
-from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 POLL_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from confluent_kafka import KafkaException
-from logbus.waiting import NotInTime
+from logbus.errors import NotInTime
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure

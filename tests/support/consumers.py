@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
+from logbus.errors import NotInTime
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 GROUP_SETTINGS = {  # broker settings for tests of groups: consumers can be declared dead within a second
     "group.initial.rebalance.delay.ms": "0",

@@ -15,7 +15,8 @@ from random import Random
 from statistics import median
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from logbus.waiting import PATIENCE_SECONDS, NotInTime, wait_until
+from logbus.errors import NotInTime
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.sim.checker import Verdict, check
 from tests.sim.histories import History, write

@@ -12,13 +12,13 @@ import click
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.topic import there
-from logbus.errors import BrokerUnavailable, RetentionOverdue
+from logbus.errors import BrokerUnavailable, NotInTime, RetentionOverdue
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
 from logbus.retention.run import RetentionReport, RetentionRun
 from logbus.retention.store import RetentionStore
-from logbus.waiting import NotInTime, wait_until
+from logbus.waiting import wait_until
 from logbus.wording import many, several
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all

@@ -16,7 +16,13 @@ from logbus.kafka.client import Client
 from logbus.warehouse.engine import connect, warehouse_url
 
 # A server that vanishes without closing its connections is noticed in half a minute, not after TCP's default of two hours.
-NOTICES = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3", "tcp_user_timeout": "20000"}
+NOTICES = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

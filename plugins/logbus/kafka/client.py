@@ -34,10 +34,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
+from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, NotInTime, TopicMissing, UserError
 from logbus.kafka.connecting import ConnectionReports
 from logbus.kafka.errors import AWAY, explain, unavailable
-from logbus.waiting import NotInTime, Say, logged, unsaid, wait_until
+from logbus.waiting import Say, logged, unsaid, wait_until
 
 # A partition of a topic: the key of all offsets.
 Place = tuple[str, int]

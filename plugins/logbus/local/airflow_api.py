@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from logbus.errors import LogbusError
-from logbus.waiting import PATIENCE_SECONDS, NotInTime, Say, Watched, unsaid, wait_until
+from logbus.errors import LogbusError, NotInTime
+from logbus.waiting import PATIENCE_SECONDS, Say, Watched, unsaid, wait_until
 
 ANSWER_SECONDS_MAX = 30.0  # then a request that reads is sent again, on a new connection
 POLL_SECONDS = 0.5

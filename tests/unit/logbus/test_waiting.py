@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 from logbus import waiting
-from logbus.waiting import NotInTime, announced, wait_until
+from logbus.errors import NotInTime
+from logbus.waiting import announced, wait_until
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from logbus.errors import NotInTime
 from logbus.local.airflow_api import LOG_LINE_CHARACTERS_MAX, AirflowApi, AirflowApiError, ApiDagRun, RunFailed, log_line
-from logbus.waiting import NotInTime
 
 RUN = ApiDagRun(dag_id="access_log", run_id="r1", state="queued")
 STARTED = datetime(2026, 11, 21, 12, tzinfo=UTC)
