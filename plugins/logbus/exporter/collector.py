@@ -82,7 +82,7 @@ class PipelineCollector(Collector):
         return replace(reading, waiting=waiting)
 
     def _read_ledger(self) -> LedgerReading:
-        return read_ledger(self._sources.engine(), timeout_seconds=self._limits.deadline_seconds)
+        return read_ledger(self._sources.engine(), timeout_seconds=self._limits.reading_seconds_max)
 
     def _read_lags(self) -> LagReading:
         return read_lags(self._sources.engine(), TopicBatches(self._sources.kafka.client), self._sources.now())

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from logbus.exporter.kafka_reading import KafkaReader
-from logbus.kafka.client import Client
+from logbus.kafka.client import SLOW_SECONDS_MAX, Client
 from logbus.warehouse.engine import connect, warehouse_url
 
 # A server that vanishes without closing its connections is noticed in half a minute, not after TCP's default of two hours.
@@ -27,10 +27,12 @@ NOTICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`deadline_seconds` is below Prometheus' default timeout of ten. A reading is shared until it is `max_age_seconds` old."""
+    """`deadline_seconds` is below Prometheus' default timeout of ten. A reading is shared until it is `max_age_seconds` old; one
+    that is slow goes on past the deadline, for `reading_seconds_max`, and the scrape after it gets it."""
 
     deadline_seconds: float = 8.0
     max_age_seconds: float = 5.0
+    reading_seconds_max: float = SLOW_SECONDS_MAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,7 @@ def make_sources(
     group_filter: str = ".*",
 ) -> Sources:
     """Connects to nothing yet, so neither server need be up; an invalid URL or pattern is a `UserError` at once."""
-    # One that is slow is waited for past the deadline: the scrape after it gets the reading.
-    client = Client(client_config, timeout_seconds=limits.deadline_seconds)
+    client = Client(client_config, timeout_seconds=limits.deadline_seconds, slow_seconds_max=limits.reading_seconds_max)
     return Sources(
         engine=engine_of(url),
         kafka=KafkaReader(client, topic_filter=topic_filter, group_filter=group_filter),

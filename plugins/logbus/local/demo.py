@@ -151,6 +151,7 @@ class Demo:
                 client_config=self._stack.client_config,
                 state_path=self._stack.home / "ship.json",
                 progress=progress,
+                say=self._screen.say,
             )
         self._screen.say(
             f"{shipped.lines:,} lines sent" if shipped.lines else "nothing new to send: all of it was shipped before"
