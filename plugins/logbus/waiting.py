@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,11 @@ class Watched(Protocol):
 
 def unsaid(text: str) -> None:
     """For waits that nobody looks at."""
+
+
+def on_stderr(text: str) -> None:
+    """For commands."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def logged(text: str) -> None:

@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, NotInTime, TopicMissing, UserError
 from logbus.kafka.connecting import ConnectionReports
 from logbus.kafka.errors import AWAY, explain, unavailable
-from logbus.waiting import Say, logged, unsaid, wait_until
+from logbus.waiting import Say, on_stderr, unsaid, wait_until
 
 # A partition of a topic: the key of all offsets.
 Place = tuple[str, int]
@@ -144,12 +144,12 @@ class Client:
     @classmethod
     def of_a_command(cls, config: Mapping[str, Any]) -> Client:
         """For a command line: a broker that is away and has not answered yet is soon given up."""
-        return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX, say=logged)
+        return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX, say=on_stderr)
 
     @classmethod
     def of_a_question(cls, config: Mapping[str, Any]) -> Client:
         """For a user who waits for a few answers: a broker that is away is always given up soon."""
-        return cls(config, timeout_seconds=ANSWER_SECONDS_MAX, say=logged)
+        return cls(config, timeout_seconds=ANSWER_SECONDS_MAX, say=on_stderr)
 
     @classmethod
     def of_a_picture(cls, config: Mapping[str, Any], seconds_max: float) -> Client:
