@@ -29,10 +29,10 @@ def test_what_a_cluster_has_promised_holds_whatever_happens_to_it(part: int) -> 
         assert not played.kind, f"{shorten(played)}\n  play it again: python -m tests.sim --seed {seed}"
         counts.update(played.verdict.counts)
         kinds.update(fault.kind for fault in played.story.faults)
-    assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
-    assert SEEDS < USUAL or counts["send unknown"], f"nothing was disturbed: {counts}"
-    kinds_min = len(CLUSTER_KINDS) * (1 if ALWAYS_THE_SAME else 3) // 4
-    assert SEEDS < USUAL or len(kinds) > kinds_min, f"too little was tried: {kinds}"
+    if SEEDS >= USUAL:
+        assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
+        assert counts["send unknown"], f"nothing was disturbed: {counts}"
+        assert len(kinds) > len(CLUSTER_KINDS) * (1 if ALWAYS_THE_SAME else 3) // 4, f"too little was tried: {kinds}"
 
 
 @pytest.mark.parametrize("name", CLUSTER_SWITCHES)

@@ -37,10 +37,11 @@ def test_clients_see_nothing_wrong_whatever_happens_to_the_machine() -> None:
         counts.update(played.verdict.counts)
         counts["fast lane"] += played.took_lane
         kinds.update(fault.kind for fault in played.story.faults)
-    assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
-    assert counts["fast lane"] > 5 * SEEDS, f"too little took the fast lane: {counts}"
-    assert counts["send unknown"], f"nothing was disturbed: {counts}"
-    assert SEEDS < USUAL or set(kinds) == set(KINDS), f"not everything was tried: {kinds}"
+    if SEEDS >= USUAL:
+        assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
+        assert counts["fast lane"] > 5 * SEEDS, f"too little took the fast lane: {counts}"
+        assert counts["send unknown"], f"nothing was disturbed: {counts}"
+        assert set(kinds) == set(KINDS), f"not everything was tried: {kinds}"
 
 
 @pytest.mark.parametrize("name", sorted(SWITCHES))

@@ -65,7 +65,7 @@ PASS = st.tuples(st.sampled_from([1, 1, 2, 1_000]), st.sampled_from([0, 1_000]))
 ROUND = st.tuples(st.lists(PUT, max_size=8), st.lists(PASS, max_size=3))
 
 
-@settings(max_examples=examples(150, at_least=150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ROUND, min_size=1, max_size=5), st.sampled_from([500, 100_000]))
 def test_no_deleted_key_comes_back_however_little_of_the_log_a_pass_can_map(
     rounds: list[tuple[list[tuple[int, bytes | None]], list[tuple[int, int]]]], segment_bytes: int

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.controller.decide import Asked, Wishes, handovers, out_of_balance, presence
+from broker.controller.decide import Asked, Presence, Wishes, handovers, out_of_balance, presence
 from broker.coordination.image import NO_LEADER, BrokerNode, Image, PartitionState
 from tests.unit.broker.controller.cases import apply, decided, decisions, named, present, state, topic
 
@@ -17,24 +17,64 @@ def facts(new: PartitionState | None) -> tuple[Any, ...]:
     return new.leader, new.leader_epoch, new.isr, new.eligible
 
 
-def test_nothing_is_written_where_all_is_well() -> None:
-    assert decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1, 2, 3)) is None
-
-
 # Elections
 
-
-@pytest.mark.parametrize(
-    "there",
-    [present(2, 3), present(2, 3, registered=(1,)), present(2, 3, registered=(1,), is_settling=True)],
-    ids=["dead", "suspect", "suspect while settling"],
-)
-def test_the_first_of_the_assignment_that_is_in_sync_is_elected(there: Any) -> None:
-    assert facts(decided(topic(REPLICAS, state(1, (3, 2, 1))), there)) == (2, 8, (3, 2), ())
+MINIMUM = {"minimum": 2}
+UNCLEAN = {"minimum": 2, "is_unclean_allowed": True}
+SHORT = state(1, (1,), eligible=(2, 3))
 
 
-def test_nobody_outside_of_the_in_sync_set_is_elected() -> None:
-    assert facts(decided(topic(REPLICAS, state(1, (1, 3))), present(2, 3))) == (3, 8, (3,), ())
+def lost(eligible: tuple[int, ...] = ()) -> PartitionState:
+    """The log of the only member is gone."""
+    return state(NO_LEADER, (1,), is_lost=True, eligible=eligible)
+
+
+ELECTIONS: dict[str, tuple[PartitionState, Presence, dict[str, Any], tuple[Any, ...] | None]] = {
+    "all is well": (state(1, (1, 2, 3)), present(1, 2, 3), {}, None),
+    "the first of the assignment that is in sync is elected": (state(1, (3, 2, 1)), present(2, 3), {}, (2, 8, (3, 2), ())),
+    "for a suspect too": (state(1, (3, 2, 1)), present(2, 3, registered=(1,)), {}, (2, 8, (3, 2), ())),
+    "also while settling": (state(1, (3, 2, 1)), present(2, 3, registered=(1,), is_settling=True), {}, (2, 8, (3, 2), ())),
+    "nobody outside of the set is elected": (state(1, (1, 3)), present(2, 3), {}, (3, 8, (3,), ())),
+    "a member that is back is elected": (state(NO_LEADER, (1,)), present(1, 2), {}, (1, 8, (1,), ())),
+    "who leaves a set that is too small stays eligible": (state(1, (1, 2)), present(2, 3), MINIMUM, (2, 8, (2,), (1,))),
+    "an eligible one is not elected while a member is there": (SHORT, present(1, 2, 3), MINIMUM, None),
+    "an eligible one is elected where no member is there": (SHORT, present(2, 3), MINIMUM, (2, 8, (2,), (1, 3))),
+    "nobody stays eligible where the set is large enough": (SHORT, present(2, 3), {}, (2, 8, (2,), ())),
+    # The elected broker may lose its disk before the dead return, and they have everything.
+    "dead members stay eligible": (state(1, (1,), eligible=(2,)), present(2), MINIMUM, (2, 8, (2,), (1,))),
+    "who is being stopped is elected last": (state(1, (1, 2, 3)), present(2, 3, leaving=(2,)), {}, (3, 8, (2, 3), ())),
+    "of all members": (state(1, (1, 2), eligible=(3,)), present(2, 3, leaving=(2,)), {}, (2, 8, (2,), ())),
+    "dead members are taken out": (state(1, (1, 2, 3)), present(1, 3), {}, (1, 7, (1, 3), ())),
+    "and stay eligible where too few are left": (state(1, (1, 2, 3)), present(1), MINIMUM, (1, 7, (1,), (2, 3))),
+    "suspects stay in sets that others lead": (state(1, (1, 2, 3)), present(1, 3, registered=(2,)), {}, None),
+    "a member whose log is gone does not lead": (lost(), present(1, 2, 3), {}, None),
+    "an eligible one does instead": (lost((3,)), present(1, 2, 3), MINIMUM, (3, 8, (3,), ())),
+    "and was a member": (state(NO_LEADER, (2,), is_lost=True, eligible=(1,)), present(1, 2), MINIMUM, (1, 8, (1,), ())),
+    # An eligible one has everything that was acknowledged, and its process may just be restarting.
+    "no unclean election while an eligible one has a session": (
+        state(NO_LEADER, (1,), eligible=(2,)),
+        present(3, registered=(2,)),
+        UNCLEAN,
+        None,
+    ),
+    "nor where the member's log is gone": (lost((2,)), present(1, 3, registered=(2,)), UNCLEAN, None),
+    "it is held once that has none": (lost((2,)), present(1, 3), UNCLEAN, (3, 8, (3,), ())),
+    "an empty log comes after all others": (lost(), present(1, 3), {"wishes": Wishes(unclean={KEY})}, (3, 8, (3,), ())),
+    "and before nobody": (lost(), present(1), {"wishes": Wishes(unclean={KEY})}, (1, 8, (1,), ())),
+}
+
+
+@pytest.mark.parametrize("name", ELECTIONS)
+def test_who_leads_and_who_is_in_sync(name: str) -> None:
+    before, there, settings, after = ELECTIONS[name]
+    new = decided(topic(REPLICAS, before), there, **settings)
+    assert (None if new is None else facts(new)) == after
+
+
+def test_nothing_is_lost_any_more_once_an_eligible_one_leads() -> None:
+    new = decided(topic(REPLICAS, lost((3,))), present(1, 2, 3), minimum=2)
+    assert new is not None
+    assert not new.is_lost
 
 
 def test_without_a_candidate_nobody_leads_in_a_new_epoch_and_the_set_stays() -> None:
@@ -42,47 +82,6 @@ def test_without_a_candidate_nobody_leads_in_a_new_epoch_and_the_set_stays() -> 
     assert facts(new) == (NO_LEADER, 8, (1,), ())
     assert new is not None
     assert decided(topic(REPLICAS, new), present(2, 3)) is None, "once is enough"
-
-
-def test_a_partition_without_leader_is_led_again_once_a_member_is_back() -> None:
-    assert facts(decided(topic(REPLICAS, state(NO_LEADER, (1,))), present(1, 2))) == (1, 8, (1,), ())
-
-
-def test_whoever_leaves_a_set_that_is_too_small_stays_eligible() -> None:
-    assert facts(decided(topic(REPLICAS, state(1, (1, 2))), present(2, 3), minimum=2)) == (2, 8, (2,), (1,))
-
-
-def test_an_eligible_one_is_elected_only_if_no_member_is_there() -> None:
-    partition = topic(REPLICAS, state(1, (1,), eligible=(2, 3)))
-    assert decided(partition, present(1, 2, 3), minimum=2) is None
-    assert facts(decided(partition, present(2, 3), minimum=2)) == (2, 8, (2,), (1, 3))
-
-
-def test_members_that_are_dead_stay_eligible_where_an_eligible_one_is_elected() -> None:
-    """The elected broker may lose its disk before they return, and they have everything."""
-    elected = decided(topic(REPLICAS, state(1, (1,), eligible=(2,))), present(2), minimum=2)
-    assert facts(elected) == (2, 8, (2,), (1,))
-    lost = topic(REPLICAS, state(NO_LEADER, (2,), is_lost=True, eligible=(1,)))
-    assert facts(decided(lost, present(1, 2), minimum=2)) == (1, 8, (1,), ())
-
-
-def test_nobody_stays_eligible_where_the_new_set_is_large_enough() -> None:
-    assert facts(decided(topic(REPLICAS, state(1, (1,), eligible=(2, 3))), present(2, 3), minimum=1)) == (2, 8, (2,), ())
-
-
-def test_brokers_that_are_being_stopped_are_elected_last_of_all_members() -> None:
-    assert facts(decided(topic(REPLICAS, state(1, (1, 2, 3))), present(2, 3, leaving=(2,)))) == (3, 8, (2, 3), ())
-    assert facts(decided(topic(REPLICAS, state(1, (1, 2), eligible=(3,))), present(2, 3, leaving=(2,)))) == (2, 8, (2,), ())
-
-
-def test_a_member_whose_log_is_gone_does_not_lead() -> None:
-    partition = topic(REPLICAS, state(NO_LEADER, (1,), is_lost=True))
-    assert decided(partition, present(1, 2, 3)) is None
-    with_eligible = topic(REPLICAS, state(NO_LEADER, (1,), is_lost=True, eligible=(3,)))
-    new = decided(with_eligible, present(1, 2, 3), minimum=2)
-    assert facts(new) == (3, 8, (3,), ())
-    assert new is not None
-    assert not new.is_lost
 
 
 def test_a_process_that_was_replaced_does_not_lead_any_more() -> None:
@@ -114,15 +113,6 @@ def test_an_unclean_election_needs_the_setting_and_a_set_without_any_session() -
     assert decided(partition, present(2, 3, is_settling=True), is_unclean_allowed=True) is None
 
 
-def test_no_unclean_election_is_held_while_an_eligible_one_has_a_session() -> None:
-    """It has everything that was acknowledged, and its process may just be restarting."""
-    waits = state(NO_LEADER, (1,), eligible=(2,))
-    assert decided(topic(REPLICAS, waits), present(3, registered=(2,)), is_unclean_allowed=True, minimum=2) is None
-    lost = state(NO_LEADER, (1,), eligible=(2,), is_lost=True)
-    assert decided(topic(REPLICAS, lost), present(1, 3, registered=(2,)), is_unclean_allowed=True, minimum=2) is None
-    assert facts(decided(topic(REPLICAS, lost), present(1, 3), is_unclean_allowed=True, minimum=2)) == (3, 8, (3,), ())
-
-
 def test_an_unclean_election_that_is_asked_for_is_held_where_there_is_no_clean_one() -> None:
     wishes = Wishes(unclean={KEY})
     assert facts(decided(topic(REPLICAS, state(NO_LEADER, (1,))), present(3), wishes=wishes)) == (3, 8, (3,), ())
@@ -132,23 +122,7 @@ def test_an_unclean_election_that_is_asked_for_is_held_where_there_is_no_clean_o
     assert decided(topic(REPLICAS, state(1, (1,))), present(1, 2, 3), wishes=wishes) is None
 
 
-def test_an_empty_log_comes_after_all_others_in_an_unclean_election() -> None:
-    wishes = Wishes(unclean={KEY})
-    lost = topic(REPLICAS, state(NO_LEADER, (1,), is_lost=True))
-    assert facts(decided(lost, present(1, 3), wishes=wishes)) == (3, 8, (3,), ())
-    assert facts(decided(lost, present(1), wishes=wishes)) == (1, 8, (1,), ())
-
-
 # Members
-
-
-def test_dead_members_are_taken_out_and_the_epoch_stays() -> None:
-    assert facts(decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1, 3))) == (1, 7, (1, 3), ())
-    assert facts(decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1), minimum=2)) == (1, 7, (1,), (2, 3))
-
-
-def test_suspects_stay_in_sets_that_others_lead() -> None:
-    assert decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1, 3, registered=(2,))) is None
 
 
 # Handing over

@@ -14,6 +14,7 @@ import pytest
 from broker.errors import StorageError
 from broker.handlers.fast_lane import SHAPES_MAX
 from broker.partitions.partition import Partition
+from broker.protocol.api import ErrorCode
 from broker.records.batch import Buffer
 from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.segment_index import SegmentIndex
@@ -144,6 +145,15 @@ def test_a_connection_remembers_a_few_shapes_and_may_send_any_number(side: Side)
     (connection,) = side._connections.values()
     assert connection._lane is not None
     assert len(connection._lane._shapes) == SHAPES_MAX
+
+
+def test_a_request_that_names_a_partition_twice_is_not_taken(side: Side) -> None:
+    producer = Producer(side)
+    producer.warm()
+    rows: list[tuple[int, int, int]] = []
+    assert not is_taken(side, lambda: rows.extend(producer.send(0, 1, 0)))
+    assert rows == [(0, 0, 6), (1, 0, 0), (0, ErrorCode.INVALID_REQUEST, -1)]
+    assert partition_of(side).end_offset == 8
 
 
 def test_two_producers_in_alternation_keep_the_lane(side: Side) -> None:

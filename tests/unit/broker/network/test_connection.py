@@ -144,16 +144,6 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
     assert conn.output.bytes_queued < 3000
 
 
-def test_the_pipeline_is_bounded() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: Pending(), pipelined_requests_max=4)
-    for number in range(10):
-        sock.incoming += metadata_frame(number)
-    conn.receive(1.0)
-    assert not conn.wants_to_read
-    assert conn.has_unread_requests
-
-
 def test_a_silent_request_sends_nothing_and_a_failed_one_closes() -> None:
     fine, failing = Pending(silent=True), Pending(silent=True)
     order = iter([fine, failing])

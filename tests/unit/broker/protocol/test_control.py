@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from broker.errors import ProtocolError
-from broker.protocol.api import APIS, ApiKey
+from broker.protocol.api import ApiKey
 from broker.protocol.control import ELEMENTS_MAX, decode_request, request_class
-
-HAND_WRITTEN = {ApiKey.PRODUCE, ApiKey.FETCH}
-VERSIONS = [(key, version) for key, api in APIS.items() if key not in HAND_WRITTEN for version in range(api.first, api.last + 1)]
 
 
 def encoded(message: Any, version: int) -> memoryview:
@@ -94,16 +91,6 @@ def test_any_negative_byte_in_place_of_a_struct_is_null(marker: int) -> None:
     assert body[-2:] == b"\xff\0"  # null is written as -1; then the tags
     body[-2] = marker
     assert decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, memoryview(body)).cursor is None
-
-
-@pytest.mark.parametrize(("api_key", "version"), VERSIONS)
-def test_a_count_below_minus_one_is_refused(api_key: int, version: int) -> None:
-    kind = request_class(api_key)
-    first = kind.fields[0] if kind.fields else None
-    if first is None or not first.is_array or version not in first.versions or version in kind.flexible:
-        return
-    with pytest.raises(ProtocolError):
-        decode_request(api_key, version, memoryview(b"\xff\xff\xff\xfe" + bytes(100)))
 
 
 def test_a_keyword_that_no_field_has_is_refused() -> None:
