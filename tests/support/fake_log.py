@@ -82,6 +82,15 @@ class FakeLog:
         self.cluster: str | None = "fake"
         self.interrupt: Callable[[str], None] = lambda question: None
 
+    @classmethod
+    def of(cls, topic: str, *partitions: Iterable[int]) -> FakeLog:
+        """One topic, whose partitions hold records with these timestamps."""
+        log = cls()
+        log.create(topic, len(partitions))
+        for number, stamps_ms in enumerate(partitions):
+            log.append(topic, *stamps_ms, partition=number)
+        return log
+
     def create(self, name: str, partitions: int = 1) -> None:
         """Create the topic, or recreate it: then it is empty and has another id."""
         self.topics[name] = [FakePartition() for _ in range(partitions)]

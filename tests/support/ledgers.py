@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,8 +15,9 @@ from logbus.ledger.ledger import Ledger
 from logbus.ledger.pipeline_dags import remember_definition
 from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
 from logbus.warehouse.engine import connect
-from sqlalchemy import update
+from sqlalchemy import text, update
 
+from tests.support.databases import LedgerDatabases
 from tests.support.fake_log import FakeLog
 
 DAY = datetime(2015, 5, 17, tzinfo=UTC)
@@ -54,9 +56,35 @@ class World:
     ledger: Ledger
     log: FakeLog
 
+    @property
+    def url(self) -> str:
+        return self.ledger.engine.url.render_as_string(hide_password=False)
+
+    def execute(self, *statements: str) -> None:
+        with self.ledger.engine.begin() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with self.ledger.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(query))]
+
+    def one(self, query: str) -> Any:
+        """The only value of the only row."""
+        ((found,),) = self.rows(query)
+        return found
+
     def register(self, **changes: Any) -> Pipeline:
         values: dict[str, Any] = {"name": "p", "topic": "t", "table": "t", "parse": "lines", "lateness": timedelta(minutes=5)}
         return self.ledger.register(Pipeline(**{**values, **changes}), self.log, NOW)
+
+    def fill(self, *hours: float, freeze: Sequence[int] = (), **changes: Any) -> Pipeline:
+        """Records stamped with these hours, the pipeline, and its windows of the hours `freeze`."""
+        self.log.append("t", *stamps(*hours))
+        pipeline = self.register(**changes)
+        for number in freeze:
+            self.freeze(number)
+        return pipeline
 
     def freeze(self, number: int, now: datetime = NOW) -> FrozenWindow:
         return self.ledger.freeze_or_get("p", hour(number), self.log, now)
@@ -72,10 +100,25 @@ class World:
         return part.start_offset, part.end_offset
 
 
-@pytest.fixture
-def world(warehouse_url: str) -> Iterator[World]:
+@contextmanager
+def opened(url: str) -> Iterator[World]:
     log = FakeLog()
     log.create("t")
-    ledger = Ledger(connect(warehouse_url))
+    ledger = Ledger(connect(url))
     yield World(ledger=ledger, log=log)
     ledger.engine.dispose()
+
+
+@pytest.fixture
+def world(warehouse_url: str) -> Iterator[World]:
+    with opened(warehouse_url) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_world(ledger_databases: LedgerDatabases) -> Iterator[World]:
+    """One for all tests of a module that only look at it."""
+    name = ledger_databases.take()
+    with opened(ledger_databases.url(name)) as made:
+        yield made
+    ledger_databases.give_back(name)

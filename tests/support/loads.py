@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, Self
 
 from logbus.ledger.definition import pipeline_of
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts
@@ -43,6 +44,11 @@ class Loading:
     numbers: Mapping[tuple[int, int], bytes] = field(default_factory=dict)  # headers `logbus-sent` by partition and offset
     attempt: Attempt = field(init=False)
     results: list[TaskResult] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, world: World, number: int, **how: Any) -> Self:
+        """At this hour of `world`."""
+        return cls(world=world, url=world.url, window=world.freeze(number), **how)
 
     @property
     def pipeline(self) -> Pipeline:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from logbus.ledger.stretches import Anchor, PipelineChain
-from logbus.model import FrozenWindow, Interval, OffsetRange, WindowCounts, WindowState
+from logbus.model import FrozenWindow, Interval, OffsetRange, WindowCounts, WindowState, milliseconds
 from logbus.retention.model import RetentionPolicy, TopicState
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
@@ -17,6 +17,10 @@ TOPIC_ID = "t-1"
 
 def at(hour: float) -> datetime:
     return DAY + timedelta(hours=hour)
+
+
+def stamps(*hours: float) -> list[int]:
+    return [milliseconds(at(hour)) for hour in hours]
 
 
 def hourly(hour: int, *, loaded: bool = True, audited: bool = True, partitions: int = 1, **changes: Any) -> FrozenWindow:

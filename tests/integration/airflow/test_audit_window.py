@@ -10,17 +10,16 @@ from sqlalchemy import text
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import FakeBroker
-from tests.support.ledgers import World, at, stamps
+from tests.support.ledgers import World, at
 from tests.support.loads import Loading
 
 
 @pytest.fixture
-def loaded(world: World, warehouse_url: str) -> World:
+def loaded(world: World) -> World:
     """Hours 9 and 10, with one and four records."""
-    world.log.append("t", *stamps(9.5, 10, 10.2, 10.4, 10.6, 11))
-    world.register()
+    world.fill(9.5, 10, 10.2, 10.4, 10.6, 11)
     for number in (9, 10):
-        Loading(world=world, url=warehouse_url, window=world.freeze(number)).load()
+        Loading.of(world, number).load()
     return world
 
 

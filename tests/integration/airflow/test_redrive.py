@@ -9,18 +9,17 @@ from logbus.operators.redrive import RedriveOperator
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import FakeBroker
-from tests.support.ledgers import World, at, stamps
+from tests.support.ledgers import World, at
 from tests.support.loads import Loading
 from tests.support.mended import MENDED
 
 
 @pytest.fixture
-def pipeline(world: World, warehouse_url: str) -> Pipeline:
+def pipeline(world: World) -> Pipeline:
     """Three dead letters, two in hour 10 and one in hour 11; the DAG's parser can now parse them."""
-    world.log.append("t", *stamps(10, 10.2, 10.4, 11.2, 11.5, 12))
-    registered = world.register()
+    registered = world.fill(10, 10.2, 10.4, 11.2, 11.5, 12)
     for number in (10, 11):
-        Loading(world=world, url=warehouse_url, window=world.freeze(number), bad_offsets=frozenset({1, 2, 3})).load()
+        Loading.of(world, number, bad_offsets=frozenset({1, 2, 3})).load()
     return replace(registered, parse=MENDED)
 
 

@@ -14,7 +14,7 @@ from logbus.sensors.window_loaded import WindowLoadedSensor
 from logbus.triggers.window_loaded import WindowLoadedTrigger
 
 from tests.support.airflow_context import run_context
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at
 from tests.support.loads import Loading
 
 SPAN = {"start": instant_text(at(10)), "end": instant_text(at(11))}
@@ -67,12 +67,11 @@ def test_without_deferring_it_looks_again(frozen: World) -> None:
 
 
 @pytest.fixture
-def late(world: World, warehouse_url: str) -> World:
+def late(world: World) -> World:
     """A record stamped in hour 10 arrives in hour 11; both hours are loaded."""
-    world.log.append("t", *stamps(10, 10.2, 11, 10.4, 12))
-    world.register()
+    world.fill(10, 10.2, 11, 10.4, 12)
     for number in (10, 11):
-        Loading(world=world, url=warehouse_url, window=world.freeze(number)).load()
+        Loading.of(world, number).load()
     return world
 
 

@@ -12,14 +12,13 @@ from sqlalchemy import text
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome, outcome_line, result
 from tests.support.in_process import TASKS, Tasks, replace_spark
-from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.ledgers import NOW, World, at, hour
 
 
 @pytest.fixture
 def application(world: World) -> Application:
     """Hours 9 and 12 are empty, 10 and 11 are not."""
-    world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.fill(10, 11)
     return Application(
         ledger=world.ledger,
         log=world.log,
@@ -82,8 +81,7 @@ def test_a_window_whose_records_are_gone_fails_with_the_lost_range_and_the_other
     assert by_hour(outcomes) == {9: LoadState.COMMITTED, 10: LoadState.FAILED}
     failed = next(outcome for outcome in outcomes if outcome.state is LoadState.FAILED)
     assert "t-0 [0, 1)" in str(failed.error)
-    with world.ledger.engine.connect() as connection:
-        assert "t-0 [0, 1)" in connection.execute(text("select error from logbus.attempt where state = 'failed'")).scalar_one()
+    assert "t-0 [0, 1)" in world.one("select error from logbus.attempt where state = 'failed'")
 
 
 def test_windows_of_a_topic_that_was_made_again_all_fail(world: World, application: Application) -> None:
@@ -129,21 +127,18 @@ def test_an_attempt_from_before_definitions_were_kept_is_loaded_as_the_pipeline_
     world: World, application: Application
 ) -> None:
     begun = tokens(world, 9)
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("update logbus.attempt set definition = null"))
+    world.execute("update logbus.attempt set definition = null")
     assert by_hour(application.load("p", begun)) == {9: LoadState.COMMITTED}
 
 
 def test_a_table_that_cannot_have_the_columns_fails_each_attempt_with_the_reason(world: World, application: Application) -> None:
     begun = tokens(world, 9)
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("create table t (_topic text)"))
+    world.execute("create table t (_topic text)")
     world.register(parse="json", settings={"columns": {f"c{number}": "bigint" for number in range(1_700)}})
     failed = [*application.load("p", begun), *application.load("p", tokens(world, 12))]
     assert by_hour(failed) == {9: LoadState.FAILED, 12: LoadState.FAILED}
     assert "it is yours, so add them" in str(failed[0].error)
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("drop table t"))
+    world.execute("drop table t")
     (failed_again,) = application.load("p", tokens(world, 12))
     assert failed_again.state is LoadState.FAILED
     assert "1600 columns" in str(failed_again.error)

@@ -11,28 +11,22 @@ from logbus.ledger.values import ValuesReport
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
 from logbus.proof.audit import audit_window
 from logbus.warehouse.sinks import sink_for
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at
 from tests.support.loads import Loading
 
 
 @pytest.fixture
-def loaded(world: World, warehouse_url: str) -> World:
+def loaded(world: World) -> World:
     """Hour 10: four records, one of them a dead letter."""
-    world.log.append("t", *stamps(10, 10.2, 10.4, 10.6, 11))
-    world.register()
-    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({2})).load()
+    world.fill(10, 10.2, 10.4, 10.6, 11)
+    Loading.of(world, 10, bad_offsets=frozenset({2})).load()
     return world
 
 
 def audit(world: World) -> AuditReport:
     return audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for)
-
-
-def change(world: World, statement: str) -> None:
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text(statement))
 
 
 def test_an_exact_window_is_audited(loaded: World) -> None:
@@ -59,16 +53,16 @@ def test_a_summary_says_what_was_expected_and_what_was_found(loaded: World) -> N
     ],
 )
 def test_what_was_changed_behind_the_loads_back_is_found(loaded: World, statement: str, problem: str) -> None:
-    change(loaded, statement)
+    loaded.execute(statement)
     report = audit(loaded)
     assert not report.ok
     assert re.search(problem, "; ".join(report.problems))
     assert loaded.ledger.window("p", at(10)).state is WindowState.LOADED
 
 
-def test_a_reload_that_commits_during_an_audit_is_no_fault(loaded: World, warehouse_url: str) -> None:
+def test_a_reload_that_commits_during_an_audit_is_no_fault(loaded: World) -> None:
     """Between the audit's reads of ledger and table, a reload with a better parser turns the dead letter into a row."""
-    better = Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=frozenset({2}), mended=True)
+    better = Loading.of(loaded, 10, bad_offsets=frozenset({2}), mended=True)
     reloads = iter([better])
 
     class Overtaken:
@@ -90,7 +84,7 @@ def test_a_reload_that_commits_during_an_audit_is_no_fault(loaded: World, wareho
 
 def test_a_failed_audit_takes_an_earlier_good_one_back(loaded: World) -> None:
     audit(loaded)
-    change(loaded, "delete from t where _offset = 0")
+    loaded.execute("delete from t where _offset = 0")
     audit(loaded)
     assert loaded.ledger.window("p", at(10)).audited_at is None
 
@@ -127,16 +121,3 @@ def test_a_window_that_is_not_loaded_cannot_be_audited(loaded: World) -> None:
     loaded.freeze(11)
     report = audit_window(loaded.ledger.engine, loaded.log, "p", at(11), NOW, sink_for)
     assert report.problems == ("the window is not loaded: load it, then audit",)
-
-
-def test_a_declared_loss_is_loaded_but_never_audited(world: World, warehouse_url: str) -> None:
-    world.log.append("t", *stamps(10, 10.2, 10.4, 11))
-    world.register(settings={"accept_loss": True})
-    world.freeze(9)
-    world.log.delete_records("t", before_offset=1)
-    window = world.freeze(10)
-    counts = Loading(world=world, url=warehouse_url, window=window).load()
-    assert (counts.read, counts.lost) == (2, 1)
-    report = audit(world)
-    assert "head is unknown" in report.problems[0]
-    assert world.ledger.window("p", at(10)).state is WindowState.LOADED

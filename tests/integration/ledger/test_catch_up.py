@@ -35,51 +35,19 @@ def missing(world: World, now: datetime = NOW) -> list[datetime]:
     return [part.start for part in intervals_of(world.ledger.plan_load("p", world.log, now, only_missing=True))]
 
 
-def load(world: World, url: str, *numbers: int) -> None:
+def load(world: World, *numbers: int) -> None:
     for number in numbers:
-        Loading(world, url, world.freeze(number)).load()
-
-
-def test_a_log_without_records_has_nothing_to_catch_up(world: World) -> None:
-    world.register()
-    assert hours(world) == []
-
-
-def test_from_the_hour_of_the_first_record_to_that_of_the_last_quiet_hours_included(two: World) -> None:
-    two.log.append("t", *stamps(10.1, 10.9), partition=0)
-    two.log.append("t", *stamps(13.1, 14.9), partition=1)
-    two.register()
-    assert hours(two) == [10, 11, 12, 13, 14]
-
-
-def test_a_record_on_the_hour_belongs_to_the_hour_it_begins(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register()
-    assert hours(world) == [10, 11]
-
-
-def test_the_newest_record_counts_wherever_it_lies(world: World) -> None:
-    world.log.append("t", *stamps(10, 15, 12))
-    world.register()
-    assert hours(world)[-1] == 15
+        Loading.of(world, number).load()
 
 
 @pytest.mark.parametrize(("minute", "last"), [(4, 10), (5, 11)])
 def test_an_hour_is_left_out_until_its_lateness_has_passed(world: World, minute: int, last: int) -> None:
-    world.log.append("t", *stamps(10, 11.5, 12.02))
-    world.register()
+    world.fill(10, 11.5, 12.02)
     assert hours(world, at(12) + timedelta(minutes=minute))[-1] == last
 
 
-def test_a_stamp_of_2099_neither_begins_nor_ends_the_hours(two: World) -> None:
-    two.log.append("t", *stamps(84 * YEARS, 10.1, 84 * YEARS, 11.1))
-    two.log.append("t", *stamps(10.5), partition=1)
-    two.register()
-    assert hours(two) == [10, 11]
-
-
 @pytest.mark.parametrize("stamp", [NO_TIMESTAMP, *stamps(84 * YEARS)])
-def test_records_without_a_usable_time_are_taken_by_the_last_closed_hour(world: World, warehouse_url: str, stamp: int) -> None:
+def test_records_without_a_usable_time_are_taken_by_the_last_closed_hour(world: World, stamp: int) -> None:
     """Freezing includes them, so a load must find them (it used to find nothing)."""
     world.log.append("t", stamp, stamp)
     world.register()
@@ -89,49 +57,35 @@ def test_records_without_a_usable_time_are_taken_by_the_last_closed_hour(world: 
     assert window.record_count == 2
 
 
-def test_an_older_log_shipped_after_newer_hours_are_loaded_is_what_lag_counts_and_a_load_takes(
-    world: World, warehouse_url: str
-) -> None:
+def test_an_older_log_shipped_after_newer_hours_are_loaded_is_what_lag_counts_and_a_load_takes(world: World) -> None:
     """`lag` used to report one hour behind, `window ls` nothing, and a load of missing windows took none."""
-    world.log.append("t", *stamps(10.5, 11.5))
-    world.register()
-    load(world, warehouse_url, 10, 11)
+    world.fill(10.5, 11.5)
+    load(world, 10, 11)
     world.log.append("t", *stamps(3.5, 4.5, 5.5))
     lag = lag_of(world.ledger.engine, world.log, "p", NOW)
     assert (lag.hours_behind, lag.oldest_hour, lag.records) == (1, at(12), 3)
     assert lag.gaps == world.ledger.gaps("p", world.log, NOW)
     assert missing(world) == [at(12)]
-    load(world, warehouse_url, 12)
+    load(world, 12)
     assert missing(world) == []
     assert [part.count for part in world.ledger.window("p", at(12)).ranges] == [3]
 
 
 def test_since_until_and_limit_choose_among_the_hours(world: World) -> None:
-    world.log.append("t", *stamps(10, 20))
-    world.register()
+    world.fill(10, 20)
     assert hours(world, since=at(12.5), until=at(15.5)) == [12, 13, 14]
     assert hours(world, limit=2) == [10, 11]
 
 
-def test_no_hour_begins_before_the_pipeline_does(world: World) -> None:
-    world.log.append("t", *stamps(10, 13))
-    world.register(starts_at=at(12))
-    assert hours(world) == [12, 13]
-
-
 def test_intervals_are_as_long_as_the_pipeline_says(world: World) -> None:
-    world.log.append("t", *stamps(10.4, 10.9))
-    world.register(interval=timedelta(minutes=15))
+    world.fill(10.4, 10.9, interval=timedelta(minutes=15))
     found = intervals_of(world.ledger.plan_load("p", world.log, NOW))
     assert [interval.start.minute for interval in found] == [15, 30, 45]
 
 
-def test_a_load_of_everything_takes_loaded_windows_again_as_far_as_their_records_are_there(
-    world: World, warehouse_url: str
-) -> None:
-    world.log.append("t", *stamps(8.5, 10.5, 11.5, 13.5))
-    world.register()
-    load(world, warehouse_url, 8, 9, 10)
+def test_a_load_of_everything_takes_loaded_windows_again_as_far_as_their_records_are_there(world: World) -> None:
+    world.fill(8.5, 10.5, 11.5, 13.5)
+    load(world, 8, 9, 10)
     assert hours(world) == [8, 9, 10, 11, 12, 13]
     world.log.delete_records("t", before_offset=1)
     assert hours(world) == [10, 11, 12, 13]
@@ -139,9 +93,7 @@ def test_a_load_of_everything_takes_loaded_windows_again_as_far_as_their_records
 
 
 def test_windows_of_a_former_topic_that_were_not_loaded_are_missing_after_a_rebase(world: World) -> None:
-    world.log.append("t", *stamps(8.5))
-    world.register()
-    world.freeze(8)
+    world.fill(8.5, freeze=[8])
     world.log.create("t")
     world.log.append("t", *stamps(11.5))
     world.ledger.rebase("p", world.log, NOW)
@@ -185,8 +137,7 @@ def test_an_empty_span_of_years_is_frozen_in_bulk_and_hours_touch(two: World, mo
 
 
 def test_an_hour_inside_a_span_frozen_in_bulk_is_frozen_for_ever_like_any_other(world: World) -> None:
-    world.log.append("t", *stamps(10.5, 40.5))
-    world.register()
+    world.fill(10.5, 40.5)
     world.ledger.freeze_plan(world.ledger.plan_load("p", world.log, NOW), world.log, NOW)
     world.log.append("t", *stamps(20.5))
     assert world.freeze(20).record_count == 0
@@ -197,8 +148,7 @@ def test_an_hour_inside_a_span_frozen_in_bulk_is_frozen_for_ever_like_any_other(
 
 
 def test_hours_that_got_a_record_since_they_were_planned_are_frozen_one_by_one(world: World) -> None:
-    world.log.append("t", *stamps(10.5))
-    world.register()
+    world.fill(10.5)
     plan = world.ledger.plan_load("p", world.log, NOW, since=at(8), until=at(20))
     world.log.append("t", *stamps(15.5))
     windows = world.ledger.freeze_plan(plan, world.log, NOW)
@@ -207,8 +157,7 @@ def test_hours_that_got_a_record_since_they_were_planned_are_frozen_one_by_one(w
 
 
 def test_more_than_a_thousand_windows_are_refused_with_what_to_type(world: World) -> None:
-    world.log.append("t", *stamps(10.5, 3_000.5))
-    world.register()
+    world.fill(10.5, 3_000.5)
     plan = world.ledger.plan_load("p", world.log, NOW)
     with pytest.raises(TooManyWindows, match="2991 windows of p from 2015-05-17T10:00:00Z on .* 2989 of them without any record"):
         plan.refuse_more_than(1_000, "--yes begins them")

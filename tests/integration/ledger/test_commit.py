@@ -9,9 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed, UserError
+from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed
 from logbus.ledger import attempts
-from logbus.model import WindowState
 from logbus.proof.audit import audit_window
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse import commit
@@ -28,7 +27,7 @@ Start = Callable[..., Loading]
 
 
 @pytest.fixture
-def start(world: World, warehouse_url: str) -> Start:
+def start(world: World) -> Start:
     """Starts a load of hour 10 (five records in two partitions) or 11 (two records)."""
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 10.2, 10.4, 11), partition=0)
@@ -36,120 +35,36 @@ def start(world: World, warehouse_url: str) -> Start:
     world.register()
 
     def loading(number: int = 10, bad_offsets: frozenset[int] = frozenset()) -> Loading:
-        return Loading(world=world, url=warehouse_url, window=world.freeze(number), bad_offsets=bad_offsets)
+        return Loading.of(world, number, bad_offsets=bad_offsets)
 
     return loading
 
 
-def rows(world: World, query: str) -> list[tuple[Any, ...]]:
-    with world.ledger.engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(text(query))]
-
-
 def public(world: World) -> list[tuple[Any, ...]]:
-    return rows(world, "select _partition, _offset, line from t order by 1, 2")
+    return world.rows("select _partition, _offset, line from t order by 1, 2")
 
 
 HOUR_TEN = [(0, 0, "line 0/0"), (0, 1, "line 0/1"), (0, 2, "line 0/2"), (1, 0, "line 1/0"), (1, 1, "line 1/1")]
 
 
-def test_a_window_becomes_public_with_its_counts(world: World, start: Start) -> None:
-    counts = start().load()
-    assert (counts.read, counts.loaded, counts.dead_lettered) == (5, 5, 0)
-    assert public(world) == HOUR_TEN
-    window = world.ledger.window("p", at(10))
-    assert (window.state, window.counts, window.loaded_attempt) == (WindowState.LOADED, counts, 1)
-
-
 def test_a_row_says_where_it_comes_from(world: World, start: Start) -> None:
     start().load()
     columns = "_topic, _timestamp, _key, _headers, _window_start"
-    (row,) = rows(world, f"select {columns} from t where _partition = 1 and _offset = 1")
+    (row,) = world.rows(f"select {columns} from t where _partition = 1 and _offset = 1")
     assert row == ("t", at(10.3), b"key", [["host", "web-1"]], at(10))
 
 
 def test_records_that_do_not_parse_are_kept_with_the_reason_and_their_bytes(world: World, start: Start) -> None:
     counts = start(bad_offsets=frozenset({1})).load()
     assert (counts.read, counts.loaded, counts.dead_lettered) == (5, 3, 2)
-    found = rows(world, 'select "partition", "offset", value, error_class, headers from logbus.dead_letter order by 1')
+    found = world.rows('select "partition", "offset", value, error_class, headers from logbus.dead_letter order by 1')
     assert found == [(0, 1, b"\xff", "NotUtf8", [["host", "web-1"]]), (1, 1, b"\xff", "NotUtf8", [["host", "web-1"]])]
-
-
-def test_loading_again_gives_the_same_rows_and_the_same_fingerprint(world: World, start: Start) -> None:
-    start().load()
-    first = world.ledger.window("p", at(10))
-    start().load()
-    second = world.ledger.window("p", at(10))
-    assert public(world) == HOUR_TEN
-    assert second.fingerprint == first.fingerprint
-    assert second.loaded_attempt == 2
-
-
-def test_dead_letters_are_replaced_by_a_load_that_parses_them(world: World, start: Start) -> None:
-    start(bad_offsets=frozenset({1})).load()
-    better = start(bad_offsets=frozenset({1}))
-    better.mended = True
-    better.load()
-    assert rows(world, "select count(*) from logbus.dead_letter") == [(0,)]
-    assert len(public(world)) == len(HOUR_TEN)
-
-
-def test_another_hour_is_left_alone(world: World, start: Start) -> None:
-    start(10).load()
-    start(11).load()
-    start(10).load()
-    assert rows(world, "select _window_start, count(*) from t group by 1 order by 1") == [(at(10), 5), (at(11), 2)]
 
 
 def test_nothing_is_left_in_staging_after_a_commit(world: World, start: Start) -> None:
     start().load()
     start().load()
-    assert rows(world, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
-
-
-def test_an_empty_window_is_loaded_too(world: World, start: Start) -> None:
-    loading = start(12).begin().create()
-    assert loading.commit().read == 0
-    assert world.ledger.window("p", at(12)).state is WindowState.LOADED
-
-
-def test_rows_of_a_task_attempt_that_did_not_win_do_not_count(world: World, start: Start) -> None:
-    loading = start().begin().create().run_task(1, wins=False).run_task(2)
-    assert loading.commit().loaded == 5
-    assert public(world) == HOUR_TEN
-
-
-def test_two_tasks_may_share_a_partition(world: World, start: Start) -> None:
-    loading = start().begin().create()
-    loading.run_task(1, [(0, 0), (0, 1)]).run_task(2, [(0, 2), (1, 0), (1, 1)])
-    assert loading.commit().loaded == 5
-
-
-@pytest.mark.parametrize(
-    ("offsets", "problem"),
-    [
-        ([(0, 0), (0, 1), (1, 0), (1, 1)], "accounted for: 2 (-1)"),
-        ([(0, 0), (0, 1), (0, 1), (1, 0), (1, 1)], "1 twice"),
-        ([(0, 0), (0, 1), (0, 3), (1, 0), (1, 1)], "a row of offset 3, after the range"),
-    ],
-)
-def test_wrong_rows_are_never_public(world: World, start: Start, offsets: list[tuple[int, int]], problem: str) -> None:
-    loading = start().begin().create().run_task(1, offsets)
-    with pytest.raises(EquationMismatch) as caught:
-        loading.commit()
-    assert problem in str(caught.value)
-    assert public(world) == []
-    assert world.ledger.window("p", at(10)).state is WindowState.LOADING
-
-
-def test_a_wrong_reload_leaves_the_former_load_as_it_was(world: World, start: Start) -> None:
-    start().load()
-    before = world.ledger.window("p", at(10))
-    with pytest.raises(EquationMismatch):
-        start().begin().create().run_task(1, [(0, 0)]).commit()
-    assert public(world) == HOUR_TEN
-    after = world.ledger.window("p", at(10))
-    assert (after.loaded_attempt, after.fingerprint, after.counts) == (1, before.fingerprint, before.counts)
+    assert world.rows("select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
 
 
 def test_rows_changed_in_staging_are_found_by_their_fingerprint(world: World, start: Start) -> None:
@@ -159,22 +74,6 @@ def test_rows_changed_in_staging_are_found_by_their_fingerprint(world: World, st
         connection.execute(text(f"update {table} set _fingerprint = _fingerprint + 1 where _partition = 0 and _offset = 0"))
     with pytest.raises(EquationMismatch, match="fingerprints differ"):
         loading.commit()
-
-
-def test_a_late_record_is_counted_as_late(world: World, start: Start) -> None:
-    start(11)
-    world.log.append("t", *stamps(10.5, 12), partition=0)
-    assert Loading(world=world, url=start(12).url, window=world.freeze(12)).load().late == 1
-
-
-def test_an_older_attempt_is_refused_at_commit(world: World, start: Start) -> None:
-    slow = start().begin().create().run_task(1)
-    sealed = slow.seal()
-    fast = start().begin()
-    with pytest.raises(AttemptSuperseded, match="the newest is 2"):
-        commit_window(world.ledger.engine, sealed, NOW)
-    fast.create().run_task(1).commit()
-    assert public(world) == HOUR_TEN
 
 
 def test_a_driver_whose_network_is_gone_does_not_hold_its_window_for_hours(
@@ -196,13 +95,13 @@ def test_an_older_attempt_can_neither_stage_nor_seal(world: World, start: Start)
     slow.create()
     with pytest.raises(AttemptSuperseded):
         slow.commit()
-    assert rows(world, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
+    assert world.rows("select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
 
 
 def test_what_an_older_attempt_staged_is_dropped_by_the_next(world: World, start: Start) -> None:
     start().begin().create().run_task(1)
     start().begin()
-    assert rows(world, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
+    assert world.rows("select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
 
 
 def test_a_stale_table_that_somebody_holds_does_not_stop_the_next_attempt(world: World, start: Start) -> None:
@@ -212,14 +111,14 @@ def test_a_stale_table_that_somebody_holds_does_not_stop_the_next_attempt(world:
         start().load()
     assert public(world) == HOUR_TEN
     start().begin()
-    assert rows(world, f"select to_regclass('logbus_staging.{slow.attempt.staging_table}')") == [(None,)]
+    assert world.rows(f"select to_regclass('logbus_staging.{slow.attempt.staging_table}')") == [(None,)]
 
 
 def test_a_failed_attempt_keeps_its_reason_and_the_table_its_rows(world: World, start: Start) -> None:
     start().load()
     failing = start().begin().create()
     world.ledger.fail_attempts([failing.attempt], "out of luck", NOW)
-    assert rows(world, "select state, error from logbus.attempt order by number") == [
+    assert world.rows("select state, error from logbus.attempt order by number") == [
         ("committed", None),
         ("failed", "out of luck"),
     ]
@@ -232,7 +131,7 @@ def test_failing_attempts_does_not_touch_what_is_committed(world: World, start: 
     loading = start()
     loading.load()
     world.ledger.fail_attempts([loading.attempt], "too late to fail", NOW)
-    assert rows(world, "select state from logbus.attempt") == [("committed",)]
+    assert world.rows("select state from logbus.attempt") == [("committed",)]
 
 
 def test_a_connection_that_dies_at_commit_is_resolved_from_the_ledger(world: World, start: Start) -> None:
@@ -269,10 +168,9 @@ def test_a_server_that_dies_before_the_commit_leaves_the_window_as_it_was(world:
 
 def test_a_column_added_while_a_load_runs_is_kept(world: World, start: Start) -> None:
     loading = start().begin().create().run_task(1)
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("alter table t add column note text"))
+    world.execute("alter table t add column note text")
     loading.commit()
-    assert rows(world, "select count(*), count(note) from t") == [(5, 0)]
+    assert world.rows("select count(*), count(note) from t") == [(5, 0)]
 
 
 OWN_TABLE = (
@@ -280,14 +178,6 @@ OWN_TABLE = (
     "_partition integer not null, _offset bigint not null, "
     "_timestamp timestamptz, _key bytea, _headers jsonb, _window_start timestamptz not null, _fingerprint bigint not null)"
 )
-
-
-def test_a_table_of_the_users_own_is_loaded_by_delete_and_insert(world: World, start: Start) -> None:
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text(OWN_TABLE))
-    start().load()
-    start().load()
-    assert public(world) == HOUR_TEN
 
 
 @pytest.mark.parametrize(
@@ -301,16 +191,14 @@ def test_a_table_of_the_users_own_is_loaded_by_delete_and_insert(world: World, s
     ],
 )
 def test_a_table_that_is_partitioned_otherwise_is_the_users_own(world: World, start: Start, key: str, bounds: str) -> None:
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text(OWN_TABLE.replace("id bigint generated always as identity, ", "") + f" partition by {key}"))
+    world.execute(OWN_TABLE.replace("id bigint generated always as identity, ", "") + f" partition by {key}")
     with pytest.raises(LoadFailed, match="its partitions are yours, so give it one for them"):
         start().load()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text(f"create table part partition of t for values {bounds}"))
+    world.execute(f"create table part partition of t for values {bounds}")
     start().load()
     start().load()
     assert public(world) == HOUR_TEN
-    assert rows(world, "select distinct tableoid::regclass::text from t") == [("part",)]
+    assert world.rows("select distinct tableoid::regclass::text from t") == [("part",)]
 
 
 def test_an_hour_of_which_a_default_partition_holds_rows_is_loaded_into_that(world: World, start: Start) -> None:
@@ -323,7 +211,7 @@ def test_an_hour_of_which_a_default_partition_holds_rows_is_loaded_into_that(wor
         )
     start().load()
     start().load()
-    assert rows(world, "select tableoid::regclass::text, count(*) from t where _topic = 't' group by 1") == [("others", 5)]
+    assert world.rows("select tableoid::regclass::text, count(*) from t where _topic = 't' group by 1") == [("others", 5)]
 
 
 LEAF = "logbus_leaf.t_201505171000"
@@ -349,8 +237,7 @@ def test_a_reload_of_an_hour_whose_leaf_is_elsewhere_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", swapped_rows_min)
     start().load()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text(statement))
+    world.execute(statement)
     with pytest.raises(LoadFailed, match="has no partition for rows of") as refused:
         start().load()
     advice = re.search(said, str(refused.value))
@@ -362,21 +249,15 @@ def test_a_reload_of_an_hour_whose_leaf_is_elsewhere_says_what_to_do(
     assert public(world) == HOUR_TEN
 
 
-def test_a_table_of_the_users_own_that_lacks_columns_is_not_altered(world: World, start: Start) -> None:
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("create table t (line text)"))
-    with pytest.raises(UserError, match=r"alter table public\.t add column"):
-        start().begin().create()
-
-
 def test_a_window_inside_a_merged_leaf_is_reloaded_in_place(world: World, start: Start) -> None:
     """A closed day may have been merged into one leaf: the hour no longer has a leaf to attach or find."""
     start().load()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("alter table t detach partition logbus_leaf.t_201505171000"))
-        connection.execute(text("create table logbus_leaf.t_day partition of t for values from ('2015-05-17') to ('2015-05-18')"))
-        connection.execute(text("insert into t select * from logbus_leaf.t_201505171000"))
-        connection.execute(text("drop table logbus_leaf.t_201505171000"))
+    world.execute(
+        "alter table t detach partition logbus_leaf.t_201505171000",
+        "create table logbus_leaf.t_day partition of t for values from ('2015-05-17') to ('2015-05-18')",
+        "insert into t select * from logbus_leaf.t_201505171000",
+        "drop table logbus_leaf.t_201505171000",
+    )
     start().load()
     assert public(world) == HOUR_TEN
 
@@ -403,12 +284,12 @@ def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start: Start, 
     leaf = "select 'logbus_leaf.t_201505171000'::regclass::oid"
     start(10).load()
     start(11).load()
-    (first,) = rows(world, leaf)
+    (first,) = world.rows(leaf)
     start(10).load()
-    (second,) = rows(world, leaf)
+    (second,) = world.rows(leaf)
     assert second != first
     assert public(world) == [*HOUR_TEN[:3], (0, 3, "line 0/3"), *HOUR_TEN[3:], (1, 2, "line 1/2")]
-    assert rows(world, "select count(*) from pg_inherits where inhparent = 't'::regclass") == [(2,)]
+    assert world.rows("select count(*) from pg_inherits where inhparent = 't'::regclass") == [(2,)]
 
 
 def test_a_leaf_with_rows_of_another_topic_is_not_replaced_as_a_whole(
@@ -417,12 +298,13 @@ def test_a_leaf_with_rows_of_another_topic_is_not_replaced_as_a_whole(
     """Rows of a pipeline that shared the table before tables had a single owner, or rows inserted by hand."""
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     start(10).load()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("create temp table theirs on commit drop as select * from t limit 1"))
-        connection.execute(text("update theirs set _topic = 'theirs'"))
-        connection.execute(text("insert into t select * from theirs"))
+    world.execute(
+        "create temp table theirs on commit drop as select * from t limit 1",
+        "update theirs set _topic = 'theirs'",
+        "insert into t select * from theirs",
+    )
     start(10).load()
-    assert rows(world, "select _topic, count(*) from t group by 1 order by 1") == [("t", len(HOUR_TEN)), ("theirs", 1)]
+    assert world.rows("select _topic, count(*) from t group by 1 order by 1") == [("t", len(HOUR_TEN)), ("theirs", 1)]
 
 
 def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(
@@ -449,11 +331,10 @@ def test_a_large_reload_of_a_table_with_indexes_keeps_its_leaf(
 ) -> None:
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     start(10).load()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("create index on t (_offset)"))
-    leaf = rows(world, "select 'logbus_leaf.t_201505171000'::regclass::oid")
+    world.execute("create index on t (_offset)")
+    leaf = world.rows("select 'logbus_leaf.t_201505171000'::regclass::oid")
     start(10).load()
-    assert rows(world, "select 'logbus_leaf.t_201505171000'::regclass::oid") == leaf
+    assert world.rows("select 'logbus_leaf.t_201505171000'::regclass::oid") == leaf
     assert public(world) == HOUR_TEN
 
 
@@ -479,9 +360,7 @@ def test_an_attempt_from_before_a_restore_of_the_ledger_is_refused_though_its_nu
 def test_a_driver_that_a_restored_ledger_has_forgotten_writes_into_tables_of_its_own(world: World, start: Start) -> None:
     """Not into those of the next attempt with the same number, whose tasks may have the same numbers as well."""
     forgotten = start().begin().create()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("update logbus.window set last_attempt = 0"))
-        connection.execute(text("delete from logbus.attempt"))
+    world.execute("update logbus.window set last_attempt = 0", "delete from logbus.attempt")
     again = start().begin().create().run_task(7)
     forgotten.run_task(7)
     again.commit()
@@ -493,11 +372,9 @@ def test_the_checksum_is_of_what_is_public_where_a_trigger_changes_it_on_its_way
     trigger = (
         "create function shout() returns trigger language plpgsql as $$ begin new.line := upper(new.line); return new; end $$"
     )
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("drop table t"))
-        connection.execute(text(OWN_TABLE))
-        connection.execute(text(trigger))
-        connection.execute(text("create trigger shouting before insert on t for each row execute function shout()"))
+    world.execute(
+        "drop table t", OWN_TABLE, trigger, "create trigger shouting before insert on t for each row execute function shout()"
+    )
     start().load()
     assert public(world)[0] == (0, 0, "LINE 0/0")
     assert audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for).ok

@@ -13,7 +13,7 @@ from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
-from tests.support.ledgers import World, stamps
+from tests.support.ledgers import World
 from tests.support.loads import Loading
 from tests.support.postgres import FAST
 
@@ -39,8 +39,7 @@ def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(
 ) -> None:
     """Autovacuum yields to its lock request after deadlock_timeout, so it does not fall back to deleting row by row."""
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
-    world.log.append("t", *stamps(10, 10.2, 11))
-    world.register()
+    world.fill(10, 10.2, 11)
     window = world.freeze(10)
     Loading(world=world, url=warehouse_url, window=window).load()
 
@@ -49,9 +48,7 @@ def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(
             return connection.scalar(text(query))
 
     before = one(f"select '{LEAF}'::regclass::oid")
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("insert into t select t.* from t, generate_series(1, 20000)"))
-        connection.execute(text(f"alter table {LEAF} set ({SLOW})"))
+    world.execute("insert into t select t.* from t, generate_series(1, 20000)", f"alter table {LEAF} set ({SLOW})")
     at_work = f"select exists(select from pg_stat_activity where query like 'autovacuum: %{LEAF}%')"
     wait_until(lambda: one(at_work), what="autovacuum", poll_seconds=0.05)
     Loading(world=world, url=warehouse_url, window=window).load()
@@ -59,7 +56,7 @@ def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(
     assert one("select count(*) from t") == 2
 
 
-def test_staged_tables_are_left_alone_by_autovacuum_and_the_public_ones_are_not(world: World, warehouse_url: str) -> None:
+def test_staged_tables_are_left_alone_by_autovacuum_and_the_public_ones_are_not(world: World) -> None:
     def switched_off() -> list[str]:
         query = (
             "select relnamespace::regnamespace::text from pg_class where 'autovacuum_enabled=false' = any(reloptions) order by 1"
@@ -67,9 +64,8 @@ def test_staged_tables_are_left_alone_by_autovacuum_and_the_public_ones_are_not(
         with world.ledger.engine.connect() as connection:
             return list(connection.execute(text(query)).scalars())
 
-    world.log.append("t", *stamps(10, 10.2, 11))
-    world.register()
-    loading = Loading(world=world, url=warehouse_url, window=world.freeze(10)).begin().create()
+    world.fill(10, 10.2, 11)
+    loading = Loading.of(world, 10).begin().create()
     assert switched_off() == ["logbus_staging", "logbus_staging"]
     loading.run_task(1).commit()
     assert switched_off() == []

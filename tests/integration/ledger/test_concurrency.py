@@ -20,7 +20,7 @@ from logbus.waiting import PATIENCE_SECONDS
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
-from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.ledgers import NOW, World, at, hour
 from tests.support.loads import Loading
 
 WORKERS = 4
@@ -30,8 +30,7 @@ HOURS = range(8, 14)
 @pytest.fixture
 def ledgers(world: World, warehouse_url: str) -> Iterator[list[Ledger]]:
     """One per worker, as if each ran on its own machine."""
-    world.log.append("t", *stamps(*(8 + number / 10 for number in range(70))))
-    world.register()
+    world.fill(*(8 + number / 10 for number in range(70)))
     with ExitStack() as stack:
         yield [stack.enter_context(opened(warehouse_url)) for _ in range(WORKERS)]
 
@@ -110,11 +109,9 @@ def test_signs_of_life_and_new_attempts_at_the_same_windows_do_not_wait_for_each
     assert sum(state == "running" for state in states(world).values()) == len(HOURS)
 
 
-def test_whoever_commits_and_whoever_takes_over_agree_on_who_was_first(
-    world: World, ledgers: list[Ledger], warehouse_url: str
-) -> None:
+def test_whoever_commits_and_whoever_takes_over_agree_on_who_was_first(world: World, ledgers: list[Ledger]) -> None:
     hours = HOURS[:3]
-    loadings = [Loading(world=world, url=warehouse_url, window=world.freeze(number)) for number in hours]
+    loadings = [Loading.of(world, number) for number in hours]
     for loading in loadings:
         loading.begin().create().run_task(1)
 
@@ -139,10 +136,8 @@ def committed_or_refused(loading: Loading) -> str:
     return "committed"
 
 
-def test_an_attempt_that_is_declared_failed_while_it_commits_stays_committed(
-    world: World, ledgers: list[Ledger], warehouse_url: str
-) -> None:
-    loading = Loading(world=world, url=warehouse_url, window=world.freeze(9)).begin().create().run_task(1)
+def test_an_attempt_that_is_declared_failed_while_it_commits_stays_committed(world: World, ledgers: list[Ledger]) -> None:
+    loading = Loading.of(world, 9).begin().create().run_task(1)
 
     def commit_or_fail(number: int, ledger: Ledger) -> None:
         if number == 0:
@@ -158,11 +153,9 @@ def test_an_attempt_that_is_declared_failed_while_it_commits_stays_committed(
         assert window.loaded_attempt is None
 
 
-def test_an_attempt_without_a_sign_of_life_is_ended_and_its_tables_dropped(
-    world: World, ledgers: list[Ledger], warehouse_url: str
-) -> None:
-    silent = Loading(world=world, url=warehouse_url, window=world.freeze(9)).begin().create().run_task(1)
-    alive = Loading(world=world, url=warehouse_url, window=world.freeze(10)).begin().create()
+def test_an_attempt_without_a_sign_of_life_is_ended_and_its_tables_dropped(world: World, ledgers: list[Ledger]) -> None:
+    silent = Loading.of(world, 9).begin().create().run_task(1)
+    alive = Loading.of(world, 10).begin().create()
     later = NOW + HEARTBEAT_EXPIRY + timedelta(seconds=1)
     world.ledger.heartbeat([alive.attempt], later)
     ended = all_at_once(ledgers, lambda number, ledger: attempts_of.end_expired(ledger.engine, later))

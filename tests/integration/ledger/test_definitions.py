@@ -64,16 +64,6 @@ def test_a_catch_up_that_knows_less_of_the_pipeline_than_the_hourly_dag_fails_at
     assert world.ledger.pipeline("p") == define_pipeline("p", **HOURLY)
 
 
-def test_one_definition_for_both_dags_can_be_loaded_and_edited(world: World) -> None:
-    shared = define_pipeline("p", **HOURLY)
-    run(hourly_ingest(shared), "freeze", "load")
-    run(catch_up(shared), "freeze")
-    edited = define_pipeline("p", **CATCH_UP)
-    run(catch_up(edited), "freeze")
-    run(hourly_ingest(edited), "freeze", "load")
-    assert world.ledger.pipeline("p") == edited
-
-
 def test_a_load_that_is_cleared_alone_after_its_dag_was_edited_runs_the_new_parser(world: World) -> None:
     run(hourly_ingest("p", **CATCH_UP), "freeze", "load")
     assert columns(world) == {"url"}

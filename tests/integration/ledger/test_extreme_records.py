@@ -119,12 +119,12 @@ CASES: list[tuple[str, dict[str, Any], list[str]]] = [
 ]
 
 
-def load(world: World, url: str, values: Sequence[str], parse: str, settings: Mapping[str, Any]) -> tuple[int, int]:
+def load(world: World, values: Sequence[str], parse: str, settings: Mapping[str, Any]) -> tuple[int, int]:
     """How many rows and dead letters hour 10 has, whose audit is exact."""
     encoded = [one.encode(errors="surrogateescape") for one in values]
     world.log.append("t", *stamps(*(10 + place / len(values) for place in range(len(values)))))
     world.register(parse=parse, settings={"max_error_rate": 1.0, **settings})
-    counts = Extreme(world=world, url=url, window=world.freeze(10), values=encoded).load()
+    counts = Extreme.of(world, 10, values=encoded).load()
     assert counts.read == len(values)
     report = audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for)
     assert (report.problems, report.notes) == ((), ())
@@ -133,32 +133,31 @@ def load(world: World, url: str, values: Sequence[str], parse: str, settings: Ma
 
 @pytest.mark.parametrize(("parse", "settings", "values"), CASES, ids=[f"{parse}-{settings}" for parse, settings, _ in CASES])
 def test_every_record_becomes_a_row_or_a_dead_letter(
-    world: World, warehouse_url: str, parse: str, settings: dict[str, Any], values: list[str]
+    world: World, parse: str, settings: dict[str, Any], values: list[str]
 ) -> None:
-    loaded, dead = load(world, warehouse_url, values, parse, settings)
+    loaded, dead = load(world, values, parse, settings)
     assert loaded + dead == len(values)
 
 
 ODD = "x:y.a :b %s::c"
 
 
-def test_a_table_may_have_any_name(world: World, warehouse_url: str) -> None:
+def test_a_table_may_have_any_name(world: World) -> None:
     """Loaded, loaded again, audited, redriven and merged; empty windows and hours over their error budget too."""
-    world.log.append("t", *stamps(10, 10.5, 11, 11.5))
-    pipeline = world.register(table=ODD, settings={"max_error_rate": 1.0})
+    pipeline = world.fill(10, 10.5, 11, 11.5, table=ODD, settings={"max_error_rate": 1.0})
     engine, target = world.ledger.engine, parse_table(ODD)
     for number, bad in ((10, 1), (11, 3), (11, 3)):
-        Loading(world=world, url=warehouse_url, window=world.freeze(number), bad_offsets=frozenset({bad})).load()
+        Loading.of(world, number, bad_offsets=frozenset({bad})).load()
     empty = [world.freeze(12)]
     assert [report.ok for some in load_empty(engine, world.log, "p", empty, "run", lambda: NOW) for report in some] == [True]
     moving = Redrive(engine=engine, pipeline=pipeline, parser=parser_for(MENDED, {}), run_id="run", now=lambda: NOW)
     assert moving.run(world.ledger.window("p", at(10))).loaded == 1
     assert [len(days) for days in merge_closed_days(engine, target, at(48), lambda seconds: None)] == [1, 0]
-    Loading(world=world, url=warehouse_url, window=world.freeze(11), bad_offsets=frozenset({3})).load()
+    Loading.of(world, 11, bad_offsets=frozenset({3})).load()
     for number in (10, 11, 12):
         assert audit_window(engine, world.log, "p", at(number), NOW, sink_for).ok
     world.register(table=ODD, settings={"max_errors": 0})
     with pytest.raises(ErrorBudgetExceeded):
-        Loading(world=world, url=warehouse_url, window=world.freeze(11), bad_offsets=frozenset({3})).load()
+        Loading.of(world, 11, bad_offsets=frozenset({3})).load()
     with engine.connect() as connection:
         assert connection.execute(text(f"select count(*) from {target.sql}")).scalar_one() == 3

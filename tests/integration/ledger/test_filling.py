@@ -15,7 +15,7 @@ from logbus.timetable import WindowTimetable
 from logbus.warehouse.sinks import sink_for
 
 from tests.support.airflow_context import run_context
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at
 from tests.support.loads import Loading
 
 OWN = 16
@@ -23,12 +23,11 @@ YEARS = 24 * 365
 
 
 @pytest.fixture
-def away(world: World, warehouse_url: str) -> World:
+def away(world: World) -> World:
     """Hours 10 to 16 hold records. 10 and 11 are loaded; then the scheduler was down, and it is back for hour 16."""
-    world.log.append("t", *stamps(*(hour + 0.5 for hour in range(10, OWN + 1))))
-    world.register(settings={"max_ahead_minutes": 0})
+    world.fill(*(hour + 0.5 for hour in range(10, OWN + 1)), settings={"max_ahead_minutes": 0})
     for number in (10, 11):
-        Loading(world, warehouse_url, world.freeze(number)).load()
+        Loading.of(world, number).load()
     world.freeze(OWN)
     return world
 
@@ -79,10 +78,9 @@ def test_a_run_that_is_asked_for_takes_its_own_hour(away: World) -> None:
     assert missing(away, run_type="manual") == missing(away, run_type="backfill") == []
 
 
-def test_a_quiet_night_is_filled_and_ten_years_are_not(world: World, warehouse_url: str) -> None:
-    world.log.append("t", *stamps(9.5, OWN + 0.5))
-    world.register()
-    Loading(world, warehouse_url, world.freeze(9)).load()
+def test_a_quiet_night_is_filled_and_ten_years_are_not(world: World) -> None:
+    world.fill(9.5, OWN + 0.5)
+    Loading.of(world, 9).load()
     world.freeze(OWN)
     assert missing(world, limit=5) == []
     assert missing(world) == [at(number) for number in range(10, OWN)]
@@ -94,8 +92,7 @@ def test_a_quiet_night_is_filled_and_ten_years_are_not(world: World, warehouse_u
 
 def test_hours_without_a_run_are_frozen_with_the_boundaries_of_the_schedule(world: World, warehouse_url: str) -> None:
     """Full hours in Kolkata are half hours in UTC. A run for one of them that is cleared later needs its own boundaries."""
-    world.log.append("t", *stamps(9.75, 10.75, 11.75, 12.75, 13.75))
-    world.register()
+    world.fill(9.75, 10.75, 11.75, 12.75, 13.75)
     half = timedelta(minutes=30)
     first = world.ledger.freeze_or_get("p", Interval(at(9) + half, at(10) + half), world.log, NOW)
     Loading(world, warehouse_url, first).load()
@@ -106,11 +103,11 @@ def test_hours_without_a_run_are_frozen_with_the_boundaries_of_the_schedule(worl
     assert [str(window.interval) for window in world.ledger.windows("p")][1:] == ["[2015-05-17T11:30:00Z, 2015-05-17T12:30:00Z)"]
 
 
-def test_what_a_run_has_loaded_and_nobody_audited_is_remembered_for_its_audit(away: World, warehouse_url: str) -> None:
+def test_what_a_run_has_loaded_and_nobody_audited_is_remembered_for_its_audit(away: World) -> None:
     """A retry fills nothing new, and the audit still takes what the previous try has filled."""
     task = TaskKey(dag_id="access_log", task_id="load")
     for number in (12, 13):
-        loading = Loading(away, warehouse_url, away.freeze(number))
+        loading = Loading.of(away, number)
         (loading.attempt,) = away.ledger.begin_attempts("p", [at(number)], "scheduled__16", 1, NOW, task)
         loading.create().run_task(7).commit()
     engine = away.ledger.engine

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from logbus.errors import BrokerUnavailable
 from logbus.ledger import schema
-from logbus.ledger.chain_loading import is_loaded, load_chain, load_chains
 from logbus.ledger.fleet import newest_ends
-from logbus.ledger.rows import pipeline_row
 from logbus.model import Pipeline
 from logbus.status.fleet import PipelineReading, read_fleet
 from logbus.status.lag import lag_of
@@ -90,20 +87,6 @@ def test_records_that_are_gone_are_counted_as_alone(fleet: World) -> None:
         fleet.log.delete_records(name, 3)
     assert_same_as_alone(fleet)
     assert read(fleet)["behind"].lag.records_lost == 3
-
-
-def test_chains_are_those_that_are_loaded_one_by_one(fleet: World) -> None:
-    chance = random.Random(11)
-    for share in (0.0, 0.5, 0.9, 1.0):
-        load(fleet, chance, share)
-        with fleet.ledger.engine.connect() as connection:
-            rows = [pipeline_row(connection, name) for name in NAMES]
-            together = load_chains(connection, rows, is_loaded())
-            alone = {row["name"]: load_chain(connection, row, row["topic_id"], is_loaded()) for row in rows}
-        running = {number for chain in together.values() for number in chain.running}
-        assert running == {number for chain in alone.values() for number in chain.running}
-        for name in NAMES:
-            assert replace(together[name], running=frozenset()) == replace(alone[name], running=frozenset()), name
 
 
 def test_rounds_of_questions_do_not_grow_with_the_pipelines(fleet: World) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from logbus.errors import (
@@ -31,14 +29,12 @@ IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
 
 
 def test_an_hour_is_the_offsets_between_its_boundaries(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.5, 11, 11.2, 11.9, 12))
-    world.register()
+    world.fill(10, 10.5, 11, 11.2, 11.9, 12)
     assert [world.offsets(number) for number in (10, 11, 12)] == [(0, 2), (2, 5), (5, 6)]
 
 
 def test_a_frozen_window_never_changes_whatever_is_appended_or_asked_again(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.fill(10, 11)
     before = world.freeze(10)
     world.log.append("t", *stamps(10.1, 10.2, 10.9, 12))
     assert world.freeze(10) == before
@@ -46,16 +42,13 @@ def test_a_frozen_window_never_changes_whatever_is_appended_or_asked_again(world
 
 
 def test_a_late_record_belongs_to_a_later_window_and_is_not_lost(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 11, freeze=[10])
     world.log.append("t", *stamps(10.5, 12))
     assert [world.offsets(number) for number in (10, 11, 12)] == [(0, 1), (1, 3), (3, 4)]
 
 
 def test_hours_frozen_in_any_order_touch_and_do_not_overlap(world: World) -> None:
-    world.log.append("t", *stamps(10, 11.5, 10.9, 12, 11.1, 13))
-    world.register()
+    world.fill(10, 11.5, 10.9, 12, 11.1, 13)
     for number in (13, 10, 12, 11):
         world.freeze(number)
     ranges = [world.offsets(number) for number in (10, 11, 12, 13)]
@@ -63,8 +56,7 @@ def test_hours_frozen_in_any_order_touch_and_do_not_overlap(world: World) -> Non
 
 
 def test_a_quiet_hour_is_an_empty_window(world: World) -> None:
-    world.log.append("t", *stamps(10, 13))
-    world.register()
+    world.fill(10, 13)
     assert world.offsets(11) == (1, 1)
     assert world.freeze(11).record_count == 0
 
@@ -98,8 +90,7 @@ def test_a_log_that_begins_without_a_usable_time_loses_none_of_it(world: World, 
 
 
 def test_a_record_appended_between_the_questions_lands_in_its_own_hour(world: World) -> None:
-    world.log.append("t", *stamps(10))
-    world.register()
+    world.fill(10)
 
     def append_once(question: str) -> None:
         if question == "first_at_or_after" and len(world.log.topics["t"][0].stamps_ms) == 1:
@@ -129,25 +120,20 @@ def test_an_interval_that_overlaps_a_frozen_window_is_refused(world: World) -> N
 
 
 def test_a_long_window_takes_everything_since_the_last_hour(world: World) -> None:
-    world.log.append("t", *stamps(10, 12, 15))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 12, 15, freeze=[10])
     since_then = world.ledger.freeze_or_get("p", Interval(at(11), at(16)), world.log, NOW)
     assert since_then.record_count == 2
 
 
 def test_a_pipeline_that_starts_at_an_instant_leaves_earlier_records_alone(world: World) -> None:
-    world.log.append("t", *stamps(9, 10, 11))
-    world.register(starts_at=at(10))
+    world.fill(9, 10, 11, starts_at=at(10))
     assert world.offsets(10) == (1, 2)
     with pytest.raises(WindowOverlap, match="where pipeline p starts"):
         world.freeze(9)
 
 
 def test_a_partition_first_seen_later_enters_behind_what_is_frozen_and_loses_nothing(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register()
-    world.freeze(11)
+    world.fill(10, 11, freeze=[11])
     new = type(world.log.topics["t"][0])(stamps_ms=stamps(10.5, 11.5, 12.5))
     world.log.topics["t"].append(new)
     assert [part.partition for part in world.freeze(11).ranges] == [0]
@@ -157,9 +143,7 @@ def test_a_partition_first_seen_later_enters_behind_what_is_frozen_and_loses_not
 
 def test_registering_again_after_a_partition_was_added_does_not_begin_its_chain_behind_its_records(world: World) -> None:
     """Every run of a DAG registers its pipeline again."""
-    world.log.append("t", *stamps(10, 11))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 11, freeze=[10])
     world.log.add_partitions("t", 2)
     world.log.append("t", *stamps(10.5, 11.5), partition=1)
     world.register()
@@ -168,9 +152,7 @@ def test_registering_again_after_a_partition_was_added_does_not_begin_its_chain_
 
 def test_a_partition_added_while_an_hour_is_frozen_is_not_missed_when_a_later_hour_was_faster(world: World) -> None:
     """The process freezing 11 has seen one partition; before it records that, another process freezes 12 with two."""
-    world.log.append("t", *stamps(11, 12, 13))
-    world.register()
-    world.freeze(10)
+    world.fill(11, 12, 13, freeze=[10])
 
     def overtake(question: str) -> None:
         if question == "start_offsets":
@@ -193,8 +175,7 @@ def test_a_broker_that_shows_fewer_partitions_than_windows_have_is_refused(world
 
 
 def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register(settings={"accept_loss": True})
+    world.fill(10, 11, settings={"accept_loss": True})
 
     def make_again(question: str) -> None:
         if question == "records":
@@ -210,24 +191,8 @@ def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(
     assert world.offsets(11) == (0, 1)
 
 
-def test_many_that_freeze_at_once_agree(world: World) -> None:
-    world.log.create("t", partitions=3)
-    for partition in range(3):
-        world.log.append("t", *stamps(*(10 + number / 20 for number in range(100))), partition=partition)
-    world.register()
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(world.freeze, [10, 11, 12, 13] * 6))
-    windows = world.ledger.windows("p")
-    assert len(windows) == 4
-    assert {window.id for window in found} == {window.id for window in windows}
-    for before, after in pairwise(windows):
-        assert [part.end_offset for part in before.ranges] == [part.start_offset for part in after.ranges]
-
-
 def test_a_frozen_window_that_retention_cut_names_the_lost_range(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.delete_records("t", before_offset=2)
     with pytest.raises(RecordsLost, match=r"t-0 \[0, 2\)") as caught:
         world.freeze(10)
@@ -235,9 +200,7 @@ def test_a_frozen_window_that_retention_cut_names_the_lost_range(world: World) -
 
 
 def test_a_frozen_window_that_retention_cut_is_given_up_on_the_pipelines_word_and_keeps_its_boundaries(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.delete_records("t", before_offset=2)
     world.register(settings={"accept_loss": True})
     window = world.freeze(10)
@@ -247,9 +210,7 @@ def test_a_frozen_window_that_retention_cut_is_given_up_on_the_pipelines_word_an
 
 
 def test_nothing_is_given_up_under_an_attempt_that_is_alive(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1, 11))
-    world.register(settings={"accept_loss": True})
-    world.freeze(10)
+    world.fill(10, 10.1, 11, freeze=[10], settings={"accept_loss": True})
     world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
     world.log.delete_records("t", before_offset=1)
     assert world.freeze(10).ranges[0].lost == 0
@@ -257,8 +218,7 @@ def test_nothing_is_given_up_under_an_attempt_that_is_alive(world: World) -> Non
 
 
 def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(world: World) -> None:
-    world.log.append("t", *stamps(10, 11, 12, 12.5, 13))
-    world.register(settings={"max_ahead_minutes": 0})
+    world.fill(10, 11, 12, 12.5, 13, settings={"max_ahead_minutes": 0})
     world.log.delete_records("t", before_offset=3)
     for number in (10, 11, 12):
         with pytest.raises(RecordsLost, match="below 3"):
@@ -269,8 +229,7 @@ def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(wor
 def test_what_retention_took_may_be_of_the_hour_after_that_of_what_is_left(world: World) -> None:
     """Clocks may be an hour ahead, and records late: what was appended before a record of 12:30 that is still there may be
     stamped 13:20."""
-    world.log.append("t", *stamps(10, 11, 13.3, 12.5, 13, 14))
-    world.register()
+    world.fill(10, 11, 13.3, 12.5, 13, 14)
     world.log.delete_records("t", before_offset=3)
     for number in (10, 11, 12, 13):
         with pytest.raises(RecordsLost, match="below 3"):
@@ -289,18 +248,14 @@ def test_a_loss_that_was_accepted_does_not_hide_that_of_the_next_hour(world: Wor
 
 
 def test_a_cut_between_two_frozen_boundaries_names_exactly_what_is_lost(world: World) -> None:
-    world.log.append("t", *stamps(10, 11, 11.2, 11.4, 12))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 11, 11.2, 11.4, 12, freeze=[10])
     world.log.delete_records("t", before_offset=3)
     with pytest.raises(RecordsLost, match=r"t-0 \[1, 3\)"):
         world.freeze(11)
 
 
 def test_a_declared_loss_is_on_record_and_the_rest_is_loaded(world: World) -> None:
-    world.log.append("t", *stamps(10, 11, 11.2, 11.4, 12))
-    world.register(settings={"accept_loss": True})
-    world.freeze(10)
+    world.fill(10, 11, 11.2, 11.4, 12, freeze=[10], settings={"accept_loss": True})
     world.log.delete_records("t", before_offset=3)
     window = world.freeze(11)
     assert window.head_unknown
@@ -310,8 +265,7 @@ def test_a_declared_loss_is_on_record_and_the_rest_is_loaded(world: World) -> No
 def test_every_hour_that_a_declared_loss_may_have_touched_has_an_unknown_head(world: World) -> None:
     """Partition 1 has lost nothing and is quiet: on its own it makes no hour's head unknown."""
     world.log.create("t", partitions=2)
-    world.log.append("t", *stamps(10, 11, 12, 12.5, 13, 14))
-    world.register(settings={"accept_loss": True, "max_ahead_minutes": 0})
+    world.fill(10, 11, 12, 12.5, 13, 14, settings={"accept_loss": True, "max_ahead_minutes": 0})
     world.log.delete_records("t", before_offset=3)
     windows = {number: world.freeze(number) for number in (10, 11, 12, 13, 14)}
     assert {number: window.head_unknown for number, window in windows.items()} == {
@@ -326,31 +280,15 @@ def test_every_hour_that_a_declared_loss_may_have_touched_has_an_unknown_head(wo
 
 
 def test_a_refused_freeze_leaves_nothing_behind(world: World) -> None:
-    world.log.append("t", *stamps(10, 11, 12))
-    world.register()
+    world.fill(10, 11, 12)
     world.log.delete_records("t", before_offset=2)
     with pytest.raises(RecordsLost):
         world.freeze(10)
     assert world.ledger.windows("p") == []
 
 
-def test_a_topic_made_again_is_refused_until_the_pipeline_is_rebased(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register()
-    loaded_before = world.freeze(10)
-    world.log.create("t")
-    world.log.append("t", *stamps(11.1, 11.2, 12))
-    with pytest.raises(TopicRecreated, match="logbus pipeline rebase"):
-        world.freeze(11)
-    world.ledger.rebase("p", world.log, NOW)
-    world.ledger.accept_loss("p", hour(11), world.log, NOW, by="mary", reason="known")
-    assert world.offsets(11) == (0, 2)
-    assert world.ledger.window("p", at(10)).ranges == loaded_before.ranges
-
-
 def test_a_topic_made_again_between_the_questions_is_noticed(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.fill(10, 11)
 
     def make_again(question: str) -> None:
         if question == "start_offsets":
@@ -363,9 +301,7 @@ def test_a_topic_made_again_between_the_questions_is_noticed(world: World) -> No
 
 
 def test_a_log_that_ends_before_a_frozen_boundary_is_refused_and_named(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.cut("t", 1)
     with pytest.raises(
         LogChanged, match="t-0 ends at offset 1, and windows are frozen up to 3.*backup.*logbus pipeline rebase p"
@@ -375,9 +311,7 @@ def test_a_log_that_ends_before_a_frozen_boundary_is_refused_and_named(world: Wo
 
 
 def test_a_log_that_lost_its_end_and_grew_over_it_is_refused_though_the_stamps_are_the_same(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.cut("t", 1)
     world.log.append("t", *stamps(10.1, 10.2, 11, 11.1))
     with pytest.raises(LogChanged, match=r"t-0 held at offset 2 a record stamped 2015-05-17T10:12:00Z \(epoch 0, .* \(epoch 1, "):
@@ -386,9 +320,7 @@ def test_a_log_that_lost_its_end_and_grew_over_it_is_refused_though_the_stamps_a
 
 def test_only_what_lies_behind_the_last_boundary_may_be_cut_without_a_word(world: World) -> None:
     """No window held those records."""
-    world.log.append("t", *stamps(10, 10.1, 11, 11.1))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.1, 11, 11.1, freeze=[10])
     world.log.cut("t", 2)
     world.log.append("t", *stamps(11.2, 12))
     assert world.offsets(11) == (2, 3)
@@ -417,17 +349,13 @@ def test_one_partition_that_is_another_log_is_named_and_the_others_are_not(world
 
 
 def test_a_log_whose_witnesses_retention_took_is_no_other_log(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.5, 11, 12))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.5, 11, 12, freeze=[10])
     world.log.delete_records("t", before_offset=2)
     assert world.offsets(11) == (2, 3)
 
 
 def test_a_record_before_a_boundary_that_is_gone_is_a_fault_unless_the_pipeline_has_declared_compaction(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.5, 11, 12))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.5, 11, 12, freeze=[10])
     world.log.compact("t", 1)
     with pytest.raises(LogChanged, match="t-0 held at offset 1 .* and now none .*offset_gaps"):
         world.freeze(11)
@@ -439,9 +367,7 @@ def test_a_leader_that_shows_less_for_a_moment_after_its_election_is_no_other_lo
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers ListOffsets only once it knows the high watermark that was exposed; until then a fetch finds no record."""
-    world.log.append("t", *stamps(10, 10.5, 11, 12))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 10.5, 11, 12, freeze=[10])
     asked: list[str] = []
     world.log.interrupt = asked.append
     real = world.log.last_records
@@ -457,8 +383,7 @@ def test_a_leader_that_shows_less_for_a_moment_after_its_election_is_no_other_lo
 
 def test_a_boundary_that_somebody_freezes_behind_the_end_we_were_told_is_no_fault(world: World) -> None:
     """The process freezing 10 has read the log's end; the log grows, and another process freezes 12 before the next query."""
-    world.log.append("t", *stamps(10))
-    world.register()
+    world.fill(10)
 
     def overtake(question: str) -> None:
         if question == "first_at_or_after":
@@ -471,8 +396,7 @@ def test_a_boundary_that_somebody_freezes_behind_the_end_we_were_told_is_no_faul
 
 
 def test_an_hour_with_records_of_an_open_transaction_waits_for_its_end(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1, 10.2, 10.3))
-    world.register()
+    world.fill(10, 10.1, 10.2, 10.3)
     part = world.log.topics["t"][0]
     part.stable_end = 1
     with pytest.raises(TransactionOpen, match=r"t-0 \[1, 4\).*transaction.timeout.ms"):
@@ -485,8 +409,7 @@ def test_an_hour_with_records_of_an_open_transaction_waits_for_its_end(world: Wo
 
 
 def test_a_transaction_that_began_after_the_hour_holds_nothing_up(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1, 11, 11.1))
-    world.register()
+    world.fill(10, 10.1, 11, 11.1)
     world.log.topics["t"][0].stable_end = 2
     assert world.offsets(10) == (0, 2)
     with pytest.raises(TransactionOpen, match=r"t-0 \[2, 4\)"):
@@ -494,8 +417,7 @@ def test_a_transaction_that_began_after_the_hour_holds_nothing_up(world: World) 
 
 
 def test_what_is_appended_between_the_questions_is_no_open_transaction(world: World) -> None:
-    world.log.append("t", *stamps(10))
-    world.register()
+    world.fill(10)
     ends = iter(range(2))
 
     def append(question: str) -> None:
@@ -508,8 +430,7 @@ def test_what_is_appended_between_the_questions_is_no_open_transaction(world: Wo
 
 
 def test_a_pipeline_that_reads_uncommitted_records_waits_for_no_transaction(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.1))
-    world.register(isolation_level="read_uncommitted")
+    world.fill(10, 10.1, isolation_level="read_uncommitted")
     world.log.topics["t"][0].stable_end = 1
     assert world.offsets(10) == (0, 2)
 
@@ -534,8 +455,7 @@ def test_every_boundary_keeps_the_last_record_before_it_whatever_lies_between(wo
 
 
 def test_windows_are_handed_over_on_the_log_on_which_they_were_frozen_and_on_no_other(world: World) -> None:
-    world.log.append("t", *stamps(10.1, 10.2, 11.1, 11.5, 12.1))
-    pipeline = world.register()
+    pipeline = world.fill(10.1, 10.2, 11.1, 11.5, 12.1)
     windows = [world.freeze(number) for number in (10, 11)]
     content = world.ledger.hand_over(pipeline, windows, world.log)
     assert (content["topic_id"], content["witnesses"]["0"][0]) == (world.log.ids["t"], 3)

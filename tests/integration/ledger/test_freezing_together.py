@@ -82,8 +82,7 @@ def test_together_or_one_by_one_the_boundaries_are_the_same(world: World, steps:
 
 
 def test_the_questions_that_are_the_same_for_all_hours_are_asked_once(world: World) -> None:
-    world.log.append("t", *stamps(*(hour + 0.5 for hour in range(8, 20))))
-    world.register()
+    world.fill(*(hour + 0.5 for hour in range(8, 20)))
     plan = world.ledger.plan_load("p", world.log, NOW)
     asked: list[str] = []
     world.log.interrupt = asked.append
@@ -106,9 +105,7 @@ def test_what_lies_before_a_refused_hour_is_frozen(world: World) -> None:
 
 def test_a_log_that_becomes_another_one_while_it_is_asked_is_refused(world: World) -> None:
     """The last witness was checked before the new boundaries' records were read, which were then those of another log."""
-    world.log.append("t", *stamps(10.2, 10.4, 11.2, 11.4, 12.2))
-    world.register()
-    world.freeze(10)
+    world.fill(10.2, 10.4, 11.2, 11.4, 12.2, freeze=[10])
 
     def restore(question: str) -> None:
         if question == "last_records":

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 
 from tests.support.fake_groups import FakeGroups
 from tests.support.fake_log import FakeLog
-from tests.support.ledgers import World, at, stamps
+from tests.support.ledgers import World, at
 from tests.support.loads import Loading
 
 HOURS = (10, 11, 12)
@@ -23,12 +23,11 @@ def groups() -> FakeGroups:
 
 
 @pytest.fixture
-def loaded(world: World, warehouse_url: str) -> World:
+def loaded(world: World) -> World:
     """Three loaded hours with one record each, and one that is only frozen."""
-    world.log.append("t", *stamps(*HOURS, 13, 14))
-    world.register()
+    world.fill(*HOURS, 13, 14)
     for hour in HOURS:
-        Loading(world, warehouse_url, world.freeze(hour)).load()
+        Loading.of(world, hour).load()
     world.freeze(13)
     return world
 

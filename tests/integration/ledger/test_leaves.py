@@ -23,7 +23,7 @@ from logbus.warehouse.sinks import Upkeep, sink_for
 from logbus.warehouse.upkeep import maintain
 from sqlalchemy import text
 
-from tests.support.ledgers import DAY, NOW, World, at, stamps
+from tests.support.ledgers import DAY, NOW, World, at
 from tests.support.loads import Loading
 
 TARGET = parse_table("t")
@@ -31,13 +31,12 @@ TOMORROW = DAY + timedelta(days=1)
 
 
 @pytest.fixture
-def load(world: World, warehouse_url: str) -> Callable[[int], None]:
+def load(world: World) -> Callable[[int], None]:
     """Loads one hour of the day; each hour has two records."""
-    world.log.append("t", *stamps(*(hour + part for hour in range(30) for part in (0.1, 0.5))))
-    world.register()
+    world.fill(*(hour + part for hour in range(30) for part in (0.1, 0.5)))
 
     def load_hour(hour: int) -> None:
-        Loading(world=world, url=warehouse_url, window=world.freeze(hour)).load()
+        Loading.of(world, hour).load()
 
     return load_hour
 
@@ -61,15 +60,8 @@ def why_left(world: World, before: datetime = TOMORROW, sleep: Callable[[float],
     return {day.day: why for day, why in left.items()}
 
 
-def execute(world: World, *statements: str) -> None:
-    with world.ledger.engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-
-
 def count(world: World, condition: str = "true") -> int:
-    with world.ledger.engine.connect() as connection:
-        return int(connection.execute(text(f"select count(*) from t where {condition}")).scalar_one())
+    return int(world.one(f"select count(*) from t where {condition}"))
 
 
 def spans(world: World) -> list[Interval]:
@@ -85,11 +77,6 @@ def test_a_closed_days_hours_become_one_leaf_and_other_days_stay(day: World) -> 
     assert spans(day) == [Interval(DAY, TOMORROW), HOUR_AFTER]
     assert count(day) == 6
     assert audit_window(day.ledger.engine, day.log, "p", at(2), NOW, sink_for).ok
-
-
-def test_a_merged_day_is_not_merged_again(day: World) -> None:
-    merge(day)
-    assert merge(day) == (0, 0)
 
 
 def test_a_day_that_is_not_over_or_young_is_left_alone(day: World) -> None:
@@ -190,7 +177,7 @@ def test_a_day_that_cannot_become_one_leaf_keeps_its_hours_and_the_next_is_merge
     for hour in (3, 26):
         load(hour)
     moved = "create table moved as select * from t limit 1; update moved set _window_start = '2015-05-17 09:00+00'"
-    execute(day, moved, *statements)
+    day.execute(moved, *statements)
     before = count(day)
     merged, left = merge_closed_days(day.ledger.engine, TARGET, TOMORROW + timedelta(days=1), lambda seconds: None)
     assert (merged, list(left)) == ([TOMORROW], [DAY])
@@ -233,8 +220,7 @@ def test_two_that_merge_the_same_day_merge_it_once(day: World) -> None:
 
 
 def test_indexes_of_the_table_are_there_on_the_days_leaf(day: World) -> None:
-    with day.ledger.engine.begin() as connection:
-        connection.execute(text("create index on t (line)"))
+    day.execute("create index on t (line)")
     merge(day)
     with day.ledger.engine.connect() as connection:
         query = "select count(*) from pg_indexes where tablename = 't_20150517_day' and indexdef like '%(line)'"

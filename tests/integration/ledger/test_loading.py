@@ -9,9 +9,8 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loading import Load, Loader, how_far, next_to_load
 from logbus.model import WindowState
-from sqlalchemy import text
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at
 from tests.support.loads import Loading
 
 ENDS_WELL = ["true"]  # stands in for spark-submit
@@ -47,8 +46,7 @@ def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader) ->
 @pytest.fixture
 def between(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> Loader:
     """Hours 1 and 4 hold records, 2 and 3 none; any Spark application loads nothing and exits with status 1."""
-    world.log.append("t", *stamps(1.2, 4.2))
-    world.register()
+    world.fill(1.2, 4.2)
     monkeypatch.setattr(loading, "Topics", lambda client: world.log)
     monkeypatch.setattr(spark_submit, "command", lambda name, attempts, master: ["false"])
     return loader
@@ -64,9 +62,9 @@ def test_empty_windows_are_loaded_though_the_others_fail(world: World, between: 
     assert states(world) == [WindowState.FROZEN, WindowState.AUDITED, WindowState.AUDITED, WindowState.FROZEN]
 
 
-def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Loader, warehouse_url: str) -> None:
+def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Loader) -> None:
     for number in (1, 4):
-        Loading(world, warehouse_url, world.freeze(number)).load()
+        Loading.of(world, number).load()
     said: list[str] = []
     reports = replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
     assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(n), "exact") for n in (1, 2, 3, 4)]
@@ -75,12 +73,11 @@ def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Lo
 
 
 def test_the_next_load_audits_what_an_interrupted_one_left_and_what_an_audit_found_wrong_it_leaves(
-    world: World, between: Loader, warehouse_url: str
+    world: World, between: Loader
 ) -> None:
     for number in (1, 2, 3, 4):
-        Loading(world, warehouse_url, world.freeze(number)).load()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("delete from t where _offset = 0"))
+        Loading.of(world, number).load()
+    world.execute("delete from t where _offset = 0")
     wanted = Load(pipeline="p", only_missing=True)
     assert [report.ok for report in between.load(replace(wanted, until=at(3)))] == [False, True]
     assert [report.window.interval.start for report in between.load(replace(wanted, since=at(3)))] == [at(3), at(4)]
@@ -134,11 +131,9 @@ def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, m
         loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 
-def test_an_interrupt_counts_the_empty_windows_that_are_loaded_and_not_audited_yet(
-    world: World, between: Loader, warehouse_url: str
-) -> None:
+def test_an_interrupt_counts_the_empty_windows_that_are_loaded_and_not_audited_yet(world: World, between: Loader) -> None:
     for number in (1, 4):
-        Loading(world, warehouse_url, world.freeze(number)).load()
+        Loading.of(world, number).load()
 
     def interrupt(question: str) -> None:
         if WindowState.LOADED in [window.state for window in world.ledger.windows("p", at(2), at(3))]:

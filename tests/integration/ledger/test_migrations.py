@@ -207,7 +207,7 @@ def test_a_role_that_may_create_no_schema_works_in_those_that_it_was_given(engin
     log.append("t", *stamps(10.1, 10.6, 11.5))
     world = World(ledger=ledger, log=log)
     world.register(table="web.t")
-    assert Loading(world=world, url=url, window=world.freeze(10)).load().loaded == 2
+    assert Loading.of(world, 10).load().loaded == 2
     assert audit_window(ledger.engine, log, "p", at(10), NOW, sink_for).ok
     ledger.engine.dispose()
     run(engine, f'drop owned by "{role}" cascade; drop role "{role}"')

@@ -10,9 +10,8 @@ from logbus.model import AuditReport
 from logbus.proof.audit import audit_window
 from logbus.proof.history import window_history
 from logbus.warehouse.sinks import sink_for
-from sqlalchemy import text
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at
 from tests.support.loads import Loading
 
 HOURS = (10, 11, 12)
@@ -20,24 +19,23 @@ EACH = 4
 
 
 @pytest.fixture
-def hours(world: World, warehouse_url: str) -> Hours:
+def hours(world: World) -> Hours:
     """Three hours with four records each, in one partition."""
-    world.log.append("t", *stamps(*(hour + minute / 10 for hour in HOURS for minute in range(EACH))))
-    world.register()
-    return Hours(world, warehouse_url)
+    world.fill(*(hour + minute / 10 for hour in HOURS for minute in range(EACH)))
+    return Hours(world)
 
 
 class Hours:
     """Loads hours whose records carry the given numbers, and audits them."""
 
-    def __init__(self, world: World, url: str) -> None:
-        self.world, self.url = world, url
+    def __init__(self, world: World) -> None:
+        self.world = world
 
     def load(self, hour: int, numbers: Sequence[int | None], stream: str = "web-1") -> None:
         window = self.world.freeze(hour)
         start = window.ranges[0].start_offset
         sent = {(0, start + place): f"{stream}:{number}".encode() for place, number in enumerate(numbers) if number is not None}
-        Loading(world=self.world, url=self.url, window=window, numbers=sent).load()
+        Loading(world=self.world, url=self.world.url, window=window, numbers=sent).load()
 
     def audit(self, hour: int) -> AuditReport:
         return audit_window(self.world.ledger.engine, self.world.log, "p", at(hour), NOW, sink_for)
@@ -121,8 +119,7 @@ def test_the_first_numbers_of_a_stream_are_missing_where_all_of_the_topic_was_lo
 
 def test_a_producer_that_began_on_a_former_topic_of_the_name_is_noted(hours: Hours) -> None:
     hours.load(10, [1, 2, 3, 4])
-    with hours.world.ledger.engine.begin() as connection:
-        connection.execute(text("update logbus.\"window\" set topic_id = 'former'"))
+    hours.world.execute("update logbus.\"window\" set topic_id = 'former'")
     hours.load(11, [100, 101, 102, 103], stream="web-2")
     assert hours.audit(11).ok
 
@@ -139,13 +136,10 @@ def test_an_attempt_that_nobody_counted_leaves_the_question_open(hours: Hours) -
     hours.load(10, [1, 2, 3, 4])
     hours.load(11, [5, 6, 7, 8])
     hours.load(12, [9, 10, 11, 12])
-    with hours.world.ledger.engine.begin() as connection:
-        connection.execute(text("delete from logbus.producer_count where first_number = 5"))
-        connection.execute(
-            text(
-                "update logbus.attempt set streams = null from logbus.window where id = window_id and starts_at = '2015-05-17T11:00:00Z'"
-            )
-        )
+    hours.world.execute(
+        "delete from logbus.producer_count where first_number = 5",
+        "update logbus.attempt set streams = null from logbus.window where id = window_id and starts_at = '2015-05-17T11:00:00Z'",
+    )
     report = hours.audit(12)
     assert report.ok
     assert "may lie in windows before" in report.notes[0]

@@ -31,17 +31,16 @@ def accept(world: World, number: int, reason: str = "the disk is gone") -> Froze
     return world.ledger.accept_loss("p", hour(number), world.log, SOON, by="mary", reason=reason)
 
 
-def load(world: World, warehouse_url: str, number: int) -> AuditReport:
-    Loading(world=world, url=warehouse_url, window=world.freeze(number)).load()
+def load(world: World, number: int) -> AuditReport:
+    Loading.of(world, number).load()
     return audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for)
 
 
 @pytest.fixture
-def made_again(world: World, warehouse_url: str) -> World:
+def made_again(world: World) -> World:
     """Hour 10 was loaded and 11 frozen, 12 and 13 were not, when the topic was recreated; its new records begin at 13:30."""
-    world.log.append("t", *stamps(10, 10.5, 11, 12, 13))
-    world.register(settings=CLOCKS)
-    load(world, warehouse_url, 10)
+    world.fill(10, 10.5, 11, 12, 13, settings=CLOCKS)
+    load(world, 10)
     world.freeze(11)
     world.log.create("t")
     world.log.append("t", *stamps(13.5, 14, 15))
@@ -62,9 +61,7 @@ def test_every_hour_whose_records_may_be_gone_is_named_and_refused(made_again: W
 
 def test_records_of_clocks_that_run_ahead_may_be_of_a_later_hour_than_the_former_topic_lived(world: World) -> None:
     """The default allows an hour: what was written at 13:30 may be stamped 14:30."""
-    world.log.append("t", *stamps(10, 11))
-    world.register()
-    world.freeze(10)
+    world.fill(10, 11, freeze=[10])
     world.log.create("t")
     world.log.append("t", *stamps(13.5, 14, 15, 16))
     assert list(rebase(world).hours()) == [hour(11), hour(12), hour(13), hour(14)]
@@ -74,9 +71,7 @@ def test_records_of_clocks_that_run_ahead_may_be_of_a_later_hour_than_the_former
 
 
 def test_an_hour_before_the_last_window_that_was_left_out_does_not_become_an_empty_one(world: World) -> None:
-    world.log.append("t", *stamps(10, 11, 12, 13))
-    world.register(settings=CLOCKS)
-    world.freeze(12)
+    world.fill(10, 11, 12, 13, freeze=[12], settings=CLOCKS)
     world.log.create("t")
     world.log.append("t", *stamps(14))
     rebase(world)
@@ -86,9 +81,7 @@ def test_an_hour_before_the_last_window_that_was_left_out_does_not_become_an_emp
 
 
 def test_hours_that_lost_what_they_had_are_not_frozen_in_bulk_as_empty_ones(world: World) -> None:
-    world.log.append("t", *stamps(10))
-    world.register(settings=CLOCKS)
-    world.freeze(10)
+    world.fill(10, freeze=[10], settings=CLOCKS)
     world.log.create("t")
     world.log.append("t", *stamps(14.5, 17))
     rebase(world)
@@ -98,24 +91,22 @@ def test_hours_that_lost_what_they_had_are_not_frozen_in_bulk_as_empty_ones(worl
         world.freeze(12)
 
 
-def test_an_accepted_loss_is_loaded_and_says_so_for_ever_and_is_never_called_exact(made_again: World, warehouse_url: str) -> None:
+def test_an_accepted_loss_is_loaded_and_says_so_for_ever_and_is_never_called_exact(made_again: World) -> None:
     rebase(made_again)
     for number, left in ((11, 0), (12, 0), (13, 1)):
         window = accept(made_again, number)
         assert (window.record_count, window.head_unknown) == (left, True)
-        report = load(made_again, warehouse_url, number)
+        report = load(made_again, number)
         assert (report.problems, report.verdict) == ((), "loss accepted")
         assert any("accepted by mary at 2015-05-17T16:30:00Z: the disk is gone" in note for note in report.notes)
         assert made_again.ledger.window("p", at(number)).state is WindowState.AUDITED
-    assert load(made_again, warehouse_url, 14).verdict == "exact"
+    assert load(made_again, 14).verdict == "exact"
 
 
-def test_what_the_pipeline_gives_up_by_its_settings_alone_is_loaded_and_never_audited(
-    made_again: World, warehouse_url: str
-) -> None:
+def test_what_the_pipeline_gives_up_by_its_settings_alone_is_loaded_and_never_audited(made_again: World) -> None:
     rebase(made_again)
     made_again.register(settings={**CLOCKS, "accept_loss": True})
-    report = load(made_again, warehouse_url, 12)
+    report = load(made_again, 12)
     assert "the window's head is unknown" in report.verdict
     assert made_again.ledger.window("p", at(12)).state is WindowState.LOADED
 
@@ -137,9 +128,7 @@ def test_a_new_topic_without_evidence_of_when_it_began_marks_all_hours_up_to_now
     world: World, already_sent: tuple[float, ...]
 ) -> None:
     """It is empty, or was first sent older logs."""
-    world.log.append("t", *stamps(10))
-    world.register(settings=CLOCKS)
-    world.freeze(10)
+    world.fill(10, freeze=[10], settings=CLOCKS)
     world.log.create("t")
     world.log.append("t", *stamps(*already_sent))
     assert list(rebase(world, now=at(13.5)).hours()) == [hour(11), hour(12), hour(13)]
@@ -150,8 +139,7 @@ def test_a_new_topic_without_evidence_of_when_it_began_marks_all_hours_up_to_now
 
 
 def test_a_pipeline_that_has_frozen_nothing_has_lost_what_came_before_the_new_topics_first_record(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register(settings=CLOCKS)
+    world.fill(10, 11, settings=CLOCKS)
     world.log.create("t")
     world.log.append("t", *stamps(12.5, 13))
     done = rebase(world)
@@ -162,27 +150,24 @@ def test_a_pipeline_that_has_frozen_nothing_has_lost_what_came_before_the_new_to
 
 
 def test_a_rebase_onto_the_same_log_does_nothing(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register(settings=CLOCKS)
-    world.freeze(10)
+    world.fill(10, 11, freeze=[10], settings=CLOCKS)
     assert world.ledger.rebase("p", world.log, NOW) is None
     assert world.offsets(11) == (1, 2)
 
 
 @pytest.fixture
-def restored(world: World, warehouse_url: str) -> World:
+def restored(world: World) -> World:
     """Hours 10 and 11 are loaded, 12 is frozen; then the log was truncated within hour 11 and grew again."""
-    world.log.append("t", *stamps(10, 10.5, 11, 11.2, 11.5, 12, 13))
-    world.register(settings=CLOCKS)
+    world.fill(10, 10.5, 11, 11.2, 11.5, 12, 13, settings=CLOCKS)
     for number in (10, 11):
-        load(world, warehouse_url, number)
+        load(world, number)
     world.freeze(12)
     world.log.cut("t", 3)
     world.log.append("t", *stamps(14, 14.5, 15, 16, 17))
     return world
 
 
-def test_a_log_that_became_another_one_goes_on_behind_what_still_holds(restored: World, warehouse_url: str) -> None:
+def test_a_log_that_became_another_one_goes_on_behind_what_still_holds(restored: World) -> None:
     with pytest.raises(LogChanged, match="logbus pipeline rebase p"):
         restored.freeze(13)
     done = rebase(restored)
@@ -190,7 +175,7 @@ def test_a_log_that_became_another_one_goes_on_behind_what_still_holds(restored:
     assert accept(restored, 13).record_count == 1, (
         "the record of hour 11 that the log still holds; it is loaded twice, and that is said"
     )
-    assert load(restored, warehouse_url, 13).verdict == "loss accepted"
+    assert load(restored, 13).verdict == "loss accepted"
     assert [accept(restored, number).record_count for number in (14, 15)] == [2, 1]
     assert restored.freeze(17, now=NOW).record_count == 1
     assert rebase_again(restored) is None
@@ -209,9 +194,7 @@ def test_windows_whose_records_still_lie_there_can_be_loaded_again_and_the_other
 
 
 def test_a_log_that_is_only_shorter_goes_on_at_its_end_and_loses_nothing_that_comes(world: World) -> None:
-    world.log.append("t", *stamps(10, 10.5, 11))
-    world.register(settings=CLOCKS)
-    world.freeze(10)
+    world.fill(10, 10.5, 11, freeze=[10], settings=CLOCKS)
     world.log.cut("t", 1)
     rebase(world)
     world.log.append("t", *stamps(16, 17))
@@ -233,9 +216,7 @@ def test_a_partition_that_is_what_it_was_goes_on_as_if_nothing_were(world: World
 
 def test_a_pipeline_that_comes_back_to_a_topic_goes_on_where_it_left_it(world: World) -> None:
     """A rebase onto a wrong broker, and back."""
-    world.log.append("t", *stamps(10, 11, 12, 13))
-    world.register(settings=CLOCKS)
-    world.freeze(10)
+    world.fill(10, 11, 12, 13, freeze=[10], settings=CLOCKS)
     right, right_id = world.log.topics["t"], world.log.ids["t"]
     world.log.create("t")
     rebase(world, now=at(13))
@@ -247,9 +228,7 @@ def test_a_pipeline_that_comes_back_to_a_topic_goes_on_where_it_left_it(world: W
 
 
 def test_another_cluster_is_not_taken_for_a_topic_that_was_made_again(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register(settings=CLOCKS)
-    world.freeze(10)
+    world.fill(10, 11, freeze=[10], settings=CLOCKS)
     world.log.create("t")
     world.log.cluster = "the wrong one"
     with pytest.raises(AnotherCluster, match="is on topic t of cluster fake, .* is of the wrong one. Name the right one"):

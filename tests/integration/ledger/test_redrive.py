@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from logbus.cli import main
+from click.testing import Result
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 from logbus.proof import dead_letters
@@ -41,13 +40,13 @@ class Mended:
 
 
 @pytest.fixture
-def loaded(world: World, warehouse_url: str) -> World:
+def loaded(world: World) -> World:
     """Hour 10: six records in two partitions, three of them dead letters."""
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 10.2, 10.4, 10.5), partition=0)
     world.log.append("t", *stamps(10.1, 10.3), partition=1)
     world.register()
-    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=BAD_OFFSETS).load()
+    Loading.of(world, 10, bad_offsets=BAD_OFFSETS).load()
     return world
 
 
@@ -62,11 +61,6 @@ def redrive(world: World, parser: Parser | Mended | None = None) -> Redrive:
     return Redrive(engine=world.ledger.engine, pipeline=pipeline, parser=parser, run_id="mend", now=lambda: NOW)
 
 
-def rows(world: World, query: str) -> list[tuple[Any, ...]]:
-    with world.ledger.engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(text(query))]
-
-
 def audit_problems(world: World) -> tuple[str, ...]:
     return audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for).problems
 
@@ -75,13 +69,13 @@ def test_dead_letters_that_parse_now_become_rows_of_the_same_window_and_the_audi
     before = loaded.ledger.window("p", at(10))
     outcome = redrive(loaded, Mended()).run(before)
     assert (outcome.tried, outcome.loaded, outcome.dead_lettered) == (3, 3, 0)
-    assert rows(loaded, "select _partition, _offset, line from t where line like 'b%' order by 1, 2") == [
+    assert loaded.rows("select _partition, _offset, line from t where line like 'b%' order by 1, 2") == [
         *((0, 1, "b'\\xff'"), (0, 3, "b'\\xff'"), (1, 1, "b'\\xff'")),
     ]
-    assert rows(loaded, "select _topic, _timestamp, _key, _window_start from t where _partition = 1 and _offset = 1") == [
+    assert loaded.rows("select _topic, _timestamp, _key, _window_start from t where _partition = 1 and _offset = 1") == [
         ("t", at(10.3), b"key", at(10))
     ]
-    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(0,)]
+    assert loaded.rows("select count(*) from logbus.dead_letter") == [(0,)]
     after = loaded.ledger.window("p", at(10))
     assert (after.counts.loaded, after.counts.dead_lettered) == (6, 0)  # type: ignore[union-attr]
     assert (after.fingerprint, after.loaded_attempt) == (before.fingerprint, before.loaded_attempt)
@@ -100,7 +94,7 @@ def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded
 
     outcome = redrive(loaded, Half()).run(loaded.ledger.window("p", at(10)))
     assert (outcome.tried, outcome.loaded, outcome.errors) == (3, 2, {"Stubborn": 1})
-    kept = rows(loaded, 'select "partition", "offset", value, error_class, error from logbus.dead_letter')
+    kept = loaded.rows('select "partition", "offset", value, error_class, error from logbus.dead_letter')
     assert kept == [(0, 3, b"\xff", "Stubborn", "does not parse on a Tuesday")]
     assert audit_problems(loaded) == ()
 
@@ -117,13 +111,6 @@ def test_a_value_that_the_parser_leaves_out_now_is_counted_as_filtered(loaded: W
     assert audit_problems(loaded) == ()
 
 
-def test_a_plan_changes_nothing(loaded: World) -> None:
-    before = (loaded.ledger.window("p", at(10)), rows(loaded, "select * from logbus.dead_letter order by 2, 3"))
-    outcome = redrive(loaded, Mended()).plan(loaded.ledger.window("p", at(10)))
-    assert (outcome.tried, outcome.loaded) == (3, 3)
-    assert (loaded.ledger.window("p", at(10)), rows(loaded, "select * from logbus.dead_letter order by 2, 3")) == before
-
-
 def test_a_redrive_with_the_same_parser_moves_nothing_and_leaves_the_audit_as_it_was(loaded: World) -> None:
     assert audit_problems(loaded) == ()
     outcome = redrive(loaded).run(loaded.ledger.window("p", at(10)))
@@ -135,7 +122,7 @@ def test_a_redrive_that_moved_rows_asks_for_a_new_audit_and_is_on_record(loaded:
     assert audit_problems(loaded) == ()
     redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
     assert loaded.ledger.window("p", at(10)).audited_at is None
-    assert rows(loaded, "select attempt, run_id, tried_count, loaded_count, dead_lettered_count from logbus.redrive") == [
+    assert loaded.rows("select attempt, run_id, tried_count, loaded_count, dead_lettered_count from logbus.redrive") == [
         (1, "mend", 3, 3, 0)
     ]
 
@@ -156,7 +143,7 @@ def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
             return (None, len(value or b""), '{"ok": true}', at(3))
 
     redrive(loaded, Wider()).run(loaded.ledger.window("p", at(10)))
-    assert rows(loaded, 'select size, seen, "at" from t where size is not null group by 1, 2, 3') == [(1, {"ok": True}, at(3))]
+    assert loaded.rows('select size, seen, "at" from t where size is not null group by 1, 2, 3') == [(1, {"ok": True}, at(3))]
     assert audit_problems(loaded) == ()
 
 
@@ -172,7 +159,7 @@ def test_what_a_load_would_refuse_stays_a_dead_letter(loaded: World) -> None:
 
     outcome = redrive(loaded, Careless()).run(loaded.ledger.window("p", at(10)))
     assert (outcome.loaded, outcome.errors) == (1, {"WrongType": 1, "odd\\0": 1})
-    kept = rows(loaded, 'select error_class, error from logbus.dead_letter order by "partition", "offset"')
+    kept = loaded.rows('select error_class, error from logbus.dead_letter order by "partition", "offset"')
     assert [kind for kind, _ in kept] == ["WrongType", "odd\\0"]
     assert "line holds a NUL character" in kept[0][1]
     assert audit_problems(loaded) == ()
@@ -215,7 +202,7 @@ class Loose(Loading):
         return [*LOOSE, *WRONG][offset]
 
 
-def test_a_redrive_stores_the_values_that_a_load_stores(world: World, warehouse_url: str) -> None:
+def test_a_redrive_stores_the_values_that_a_load_stores(world: World) -> None:
     world.log.append("t", *stamps(*(10 + number / 10 for number in range(len(LOOSE) + len(WRONG)))))
     parse, all_may_fail = f"{__name__}:loose", {"max_error_rate": 1}
     with world.ledger.engine.begin() as connection:
@@ -223,19 +210,19 @@ def test_a_redrive_stores_the_values_that_a_load_stores(world: World, warehouse_
         connection.execute(text(f"alter database {name} set timezone = 'Europe/Berlin'"))
     world.ledger.engine.dispose()
     world.register(parse=parse, settings=all_may_fail)
-    Loose(world=world, url=warehouse_url, window=world.freeze(10)).load()
+    Loose.of(world, 10).load()
     query = 'select _offset, "at", n, s from t order by 1'
     dead = 'select "offset", error_class, error from logbus.dead_letter order by 1'
-    stored = (rows(world, query), rows(world, dead))
+    stored = (world.rows(query), world.rows(dead))
     assert [row[1:] for row in stored[0]] == [
         *((NAIVE.replace(tzinfo=UTC), None, None), (None, 2, None), (None, 3, None), (None, None, "x"))
     ]
     assert [row[1] for row in stored[1]] == ["WrongType"] * len(WRONG)
     world.register(parse=parse, settings={**all_may_fail, "bad": True})
-    Loose(world=world, url=warehouse_url, window=world.freeze(10)).load()
-    assert rows(world, query) == []
+    Loose.of(world, 10).load()
+    assert world.rows(query) == []
     redrive(world, parser_for(parse, {})).run(world.ledger.window("p", at(10)))
-    assert (rows(world, query), rows(world, dead)) == stored
+    assert (world.rows(query), world.rows(dead)) == stored
 
 
 def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: World) -> None:
@@ -246,30 +233,26 @@ def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: Wor
             self.seen += 1
             return ("fine" if self.seen < 3 else "refused",)
 
-    with loaded.ledger.engine.begin() as connection:
-        connection.execute(text("alter table t add check (line <> 'refused')"))
+    loaded.execute("alter table t add check (line <> 'refused')")
     with pytest.raises(LoadFailed, match="run the redrive again"):
         redrive(loaded, Wrong()).run(loaded.ledger.window("p", at(10)))
-    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+    assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
     assert audit_problems(loaded) == ()
 
 
-def test_a_redrive_into_an_hour_whose_leaf_is_detached_says_what_to_do(world: World, warehouse_url: str) -> None:
-    world.log.append("t", *stamps(10, 10.2))
-    world.register(settings={"max_error_rate": 1})
-    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({0, 1})).load()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("alter table t detach partition logbus_leaf.t_201505171000"))
+def test_a_redrive_into_an_hour_whose_leaf_is_detached_says_what_to_do(world: World) -> None:
+    world.fill(10, 10.2, settings={"max_error_rate": 1})
+    Loading.of(world, 10, bad_offsets=frozenset({0, 1})).load()
+    world.execute("alter table t detach partition logbus_leaf.t_201505171000")
     with pytest.raises(LoadFailed, match=r"logbus_leaf\.t_201505171000 is detached\. Attach it again"):
         redrive(world, Mended()).run(world.ledger.window("p", at(10)))
 
 
 def test_a_window_that_is_not_exact_is_not_redriven(loaded: World) -> None:
-    with loaded.ledger.engine.begin() as connection:
-        connection.execute(text("delete from t where _partition = 0 and _offset = 0"))
+    loaded.execute("delete from t where _partition = 0 and _offset = 0")
     with pytest.raises(EquationMismatch, match="does not add up"):
         redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
-    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+    assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
 
 
 @pytest.mark.parametrize(
@@ -278,11 +261,10 @@ def test_a_window_that_is_not_exact_is_not_redriven(loaded: World) -> None:
     ids=["a row", "a dead letter"],
 )
 def test_a_redrive_does_not_make_a_changed_value_look_like_a_loaded_one(loaded: World, forgery: str) -> None:
-    with loaded.ledger.engine.begin() as connection:
-        connection.execute(text(forgery))
+    loaded.execute(forgery)
     with pytest.raises(EquationMismatch, match="does not hold the values that were loaded.*Load it again"):
         redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
-    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+    assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
     assert audit_problems(loaded) != ()
 
 
@@ -299,33 +281,30 @@ def test_a_window_that_is_not_loaded_has_nothing_to_redrive(loaded: World) -> No
         redrive(loaded, Mended()).run(loaded.freeze(11))
 
 
-def test_a_sink_of_files_says_to_load_the_window_again(world: World, warehouse_url: str, tmp_path: Path) -> None:
-    world.log.append("t", *stamps(10, 10.5))
-    world.register(settings={"sink": "parquet", "directory": str(tmp_path)})
-    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({1})).load()
+def test_a_sink_of_files_says_to_load_the_window_again(world: World, tmp_path: Path) -> None:
+    world.fill(10, 10.5, settings={"sink": "parquet", "directory": str(tmp_path)})
+    Loading.of(world, 10, bad_offsets=frozenset({1})).load()
     with pytest.raises(UserError, match="load the windows again"):
         redrive(world, Mended()).run(world.ledger.window("p", at(10)))
-    assert rows(world, "select count(*) from logbus.dead_letter") == [(1,)]
+    assert world.rows("select count(*) from logbus.dead_letter") == [(1,)]
 
 
-def test_a_redrive_and_a_reload_at_once_leave_an_exact_window(loaded: World, warehouse_url: str) -> None:
+def test_a_redrive_and_a_reload_at_once_leave_an_exact_window(loaded: World) -> None:
     """The second to commit works on what the first left."""
-    reload = (
-        Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=BAD_OFFSETS).begin().create().run_task(9)
-    )
+    reload = Loading.of(loaded, 10, bad_offsets=BAD_OFFSETS).begin().create().run_task(9)
     window = loaded.ledger.window("p", at(10))
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(redrive(loaded, Mended()).run, window), pool.submit(reload.commit)]:
             done.result(PATIENCE_SECONDS)
-    assert rows(loaded, "select count(*) from t") in ([(3,)], [(6,)])
+    assert loaded.rows("select count(*) from t") in ([(3,)], [(6,)])
     assert audit_problems(loaded) == ()
 
 
-def test_a_reload_after_a_redrive_replaces_rows_and_dead_letters_alike(loaded: World, warehouse_url: str) -> None:
+def test_a_reload_after_a_redrive_replaces_rows_and_dead_letters_alike(loaded: World) -> None:
     redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
-    Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=BAD_OFFSETS).load()
-    assert rows(loaded, "select count(*) from t") == [(3,)]
-    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+    Loading.of(loaded, 10, bad_offsets=BAD_OFFSETS).load()
+    assert loaded.rows("select count(*) from t") == [(3,)]
+    assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
     assert audit_problems(loaded) == ()
 
 
@@ -349,24 +328,16 @@ def test_columns_that_loads_have_inferred_are_those_of_a_redrive(world: World) -
 Run = Callable[..., Result]
 
 
-@pytest.fixture
-def run(warehouse_url: str) -> Run:
-    def call(*arguments: str) -> Result:
-        return CliRunner(env={"LOGBUS_WAREHOUSE_URL": warehouse_url}).invoke(main, list(arguments), catch_exceptions=False)
-
-    return call
-
-
 def test_the_command_changes_nothing_without_execute(loaded: World, run: Run) -> None:
     planned = run("redrive", "--pipeline", "p")
     assert "nothing was changed" in planned.stderr
-    assert rows(loaded, "select count(*) from logbus.redrive") == [(0,)]
+    assert loaded.rows("select count(*) from logbus.redrive") == [(0,)]
     done = json.loads(run("redrive", "--pipeline", "p", "--window", "2015-05-17T10:00:00Z", "--execute", "--json").output)
     assert done["executed"]
     assert [(found["start"], found["tried"], found["errors"]) for found in done["windows"]] == [
         ("2015-05-17T10:00:00Z", 3, {"NotUtf8": 3})
     ]
-    assert rows(loaded, "select run_id from logbus.redrive") == [("command line",)]
+    assert loaded.rows("select run_id from logbus.redrive") == [("command line",)]
 
 
 def test_dead_letters_are_listed_by_class_shown_one_by_one_and_written_out_whole(loaded: World, run: Run, tmp_path: Path) -> None:

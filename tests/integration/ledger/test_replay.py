@@ -19,13 +19,13 @@ from tests.support.loads import Loading
 
 
 @pytest.fixture
-def loaded(world: World, warehouse_url: str) -> World:
+def loaded(world: World) -> World:
     """Hours 10 to 13 hold two records each; 10 and 11 are loaded, 13 is frozen, 12 is neither."""
     for hour in (10, 11, 12, 13):
         world.log.append("t", *stamps(hour, hour + 0.5))
     world.register()
     for hour in (10, 11):
-        Loading(world, warehouse_url, world.freeze(hour)).load()
+        Loading.of(world, hour).load()
     world.freeze(13)
     return world
 

@@ -40,9 +40,9 @@ def retention(world: World) -> RetentionRun:
     return RetentionRun(world.ledger.engine, world.log)
 
 
-def load(world: World, url: str, *hours: int) -> None:
+def load(world: World, *hours: int) -> None:
     for number in hours:
-        Loading(world, url, world.freeze(number)).load()
+        Loading.of(world, number).load()
         assert audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for).ok
 
 
@@ -54,34 +54,34 @@ def keep(retention: RetentionRun, now: datetime = LATER, **changes: object) -> N
     retention.store.set_policy(RetentionPolicy(**{**{name: getattr(KEPT, name) for name in KEPT.__slots__}, **changes}), now)  # type: ignore[arg-type]
 
 
-def test_a_plan_changes_nothing_and_a_run_deletes_what_it_says(world: World, retention: RetentionRun, warehouse_url: str) -> None:
-    load(world, warehouse_url, 8, 9, 10, 11)
+def test_a_plan_changes_nothing_and_a_run_deletes_what_it_says(world: World, retention: RetentionRun) -> None:
+    load(world, 8, 9)
     keep(retention)
     planned = retention.plan(LATER)
-    assert (planned.records, start(world), retention.store.deletions(9)) == (8, 0, [])
+    assert (planned.records, start(world), retention.store.deletions(9)) == (4, 0, [])
     done = retention.run(LATER, "manual")
-    assert (done.records, start(world), done.alarms) == (8, 8, ())
+    assert (done.records, start(world), done.alarms) == (4, 4, ())
     (deletion,) = retention.store.deletions(9)
-    assert (deletion["state"], deletion["start_offset"], deletion["end_offset"], deletion["run_id"]) == (DELETED, 0, 8, "manual")
-    assert deletion["log_start_offset"] == 8
+    assert (deletion["state"], deletion["start_offset"], deletion["end_offset"], deletion["run_id"]) == (DELETED, 0, 4, "manual")
+    assert deletion["log_start_offset"] == 4
     assert retention.run(LATER, "again").records == 0
 
 
-def test_what_is_not_loaded_stays_until_it_is(world: World, retention: RetentionRun, warehouse_url: str) -> None:
-    load(world, warehouse_url, 8, 9, 11)
+def test_what_is_not_loaded_stays_until_it_is(world: World, retention: RetentionRun) -> None:
+    load(world, 8, 10)
     keep(retention)
     report = retention.run(LATER, "manual")
-    assert start(world) == 4
-    assert report.plans[0].held[0].offset == 4
-    load(world, warehouse_url, 10)
+    assert start(world) == 2
+    assert report.plans[0].held[0].offset == 2
+    load(world, 9)
     retention.run(LATER, "manual")
-    assert start(world) == 8
+    assert start(world) == 6
 
 
-def test_a_rerun_under_way_keeps_its_window(world: World, retention: RetentionRun, warehouse_url: str) -> None:
-    load(world, warehouse_url, 8, 9, 10, 11)
+def test_a_rerun_under_way_keeps_its_window(world: World, retention: RetentionRun) -> None:
+    load(world, 8, 9)
     keep(retention)
-    Loading(world, warehouse_url, world.freeze(9)).begin()
+    Loading.of(world, 9).begin()
     retention.run(LATER, "manual")
     assert start(world) == 2
 
@@ -127,12 +127,11 @@ KEEPING = {
 def test_what_keeps_records_counts_though_it_comes_while_the_broker_is_asked(
     world: World,
     retention: RetentionRun,
-    warehouse_url: str,
     question: str,
     act: Callable[[World, RetentionRun], None],
     said: str,
 ) -> None:
-    load(world, warehouse_url, 8, 9, 10, 11)
+    load(world, 8)
     keep(retention)
 
     def interrupt(asked: str) -> None:
@@ -146,15 +145,13 @@ def test_what_keeps_records_counts_though_it_comes_while_the_broker_is_asked(
     assert said in " ".join([*plan.notes, *map(str, plan.held)])
 
 
-def test_a_window_that_changes_while_the_deletion_is_decided_stops_it(
-    world: World, retention: RetentionRun, warehouse_url: str
-) -> None:
-    load(world, warehouse_url, 8, 9, 10, 11)
+def test_a_window_that_changes_while_the_deletion_is_decided_stops_it(world: World, retention: RetentionRun) -> None:
+    load(world, 8)
     keep(retention)
     engine = world.ledger.engine
     with ThreadPoolExecutor(1) as other:
         with engine.begin() as redrive:
-            redrive.execute(text("update logbus.window set audited_at = null where starts_at = '2015-05-17T10:00:00Z'"))
+            redrive.execute(text("update logbus.window set audited_at = null where starts_at = '2015-05-17T08:00:00Z'"))
             run = other.submit(retention.run, LATER, "manual")
             wait_until(lambda: waits_for_a_lock(engine), what="the session that waits for a lock")
         report = run.result(PATIENCE_SECONDS)
@@ -162,10 +159,8 @@ def test_a_window_that_changes_while_the_deletion_is_decided_stops_it(
     assert (start(world), retention.store.deletions(9)) == (0, [])
 
 
-def test_a_hold_waits_for_a_deletion_that_is_being_decided_and_lists_it(
-    world: World, retention: RetentionRun, warehouse_url: str
-) -> None:
-    load(world, warehouse_url, 8, 9)
+def test_a_hold_waits_for_a_deletion_that_is_being_decided_and_lists_it(world: World, retention: RetentionRun) -> None:
+    load(world, 8, 9)
     keep(retention)
     store, seen = retention.store, []
 
@@ -222,8 +217,8 @@ def test_whoever_makes_a_hold_is_told_what_was_being_deleted_then(
     assert f"a run had already begun to delete partition 0 up to offset 4; {said}" in capsys.readouterr().err
 
 
-def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retention: RetentionRun, warehouse_url: str) -> None:
-    load(world, warehouse_url, 8, 9)
+def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retention: RetentionRun) -> None:
+    load(world, 8, 9)
     keep(retention)
 
     def die(question: str) -> None:
@@ -268,15 +263,15 @@ def test_hours_of_a_pipeline_that_stands_still_are_frozen_before_they_are_given_
     assert start(world) == 4
 
 
-def test_a_hold_stops_a_topic_until_it_ends_or_is_released(world: World, retention: RetentionRun, warehouse_url: str) -> None:
-    load(world, warehouse_url, 8, 9, 10, 11)
+def test_a_hold_stops_a_topic_until_it_ends_or_is_released(world: World, retention: RetentionRun) -> None:
+    load(world, 8)
     keep(retention)
     hold = retention.store.hold("t", "a look at yesterday", at(21), LATER)
     assert retention.run(LATER, "manual").records == 0
     retention.store.release(hold.id, LATER)
     retention.store.hold("t", "another", at(20.75), LATER)
     assert retention.run(LATER, "manual").records == 0
-    assert retention.run(at(20.75), "manual").records == 8
+    assert retention.run(at(20.75), "manual").records == 2
 
 
 def test_a_hold_of_a_topic_from_which_no_run_deletes_says_so(retention: RetentionRun, warehouse_url: str) -> None:
@@ -315,8 +310,8 @@ def test_two_runs_do_not_work_beside_each_other(retention: RetentionRun) -> None
     assert retention.run(LATER, "afterwards").number
 
 
-def test_a_topic_that_is_gone_is_an_alarm_and_the_others_go_on(world: World, retention: RetentionRun, warehouse_url: str) -> None:
-    load(world, warehouse_url, 8, 9)
+def test_a_topic_that_is_gone_is_an_alarm_and_the_others_go_on(world: World, retention: RetentionRun) -> None:
+    load(world, 8, 9)
     keep(retention)
     keep(retention, topic="gone")
     report = retention.run(LATER, "manual")

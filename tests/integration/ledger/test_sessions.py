@@ -13,10 +13,8 @@ from logbus.ledger.announcements import Stage, begin_watch, note_announced, take
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
 from logbus.model import Interval, milliseconds
-from logbus.proof.audit import audit_window
 from logbus.warehouse.empty_windows import load_empty
 from logbus.warehouse.engine import connect, libpq_uri
-from logbus.warehouse.sinks import sink_for
 from sqlalchemy import make_url, text
 
 from tests.support.fake_log import FakeLog
@@ -44,18 +42,6 @@ def abroad(empty_warehouse_url: str) -> Iterator[World]:
 
 def hours_from(first: datetime, count: int) -> list[datetime]:
     return [first + number * HOUR for number in range(count)]
-
-
-def test_both_hours_of_an_autumn_night_are_loaded_and_proven(abroad: World, empty_warehouse_url: str) -> None:
-    hours = hours_from(AUTUMN, 6)
-    abroad.log.append(
-        "t", *[milliseconds(hour) + 1_000 * place for hour in hours for place in range(3)], milliseconds(AUTUMN + DAY)
-    )
-    abroad.register()
-    for hour in hours:
-        window = abroad.ledger.freeze_or_get("p", Interval(hour, hour + HOUR), abroad.log, NOW)
-        assert Loading(world=abroad, url=empty_warehouse_url, window=window).load().loaded == 3
-        assert audit_window(abroad.ledger.engine, abroad.log, "p", hour, NOW, sink_for).verdict == "exact"
 
 
 def test_hours_without_records_are_loaded_together_over_an_autumn_night(abroad: World) -> None:
@@ -104,7 +90,7 @@ def test_days_that_are_frozen_together_have_24_hours(abroad: World, first: tuple
 def test_stamps_at_the_ends_of_the_calendar_are_read(abroad: World, empty_warehouse_url: str, stamp: int) -> None:
     abroad.log.append("t", *stamps(10, 10.1), stamp, *stamps(10.2, 11.5))
     abroad.register()
-    assert Loading(world=abroad, url=empty_warehouse_url, window=abroad.freeze(10)).load().loaded == 4
+    assert Loading.of(abroad, 10).load().loaded == 4
 
 
 class Umlauts(Loading):
@@ -116,9 +102,8 @@ def test_texts_are_stored_as_they_are_whatever_the_client_encoding(
     abroad: World, empty_warehouse_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
-    abroad.log.append("t", *stamps(10, 11.5))
-    abroad.register()
-    Umlauts(world=abroad, url=empty_warehouse_url, window=abroad.freeze(10)).load()
+    abroad.fill(10, 11.5)
+    Umlauts.of(abroad, 10).load()
     with connect(empty_warehouse_url).connect() as connection:
         assert connection.execute(text("select line from t")).scalar_one() == "Zürich 20 €"
 

@@ -18,8 +18,7 @@ from tests.support.loads import Loading
 MINUTE = 1 / 60
 
 
-@pytest.fixture
-def ahead(world: World, warehouse_url: str) -> World:
+def with_a_fast_clock(world: World) -> World:
     """One server writes a line every minute; another, an hour fast, writes one every twenty minutes: what `ship` produces from a
     host that logs in UTC and one that logs in Berlin winter time without a zone, in order of arrival."""
     for number in range(3 * 60):
@@ -28,12 +27,17 @@ def ahead(world: World, warehouse_url: str) -> World:
             world.log.append("t", *stamps(11 + number * MINUTE))
     world.register()
     for number in (10, 11, 12):
-        load(world, warehouse_url, world.freeze(number))
+        load(world, world.freeze(number))
     return world
 
 
-def load(world: World, url: str, window: FrozenWindow) -> None:
-    Loading(world=world, url=url, window=window).load()
+@pytest.fixture(scope="module")
+def ahead(shared_world: World) -> World:
+    return with_a_fast_clock(shared_world)
+
+
+def load(world: World, window: FrozenWindow) -> None:
+    Loading(world=world, url=world.url, window=window).load()
 
 
 def hours(world: World, number: int) -> StampedHours:
@@ -62,7 +66,8 @@ def test_every_record_is_counted_once_with_the_hour_of_its_stamp(ahead: World) -
 
 def test_which_windows_hold_an_hour_is_asked_of_the_ledger(ahead: World) -> None:
     with ahead.ledger.engine.connect() as connection:
-        assert windows_holding(connection, "p", hour(10)) == {at(10): 20, at(11): 40}
+        for part in (hour(10), Interval(at(10.25), at(10.5))):
+            assert windows_holding(connection, "p", part) == {at(10): 20, at(11): 40}
 
 
 def test_the_exporter_counts_those_of_the_newest_windows(ahead: World) -> None:
@@ -77,7 +82,8 @@ def test_lag_says_which_pipelines_hours_are_not_whole(ahead: World) -> None:
         assert elsewhere_notes(connection, ["other"]) == []
 
 
-def test_a_window_loaded_before_hours_were_counted_says_nothing(ahead: World) -> None:
+def test_a_window_loaded_before_hours_were_counted_says_nothing(world: World) -> None:
+    ahead = with_a_fast_clock(world)
     with ahead.ledger.engine.begin() as connection:
         values = stamped_hours.write(connection, ahead.ledger.window("p", at(11)).id, None)
         connection.execute(update(schema.window).where(schema.window.c.starts_at == at(11)).values(values))
@@ -86,45 +92,46 @@ def test_a_window_loaded_before_hours_were_counted_says_nothing(ahead: World) ->
     assert read_ledger(ahead.ledger.engine, timeout_seconds=5).pipelines["p"].stamped == 83
 
 
-def test_a_reload_counts_anew_and_not_on_top(ahead: World, warehouse_url: str) -> None:
+def test_a_reload_counts_anew_and_not_on_top(world: World) -> None:
+    ahead = with_a_fast_clock(world)
     before = hours(ahead, 11)
-    load(ahead, warehouse_url, ahead.freeze(11))
+    load(ahead, ahead.freeze(11))
     assert hours(ahead, 11) == before
 
 
 def test_a_window_that_is_not_loaded_has_no_hours(world: World) -> None:
-    world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.fill(10, 11)
     window = world.freeze(10)
     with world.ledger.engine.connect() as connection:
         assert stamped_hours.stamped_hours(connection, window) is None
 
 
-def test_records_without_a_stamp_are_counted_apart(world: World, warehouse_url: str) -> None:
+def test_records_without_a_stamp_are_counted_apart(world: World) -> None:
     world.log.append("t", *stamps(10), -1, -1, *stamps(10.5, 11))
     world.register()
-    load(world, warehouse_url, world.freeze(10))
+    load(world, world.freeze(10))
     found = hours(world, 10)
     assert (found.own, found.unstamped, found.sentences()) == (2, 2, ["here, without a usable timestamp: 2"])
 
 
-def test_where_windows_are_quarters_of_an_hour_so_are_the_stamps(world: World, warehouse_url: str) -> None:
+def test_where_windows_are_quarters_of_an_hour_so_are_the_stamps(world: World) -> None:
     world.log.append("t", *stamps(10, 10.3, 10.1, 10.6))
     quarter = timedelta(minutes=15)
     world.register(interval=quarter)
     for number in (0, 1):
         start = at(10) + number * quarter
-        load(world, warehouse_url, world.ledger.freeze_or_get("p", Interval(start, start + quarter), world.log, NOW))
+        load(world, world.ledger.freeze_or_get("p", Interval(start, start + quarter), world.log, NOW))
     assert hours(world, 10).sentences() == ["stamped 2015-05-17T10:00:00Z: 1 here, 1 in window 2015-05-17T10:15:00Z"]
 
 
-def test_an_event_time_hour_is_there_when_every_window_is_that_may_hold_its_records(ahead: World, warehouse_url: str) -> None:
+def test_an_event_time_hour_is_there_when_every_window_is_that_may_hold_its_records(world: World) -> None:
     """Hours 10, 11 and 12 are loaded; a late record or a fast clock may put a record of hour 11 into window 13."""
+    ahead = with_a_fast_clock(world)
     engine = ahead.ledger.engine
     assert missing_of_stamped(engine, "p", hour(10), None) is None
     assert missing_of_stamped(engine, "p", hour(11), None) == hour(13)
     assert missing_of_stamped(engine, "p", hour(11), timedelta(0)) is None
-    load(ahead, warehouse_url, ahead.freeze(13))
+    load(ahead, ahead.freeze(13))
     assert missing_of_stamped(engine, "p", hour(11), None) is None
     assert missing_of_stamped(engine, "p", hour(11), None, audited=True) == Interval(at(11), at(14))
 
@@ -134,16 +141,9 @@ def test_an_event_time_hour_of_a_pipeline_that_nobody_registered_is_waited_for(w
     assert missing_of_stamped(world.ledger.engine, "unheard_of", hour(3), None) == hour(3)
 
 
-def test_the_windows_of_a_quarter_of_an_hour_are_those_of_its_hour(ahead: World) -> None:
-    quarter = Interval(at(10.25), at(10.5))
-    with ahead.ledger.engine.connect() as connection:
-        assert windows_holding(connection, "p", quarter) == {at(10): 20, at(11): 40}
-
-
 def test_a_stamp_further_ahead_than_the_pipeline_believes_begins_no_hour(world: World) -> None:
     """A record written at 10:30 by a clock 50 minutes fast ends hour 10 under the default limit, but not under five minutes."""
-    world.log.append("t", *stamps(10, 10.25, 11 + 20 * MINUTE, 10.75, 11))
-    world.register()
+    world.fill(10, 10.25, 11 + 20 * MINUTE, 10.75, 11)
     world.register(name="careful", table="careful", settings={"max_ahead_minutes": 5})
     now = at(11) + timedelta(minutes=6)
     ends = [world.ledger.freeze_or_get(name, hour(10), world.log, now).ranges[0].end_offset for name in ("p", "careful")]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.ledger.stretches import Anchor
-from logbus.model import OffsetRange, Pipeline, milliseconds
+from logbus.model import OffsetRange, Pipeline
 from logbus.status.lag import lag_over
 
 from tests.support.fake_log import FakeLog
-from tests.support.retention import at, chain, hourly
+from tests.support.retention import at, chain, hourly, stamps
 
 HOURS = 10
 PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines")
@@ -24,9 +24,7 @@ def test_lag_is_what_counting_hour_by_hour_gives(records: list[float], kinds: li
     """Hours from `closed_hours` on are open, so none of them is frozen."""
     now = at(closed_hours + 0.5)
     records = [record for record in records if at(record) <= now]
-    log = FakeLog()
-    log.create("t")
-    log.append("t", *(milliseconds(at(hour)) for hour in records))
+    log = FakeLog.of("t", stamps(*records))
     in_hour = [[record for record in records if hour <= record < hour + 1] for hour in range(HOURS)]
     starts = [sum(len(found) for found in in_hour[:hour]) for hour in range(HOURS + 1)]
     states = {hour: kind for hour, kind in enumerate(kinds[:closed_hours]) if kind != "absent"}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers import debian, maven
+from benchmarks.peers import maven
 from benchmarks.peers.generator import Latency, latency_of, records_per_second
 from benchmarks.peers.java import ToolFailed, producer_rate
-from benchmarks.peers.maven import Jars
 from benchmarks.processes import Missing
 
-JARS = Jars(name="some-1.0", artifacts=("org.some:library:1.0",))
 SUMMARY = "1000000 records sent, 312500.0 records/sec (59.60 MB/sec), 40.93 ms avg latency, 405.00 ms max latency."
 
 
@@ -53,23 +51,3 @@ def test_a_machine_without_java_is_told_what_to_install(bare_machine):
         maven.java()
     with pytest.raises(Missing, match="no `javac` on PATH: .* install a JDK"):
         maven.javac()
-
-
-def test_a_machine_without_maven_is_told_where_the_jars_belong(bare_machine):
-    with pytest.raises(Missing, match=f"no `mvn` on PATH to fetch some-1.0: .* {bare_machine}/logbus/some-1.0/jars"):
-        JARS.folder()
-
-
-def test_jars_that_are_there_need_no_maven(bare_machine):
-    folder = bare_machine / "logbus" / "some-1.0" / "jars"
-    folder.mkdir(parents=True)
-    assert JARS.class_path() == f"{folder}/*"
-
-
-def test_a_machine_without_apt_has_no_debian_packages(bare_machine):
-    with pytest.raises(Missing, match="no `apt-get` to fetch rabbitmq"):
-        debian.unpacked("rabbitmq", ["rabbitmq-server"])
-
-
-def test_the_pom_names_every_artifact():
-    assert "<groupId>org.some</groupId><artifactId>library</artifactId><version>1.0</version>" in JARS.pom()

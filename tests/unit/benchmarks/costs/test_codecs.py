@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.costs.codecs import codec_figures, differing_bytes
+from benchmarks.costs.codecs import differing_bytes
 from benchmarks.costs.lines import batches_of, log_lines
 from broker.records.batch import stamp
 
@@ -39,11 +39,3 @@ def test_a_batch_of_another_length_differs_as_a_whole():
 def test_a_batch_too_few_is_an_error():
     with pytest.raises(ValueError, match="shorter"):
         differing_bytes(SENT, stored()[:1])
-
-
-def test_a_codec_is_compared_with_none():
-    costs = {name: [2.0] for name in ("none", "gzip", "snappy", "lz4", "zstd")} | {"zstd": [1.0]}
-    rows = {one.figure: one for one in codec_figures(costs, dict.fromkeys(costs, 100.0) | {"none": 200.0}, 0)}
-    assert (rows["zstd: broker CPU"].ratio, rows["zstd: broker CPU"].held) == (0.5, True)
-    assert rows["lz4: on disk for a message of 200"].ratio == 0.5
-    assert rows["bytes stored that are not those sent, all codecs"].held is True

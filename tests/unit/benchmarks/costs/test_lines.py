@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from benchmarks.costs.lines import batches_of, log_lines
-from broker.records.compression import decompress
 from broker.records.reader import read_records
 
 
@@ -20,9 +19,3 @@ def test_batches_hold_fifty_records_in_order_with_their_keys():
     records = [list(read_records(raw)) for raw in batches]
     assert [len(one) for one in records] == [50, 50, 20]
     assert [(one.key, one.value) for part in records for one in part] == list(zip(keys, lines, strict=True))
-
-
-def test_a_codec_makes_them_smaller_and_loses_nothing():
-    (plain,), (packed,) = (batches_of(log_lines(50, seed=1), now_ms=1, codec=codec) for codec in (0, 4))
-    assert len(packed) < len(plain) / 2
-    assert decompress(4, packed[61:], 1 << 20) == plain[61:]
