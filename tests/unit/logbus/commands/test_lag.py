@@ -88,6 +88,13 @@ def test_when_records_would_be_taken_is_told_as_it_is_known(at: datetime | None,
     assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, expires_at=at, expires_by=by), NOW) == text
 
 
+def test_that_there_is_no_pipeline_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    command.show([], NOW, as_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out) == []
+    assert "no pipeline is registered: `logbus pipeline register` makes one" in said.err
+
+
 @pytest.mark.parametrize(
     ("span", "shown"),
     [
