@@ -16,6 +16,7 @@ from logbus.kafka.cluster import (
     ClusterFacts,
     DirectoryReading,
     PartitionHolders,
+    camel_case,
     cluster_facts,
     eligible_replicas,
     holders,
@@ -133,6 +134,13 @@ def test_where_everybody_refuses_it_is_said() -> None:
     with pytest.raises(BrokerUnavailable, match="ECONNREFUSED"):
         cluster_facts(Client({"bootstrap.servers": "h:1"}), brokers.begin)
     assert brokers.asked == TRIES
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"), [("LIST_OFFSETS", "ListOffsets"), ("FETCH", "Fetch"), ("ListOffsets", "ListOffsets")]
+)
+def test_requests_are_named_as_the_protocol_names_them(name: str, spelled: str) -> None:
+    assert camel_case(name) == spelled
 
 
 def directory(**changes: Any) -> DirectoryReading:
