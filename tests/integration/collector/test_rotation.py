@@ -190,26 +190,6 @@ def test_a_shipper_that_follows_goes_through_truncation_and_compression(
     assert follower.returncode == 130, said
 
 
-def test_a_file_that_is_not_there_does_not_keep_the_others_waiting(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "access.log")
-    writer.write(3)
-    words = [
-        "ship",
-        "-f",
-        str(writer.log),
-        str(tmp_path / "later.log"),
-        "--topic",
-        topic,
-        "--state",
-        str(tmp_path / "state.json"),
-    ]
-    with following(broker, words) as process:
-        wait_until(lambda: values(broker, topic) == writer.lines, what="every line")
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    assert f"waiting for {tmp_path}/later.log, which does not exist yet" in said
-
-
 def test_a_run_that_is_stopped_while_it_looks_back_does_not_claim_that_nothing_is_left(
     broker: AnyBroker, topic: str, tmp_path: Path
 ) -> None:

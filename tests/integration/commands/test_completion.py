@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
+from logbus.cli import main
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
@@ -25,14 +24,7 @@ Run = Callable[..., Result]
 def completed(*words: str, **environment: str) -> list[str]:
     """The completions bash gets for the last word; nothing else may be printed."""
     asked = {"_LOGBUS_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("logbus", *words)), "COMP_CWORD": str(len(words))}
-    done = subprocess.run(
-        [sys.executable, "-m", "logbus"],
-        env={**os.environ, **asked, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = CliRunner(env={**asked, **environment}).invoke(main, [], prog_name="logbus")
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from click.testing import Result
-from logbus.kafka import client
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
@@ -104,11 +102,3 @@ def test_a_topic_that_is_not_there_has_a_status_of_its_own(run: Run) -> None:
     for words in (("describe",), ("config",), ("delete",), ("alter", "--partitions", "3")):
         assert "has no topic nowhere" in run("topic", words[0], "nowhere", *words[1:], status=3).stderr
     assert run("topic", "delete", "nowhere", "--if-exists").stdout == ""
-
-
-@pytest.mark.parametrize("words", [("topic", "ls"), ("group", "ls"), ("consume", "t")])
-def test_a_broker_that_is_not_there_has_a_status_of_its_own(
-    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(client, "ANSWER_SECONDS_MAX", 0.5)
-    assert "did not answer" in run(*words, "-b", "127.0.0.1:1", status=4).stderr

@@ -80,9 +80,7 @@ def test_the_search_works_in_pages_that_are_opened_from_the_folder(site: Path, t
     [
         ("index.html", "make demo"),
         ("reference/commands.html", "logbus retention adopt"),
-        ("reference/commands.html", "python -m broker serve"),
         ("reference/pipelines.html", "max_error_rate"),
-        ("reference/operators.html", "LoadWindowOperator"),
         ("reference/operators.html", "credentials_in_environment"),
         ("reference/sensors.html", "WindowLoadedSensor"),
         ("reference/triggers.html", "WindowEventTrigger"),

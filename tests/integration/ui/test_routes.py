@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from logbus.commands.airflow import warehouse_connection
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.topics import Topics
@@ -21,7 +21,7 @@ from logbus.ui import topic_records
 from logbus.ui.app import app as application
 from logbus.ui.routes import interval_of_run
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
+from logbus.warehouse.engine import warehouse_url as parse
 from sqlalchemy import Engine, text
 
 from tests.support.broker import AnyBroker
@@ -38,27 +38,7 @@ DAY = {"since": instant_text(at(8)), "until": instant_text(at(18))}
 
 
 def warehouse(url: str) -> str:
-    return json.dumps({"conn_type": "postgres", **connection_fields(url)})
-
-
-def connection_fields(url: str) -> dict[str, Any]:
-    from sqlalchemy import make_url
-
-    parsed = make_url(url)
-    return {
-        "host": parsed.query.get("host", parsed.host),
-        "port": parsed.port,
-        "login": parsed.username,
-        "password": parsed.password,
-        "schema": parsed.database,
-    }
-
-
-@pytest.fixture
-def engine(warehouse_url: str) -> Iterator[Engine]:
-    engine = connect(warehouse_url)
-    yield engine
-    engine.dispose()
+    return json.dumps(warehouse_connection(parse(url)))
 
 
 @pytest.fixture
@@ -83,18 +63,36 @@ def load(pipeline: RealPipeline, url: str, number: int, bad: frozenset[int] = fr
     Loading(world=world, url=url, window=window, bad_offsets=bad).load()
 
 
-@pytest.fixture
-def pipeline(places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str) -> RealPipeline:
+def made(broker: AnyBroker, engine: Engine) -> RealPipeline:
     """Hours 10 to 14 hold records: 10 is audited, 11 loaded, 12 frozen, 13 and 14 are not frozen."""
-    made = RealPipeline(broker.bootstrap, engine)
+    made, url = RealPipeline(broker.bootstrap, engine), engine.url.render_as_string(hide_password=False)
     for number in range(10, 15):
         made.send([(number + 0.1, b"first"), (number + 0.5, b"second")], partition=0)
         made.send([(number + 0.2, b"third")], partition=1)
-    load(made, warehouse_url, 10)
-    load(made, warehouse_url, 11)
+    load(made, url, 10)
+    load(made, url, 11)
     made.audit(10)
     made.freeze(12)
     return made
+
+
+@pytest.fixture(scope="module")
+def shared(broker: AnyBroker, shared_world: World) -> RealPipeline:
+    return made(broker, shared_world.ledger.engine)
+
+
+@pytest.fixture
+def pipeline(places: UiClient, shared: RealPipeline, monkeypatch: pytest.MonkeyPatch) -> RealPipeline:
+    """One for all tests that only look; its ledger is Airflow's connection."""
+    url = shared.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DEFAULT", warehouse(url))
+    return shared
+
+
+@pytest.fixture
+def own(places: UiClient, broker: AnyBroker, engine: Engine) -> RealPipeline:
+    """The same for a test that changes it."""
+    return made(broker, engine)
 
 
 def shown(places: UiClient, pipeline: RealPipeline, **parameters: Any) -> dict[str, Any]:
@@ -124,9 +122,9 @@ def test_the_heat_map_shows_each_hour_of_the_ledger(places: UiClient, pipeline: 
     )
 
 
-def test_lag_is_what_the_command_line_says(places: UiClient, pipeline: RealPipeline, engine: Engine) -> None:
+def test_lag_is_what_the_command_line_says(places: UiClient, pipeline: RealPipeline) -> None:
     lag = shown(places, pipeline)["lag"]
-    alone = lag_of(engine, Topics(Client(pipeline.client_config)), pipeline.name, NOW).summary(NOW)
+    alone = lag_of(pipeline.engine, Topics(Client(pipeline.client_config)), pipeline.name, NOW).summary(NOW)
     for name in ("hours_behind", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds", "problem"):
         assert lag[name] == alone[name], name
     assert (lag["hours_behind"], lag["records_behind"], lag["oldest_unloaded_at"]) == (3, 9, alone["oldest_record_at"])
@@ -135,14 +133,14 @@ def test_lag_is_what_the_command_line_says(places: UiClient, pipeline: RealPipel
     assert (lag["bytes_behind"], lag["bytes_are_estimated"]) == (round(9 * each), True)
 
 
-def test_throughput_is_seen_at_the_second_look(places: UiClient, pipeline: RealPipeline) -> None:
-    first, span = shown(places, pipeline)["throughput"], places.json("/api/overview", **DAY)["span"]
+def test_throughput_is_seen_at_the_second_look(places: UiClient, own: RealPipeline) -> None:
+    first, span = shown(places, own)["throughput"], places.json("/api/overview", **DAY)["span"]
     assert first["produced_per_second"] is None
     assert (span["series_start"], span["series_step_seconds"]) == (instant_text(at(8)), 3600)
     assert {8 + place: count for place, count in enumerate(first["series"]["produced"]) if count} == {10: 3, 11: 3, 12: 3}
-    pipeline.send([(15, b"more")] * 20)
+    own.send([(15, b"more")] * 20)
     places.now = at(16.5 + 10 / 3600)
-    assert shown(places, pipeline)["throughput"]["produced_per_second"] == pytest.approx(2.0)
+    assert shown(places, own)["throughput"]["produced_per_second"] == pytest.approx(2.0)
 
 
 def test_a_look_just_behind_the_turn_of_the_hour_shows_one_hour_and_not_two(places: UiClient, pipeline: RealPipeline) -> None:
@@ -160,9 +158,9 @@ def test_a_look_just_behind_the_turn_of_the_hour_shows_one_hour_and_not_two(plac
         assert [number for number, state in states(one).items() if state == "open"] == open_hours
 
 
-def test_a_window_says_what_the_ledger_knows(places: UiClient, pipeline: RealPipeline, engine: Engine) -> None:
+def test_a_window_says_what_the_ledger_knows(places: UiClient, pipeline: RealPipeline) -> None:
     found = places.json(f"/api/windows/{pipeline.name}/{instant_text(at(10))}")
-    history = window_history(engine, pipeline.name, at(10))
+    history = window_history(pipeline.engine, pipeline.name, at(10))
     assert found["fingerprint"] == history.window.fingerprint
     assert found["equation"] == {"read": 3, "loaded": 3, "dead_lettered": 0, "filtered": 0, "holds": True}
     assert [(one["partition"], one["count"], one["loaded"]) for one in found["ranges"]] == [(0, 2, 2), (1, 1, 1)]
@@ -267,11 +265,11 @@ def test_the_dead_letters_of_a_pipelines_hours_are_counted_by_kind(
     assert (kind["count"], kind["windows"], kind["last"]) == (3, 2, instant_text(at(11)))
 
 
-def test_a_pipeline_of_a_dag_that_one_may_not_read_is_not_there(places: UiClient, pipeline: RealPipeline) -> None:
-    remember_dag(pipeline.ledger, pipeline.name, "secret")
-    assert places.get(f"/api/pipelines/{pipeline.name}").status_code == 404
+def test_a_pipeline_of_a_dag_that_one_may_not_read_is_not_there(places: UiClient, own: RealPipeline) -> None:
+    remember_dag(own.ledger, own.name, "secret")
+    assert places.get(f"/api/pipelines/{own.name}").status_code == 404
     places.readable.add("secret")
-    assert places.json(f"/api/pipelines/{pipeline.name}")["dag_ids"] == ["secret"]
+    assert places.json(f"/api/pipelines/{own.name}")["dag_ids"] == ["secret"]
     assert places.get("/api/pipelines/nowhere").status_code == 404
 
 
@@ -326,11 +324,11 @@ def test_a_look_at_large_records_holds_only_so_many_and_says_so(
 
 
 def test_records_are_for_those_who_may_see_a_pipeline_of_the_topic_or_the_connection(
-    places: UiClient, pipeline: RealPipeline, broker: AnyBroker
+    places: UiClient, own: RealPipeline, broker: AnyBroker
 ) -> None:
-    path, nobodys = f"/api/topics/{pipeline.name}/records", "of_nobody"
+    path, nobodys = f"/api/topics/{own.name}/records", "of_nobody"
     create_topic(broker.bootstrap, nobodys)
-    remember_dag(pipeline.ledger, pipeline.name, "secret")
+    remember_dag(own.ledger, own.name, "secret")
     places.seconds += 100
     for address in (path, f"/api/topics/{nobodys}/records"):
         answer = places.get(address)
@@ -343,14 +341,14 @@ def test_records_are_for_those_who_may_see_a_pipeline_of_the_topic_or_the_connec
 
 
 def test_a_connection_that_is_not_the_default_is_for_those_who_may_see_it(
-    places: UiClient, pipeline: RealPipeline, broker: AnyBroker, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+    places: UiClient, own: RealPipeline, broker: AnyBroker, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_PROD", json.dumps({"conn_type": "kafka", "extra": extra}))
     monkeypatch.setenv("AIRFLOW_CONN_TEAM_DB", warehouse(warehouse_url))
-    of_hour = f"/api/windows/{pipeline.name}/{instant_text(at(10))}"
-    paths = ["/api/overview", f"/api/pipelines/{pipeline.name}", "/api/topics", "/api/groups", of_hour, f"{of_hour}/replay_plan"]
-    paths += [f"{of_hour}/waiting", f"/api/topics/{pipeline.name}/records", f"/windows/{pipeline.name}"]
+    of_hour = f"/api/windows/{own.name}/{instant_text(at(10))}"
+    paths = ["/api/overview", f"/api/pipelines/{own.name}", "/api/topics", "/api/groups", of_hour, f"{of_hour}/replay_plan"]
+    paths += [f"{of_hour}/waiting", f"/api/topics/{own.name}/records", f"/windows/{own.name}"]
     for named in ({"kafka_conn_id": "kafka_prod"}, {"warehouse_conn_id": "team_db"}, {"warehouse_conn_id": "nowhere"}):
         for path in paths:
             answer = places.get(path, params=named)
@@ -363,24 +361,24 @@ def test_a_connection_that_is_not_the_default_is_for_those_who_may_see_it(
 
 
 def test_a_pipeline_of_another_ledger_does_not_open_the_records_of_the_default_broker(
-    places: UiClient, pipeline: RealPipeline, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+    places: UiClient, own: RealPipeline, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its owner may see that ledger's connection, and has registered a pipeline without a Dag over the topic of others."""
     monkeypatch.setenv("AIRFLOW_CONN_TEAM_DB", warehouse(warehouse_url))
     places.connections.add("team_db")
-    path = f"/api/topics/{pipeline.name}/records"
+    path = f"/api/topics/{own.name}/records"
     assert places.get(path, params={"warehouse_conn_id": "team_db"}).status_code == 403
     places.connections.add("kafka_default")
     assert places.get(path, params={"warehouse_conn_id": "team_db"}).status_code == 200
 
 
 def test_a_pipeline_on_another_cluster_does_not_open_the_topic_of_that_name_on_this_one(
-    places: UiClient, pipeline: RealPipeline, engine: Engine
+    places: UiClient, own: RealPipeline, engine: Engine
 ) -> None:
-    path = f"/api/topics/{pipeline.name}/records"
+    path = f"/api/topics/{own.name}/records"
     assert places.json(path)["records"]
     with engine.begin() as connection:
-        elsewhere = {"topic_id": "another", "cluster_id": "elsewhere", "name": pipeline.name}
+        elsewhere = {"topic_id": "another", "cluster_id": "elsewhere", "name": own.name}
         statement = "update logbus.pipeline set topic_id = :topic_id, cluster_id = :cluster_id where name = :name"
         connection.execute(text(statement), elsewhere)
     places.seconds += 100
@@ -390,10 +388,10 @@ def test_a_pipeline_on_another_cluster_does_not_open_the_topic_of_that_name_on_t
 
 
 def test_the_hours_of_a_run_are_for_those_who_may_see_a_pipeline_of_its_dag(
-    places: UiClient, pipeline: RealPipeline, engine: Engine
+    places: UiClient, own: RealPipeline, engine: Engine
 ) -> None:
     application.dependency_overrides[interval_of_run] = lambda: None  # there is no Airflow that could know the run
-    remember_dag(pipeline.ledger, pipeline.name, "secret")
+    remember_dag(own.ledger, own.name, "secret")
     with engine.begin() as connection:
         statement = text("update logbus.attempt set dag_id = 'secret', run_id = 'payroll', task_id = 'load'")
         connection.execute(statement)
@@ -403,21 +401,15 @@ def test_the_hours_of_a_run_are_for_those_who_may_see_a_pipeline_of_its_dag(
     assert places.json("/api/overview", dag_id="secret", run_id="payroll")["span"]["end"] == instant_text(at(12))
 
 
-@pytest.mark.parametrize(
-    ("wish", "status"),
-    [
-        ({"since": "yesterday"}, 400),
-        ({"since": "2015-05-17T10:00:00Z", "offset": 1}, 400),
-        ({"partition": 99}, 400),
-        ({"count": 0}, 400),
-        ({"count": 5000}, 400),
-        ({"offset": -1}, 400),
-    ],
-)
-def test_a_look_that_makes_no_sense_is_refused(
-    wish: dict[str, Any], status: int, places: UiClient, pipeline: RealPipeline
-) -> None:
-    assert places.get(f"/api/topics/{pipeline.name}/records", params=wish).status_code == status
+NONSENSE: list[dict[str, Any]] = [
+    *({"since": "yesterday"}, {"since": "2015-05-17T10:00:00Z", "offset": 1}, {"partition": 99}),
+    *({"count": 0}, {"count": 5000}, {"offset": -1}),
+]
+
+
+def test_a_look_that_makes_no_sense_is_refused(places: UiClient, pipeline: RealPipeline) -> None:
+    answers = [places.get(f"/api/topics/{pipeline.name}/records", params=wish).status_code for wish in NONSENSE]
+    assert answers == [400] * len(NONSENSE)
 
 
 def test_a_look_at_a_topic_that_is_gone_says_so(places: UiClient) -> None:
@@ -441,41 +433,33 @@ def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipelin
     assert found["retention"] == {"ms": None, "bytes": None, "managed": False}
 
 
-def test_a_topic_without_records_has_nothing_behind(places: UiClient, broker: AnyBroker, engine: Engine) -> None:
-    empty = RealPipeline(broker.bootstrap, engine)
-    lag = shown(places, empty)["lag"]
-    assert (lag["hours_behind"], lag["records_behind"], lag["bytes_behind"], lag["oldest_hour"]) == (0, 0, 0, None)
-    assert {one["name"]: one["records"] for one in places.json("/api/topics")["topics"]}[empty.name] == 0
-
-
-def test_groups_show_lag_and_what_nobody_knows(places: UiClient, pipeline: RealPipeline, broker: AnyBroker) -> None:
-    name = f"group-{pipeline.name}"
+def test_groups_show_lag_and_what_nobody_knows(places: UiClient, own: RealPipeline, broker: AnyBroker) -> None:
+    name = f"group-{own.name}"
     client = admin(broker.bootstrap)
-    offsets = ConsumerGroupTopicPartitions(name, [TopicPartition(pipeline.name, 0, 4)])
+    offsets = ConsumerGroupTopicPartitions(name, [TopicPartition(own.name, 0, 4)])
     client.alter_consumer_group_offsets([offsets])[name].result(PATIENCE_SECONDS)
     (group,) = [one for one in places.json("/api/groups")["groups"] if one["group_id"] == name]
     assert (group["state"], group["lag"], group["members"]) == ("Empty", 6, [])
     assert group["partitions"] == [
-        {"topic": pipeline.name, "partition": 0, "committed_offset": 4, "end_offset": 10, "lag": 6, "member_id": None}
+        {"topic": own.name, "partition": 0, "committed_offset": 4, "end_offset": 10, "lag": 6, "member_id": None}
     ]
-    delete_topic(broker.bootstrap, pipeline.name)
+    delete_topic(broker.bootstrap, own.name)
     gone = [one for one in places.json("/api/groups")["groups"] if one["group_id"] == name]
     assert all(part["lag"] is None and part["end_offset"] is None for one in gone for part in one["partitions"])
 
 
-def test_a_pipeline_whose_topic_is_gone_says_so(places: UiClient, pipeline: RealPipeline, broker: AnyBroker) -> None:
-    delete_topic(broker.bootstrap, pipeline.name)
-    one = shown(places, pipeline)
+def test_a_pipeline_whose_topic_is_gone_says_so(places: UiClient, own: RealPipeline, broker: AnyBroker) -> None:
+    delete_topic(broker.bootstrap, own.name)
+    one = shown(places, own)
     assert (
-        f"is gone: name the right broker, or recreate the topic and `logbus pipeline rebase {pipeline.name}`"
-        in one["lag"]["problem"]
+        f"is gone: name the right broker, or recreate the topic and `logbus pipeline rebase {own.name}`" in one["lag"]["problem"]
     )
     assert one["lag"]["records_behind"] is None
     assert states(one)[10] == "audited"
-    plan = places.get(f"/api/windows/{pipeline.name}/{instant_text(at(10))}/replay_plan")
+    plan = places.get(f"/api/windows/{own.name}/{instant_text(at(10))}/replay_plan")
     assert (plan.status_code, "no longer has a topic of that name" in plan.json()["detail"]) == (409, True)
-    create_topic(broker.bootstrap, pipeline.name)
-    assert "made again" in shown(places, pipeline)["lag"]["problem"]
+    create_topic(broker.bootstrap, own.name)
+    assert "made again" in shown(places, own)["lag"]["problem"]
 
 
 def test_with_the_broker_down_the_ledger_is_shown(
@@ -522,13 +506,13 @@ def test_a_warehouse_without_a_ledger_says_what_makes_one(
     assert places.get("/windows/p").status_code == 404
 
 
-def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipeline: RealPipeline) -> None:
-    remember_dag(pipeline.ledger, pipeline.name, "secret_dag")
-    path = f"/api/windows/{pipeline.name}/{instant_text(at(10))}"
+def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, own: RealPipeline) -> None:
+    remember_dag(own.ledger, own.name, "secret_dag")
+    path = f"/api/windows/{own.name}/{instant_text(at(10))}"
     assert [one["name"] for one in places.json("/api/overview", **DAY)["pipelines"]] == []
     topics = {one["name"]: one for one in places.json("/api/topics")["topics"]}
-    assert topics[pipeline.name]["pipelines"] == []
-    for unseen in (path, f"{path}/replay_plan", f"/windows/{pipeline.name}"):
+    assert topics[own.name]["pipelines"] == []
+    for unseen in (path, f"{path}/replay_plan", f"/windows/{own.name}"):
         assert places.get(unseen).status_code == 404
     places.paused = {"secret_dag", "another"}
     assert places.json("/api/overview", **DAY)["paused_dag_ids"] == []
@@ -536,7 +520,7 @@ def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipe
     assert places.json("/api/overview", **DAY)["paused_dag_ids"] == ["secret_dag"]
     assert list(places.json("/api/overview", **DAY)["dag_ids"].values()) == [["secret_dag"]]
     assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
-    remember_dag(pipeline.ledger, pipeline.name, "another")
+    remember_dag(own.ledger, own.name, "another")
     assert list(places.json("/api/overview", **DAY)["dag_ids"].values()) == [["secret_dag"]]
     assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
     assert places.get(path).json()["dag_ids"] == ["secret_dag"]
@@ -556,20 +540,20 @@ def test_programs_get_json_and_browsers_are_led_to_the_page(places: UiClient, pi
     assert len(places.get(f"{path}?form=json", headers={"Accept": "text/html"}).json()) == 3
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/windows/q", 404),
-        ("/windows/{name}/2015-05-17T09:00:00Z", 404),
-        ("/api/windows/{name}/2015-05-17T09:00:00Z", 404),
-        ("/api/windows/q/2015-05-17T10:00:00Z", 404),
-        ("/windows/{name}/yesterday", 400),
-    ],
-)
-def test_what_there_is_not_is_said(path: str, status: int, places: UiClient, pipeline: RealPipeline) -> None:
-    answer = places.get(path.format(name=pipeline.name))
-    assert answer.status_code == status
-    assert answer.json()["detail"]
+THERE_IS_NOT = {
+    "/windows/q": 404,
+    "/windows/{name}/2015-05-17T09:00:00Z": 404,
+    "/api/windows/{name}/2015-05-17T09:00:00Z": 404,
+    "/api/windows/q/2015-05-17T10:00:00Z": 404,
+    "/windows/{name}/yesterday": 400,
+    **dict.fromkeys((f"/api/overview?{span}" for span in ("since=no", "hours=0", "since=2015-01-02&until=2015-01-01")), 400),
+}
+
+
+def test_what_there_is_not_and_what_is_no_span_is_said(places: UiClient, pipeline: RealPipeline) -> None:
+    answers = {path: places.get(path.format(name=pipeline.name)) for path in THERE_IS_NOT}
+    assert {path: answer.status_code for path, answer in answers.items()} == THERE_IS_NOT
+    assert all(answer.json()["detail"] for answer in answers.values())
 
 
 def test_without_a_span_the_last_hours_that_there_are_are_shown(places: UiClient, pipeline: RealPipeline) -> None:
@@ -584,25 +568,13 @@ def test_without_a_span_the_last_hours_that_there_are_are_shown(places: UiClient
     assert later["span"]["end"] == instant_text(hour(14).end)
 
 
-@pytest.mark.parametrize(
-    ("query", "status"), [("since=yesterday", 400), ("hours=0", 400), ("since=2015-01-02&until=2015-01-01", 400)]
-)
-def test_what_is_no_span_is_refused(query: str, status: int, places: UiClient) -> None:
-    answer = places.get(f"/api/overview?{query}")
-    assert answer.status_code == status
-    assert answer.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
+def test_a_foreign_page_cannot_act(places: UiClient, pipeline: RealPipeline) -> None:
+    path = f"/api/windows/{pipeline.name}/{instant_text(at(10))}/rerun"
+    for headers, status in (
         ({"Content-Type": "text/plain"}, 400),
         ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, 403),
         ({"Content-Type": "application/json", "Origin": "https://evil.example"}, 403),
         ({"Content-Type": "application/json", "Origin": "http://airflow", "Sec-Fetch-Site": "same-origin"}, 409),
-    ],
-)
-def test_a_foreign_page_cannot_act(headers: dict[str, str], status: int, places: UiClient, pipeline: RealPipeline) -> None:
-    path = f"/api/windows/{pipeline.name}/{instant_text(at(10))}/rerun"
-    answer = places.ask("POST", path, headers=headers, content=b"{}")
-    assert answer.status_code == status, answer.text
+    ):
+        answer = places.ask("POST", path, headers=headers, content=b"{}")
+        assert answer.status_code == status, answer.text

@@ -28,10 +28,12 @@ def test_the_compose_specifications_schema_takes_it() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_is_pinned_and_says_whether_it_is_well(name: str) -> None:
+def test_every_service_is_pinned_says_whether_it_is_well_and_takes_neither_all_memory_nor_the_disk(name: str) -> None:
     service = SERVICES[name]
     assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+[\w.-]*", service["image"])
     assert "healthcheck" in service or service["restart"] == "no"
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert {"max-size", "max-file"} <= set(service["logging"]["options"])
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -53,11 +55,6 @@ def test_volumes_and_mounted_directories_are_there(name: str) -> None:
             assert mode == ["ro"], "a container changes nothing of the checkout"
         else:
             assert source in COMPOSE["volumes"]
-
-
-def test_every_declared_volume_is_used() -> None:
-    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
-    assert set(COMPOSE["volumes"]) <= used
 
 
 def test_ports_are_published_on_loopback_only_and_once() -> None:
@@ -130,19 +127,9 @@ def test_the_heaps_of_spark_leave_half_a_gigabyte_to_what_is_beside_them(name: s
     assert daemon + executors + 512 <= megabytes(service["mem_limit"])
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_no_log_of_a_container_fills_the_disk(name: str) -> None:
-    assert {"max-size", "max-file"} <= set(SERVICES[name]["logging"]["options"])
-
-
 def test_airflow_reads_every_dag_file_whatever_words_are_in_it() -> None:
     reads = SERVICES["airflow-dag-processor"]["environment"]
     assert reads["AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE"] == "False"
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_no_service_can_take_the_memory_of_the_others(name: str) -> None:
-    assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
 
 
 def test_alerts_go_to_the_address_of_the_env_file() -> None:

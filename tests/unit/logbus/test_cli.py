@@ -116,10 +116,6 @@ def test_every_command_of_the_table_exists_and_has_help(name: str) -> None:
         assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
 
-def test_an_unknown_command_is_an_error() -> None:
-    assert CliRunner().invoke(main, ["nonsense"]).exit_code == 2
-
-
 Ending = Callable[[BaseException], Any]
 
 

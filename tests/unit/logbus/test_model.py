@@ -4,12 +4,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from logbus.model import (
-    Attempt,
-    FrozenWindow,
     Interval,
     OffsetRange,
-    WindowCounts,
-    WindowState,
     instant_text,
     parse_instant,
 )
@@ -40,30 +36,3 @@ def test_an_instant_is_read_in_every_spelling_and_written_in_one(text: str) -> N
 def test_a_range_counts_the_offsets_that_can_be_read() -> None:
     part = OffsetRange(topic="t", partition=0, start_offset=10, end_offset=30, lost=5)
     assert (part.count, part.readable_from) == (15, 15)
-
-
-def test_an_attempts_token_names_window_and_number() -> None:
-    attempt = Attempt(
-        window_id=1, pipeline="p", interval=Interval.hour(TEN), number=3, staging_table="w1_a3", dead_letter_table="w1_a3_dead"
-    )
-    assert attempt.token == "2015-05-17T10:00:00Z=3"
-
-
-def test_a_windows_summary_is_ready_for_json() -> None:
-    window = FrozenWindow(
-        id=1,
-        pipeline="p",
-        topic="t",
-        interval=Interval.hour(TEN),
-        topic_id="id",
-        ranges=(OffsetRange(topic="t", partition=0, start_offset=1, end_offset=4),),
-        state=WindowState.LOADED,
-        loaded_attempt=2,
-        counts=WindowCounts(read=3, loaded=3),
-        fingerprint="00000000000000ff",
-    )
-    summary = window.summary()
-    assert summary["start"] == "2015-05-17T10:00:00Z"
-    assert summary["ranges"] == {"0": [1, 4]}
-    assert summary["counts"]["read"] == 3
-    assert summary["records"] == 3

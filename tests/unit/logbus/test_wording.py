@@ -3,24 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from logbus.wording import LINE_CHARACTERS_MAX, first_line, inert_json, many, printable, several
-
-
-def test_one_is_one() -> None:
-    assert [many(count, "window") for count in (0, 1, 2000)] == ["0 windows", "1 window", "2,000 windows"]
-
-
-@pytest.mark.parametrize(
-    ("names", "count", "said"),
-    [
-        ([], None, ""),
-        (["a", "b"], None, "a, b"),
-        (["a", "b", "c"], None, "a, b and 1 more"),
-        (["a", "b"], 2002, "a, b and 2,000 more"),
-    ],
-)
-def test_a_few_are_named_and_the_others_counted(names: list[str], count: int | None, said: str) -> None:
-    assert several(names, 2, count=count) == said
+from logbus.wording import LINE_CHARACTERS_MAX, first_line, inert_json, printable
 
 
 @pytest.mark.parametrize("said", ["", " \n"])

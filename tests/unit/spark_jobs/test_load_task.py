@@ -6,7 +6,7 @@ from logbus.ledger.stamped_hours import FAR_HOURS, HOURS_MAX, NO_HOUR, Histogram
 from logbus.proof.read_tally import ReadTally
 
 from spark_jobs.job import StagedWindow
-from spark_jobs.load_task import count, count_stamps, signed_column
+from spark_jobs.load_task import count, count_stamps
 from spark_jobs.records import Records
 
 WINDOW = StagedWindow(window_id=1, attempt=1, start_ms=1000, end_ms=2000, staging_table="s", dead_letter_table="d")
@@ -58,19 +58,3 @@ def test_a_record_without_value_counts_the_bytes_of_its_key() -> None:
     tally = ReadTally()
     count(tally, records(1000, 1000, values=[None, b"ab"]), [1, 2], [])
     assert tally.bytes == 4
-
-
-def test_the_fingerprint_wraps_at_64_bits() -> None:
-    tally = ReadTally()
-    count(tally, records(1000, 1000), [2**64 - 1, 3], [])
-    assert tally.fingerprint == 2
-
-
-def test_filtered_records_are_counted_and_their_fingerprint_is_known() -> None:
-    tally = ReadTally()
-    count(tally, records(1000, 1000, 1000), [1, 2, 4], [0, 2])
-    assert (tally.read, tally.filtered, tally.fingerprint, tally.staged_fingerprint) == (3, 2, 7, 2)
-
-
-def test_hashes_become_signed_as_bigint_has_them() -> None:
-    assert signed_column([0, 2**63 - 1, 2**63, 2**64 - 1]).to_pylist() == [0, 2**63 - 1, -(2**63), -1]

@@ -1,28 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.model import FrozenWindow, Interval, OffsetRange, WindowState
+from logbus.model import FrozenWindow, OffsetRange
 
 from spark_jobs.packing import pack
+from tests.support.fake_ledger import window as frozen
 
 START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 
 
 def window(number: int, *ranges: tuple[int, int, int]) -> FrozenWindow:
-    return FrozenWindow(
-        id=number,
-        pipeline="p",
-        topic="t",
-        interval=Interval.hour(START + timedelta(hours=number)),
-        topic_id="id",
-        ranges=tuple(
-            OffsetRange(topic="t", partition=partition, start_offset=start, end_offset=end) for partition, start, end in ranges
-        ),
-        state=WindowState.FROZEN,
-    )
+    parts = [OffsetRange(topic="t", partition=partition, start_offset=start, end_offset=end) for partition, start, end in ranges]
+    return frozen(START + timedelta(hours=number), id=number, topic="t", ranges=tuple(parts))
 
 
 @st.composite
@@ -88,14 +81,7 @@ def test_empty_windows_need_no_task() -> None:
 
 
 def test_declared_losses_are_not_asked_for() -> None:
-    lossy = FrozenWindow(
-        id=1,
-        pipeline="p",
-        topic="t",
-        interval=Interval.hour(START),
-        topic_id="id",
-        ranges=(OffsetRange(topic="t", partition=0, start_offset=0, end_offset=10, lost=4),),
-        state=WindowState.FROZEN,
-    )
+    whole = window(1, (0, 0, 10))
+    lossy = replace(whole, ranges=(replace(whole.ranges[0], lost=4),))
     (plan,) = pack([lossy], 4)
     assert (plan.runs[0].start_offset, plan.runs[0].end_offset) == (4, 10)

@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import io
 from pathlib import Path
+from typing import Any
 
+import pytest
 from logbus.collector.line_reader import Line, first_lines, open_log, read_lines, text_bytes
 
 
@@ -13,47 +15,28 @@ def lines(text: bytes, *, position: int = 0, limit: int = 100, complete: bool = 
     return list(read_lines(file, position=position, line_bytes_max=limit, last_line_is_complete=complete))
 
 
-def test_lines_know_where_they_begin_and_end() -> None:
-    assert lines(b"one\ntwo\n") == [Line(0, 4, b"one"), Line(4, 8, b"two")]
-
-
-def test_reading_goes_on_at_a_position() -> None:
-    assert lines(b"one\ntwo\n", position=4) == [Line(4, 8, b"two")]
-
-
-def test_a_carriage_return_belongs_to_the_line_ending() -> None:
-    assert lines(b"one\r\ntwo\r\n") == [Line(0, 5, b"one"), Line(5, 10, b"two")]
+@pytest.mark.parametrize(
+    ("text", "how", "found"),
+    [
+        (b"one\ntwo\n", {}, [Line(0, 4, b"one"), Line(4, 8, b"two")]),
+        (b"one\ntwo\n", {"position": 4}, [Line(4, 8, b"two")]),
+        (b"one\r\ntwo\r\n", {}, [Line(0, 5, b"one"), Line(5, 10, b"two")]),
+        (b"\na\n", {}, [Line(0, 1, b""), Line(1, 3, b"a")]),
+        (b"one\ntw", {}, [Line(0, 4, b"one")]),  # the last line waits, unless nobody will append
+        (b"one\ntw", {"complete": True}, [Line(0, 4, b"one"), Line(4, 6, b"tw")]),
+        (b"a\n" + b"x" * 11 + b"\nb\n", {"limit": 10}, [Line(0, 2, b"a"), Line(2, 14, None), Line(14, 16, b"b")]),
+        (b"a\n" + b"x" * 50, {"limit": 10}, [Line(0, 2, b"a")]),
+        *((b"x" * 10 + end, {"limit": 10}, [Line(0, 10 + len(end), b"x" * 10)]) for end in (b"\n", b"\r\n")),
+    ],
+)
+def test_lines_know_where_they_begin_and_end(text: bytes, how: dict[str, Any], found: list[Line]) -> None:
+    assert lines(text, **how) == found
 
 
 def test_the_mark_of_utf_8_is_no_part_of_the_first_line_and_of_others_it_is() -> None:
     assert lines(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n") == [Line(3, 7, b"one"), Line(7, 14, b"\xef\xbb\xbftwo")]
     assert lines(b"\xef\xbb\xbf" + b"x" * 50 + b"\nb\n", limit=10) == [Line(3, 54, None), Line(54, 56, b"b")]
     assert lines(b"\xef\xbb\xbf", complete=True) == [Line(3, 3, b"")]
-
-
-def test_a_blank_line_is_a_line() -> None:
-    assert lines(b"\na\n") == [Line(0, 1, b""), Line(1, 3, b"a")]
-
-
-def test_a_last_line_without_newline_waits() -> None:
-    assert lines(b"one\ntw") == [Line(0, 4, b"one")]
-
-
-def test_a_last_line_without_newline_counts_where_nobody_will_append() -> None:
-    assert lines(b"one\ntw", complete=True) == [Line(0, 4, b"one"), Line(4, 6, b"tw")]
-
-
-def test_a_line_too_long_is_passed_over_with_its_place() -> None:
-    assert lines(b"a\n" + b"x" * 11 + b"\nb\n", limit=10) == [Line(0, 2, b"a"), Line(2, 14, None), Line(14, 16, b"b")]
-
-
-def test_a_line_of_exactly_the_limit_is_kept_with_either_line_ending() -> None:
-    for ending in (b"\n", b"\r\n"):
-        assert lines(b"x" * 10 + ending, limit=10) == [Line(0, 10 + len(ending), b"x" * 10)]
-
-
-def test_an_unfinished_line_that_is_already_too_long_waits_too() -> None:
-    assert lines(b"a\n" + b"x" * 50, limit=10) == [Line(0, 2, b"a")]
 
 
 def test_compressed_text_has_the_positions_of_the_text(tmp_path: Path) -> None:

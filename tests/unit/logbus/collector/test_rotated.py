@@ -68,12 +68,21 @@ def test_at_the_first_run_older_files_are_mentioned_and_left_alone(tmp_path: Pat
     assert never_sent([log, tmp_path / "a.log.1"], []) == []  # named on the command line
 
 
-def test_the_rest_of_a_renamed_file_is_found(tmp_path: Path) -> None:
-    log = write(tmp_path / "a.log", 1, written=1_000)
-    known = [sent(log, lines=40)]
-    log.rename(tmp_path / "a.log.1")
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize(("lines", "sent_lines"), [(60, 40), (60, None), (3, None)])
+def test_the_rest_of_a_rotated_file_is_found_and_what_was_sent_wholly_is_not_sent_again(
+    lines: int, sent_lines: int | None, is_compressed: bool, tmp_path: Path
+) -> None:
+    log = write(tmp_path / "a.log", 1, lines=lines, written=1_000)
+    known = [sent(log, sent_lines)]
+    older = log.rename(tmp_path / "a.log.1")
+    if is_compressed:
+        older.with_name("a.log.1.gz").write_bytes(gzip.compress(older.read_bytes()))
+        older.unlink()
+        older = older.with_name("a.log.1.gz")
+        os.utime(older, (1_000, 1_000))
     write(log, 2, written=2_000)
-    assert names(unsent([log], known)) == ["a.log.1"]
+    assert unsent([log], known) == ([older] if sent_lines else [])
     assert never_sent([log], known) == []
 
 
@@ -87,28 +96,10 @@ def test_files_that_came_and_went_between_two_runs_are_found_and_older_ones_are_
     assert names(unsent([log], known)) == ["a.log.1"]
 
 
-def test_a_file_that_was_compressed_meanwhile_is_the_same_one(tmp_path: Path) -> None:
-    log = write(tmp_path / "a.log", 1, written=1_000)
-    known = [sent(log, lines=50)]
-    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
-    os.utime(tmp_path / "a.log.1.gz", (1_000, 1_000))
-    log.unlink()
-    write(log, 2, written=2_000)
-    assert names(unsent([log], known)) == ["a.log.1.gz"]
-
-
 def test_a_log_that_was_not_rotated_has_nothing_beside_it_to_send(tmp_path: Path) -> None:
     write(tmp_path / "a.log.1", 0, written=5_000)  # modified later by hand
     log = write(tmp_path / "a.log", 1, written=1_000)
     assert unsent([log], [sent(log, lines=10)]) == []
-
-
-def test_what_was_sent_wholly_is_not_sent_again(tmp_path: Path) -> None:
-    log = write(tmp_path / "a.log", 1, written=1_000)
-    known = [sent(log)]
-    log.rename(tmp_path / "a.log.1")
-    write(log, 2, written=2_000)
-    assert unsent([log], known) == []
 
 
 def test_a_file_that_is_being_compressed_is_read_where_it_is_whole(tmp_path: Path) -> None:
@@ -119,16 +110,6 @@ def test_a_file_that_is_being_compressed_is_read_where_it_is_whole(tmp_path: Pat
     (tmp_path / "a.log.1.gz").write_bytes(gzip.compress((tmp_path / "a.log.1").read_bytes())[:20])
     write(log, 2, written=2_000)
     assert names(unsent([log], known)) == ["a.log.1"]
-
-
-def test_a_little_file_that_was_sent_and_compressed_is_not_sent_again(tmp_path: Path) -> None:
-    log = write(tmp_path / "a.log", 1, lines=3, written=1_000)
-    known = [sent(log)]
-    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
-    os.utime(tmp_path / "a.log.1.gz", (1_000, 1_000))
-    log.unlink()
-    write(log, 2, written=2_000)
-    assert unsent([log], known) == []
 
 
 def test_the_rest_of_a_copied_and_truncated_file_is_found_however_little_was_sent(tmp_path: Path) -> None:

@@ -17,16 +17,6 @@ BERLIN = ZoneInfo("Europe/Berlin")
 COMBINED = b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "-" "agent"'
 
 
-def test_an_access_log_line_gives_its_time_and_its_client() -> None:
-    assert recognise(COMBINED) == Stamp(ms(2015, 5, 17, 10, 5, 3), b"83.149.9.216")
-
-
-@pytest.mark.parametrize(("zone", "hour"), [(b"+0200", 8), (b"-0330", 13)], ids=["east", "west, half an hour"])
-def test_the_zone_of_an_access_log_line_counts(zone: bytes, hour: int) -> None:
-    stamp = recognise(COMBINED.replace(b"+0000", zone))
-    assert stamp.timestamp_ms == ms(2015, 5, 17, hour, 35 if zone == b"-0330" else 5, 3)
-
-
 @pytest.mark.parametrize(
     ("begins", "host"),
     [

@@ -23,9 +23,7 @@ def groups() -> FakeGroups:
 @pytest.fixture
 def seek(monkeypatch: pytest.MonkeyPatch, groups: FakeGroups) -> Seek:
     """`logbus group seek --group g` on a topic `t` with one partition and ten records."""
-    log = FakeLog()
-    log.create("t")
-    log.append("t", *range(1, 11))
+    log = FakeLog.of("t", range(1, 11))
     monkeypatch.setattr(group_command, "Groups", lambda client: groups)
     monkeypatch.setattr(group_command, "Topics", lambda client: log)
     monkeypatch.delenv("LOGBUS_WAREHOUSE_URL", raising=False)

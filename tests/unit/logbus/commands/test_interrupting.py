@@ -67,11 +67,6 @@ def test_work_that_cleans_up_when_it_is_left_is_left_by_an_error() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_without_a_signal_everything_is_taken() -> None:
-    stop = Stop()
-    assert (list(stop.waiting_for([1, 2])), stop.exit_code) == ([1, 2], None)
-
-
 def test_an_interrupt_that_is_not_ours_goes_on() -> None:
     stop = Stop()
     items = stop.waiting_for([1, 2])

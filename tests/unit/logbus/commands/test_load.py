@@ -9,7 +9,7 @@ import click
 import pytest
 from logbus.commands import load as command
 from logbus.errors import TooManyWindows
-from logbus.ledger.catch_up import LoadPlan, telling
+from logbus.ledger.catch_up import LoadPlan
 from logbus.ledger.missing import Gap, Missing
 from logbus.model import Interval, Pipeline
 
@@ -54,11 +54,3 @@ def test_who_has_no_standard_input_is_not_asked(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "stdin", None)  # as some service managers start it
     with pytest.raises(TooManyWindows):
         command.ask(plan(1_001))
-
-
-def test_a_long_freeze_says_how_far_it_is() -> None:
-    said: list[str] = []
-    tell = telling(1_200, said.append)
-    for _ in range(1_200):
-        tell(1)
-    assert said == ["500 of 1200 windows are frozen", "1000 of 1200 windows are frozen"]

@@ -30,6 +30,11 @@ NOTHING = ShipReport(
 )
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
+
+
 class Runs:
     """Fakes runs: keeps the file names each was given, and returns reports or raises errors."""
 
@@ -50,9 +55,8 @@ class Runs:
 
 
 def test_a_file_that_is_renamed_while_it_is_looked_at_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
     log = tmp_path / "app.log"
     log.touch()
     runs = Runs(LogGone(f"{log} was renamed"), replace(NOTHING, lines=3))
@@ -61,9 +65,8 @@ def test_a_file_that_is_renamed_while_it_is_looked_at_is_looked_at_again(
 
 
 def test_a_new_file_that_begins_with_a_banner_does_not_end_a_shipper_that_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
     log, number = tmp_path / "app.log", itertools.count(1)
     log.touch()
 
@@ -79,9 +82,8 @@ def test_a_new_file_that_begins_with_a_banner_does_not_end_a_shipper_that_follow
 
 
 def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
     log, later = tmp_path / "app.log", tmp_path / "later.log"
     log.touch()
     runs = Runs(replace(NOTHING, lines=1), replace(NOTHING, lines=2))

@@ -41,9 +41,7 @@ def test_what_is_no_place_is_said(words: tuple[str, ...]) -> None:
 @pytest.fixture
 def log() -> FakeLog:
     """Topic t: partition 0 holds offsets 2 to 9 stamped at hours 2 to 9, partition 1 is empty."""
-    made = FakeLog()
-    made.create("t", partitions=2)
-    made.append("t", *(number * HOUR_MS for number in range(10)))
+    made = FakeLog.of("t", range(0, 10 * HOUR_MS, HOUR_MS), [])
     made.delete_records("t", before_offset=2)
     return made
 

@@ -53,10 +53,7 @@ def test_offsets_of_a_topic_that_is_gone_or_was_made_again_are_no_lag() -> None:
 
 
 def test_ends_are_those_of_the_partitions_that_somebody_reads_and_that_can_be_asked_for() -> None:
-    log = FakeLog()
-    log.create("t", 3)
-    for part in range(3):
-        log.append("t", 1, 2, partition=part)
+    log = FakeLog.of("t", [1, 2], [1, 2], [1, 2])
     group = GroupReading(name="g", state="Empty", committed={("t", 0): 1, ("t", 1): 1, ("gone", 0): 5, ("t", 7): 1})
     assert end_offsets_of(FakeBatches(log, [("t", 1)]), [group]) == {("t", 0): 2}
 

@@ -16,10 +16,7 @@ def read(log: FakeLog, *leaderless: tuple[str, int]) -> dict[str, TopicReading]:
 
 
 def test_a_topic_is_told_by_its_partitions() -> None:
-    log = FakeLog()
-    log.create("t", 2)
-    log.append("t", 1, 2, 3)
-    log.append("t", 4, partition=1)
+    log = FakeLog.of("t", [1, 2, 3], [4])
     log.delete_records("t", 1)
     found = topic_json(read(log)["t"], TopicOwners(pipelines=["p"], is_managed=True, bytes_each=10.5))
     assert (found["partitions"], found["records"], found["pipelines"]) == (2, 3, ["p"])
@@ -32,9 +29,7 @@ def test_a_topic_is_told_by_its_partitions() -> None:
 
 
 def test_bytes_on_disk_go_before_an_estimate() -> None:
-    log = FakeLog()
-    log.create("t", 2)
-    log.append("t", 1, 2, 3)
+    log = FakeLog.of("t", [1, 2, 3], [])
     (topic,) = read_topics(FakeBatches(log), sizes=lambda: {("t", 0): 700, ("t", 1): 0, ("other", 0): 1})
     found = topic_json(topic, TopicOwners(bytes_each=10.0))
     assert (found["size_bytes"], found["size_is_estimated"]) == (700, False)
@@ -45,16 +40,12 @@ def test_a_broker_that_tells_no_sizes_is_no_trouble() -> None:
     def refuse() -> dict[tuple[str, int], int]:
         raise BrokerUnavailable("not for you")
 
-    log = FakeLog()
-    log.create("t")
-    (topic,) = read_topics(FakeBatches(log), sizes=refuse)
+    (topic,) = read_topics(FakeBatches(FakeLog.of("t", [])), sizes=refuse)
     assert (topic.sizes, topic.size_bytes, topic.error) == ({}, None, None)
 
 
 def test_where_nobody_has_loaded_anything_nobody_knows_a_size() -> None:
-    log = FakeLog()
-    log.create("t")
-    found = topic_json(read(log)["t"], TopicOwners())
+    found = topic_json(read(FakeLog.of("t", []))["t"], TopicOwners())
     assert (found["size_bytes"], found["size_is_estimated"], found["records"]) == (None, False, 0)
 
 
@@ -65,9 +56,7 @@ def test_what_the_broker_did_not_tell_is_none_and_said() -> None:
 
 
 def test_a_partition_without_a_leader_hides_nothing_of_the_others_and_makes_totals_unknown() -> None:
-    log = FakeLog()
-    log.create("t", 2)
-    log.append("t", 1, 2, 3)
+    log = FakeLog.of("t", [1, 2, 3], [])
     topic = read(log, ("t", 1))["t"]
     assert ([topic.records_in(part) for part in (0, 1)], topic.records, topic.error) == ([3, None], None, None)
     found = topic_json(topic, TopicOwners(bytes_each=10.0))
@@ -79,9 +68,7 @@ def test_a_partition_without_a_leader_hides_nothing_of_the_others_and_makes_tota
 
 
 def test_bytes_of_some_partitions_are_not_those_of_the_topic() -> None:
-    log = FakeLog()
-    log.create("t", 2)
-    (topic,) = read_topics(FakeBatches(log), sizes=lambda: {("t", 0): 700})
+    (topic,) = read_topics(FakeBatches(FakeLog.of("t", [], [])), sizes=lambda: {("t", 0): 700})
     assert (topic.size_bytes, topic.sizes) == (None, {0: 700})
 
 
@@ -98,8 +85,7 @@ def test_topics_come_in_the_order_in_which_they_were_named_and_without_settings_
 
 
 def test_how_fast_a_topic_grows_is_known_at_the_second_look_at_all_of_it() -> None:
-    log, rates = FakeLog(), Rates()
-    log.create("t", 2)
+    log, rates = FakeLog.of("t", [], []), Rates()
     later = NOW + timedelta(seconds=10)
     assert [one.produced_per_second for one in with_rates(read(log).values(), rates, NOW)] == [None]
     log.append("t", *range(1, 31))

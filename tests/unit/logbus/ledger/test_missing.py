@@ -10,26 +10,20 @@ import pytest
 from logbus.ledger.closed_ends import ask
 from logbus.ledger.missing import QUESTIONS_MAX, Gap, Missing, behind, empty, find_gaps, ledger_gaps
 from logbus.ledger.stretches import Anchor, PipelineChain, tail_of
-from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline, milliseconds
+from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline
 from logbus.status.lag import lag_over
 
 from tests.support.fake_log import NO_TIMESTAMP, FakeLog
-from tests.support.retention import at, chain, hourly
+from tests.support.retention import at, chain, hourly, stamps
 
 NOW = at(20.5)
 PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines")
 YEARS = 24 * 365
 
 
-def stamps(*hours: float) -> list[int]:
-    return [milliseconds(at(hour)) for hour in hours]
-
-
 @pytest.fixture
 def log() -> FakeLog:
-    log = FakeLog()
-    log.create("t")
-    return log
+    return FakeLog.of("t", [])
 
 
 def window(hour: int, start: int, end: int, *, loaded: bool = True) -> FrozenWindow:
@@ -58,25 +52,6 @@ def said(gaps: Sequence[Gap]) -> list[tuple[int, int, str]]:
     hours = [((gap.interval.start - first) // PIPELINE.interval, (gap.interval.end - first) // PIPELINE.interval) for gap in gaps]
     kinds = ["empty" if gap.is_empty else str(gap.missing) for gap in gaps]
     return [(start, end, kind) for (start, end), kind in zip(hours, kinds, strict=True)]
-
-
-def test_a_chain_that_is_loaded_up_to_its_last_record_misses_nothing(log: FakeLog) -> None:
-    log.append("t", *stamps(9.5, 10.5))
-    assert gaps_of(log, chain([window(9, 0, 1), window(10, 1, 2)])) == ()
-
-
-def test_waiting_hours_lie_before_between_and_behind_the_windows_and_empty_ones_are_told_apart(log: FakeLog) -> None:
-    log.append("t", *stamps(5.5, 9.5, 12.5, 13.5, 17.5))
-    found = gaps_of(log, chain([window(9, 1, 2), window(13, 3, 4)]))
-    assert said(found) == [
-        (5, 6, "not frozen"),
-        (6, 9, "empty"),
-        (10, 12, "empty"),
-        (12, 13, "not frozen"),
-        (14, 17, "empty"),
-        (17, 18, "not frozen"),
-    ]
-    assert (behind(found), empty(found)) == (3, 8)
 
 
 def test_a_frozen_window_that_is_not_loaded_waits_if_it_holds_a_record(log: FakeLog) -> None:
@@ -169,15 +144,6 @@ def test_an_empty_window_behind_the_last_record_makes_the_years_before_it_no_gap
     log.append("t", *stamps(YEARS + 1.5))
     found = gaps_of(log, left_out, now=at(YEARS + 3))
     assert [(gap.count, gap.is_empty) for gap in found] == [(YEARS - 10, True), (1, False)]
-
-
-def test_all_partitions_have_to_be_without_records(log: FakeLog) -> None:
-    log.create("t", 2)
-    log.append("t", *stamps(9.5, 15.5), partition=0)
-    log.append("t", *stamps(12.5), partition=1)
-    assert said(gaps_of(log, chain([]))) == [
-        *((9, 10, "not frozen"), (10, 12, "empty"), (12, 13, "not frozen"), (13, 15, "empty"), (15, 16, "not frozen")),
-    ]
 
 
 def test_a_stamp_from_the_future_hides_no_hour(log: FakeLog) -> None:

@@ -29,12 +29,6 @@ def test_an_hour_that_is_whole_needs_no_words() -> None:
     assert (found.sentences(), found.is_remarkable, found.elsewhere, found.strangers) == ([], False, 0, 0)
 
 
-def test_where_the_hours_other_records_lie_is_said() -> None:
-    found = StampedHours(interval=HOUR, own=20, in_others=(in_window(11, 40),))
-    assert found.sentences() == ["stamped 2015-05-17T10:00:00Z: 20 here, 40 in window 2015-05-17T11:00:00Z"]
-    assert (found.elsewhere, found.is_remarkable) == (40, True)
-
-
 def test_with_which_hours_a_windows_records_are_stamped_is_said() -> None:
     found = StampedHours(interval=HOUR, own=20, others=(counted(9, 3), counted(11, 1)), far=2, unstamped=5)
     assert found.sentences() == [
@@ -69,13 +63,6 @@ def test_bounding_the_parts_and_bounding_their_sum_are_the_same(parts: list[dict
         assert found == bounded(joined(parts), near)
     assert sum(found.values()) == sum(sum(part.values()) for part in parts)
     assert len([hour for hour in found if hour not in (NO_HOUR, FAR_HOURS)]) <= 3
-
-
-def test_the_hour_is_the_pipelines_interval() -> None:
-    quarter = Interval(at(10), at(10) + timedelta(minutes=15))
-    assert StampedHours(interval=quarter, own=1, in_others=(in_window(10.25, 2),)).sentences() == [
-        "stamped 2015-05-17T10:00:00Z: 1 here, 2 in window 2015-05-17T10:15:00Z"
-    ]
 
 
 SPAN = Interval(EPOCH + 3 * HOUR_LONG, EPOCH + 4 * HOUR_LONG)

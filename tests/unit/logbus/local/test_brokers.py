@@ -21,17 +21,6 @@ def test_one_broker_needs_no_zookeeper_and_keeps_its_place(tmp_path: Path) -> No
     assert not [word for word in program.command if word.startswith(("zookeeper.", "broker.id"))]
 
 
-def test_brokers_of_a_cluster_have_their_own_id_and_place_and_the_same_zookeeper(tmp_path: Path) -> None:
-    for number, program in enumerate(programs(tmp_path, 3), start=1):
-        wanted = {
-            f"broker.id={number}",
-            f"log.dirs={tmp_path}/broker-{number}",
-            f"listeners=PLAINTEXT://127.0.0.1:{8999 + number}",
-            "zookeeper.connect=127.0.0.1:9003",
-        }
-        assert wanted <= set(program.command)
-
-
 @pytest.mark.parametrize(("count", "replicas"), [(2, 2), (3, 3), (5, 3)])
 def test_a_topic_has_three_replicas_where_there_are_so_many_brokers(tmp_path: Path, count: int, replicas: int) -> None:
     for program in programs(tmp_path, count):

@@ -24,8 +24,6 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
 @pytest.fixture
 def log() -> FakeLog:
     """Twenty records, one a minute from the hour's start on."""
-    made = FakeLog()
-    made.create("access_log")
+    made = FakeLog.of("access_log", (FIRST_MS + 60_000 * number for number in range(20)))
     made.ids["access_log"] = "t"  # as the windows of the fake ledger have it
-    made.append("access_log", *(FIRST_MS + 60_000 * number for number in range(20)))
     return made

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from tests.support.fake_hooks import offline
 from tests.support.fake_ledger import FakeLedger
 from tests.support.fake_submit import Submitted
 
+Load = Callable[..., dict[str, Any]]
 SECRETS = ("warehouse-password", "broker-password")
 
 
@@ -35,19 +37,23 @@ def operator(pipeline: Pipeline, ledger: FakeLedger, **arguments: Any) -> LoadWi
     return offline(LoadWindowOperator(task_id="load", pipeline=pipeline, **arguments), ledger)
 
 
-def test_the_attempt_is_taken_before_submit_and_handed_over(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
-    operator(pipeline, ledger).execute(run_context(try_number=3))
+@pytest.fixture
+def load(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> Load:
+    """Runs the task, with these arguments of its author."""
+    return lambda context, **arguments: operator(pipeline, ledger, **arguments).execute(context)
+
+
+def test_the_attempt_is_taken_before_submit_and_handed_over(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
+    load(run_context(try_number=3))
     assert ledger.begun == [([HOUR_START], "manual__1", 3)]
     assert (ledger.dags, ledger.tasks) == ([("access_log", "access_log")], [TaskKey(dag_id="access_log", task_id="load")])
     command = submitted[0].command
     assert command[-4:] == ["--pipeline", "access_log", "--window", "2015-05-17T10:00:00Z=1"]
 
 
-def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
-) -> None:
+def test_a_load_registers_the_pipeline_as_its_dag_defines_it(load: Load, pipeline: Pipeline, ledger: FakeLedger) -> None:
     """As the freeze does: if only the load is cleared after its DAG was edited, it runs the new parser."""
-    operator(pipeline, ledger).execute(run_context())
+    load(run_context())
     assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
 
 
@@ -108,9 +114,9 @@ def test_a_number_of_windows_that_means_nothing_is_refused_when_the_dag_is_parse
         LoadWindowOperator(task_id="load", pipeline=pipeline, max_windows_per_application=number)
 
 
-def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+def test_many_windows_go_into_one_application(load: Load, submitted: Submitted) -> None:
     windows = [(HOUR_START + timedelta(hours=hour)).isoformat() for hour in range(84)]
-    result = operator(pipeline, ledger, windows=windows).execute(run_context())
+    result = load(run_context(), windows=windows)
     assert len(submitted) == 1
     assert submitted[0].command.count("--window") == 84
     assert (result["read"], result["loaded"], result["dead_lettered"], len(result["windows"])) == (840, 756, 84, 84)
@@ -119,21 +125,19 @@ def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLe
 NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
 
 
-def test_very_many_windows_go_into_one_application_after_another(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
-) -> None:
+def test_very_many_windows_go_into_one_application_after_another(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
     """The length of a command line is limited."""
     most = WINDOWS_PER_COMMAND_MAX
     hours = [HOUR_START + timedelta(hours=number) for number in range(2 * most + 1)]
-    operator(pipeline, ledger, windows=[hour.isoformat() for hour in hours]).execute(run_context())
+    load(run_context(), windows=[hour.isoformat() for hour in hours])
     assert [begun for begun, _, _ in ledger.begun] == [hours[:most], hours[most : 2 * most], hours[2 * most :]]
     assert len(submitted) == 3
 
 
 def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
+    load: Load, ledger: FakeLedger, submitted: Submitted
 ) -> None:
-    result = operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))
+    result = load(run_context(waiting=NEXT_HOURS))
     assert [starts for starts, _, _ in ledger.begun] == [[HOUR_START, *NEXT_HOURS]]
     assert [part.start for part in ledger.frozen] == NEXT_HOURS
     assert submitted[0].command.count("--window") == 12
@@ -141,22 +145,20 @@ def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
     assert result["adopted"] is False
 
 
-def test_the_others_find_their_hour_loaded_and_start_nothing(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
-) -> None:
+def test_the_others_find_their_hour_loaded_and_start_nothing(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
     ledger.loaded_at[HOUR_START] = datetime.max.replace(tzinfo=UTC)
-    result = operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))
+    result = load(run_context(waiting=NEXT_HOURS))
     assert result["adopted"] is True
     assert (ledger.begun, submitted) == ([], [])
 
 
 def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_names_them_for_the_audit(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
+    load: Load, ledger: FakeLedger, submitted: Submitted
 ) -> None:
     missing = [HOUR_START - timedelta(hours=number) for number in (3, 2)]
     ledger.closed = [Interval.hour(start) for start in missing]
     ledger.unaudited = {HOUR_START, *missing}
-    result = operator(pipeline, ledger, fill_gaps=True).execute(run_context(run_type="scheduled"))
+    result = load(run_context(run_type="scheduled"), fill_gaps=True)
     assert ledger.begun == [([HOUR_START, *missing], "manual__1", 1)]
     assert len(submitted) == 1
     assert result["filled"] == ["2015-05-17T07:00:00Z", "2015-05-17T08:00:00Z"]
@@ -165,29 +167,29 @@ def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_na
 
 @pytest.mark.parametrize(("run_type", "fills"), [("manual", True), ("backfill", True), ("scheduled", False)])
 def test_a_run_that_somebody_asked_for_loads_what_was_asked_for_and_no_more(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted, run_type: str, fills: bool
+    load: Load, ledger: FakeLedger, run_type: str, fills: bool
 ) -> None:
     ledger.closed = [Interval.hour(HOUR_START - timedelta(hours=2))]
-    result = operator(pipeline, ledger, fill_gaps=fills).execute(run_context(run_type=run_type))
+    result = load(run_context(run_type=run_type), fill_gaps=fills)
     assert (ledger.begun, result["filled"]) == ([([HOUR_START], "manual__1", 1)], [])
 
 
-def test_one_application_takes_only_as_many_hours_as_it_may(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
-    operator(pipeline, ledger, max_windows_per_application=4).execute(run_context(waiting=NEXT_HOURS))
-    operator(pipeline, ledger, max_windows_per_application=1).execute(run_context(waiting=NEXT_HOURS))
+def test_one_application_takes_only_as_many_hours_as_it_may(load: Load, ledger: FakeLedger) -> None:
+    load(run_context(waiting=NEXT_HOURS), max_windows_per_application=4)
+    load(run_context(waiting=NEXT_HOURS), max_windows_per_application=1)
     assert [starts for starts, _, _ in ledger.begun] == [[HOUR_START, *NEXT_HOURS[:3]], [HOUR_START]]
 
 
-def test_somebody_elses_bad_hour_does_not_fail_ours(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+def test_somebody_elses_bad_hour_does_not_fail_ours(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
     submitted.exit_code = 1  # the application's status when one of its windows failed
-    assert operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))["adopted"] is False
+    assert load(run_context(waiting=NEXT_HOURS))["adopted"] is False
     assert ledger.failed
 
 
 @pytest.mark.usefixtures("failing")
-def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(pipeline: Pipeline, ledger: FakeLedger) -> None:
+def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(load: Load) -> None:
     with pytest.raises(LoadFailed):
-        operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))
+        load(run_context(waiting=NEXT_HOURS))
 
 
 def test_secrets_travel_in_the_environment_and_nowhere_else(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
@@ -201,9 +203,9 @@ def test_secrets_travel_in_the_environment_and_nowhere_else(pipeline: Pipeline, 
 
 
 @pytest.mark.usefixtures("failing")
-def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(pipeline: Pipeline, ledger: FakeLedger) -> None:
+def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(load: Load, ledger: FakeLedger) -> None:
     with pytest.raises(LoadFailed, match="out of luck") as failure:
-        operator(pipeline, ledger).execute(run_context())
+        load(run_context())
     assert "--pipeline" not in str(failure.value)
     [(attempts, error)] = ledger.failed
     assert [attempt.number for attempt in attempts] == [1]
@@ -211,42 +213,37 @@ def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
 
 
 @pytest.mark.usefixtures("failing")
-def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(pipeline: Pipeline, ledger: FakeLedger) -> None:
+def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(load: Load, ledger: FakeLedger) -> None:
     ledger.too_much.append("7 of 10 records cannot be parsed")
     with pytest.raises(AirflowFailException, match="7 of 10"):
-        operator(pipeline, ledger).execute(run_context())
+        load(run_context())
 
 
 @pytest.mark.parametrize(("said", "accepted"), [(True, [HOUR_START]), ("True", [HOUR_START]), (False, []), ("False", [])])
 def test_other_records_are_accepted_for_the_hours_of_the_run_that_says_so_and_not_for_those_beside_it(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted, said: bool | str, accepted: list[datetime]
+    load: Load, ledger: FakeLedger, said: bool | str, accepted: list[datetime]
 ) -> None:
-    operator(pipeline, ledger, accept_other_records=said).execute(run_context(waiting=NEXT_HOURS))
+    load(run_context(waiting=NEXT_HOURS), accept_other_records=said)
     assert ledger.accepted == accepted
     assert len(ledger.begun[0][0]) == 1 + len(NEXT_HOURS)
 
 
-def test_a_recreated_topic_is_not_retried(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+def test_a_recreated_topic_is_not_retried(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
     ledger.refused = {HOUR_START: TopicRecreated("another topic id")}
     with pytest.raises(AirflowFailException, match="another topic id"):
-        operator(pipeline, ledger).execute(run_context())
+        load(run_context())
     assert submitted == []
 
 
 def test_a_master_that_would_show_secrets_on_its_command_line_is_refused(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+    load: Load, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
     with pytest.raises(UserError, match="credentials_in_environment=False"):
-        operator(pipeline, ledger).execute(run_context())
+        load(run_context())
     assert submitted == []
-    operator(pipeline, ledger, credentials_in_environment=False).execute(run_context())
+    load(run_context(), credentials_in_environment=False)
     assert not [word for word in submitted[0].command if any(secret in word for secret in SECRETS)]
-
-
-def test_it_waits_for_its_turn_in_the_pool_of_loads(pipeline: Pipeline, ledger: FakeLedger) -> None:
-    assert operator(pipeline, ledger).pool == "logbus_load"
-    assert operator(pipeline, ledger, pool="mine").pool == "mine"
 
 
 def test_on_kill_ends_the_driver_below_spark_submit_too(

@@ -16,9 +16,7 @@ from tests.support.fake_log import FakeLog
 @pytest.fixture
 def broker() -> FakeBroker:
     """Keeps what is passed to the producer; the producer itself is tested with real brokers."""
-    log = FakeLog()
-    log.create("t")
-    return FakeBroker(log)
+    return FakeBroker(FakeLog.of("t", []))
 
 
 def made(broker: FakeBroker, records: Any, **arguments: Any) -> ProduceOperator:

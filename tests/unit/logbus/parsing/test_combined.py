@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from logbus.parsing import Unparsable, parser_for
 
 PARSER = parser_for("combined", {})
-REAL_LOG = Path(__file__).parents[5] / "shared" / "data" / "apache_access.log"
 
 LINE = (
     b'83.149.9.216 - frank [17/May/2015:10:05:03 +0000] "GET /images/kibana.png HTTP/1.1" 200 203023 '
@@ -106,18 +104,6 @@ def test_what_is_no_log_line_says_why(line: bytes, kind: str) -> None:
 def test_a_hostile_line_costs_no_more_than_its_length() -> None:
     with pytest.raises(Unparsable):
         PARSER.parse(b"h - " + b"a [" * 50_000 + b'"' + b"\\" * 50_001)
-
-
-@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
-def test_all_but_the_one_cut_line_of_a_real_log_parse() -> None:
-    failed = []
-    for line in REAL_LOG.read_bytes().splitlines():
-        try:
-            PARSER.parse(line)
-        except Unparsable:
-            failed.append(line)
-    assert len(failed) == 1
-    assert failed[0].endswith(b"bot.html")
 
 
 @pytest.mark.parametrize("host", [b"www.example.com:443", b"10.0.0.9:8080", b"[2001:db8::1]:80"])

@@ -107,11 +107,6 @@ def test_a_filter_over_no_column_is_refused(wanted: Any) -> None:
         parser_for("lines", {"filter": wanted})
 
 
-def test_a_parser_nobody_knows_is_the_callers_mistake() -> None:
-    with pytest.raises(UserError, match="combined, csv, json"):
-        parser_for("cobol", {})
-
-
 def columns_parser(settings: Mapping[str, Any]) -> Parser:
     return Parser(columns={settings["name"]: "text"}, parse=lambda value: (value.decode(),))
 

@@ -40,9 +40,7 @@ class Record:
 
 @pytest.fixture
 def log() -> FakeLog:
-    found = FakeLog()
-    found.create("access_log")
-    found.append("access_log", *range(20))
+    found = FakeLog.of("access_log", range(20))
     found.ids["access_log"] = "t"
     return found
 

@@ -2,34 +2,23 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from logbus.model import FrozenWindow, Interval, OffsetRange, PartitionTally, WindowState
+from logbus.model import OffsetRange, PartitionTally
 from logbus.proof.tally import problems
 
-WINDOW = FrozenWindow(
-    id=1,
-    pipeline="p",
-    topic="t",
-    interval=Interval.hour(datetime(2015, 5, 17, 10, tzinfo=UTC)),
-    topic_id="id",
+from tests.support.fake_ledger import window
+
+WINDOW = window(
+    datetime(2015, 5, 17, 10, tzinfo=UTC),
     ranges=(
         OffsetRange(topic="t", partition=0, start_offset=10, end_offset=20),
         OffsetRange(topic="t", partition=1, start_offset=5, end_offset=5),
     ),
-    state=WindowState.FROZEN,
 )
 
 
-def tally(
-    loaded: int = 9, dead_lettered: int = 1, distinct_offsets: int = 10, min_offset: int = 10, max_offset: int = 19
-) -> PartitionTally:
-    return PartitionTally(
-        partition=0,
-        loaded=loaded,
-        dead_lettered=dead_lettered,
-        distinct_offsets=distinct_offsets,
-        min_offset=min_offset,
-        max_offset=max_offset,
-    )
+def tally(**changes: int) -> PartitionTally:
+    values = {"loaded": 9, "dead_lettered": 1, "distinct_offsets": 10, "min_offset": 10, "max_offset": 19, **changes}
+    return PartitionTally(partition=0, **values)
 
 
 def found(part: PartitionTally, *, gaps_allowed: bool = False, filtered: int = 0) -> list[str]:

@@ -151,14 +151,6 @@ def test_windows_that_are_not_loaded_count_no_bytes_so_more_is_kept() -> None:
     assert ends(planned(chain(windows), limit=policy(hours=None, retain_bytes=250))) == {0: 150}
 
 
-def test_nothing_goes_behind_the_end_of_the_log() -> None:
-    assert ends(planned(chain(LOADED), log=state(end=55))) == {0: 55}
-
-
-def test_nothing_is_done_twice() -> None:
-    assert planned(chain(LOADED), log=state(start=100)).deletions == ()
-
-
 def test_a_hold_stops_everything_and_says_why() -> None:
     hold = Hold(id=7, topic="t", reason="the auditors look at October", made_at=at(1), until=at(99))
     plan = planned(chain(LOADED), holds=(hold,))
@@ -188,14 +180,6 @@ def test_a_topic_that_was_made_again_is_not_touched_until_the_pipeline_is_rebase
     plan = planned(chain(LOADED), chain([], pipeline="q", is_other_topic=True))
     assert plan.deletions == ()
     assert "`logbus pipeline rebase q`" in plan.alarms[0]
-
-
-def test_holding_back_too_long_raises_an_alarm_and_deletes_nothing() -> None:
-    windows = [hourly(number, loaded=number != 6) for number in range(20)]
-    plan = planned(chain(windows), limit=policy(max_hold=timedelta(hours=2)))
-    assert ends(plan) == {0: 60}
-    assert "held back 40 records for 3 hours" in plan.alarms[0]
-    assert plan.given_up == ()
 
 
 def test_only_when_told_so_it_gives_up_what_held_back_for_too_long() -> None:

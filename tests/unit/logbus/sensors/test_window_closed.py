@@ -37,10 +37,6 @@ def test_after_the_trigger_has_fired_it_returns_when_the_hour_closed() -> None:
     assert sensor(0).resume(run_context(), {"closed_at": "2015-05-17T11:05:01Z"}) == "2015-05-17T11:05:00Z"
 
 
-def test_a_retry_after_a_lost_deferral_finds_the_hour_closed_and_does_not_defer_again() -> None:
-    assert sensor(1).execute(run_context(try_number=2)) == "2015-05-17T11:05:00Z"
-
-
 def test_airflows_setting_decides_whether_it_defers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WindowClosedSensor(task_id="closed").deferrable is False
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")

@@ -19,10 +19,7 @@ FIRST_MS = int(START.timestamp() * 1000)
 @pytest.fixture
 def log() -> FakeLog:
     """Two partitions with ten records each, a second apart; the first two of partition 1 are deleted."""
-    log = FakeLog()
-    log.create("t", 2)
-    for partition in (0, 1):
-        log.append("t", *(FIRST_MS + 1000 * number for number in range(10)), partition=partition)
+    log = FakeLog.of("t", *2 * [range(FIRST_MS, FIRST_MS + 10_000, 1000)])
     log.delete_records("t", 2, partition=1)
     return log
 

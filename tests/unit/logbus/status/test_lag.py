@@ -8,28 +8,21 @@ from typing import Any
 
 import pytest
 from logbus.ledger.stretches import Anchor, PipelineChain
-from logbus.model import Pipeline, milliseconds
+from logbus.model import Pipeline
 from logbus.retention.model import RetentionPolicy
 from logbus.status.lag import MANAGED, Lag, lag_over
 
 from tests.support.fake_log import FakeLog
-from tests.support.retention import at, chain, hourly, policy
+from tests.support.retention import at, chain, hourly, policy, stamps
 
 NOW = at(9.5)
 LONG_AFTER = at(24 * 365)
 
 
-def stamps(*hours: float) -> list[int]:
-    return [milliseconds(at(hour)) for hour in hours]
-
-
 @pytest.fixture
 def log() -> FakeLog:
     """Hours 0 to 5, with a record every six minutes."""
-    log = FakeLog()
-    log.create("t")
-    log.append("t", *stamps(*(number / 10 for number in range(60))))
-    return log
+    return FakeLog.of("t", stamps(*(number / 10 for number in range(60))))
 
 
 def lag(log: FakeLog, windows: PipelineChain, now: datetime = NOW, limit: RetentionPolicy | None = None, **settings: Any) -> Lag:
@@ -80,28 +73,11 @@ def test_a_pipeline_that_has_frozen_nothing_counts_from_its_first_record_or_its_
     assert (later.hours_behind, later.oldest_hour, later.records) == (2, at(4), 20)
 
 
-def test_hours_before_the_first_frozen_one_count(log: FakeLog) -> None:
-    found = lag(log, loaded(2, 3, 4, 5))
-    assert (found.hours_behind, found.oldest_hour, found.records) == (2, at(0), 20)
-
-
-def test_an_empty_topic_is_not_behind(log: FakeLog) -> None:
-    log.create("t")
-    found = lag(log, chain([]))
-    assert (found.hours_behind, found.records, found.oldest_hour) == (0, 0, None)
-
-
 def test_a_stamp_of_2099_hides_nothing(log: FakeLog) -> None:
     log.append("t", *stamps(24 * 365 * 73))
     log.append("t", *stamps(8.2, 9.2))
     found = lag(log, loaded(*range(5)))
     assert (found.hours_behind, found.hours_empty, found.records, found.records_open) == (2, 2, 12, 1)
-
-
-def test_a_late_record_is_one_hour_behind(log: FakeLog) -> None:
-    log.append("t", *stamps(2.5))
-    found = lag(log, loaded(*range(6)))
-    assert (found.hours_behind, found.oldest_hour, found.records) == (1, at(6), 1)
 
 
 def test_partitions_are_counted_one_by_one(log: FakeLog) -> None:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from logbus.ledger.fleet import MICROSECOND, WindowFacts, micros
 from logbus.ledger.missing import Gap, Missing
 from logbus.ledger.stretches import PipelineChain
-from logbus.model import EPOCH, HOUR, FrozenWindow, Interval, OffsetRange, Pipeline, WindowState
+from logbus.model import EPOCH, HOUR, FrozenWindow, Interval, OffsetRange, Pipeline
 from logbus.retention.model import DELETE, RetentionPolicy
 from logbus.status.fleet import PipelineReading
 from logbus.status.lag import Lag
 from logbus.ui.cells import Cell, CellState, cells_of, columns_of, waiting_cell
 
 from tests.support import cell_columns
+from tests.support.fake_ledger import window
 from tests.support.ledgers import at, hour
 
 NOW = at(16.5)
@@ -32,9 +33,7 @@ def facts(number: int, **changes: Any) -> WindowFacts:
 
 def frozen(number: int, start: int, end: int) -> FrozenWindow:
     part = OffsetRange(topic="t", partition=0, start_offset=start, end_offset=end)
-    return FrozenWindow(
-        id=number, pipeline="p", topic="t", interval=hour(number), topic_id="id", ranges=(part,), state=WindowState.FROZEN
-    )
+    return window(at(number), pipeline="p", topic="t", topic_id="id", ranges=(part,))
 
 
 def reading(windows: tuple[FrozenWindow, ...] = (), **changes: Any) -> PipelineReading:
