@@ -23,8 +23,6 @@ from tests.support.sockets import ScriptedSocket
 OFFERED = [pair for pair in captured_pairs() if pair.api_key in APIS and pair.version in APIS[pair.api_key]]
 NOT_OFFERED = [pair for pair in captured_pairs() if pair not in OFFERED]
 
-pytestmark = pytest.mark.skipif(not captured_pairs(), reason="the captured frames are not beside this checkout")
-
 
 def named(pair: CapturedPair) -> str:
     return f"{pair.api_key}v{pair.version}-{pair.client}"
