@@ -25,7 +25,7 @@ from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
 from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, WindowState, ceiling, instant_text
 from logbus.proof.audit import audit_window
-from logbus.waiting import Say, announced, unsaid
+from logbus.waiting import Say, announced, say_nothing
 from logbus.warehouse.empty_windows import audit_empty, load_empty
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
@@ -206,7 +206,7 @@ def refuse_without_java() -> None:
         raise UserError(trouble)
 
 
-def end_group(process: subprocess.Popen[str], say: Say = unsaid) -> None:
+def end_group(process: subprocess.Popen[str], say: Say = say_nothing) -> None:
     """Ends the process and everything it started: gracefully, and by force if that takes too long."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):

@@ -38,7 +38,7 @@ class Watched(Protocol):
         ...
 
 
-def unsaid(text: str) -> None:
+def say_nothing(text: str) -> None:
     """For waits that nobody looks at."""
 
 
@@ -61,7 +61,7 @@ def wait_until(
     not_yet: type[Exception] | tuple[type[Exception], ...] = (),
     processes: Sequence[Watched] = (),
     remedy: str = "",
-    say: Say = unsaid,
+    say: Say = say_nothing,
 ) -> Answer:
     """Ask until the answer is true, and return it; an error of `not_yet` is a no.
 
@@ -82,7 +82,9 @@ def wait_until(
             if time.monotonic() >= deadline:
                 reports = [process.report() for process in processes]
                 raise NotInTime(
-                    "\n".join([f"{what} is not ready after {timeout_seconds:.0f} s{reason}", *reports, *filter(None, [remedy])])
+                    "\n".join(
+                        [f"gave up waiting for {what} after {timeout_seconds:.0f} s{reason}", *reports, *filter(None, [remedy])]
+                    )
                 )
             time.sleep(poll_seconds)
     for process in processes:
@@ -93,7 +95,7 @@ def wait_until(
 @contextlib.contextmanager
 def announced(what: str, say: Say) -> Iterator[None]:
     """Say what is being waited for if the block takes long: also while it is held up in a single call."""
-    if say is unsaid:
+    if say is say_nothing:
         yield
         return
     over = threading.Event()

@@ -12,7 +12,7 @@ from typing import Any
 from logbus.errors import DeliveryFailed
 from logbus.kafka.client import Client
 from logbus.kafka.producing import DEFAULTS, SETTINGS, Delivery
-from logbus.waiting import Say, unsaid
+from logbus.waiting import Say, say_nothing
 
 PRODUCER_DEFAULTS: Mapping[str, Any] = {
     **SETTINGS,
@@ -22,7 +22,7 @@ PRODUCER_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def open_delivery(topic: str, client_config: Mapping[str, Any], *, queued_lines_max: int, say: Say = unsaid) -> Delivery:
+def open_delivery(topic: str, client_config: Mapping[str, Any], *, queued_lines_max: int, say: Say = say_nothing) -> Delivery:
     defaults = {**PRODUCER_DEFAULTS, "queue.buffering.max.messages": queued_lines_max}
     return Delivery(Client(client_config, say=say), topic, {}, defaults)
 

@@ -33,7 +33,7 @@ from logbus.collector.stamped_lines import LineReading
 from logbus.collector.state import ShippedTopic, ShipState, open_state
 from logbus.collector.topic_client import TopicClient
 from logbus.errors import TopicMissing, UnreadableLog
-from logbus.waiting import Say, unsaid
+from logbus.waiting import Say, say_nothing
 
 PARTITIONS_DEFAULT = 3
 # Retention uses the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
@@ -97,7 +97,7 @@ def ship(
     accept_loss: bool = False,
     clock: Callable[[], float] = time.time,
     stop: Callable[[], bool] = lambda: False,
-    say: Say = unsaid,
+    say: Say = say_nothing,
 ) -> ShipReport:
     """Send what the topic does not yet hold of these files. Returns when all of it, or all up to the stop, is acknowledged.
     `zone` is that of times written without one; UTC by default. `time_format` (strptime's directives) or `time_field` define how

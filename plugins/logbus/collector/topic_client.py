@@ -16,7 +16,7 @@ from logbus.fingerprint import headers_of
 from logbus.kafka.client import ANSWER_SECONDS_MAX, LATEST, Client
 from logbus.kafka.producing import DELIVERY_SECONDS_MAX
 from logbus.kafka.topics import Topics
-from logbus.waiting import Say, announced, unsaid
+from logbus.waiting import Say, announced, say_nothing
 
 TIMEOUT_SECONDS = 15.0  # between two attempts while the broker is away
 POLL_SECONDS = 1.0
@@ -34,7 +34,7 @@ READING: Mapping[str, Any] = {
 class TopicClient:
     """One topic of one cluster."""
 
-    def __init__(self, topic: str, client_config: Mapping[str, Any], say: Say = unsaid) -> None:
+    def __init__(self, topic: str, client_config: Mapping[str, Any], say: Say = say_nothing) -> None:
         self.topic = topic
         self._client = Client(
             client_config,

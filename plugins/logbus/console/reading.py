@@ -19,7 +19,7 @@ from logbus.console.positions import OffsetStretch
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, TopicMissing
 from logbus.kafka.client import READ_COMMITTED, SLOW_SECONDS_MAX, Client
 from logbus.kafka.errors import AWAY, MISSING, explain
-from logbus.waiting import Say, announced, unsaid
+from logbus.waiting import Say, announced, say_nothing
 
 BATCH_RECORDS = 1_000
 POLL_SECONDS = 0.5  # how long a signal may wait for the client to return
@@ -74,14 +74,14 @@ class ConsoleReading:
         wish: Wish,
         stretches: Mapping[int, OffsetStretch] | None = None,
         group: str | None = None,
-        say: Say = unsaid,
+        say: Say = say_nothing,
     ) -> None:
         self.client = client
         self.wish = wish
         self.group = group or ""
         self.stretches = stretches
         self.records = 0
-        self._say = unsaid if wish.follows else say  # at the end of a topic there is nothing to wait for
+        self._say = say_nothing if wish.follows else say  # at the end of a topic there is nothing to wait for
         self._open: set[int] = set()  # partitions not yet read to their end
         self._has_begun = stretches is not None
 

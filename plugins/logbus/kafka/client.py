@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, NotInTime, TopicMissing, UserError
 from logbus.kafka.connecting import ConnectionReports
 from logbus.kafka.errors import AWAY, explain, unavailable
-from logbus.waiting import Say, on_stderr, unsaid, wait_until
+from logbus.waiting import Say, on_stderr, say_nothing, wait_until
 
 # A partition of a topic: the key of all offsets.
 Place = tuple[str, int]
@@ -127,7 +127,7 @@ class Client:
         slow_seconds_max: float = SLOW_SECONDS_MAX,
         away_seconds_max: float = 0.0,
         first_answer_seconds_max: float = TIMEOUT_SECONDS,
-        say: Say = unsaid,
+        say: Say = say_nothing,
     ) -> None:
         self._config = dict(config)
         self.timeout_seconds = timeout_seconds

@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from logbus.errors import AccessDenied, BrokerUnavailable, RecordsLost, ShortRead
 from logbus.kafka.client import READ_COMMITTED, SLOW_SECONDS_MAX, Client
 from logbus.kafka.errors import MISSING, explain
-from logbus.waiting import Say, announced, unsaid
+from logbus.waiting import Say, announced, say_nothing
 
 # How long a broker may send nothing at all before the read fails; a rolling restart takes less.
 STALL_SECONDS_MAX = SLOW_SECONDS_MAX
@@ -106,7 +106,7 @@ def read_lists(
     end_offset: int,
     *,
     stall_seconds_max: float = STALL_SECONDS_MAX,
-    say: Say = unsaid,
+    say: Say = say_nothing,
 ) -> Iterator[tuple[list[Message], list[int]]]:
     """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` with their offsets.
 

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from logbus.errors import ProduceFailed, UserError
 from logbus.kafka.client import SLOW_SECONDS_MAX, Client
 from logbus.model import milliseconds
-from logbus.waiting import Say, announced, unsaid
+from logbus.waiting import Say, announced, say_nothing
 
 DELIVERY_SECONDS_MAX = SLOW_SECONDS_MAX  # how long a broker may be slow or away before a record counts as failed
 POLL_EVERY_RECORDS = 1_000  # how often acknowledgements are processed; the client's own queue bounds the memory
@@ -191,7 +191,7 @@ def produce(client_config: Mapping[str, Any], topic: str, records: Iterable[Any]
     return summary(sending)
 
 
-def open_sending(client_config: Mapping[str, Any], topic: str, say: Say = unsaid) -> Sending:
+def open_sending(client_config: Mapping[str, Any], topic: str, say: Say = say_nothing) -> Sending:
     """A producer for the topic, with nothing sent yet."""
     return Sending(Delivery(Client(client_config, say=say), topic, SETTINGS))
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from logbus.errors import LogbusError, NotInTime
-from logbus.waiting import PATIENCE_SECONDS, Say, Watched, unsaid, wait_until
+from logbus.waiting import PATIENCE_SECONDS, Say, Watched, say_nothing, wait_until
 
 ANSWER_SECONDS_MAX = 30.0  # then a request that reads is sent again, on a new connection
 POLL_SECONDS = 0.5
@@ -62,7 +62,7 @@ class AirflowApi:
         *,
         patience_seconds: float = PATIENCE_SECONDS,
         processes: Sequence[Watched] = (),
-        say: Say = unsaid,
+        say: Say = say_nothing,
     ) -> None:
         self.url = url
         self._patience_seconds = patience_seconds

@@ -24,7 +24,7 @@ from logbus.local.processes import Program, Supervisor
 from logbus.model import utc_now
 from logbus.provider import HOSTS_VARIABLE
 from logbus.spark_submit import launcher_environment
-from logbus.waiting import PATIENCE_SECONDS, Say, Watched, announced, unsaid, wait_until
+from logbus.waiting import PATIENCE_SECONDS, Say, Watched, announced, say_nothing, wait_until
 
 # What Airflow gives its own parts before it takes them for dead. Its defaults (5 s for an answer of the api-server, 30 s for the
 # import of a DAG, 50 s for its file) are for machines of a data centre: on one that swaps they fail tasks that are well.
@@ -142,7 +142,7 @@ class AirflowInstance:
         supervisor: Supervisor,
         *,
         processes: Sequence[Watched] = (),
-        say: Say = unsaid,
+        say: Say = say_nothing,
     ) -> None:
         self.settings = settings
         self.environment = airflow_environment(settings, environment)

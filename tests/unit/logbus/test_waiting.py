@@ -62,7 +62,7 @@ def test_a_deadline_says_the_last_error_what_is_alive_what_it_wrote_and_what_to_
             remedy="to see more: logbus doctor",
         )
     expected = [
-        "the broker is not ready after 0 s: no answer in 5 s",
+        "gave up waiting for the broker after 0 s: no answer in 5 s",
         *Program(5).report().splitlines(),
         "to see more: logbus doctor",
     ]

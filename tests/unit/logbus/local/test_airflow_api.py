@@ -155,7 +155,7 @@ def test_a_failed_run_shows_the_end_of_the_failed_tasks_log() -> None:
 def test_a_run_that_does_not_end_is_given_up_with_its_story() -> None:
     run = "/api/v2/dags/access_log/dagRuns/r1"
     answers: Answers = {("GET", run): states("running"), ("GET", f"{run}/taskInstances"): {"task_instances": []}}
-    with pytest.raises(NotInTime, match="not ready after 0 s"):
+    with pytest.raises(NotInTime, match="gave up waiting for the end of access_log r1 after 0 s"):
         api(answers).wait(RUN, 0.0)
 
 
