@@ -26,12 +26,12 @@ cluster: $(READY) java  ## three brokers, their ZooKeeper and a PostgreSQL until
 cluster-down:  ## end what `make cluster` runs, from another terminal
 	@scripts/cluster-down.sh .logbus/cluster
 
-# Two workers, in the order of the folders: those with real processes, which wait most, begin first.
-WORKERS ?= 2
+# Three workers, also for two cores since many tests wait for processes, in the order of the folders: those with real processes, which wait most, begin first.
+WORKERS ?= 3
 SUITE := tests/e2e tests/contract tests/fault tests/integration tests/proof tests/sim tests/property tests/unit
 PYTEST := $(RUN)/python -m pytest
 
-test: $(READY) java  ## five minutes: whether all of it works, down to an hour through Airflow and Spark [ARGS="-k name": any tests] [WORKERS=2]
+test: $(READY) java  ## five minutes: whether all of it works, down to an hour through Airflow and Spark [ARGS="-k name": any tests] [WORKERS=3]
 	@scripts/test-tools.sh
 	@$(if $(ARGS),$(PYTEST) $(ARGS),LOGBUS_EXAMPLES=0.2 $(PYTEST) -n $(WORKERS) --no-loadscope-reorder --part first $(SUITE))
 

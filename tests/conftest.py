@@ -1,4 +1,4 @@
-"""For the whole suite: temporary homes, and which tests run in parallel when two workers share it.
+"""For the whole suite: temporary homes, and which tests run in parallel when workers share it.
 
 Workers take tests in groups that stay together: tests that need the one Airflow, the one Spark session or the one Apache Kafka
 form one group each, because starting those costs more than most tests; otherwise each file is a group, because of its fixtures.

@@ -13,7 +13,7 @@ from tests.sim.cluster_faults import CLUSTER_KINDS
 from tests.sim.cluster_switches import CLUSTER_SWITCHES
 from tests.support.examples import ALWAYS_THE_SAME, examples
 
-PARTS = 4  # of the seeds, so that two workers share them
+PARTS = 4  # of the seeds, so that the workers share them
 USUAL = 12
 SEEDS = examples(USUAL if ALWAYS_THE_SAME else 250)  # of each part: twenty thousand in `make soak`
 FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)

@@ -13,7 +13,7 @@ import pytest
 from logbus.waiting import PATIENCE_SECONDS
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 # Chromium has no sandbox for root; most of the others keep a headless browser from contacting its vendor's hosts.
 ARGUMENTS = [
@@ -42,7 +42,7 @@ def program() -> str | None:
 def chromium() -> Iterator[Browser]:
     path = program()
     if path is None:
-        pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
+        pytest.skip("there is no Chromium here (Debian: apt-get install chromium-headless-shell)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser

@@ -94,5 +94,8 @@ def test_a_server_that_is_starting_is_asked_again_and_one_that_is_gone_is_not() 
 
 
 def test_a_server_that_starts_for_too_long_is_said_to_be_starting() -> None:
-    with starting_server(connections_max=2) as url, pytest.raises(WarehouseUnavailable, match="gave up waiting for the warehouse.*is starting up"):
+    with (
+        starting_server(connections_max=2) as url,
+        pytest.raises(WarehouseUnavailable, match="gave up waiting for the warehouse.*is starting up"),
+    ):
         connect(url, timeout_seconds=0)
