@@ -10,7 +10,7 @@ import pytest
 
 from broker.config.settings import LogConfig
 from broker.coordination.local import TopicRegistry
-from broker.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
+from broker.groups.offset_records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
 from broker.groups.offset_store import OFFSETS_TOPIC
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
@@ -173,7 +173,7 @@ def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, t
     assert commit(broker, 3) == 0
     now_ms = broker.clock.now_ms()
     good = NewRecord(
-        timestamp=now_ms, key=encode_key(OffsetKey("later", "t", 0)), value=encode_value(CommittedOffset(9, -1, "", now_ms))
+        timestamp=now_ms, key=encode_key(OffsetKey("later", "t", 0)), value=encode_value(CommittedOffset(9, -1, "", now_ms, 0.0))
     )
     key = encode_key(OffsetKey("g", "t", 0))
     write(
@@ -181,12 +181,13 @@ def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, t
         NewRecord(timestamp=now_ms, key=b"x", value=b"v"),
         NewRecord(timestamp=now_ms, key=b"\0\1\0\5\xff\xff", value=b"v"),
         NewRecord(timestamp=now_ms, key=key, value=b"\0\3"),
-        NewRecord(timestamp=now_ms, key=b"\0\2group metadata", value=b"v"),
+        NewRecord(timestamp=now_ms, key=encode_key(GroupKey("g")), value=b"\0\3"),
+        NewRecord(timestamp=now_ms, key=b"\0\3a group of KIP-848", value=b"v"),
         good,
     )
     again = restarted(broker, tmp_path / "copied")
     assert (committed(again), committed(again, "later")) == ((0, 3), (0, 9))
-    assert again.engine.context.offsets.unreadable_records == 3
+    assert again.engine.context.offsets.unreadable_records == 4
     again.close()
 
 
