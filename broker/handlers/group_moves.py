@@ -85,7 +85,10 @@ class GroupMoves:
 
     def _restore(self, offsets: CommittedOffsets) -> Steps:
         for group_id, stored in offsets.take_groups():
-            self._context.groups.restore(group_id, stored, self._context.clock.monotonic())
+            try:
+                self._context.groups.restore(group_id, stored, self._context.clock.monotonic())
+            except Exception as error:  # affects this group: its members join again
+                self._context.health.defect(f"restoring group {group_id}", error)
             yield None
         if not offsets.is_dropped:
             self._context.offsets.loaded(offsets)

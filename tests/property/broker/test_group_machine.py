@@ -229,11 +229,9 @@ class GroupMachine(RuleBasedStateMachine):
     def what_members_go_on_with_is_in_the_log(self) -> None:
         group = self.test.group
         if group.state is GroupState.STABLE:
-            written = {one.member_id: one.assignment for one in self.test.log[-1].members}
+            written = {member.member_id: member.assignment for member in self.test.log[-1].members}
             assert self.test.log[-1].generation == group.generation
-            assert {one.member_id: one.assignment for one in group.members if one.joining is None} == {
-                one.member_id: written.get(one.member_id) for one in group.members if one.joining is None
-            }
+            assert all(written.get(one.member_id) == one.assignment for one in group.members if one.joining is None)
 
     def teardown(self) -> None:
         """Once requests stop, every pending one is answered and the group ends empty."""

@@ -206,6 +206,7 @@ def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: 
     assert again.engine.partitions.get(OFFSETS_TOPIC, 0).log.offline_reason
     assert commit(again, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed(again, version=version) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    assert Client(again).join().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     raw = again.bytes_of(again.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", 0): batch(b"v")})))
     assert produce_answer(raw)["t", 0].error_code == 0
     assert again.delete("t").error_code == 0
@@ -214,6 +215,12 @@ def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: 
 
 def test_a_disk_that_refuses_a_commit_is_a_coordinator_that_is_not_available(broker: Harness) -> None:
     assert commit(broker, 3) == 0
+    client = Client(broker)
+    joined = client.join(version=3)
+    broker.clock.advance_ms(broker.engine.config.group_initial_rebalance_delay_ms)
+    joined = client.read(joined, ApiKey.JOIN_GROUP, 3)
     broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.go_offline("its disk failed")
-    assert commit(broker, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert commit(broker, 4) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.commit(4, topic="t", group="other") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert client.sync(joined).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed(broker) == (0, 3), "what was committed is still known"
