@@ -35,7 +35,7 @@ from broker.handlers.dispatch import dispatcher
 from broker.handlers.error_codes import code_of
 from broker.handlers.fast_lane import FastLane
 from broker.handlers.group_moves import GroupMoves
-from broker.handlers.groups import deliver
+from broker.handlers.groups import deliver, store_group
 from broker.handlers.produce import fail
 from broker.handlers.purgatory import Purgatory
 from broker.handlers.reply import Parts, Pending
@@ -288,6 +288,7 @@ class Engine:
             metadata_cache=metadata_cache,
             cluster=coordination.member,
         )
+        context.groups.on_unstored = functools.partial(store_group, context=context)
         group_moves = GroupMoves(context)
         self._watch_leads(context, group_moves)
         return context
@@ -296,7 +297,7 @@ class Engine:
         """With other brokers, leadership moves between them. A standalone broker owns all groups from the start."""
         exposure = context.exposure
         if not isinstance(exposure, ReplicatedExposure):
-            context.offsets.load()
+            group_moves.own_all()
             return
 
         def won(partition: Partition) -> None:
@@ -319,7 +320,7 @@ class Engine:
             groups_max=config.groups_max,
             bytes_max=config.groups_bytes_max,
         )
-        return GroupCoordinator(rules, lambda: str(self._new_id()), offsets.ours)
+        return GroupCoordinator(rules, lambda: str(self._new_id()), offsets.readable)
 
     def _build_periodics(self) -> list[_Periodic]:
         now = self._clock.monotonic()
@@ -398,6 +399,7 @@ class Engine:
                 context.deadlines.expire(now)
             if now >= context.groups.due:
                 context.groups.expire(now, self._deliver)
+                context.produce_turn.end()  # groups that have become empty are written
             context.flusher.end_turn()
             if now >= self.chores.due:
                 self.chores.work(now)

@@ -8,7 +8,8 @@ all of it happened under one leadership.
 A change is staged for the log first, and applied to the map when every in-sync replica has it. In between `newest` knows it, so
 that whoever decides to forget an offset does not overlook a commit that is on its way.
 
-A log is read in slices, each of which looks up its position again: between two slices the log may be rolled and compacted.
+A log is read in slices, each of which looks up its position again: between two slices the log may be rolled and compacted. The
+newest record of each group's membership is kept until the groups are restored from it (`take_groups`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from broker.errors import CoordinatorNotAvailable, CorruptMessage, InvalidRecord
-from broker.groups.offset_records import CommittedOffset, OffsetKey, decode_key, decode_value
+from broker.groups.group_records import decode_group
+from broker.groups.messages import StoredGroup
+from broker.groups.offset_records import CommittedOffset, GroupKey, OffsetKey, decode_key, decode_value
 from broker.records.batch import read_header
 from broker.records.reader import Record, read_records
 from broker.storage.partition_log import PartitionLog
@@ -38,6 +41,7 @@ class CommittedOffsets:
         self.is_dropped = False  # leadership was lost
         self.unreadable_records = 0  # found and skipped while loading
         self.unreadable_reason = ""  # why the log could not be read; empty if it could
+        self._groups: dict[str, bytes] = {}  # the newest record of each, while loading
         self._committed: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
         self._staged: dict[str, dict[OffsetKey, CommittedOffset | None]] = {}  # the last change of each key, by group
 
@@ -70,13 +74,31 @@ class CommittedOffsets:
     def _load_record(self, record: Record) -> None:
         try:
             key = decode_key(record.key) if record.key is not None else None
-            if key is not None:
-                self.apply(key, decode_value(record.value) if record.value is not None else None)
+            if isinstance(key, GroupKey):
+                self._load_group(key.group, record.value)
+            elif key is not None:
+                self.apply(key, decode_value(record.value, self.ours_since) if record.value is not None else None)
         except ValueError:
             self.unreadable_records += 1
 
+    def _load_group(self, group: str, value: bytes | None) -> None:
+        if value is None:
+            self._groups.pop(group, None)
+        else:
+            self._groups[group] = value
+
+    def take_groups(self) -> Iterator[tuple[str, StoredGroup]]:
+        """The groups that the log has, once; each is read when it is its turn."""
+        while self._groups and not self.is_dropped:
+            group, value = self._groups.popitem()
+            try:
+                yield group, decode_group(value)
+            except ValueError:
+                self.unreadable_records += 1
+
     def give_up(self, reason: str) -> None:
         """The log cannot be read: what was committed is unknown."""
+        self._groups.clear()
         self._committed.clear()
         self.unreadable_reason = reason
 

@@ -1,12 +1,13 @@
 """All groups that this broker coordinates: found by name, created by the first join, woken at their deadlines.
 
-Groups live in memory. After a restart there are none: members get UNKNOWN_MEMBER_ID, rejoin and continue from the committed
-offsets, which are on disk. A group that becomes empty is kept until the next sweep, so that it can be described.
+Groups live in memory, and each stable generation in the log: `on_unstored` has it written, and `restore` is called for each
+group that the log has when its coordinator begins, so that its members go on. A group that becomes empty is kept until the next
+sweep, so that it can be described.
 
-In a cluster, `check_mine` checks whether this broker coordinates a group, and can be sure of it. It is called for every request,
-and before a group's deadlines are processed: a broker that was suspended for a while must not remove members whose heartbeats
-another coordinator has received in the meantime. When a group moves, all requests that wait here are answered at once, and the
-group is forgotten: members join it again at the new coordinator, as after a restart.
+In a cluster, `check_mine` checks whether this broker coordinates a group, and can be sure of it. It is called for every
+request, and before a group's deadlines are processed: a broker that was suspended for a while must not remove members whose
+heartbeats another coordinator has received in the meantime. When a group moves, all requests that wait here are answered at
+once, and the group is forgotten: the new coordinator has it from the log.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from broker.errors import (
     InvalidRequest,
     InvalidSessionTimeout,
     NotCoordinator,
+    RequestError,
     UnknownMember,
 )
 from broker.groups.group import Group
 from broker.groups.members import size_of
-from broker.groups.messages import Answer, JoinRequest, MemberName, SyncRequest, Ticket
+from broker.groups.messages import Answer, JoinRequest, MemberName, StoredGroup, SyncRequest, Ticket
 from broker.groups.rebalance import GroupRules
 from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
@@ -87,7 +89,9 @@ class GroupCoordinator:
         self._timers = Timers()
         self.due = NEVER  # when `expire` has something to do: the loop checks this in every turn
         self.mirror: ConsumerMirror | None = None  # the paper's registries, if there is a ZooKeeper
-        self._former_generations = 0  # of removed groups: a counter must not decrease
+        # Called for a group of which something is to be written: takes it by `begin_store`, and passes the outcome to `stored`.
+        self.on_unstored: Callable[[Group], None] = lambda group: None
+        self._former_generations = 0  # of removed groups, less those that restored ones had: a counter must not decrease
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -163,10 +167,28 @@ class GroupCoordinator:
             raise UnknownMember(f"group {group_id!r} has no members")
         return group
 
+    # -- the log -----------------------------------------------------------------------------------------------------------------
+
+    def restore(self, group_id: str, stored: StoredGroup, now: float) -> None:
+        """The log has this group. Limits do not count: its members were admitted once."""
+        group = self._groups[group_id] = Group(group_id, self._rules.group, self._new_id, now)
+        group.restore(stored, now)
+        self._former_generations -= group.generation
+        self._wake(group)
+
+    def stored(self, group: Group, generation: int, error: RequestError | None, now: float) -> list[Answer]:
+        """Group.stored, unless the group was removed or has moved meanwhile."""
+        if self.find(group.group_id) is not group:
+            return []
+        try:
+            return group.stored(generation, error, now)
+        finally:
+            self._wake(group)
+
     # -- time --------------------------------------------------------------------------------------------------------------------
 
     def _wake(self, group: Group) -> None:
-        """After each change: update the group's next deadline and its memory use."""
+        """After each change: update the group's next deadline and its memory use, and have it written."""
         held_bytes = group.members.held_bytes
         self.held_bytes += held_bytes - self._held.get(group.group_id, 0)
         self._held[group.group_id] = held_bytes
@@ -174,6 +196,8 @@ class GroupCoordinator:
         self.due = self._timers.next_deadline()
         if self.mirror is not None:
             self.mirror.changed(group)
+        if group.is_unstored:
+            self.on_unstored(group)
 
     def expire(self, now: float, deliver: Callable[[list[Answer]], None]) -> None:
         """Let groups whose deadline has passed do what is due; the answers of each are delivered before the next one's turn."""
@@ -226,10 +250,10 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         return group is not None and group.state is not GroupState.EMPTY
 
-    def empty_since(self, group_id: str, ours_since: float) -> float:
-        """Since when the group is known to have no members: `ours_since` if it is not in memory."""
+    def empty_since(self, group_id: str) -> float:
+        """Since when the group is known to have no members; 0 if it is not in memory: it never had any here."""
         group = self._groups.get(group_id)
-        return ours_since if group is None else group.empty_since
+        return 0.0 if group is None else group.empty_since
 
     def reads(self, group_id: str, topic: str) -> bool:
         """Whether a member may be reading the topic: certain only in a consumer group whose members declare what they read."""

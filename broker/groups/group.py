@@ -134,12 +134,11 @@ class Group(Generations):
         ):
             self._rebalance(now)
             return
-        self.members.take_joining(member)
         if request.may_skip_assignment:
             answer = self._join_answer(member, skip_assignment=self.members.leader_id == member_id)
         else:  # a client without skip_assignment would assign again as leader: the answer names its former id as leader
             answer = self._join_answer(member, leader_id=former_leader_id)
-        self._answer(ticket, answer)
+        self._returned[member_id], self._has_news = answer, True
 
     def _update(self, member: Member, request: JoinRequest, ticket: Ticket, now: float) -> None:
         if member.joining is not None:
@@ -165,8 +164,7 @@ class Group(Generations):
             # A leader may omit a member: that member gets an empty assignment, rather than waiting for an answer.
             for one in self.members:
                 self.members.assign(one, request.assignments.get(one.member_id, b""))
-            self._enter(STABLE)
-            self._hand_out(self.members, now)
+            self._has_news = True  # `stored` hands them out
         elif self.state is STABLE:
             self._hand_out((member,), now)
         return self._take_answers()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from math import inf
 
 from broker.errors import FencedInstanceId, UnknownMember
-from broker.groups.messages import JoinRequest, MemberName, Protocols, Ticket
+from broker.groups.messages import JoinRequest, MemberName, Protocols, StoredMember, Ticket
 
 _MEMBER_BYTES = 2_000  # memory of a member without metadata, ids included
 EXPECTED_BYTES = 500  # memory of an id that was handed out
@@ -78,6 +78,37 @@ class Member:
         """The member is alive: its session timeout starts again."""
         self.deadline = now + self.session_timeout_ms / 1000
 
+    def stored(self, protocol_name: str) -> StoredMember:
+        """What the log gets of the member."""
+        return StoredMember(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            metadata=self.metadata(protocol_name),
+            assignment=self.assignment,
+        )
+
+    @classmethod
+    def restored(cls, stored: StoredMember, protocol_type: str, protocol_name: str) -> Member:
+        """The member that the log has, as if it had joined with the chosen protocol alone."""
+        request = JoinRequest(
+            name=MemberName(member_id=stored.member_id, instance_id=stored.instance_id),
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            protocol_type=protocol_type,
+            protocols=((protocol_name, stored.metadata),),
+            session_timeout_ms=stored.session_timeout_ms,
+            rebalance_timeout_ms=stored.rebalance_timeout_ms,
+            id_comes_first=False,
+            may_skip_assignment=False,
+        )
+        member = cls(stored.member_id, request)
+        member.assignment, member.has_synced = stored.assignment, True
+        return member
+
     def metadata(self, protocol_name: str) -> bytes:
         return dict(self.protocols).get(protocol_name, b"")
 
@@ -125,6 +156,9 @@ class Members:
         if member is None:
             raise UnknownMember(f"no member {name.member_id!r}")
         return member
+
+    def get(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
 
     def find_instance(self, instance_id: str) -> Member | None:
         return self._by_instance.get(instance_id)

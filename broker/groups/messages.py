@@ -81,6 +81,31 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMember:
+    """A member as the log has it: of its protocols, only the chosen one."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredGroup:
+    """A generation as the log has it: stable if it has members, otherwise empty."""
+
+    protocol_type: str
+    generation: int
+    protocol_name: str
+    leader_id: str | None
+    members: tuple[StoredMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
     member_id: str
     instance_id: str | None

@@ -1,10 +1,10 @@
 """When committed offsets are forgotten: offsets.retention.minutes after the last sign of use (KIP-211), or with their partition.
 
-Use is a commit, or a member. While a group has members, the offsets of topics that they read do not expire, however old a commit
-is. Without members, the retention time must have passed twice: since the commit, on the wall clock that stamped it, and since the
-group was last seen with members, on the monotonic clock, which starts again with each coordinator: so offsets never expire
-earlier than in Apache Kafka, and a wall clock that jumps does not expire any. An offset does not expire either while a newer
-commit is on its way to the replicas: its age is that of a commit which is about to be replaced.
+Use is a commit, or a member. While a group has members, the offsets of topics that they read do not expire, however old a
+commit is. Otherwise the retention time must have passed on two clocks: since the commit, on the wall clock that stamped it, and
+on the monotonic clock, which starts again with each coordinator, since it took the commit (or loaded it) and last saw a member.
+So offsets never expire earlier than in Apache Kafka, and a wall clock that jumps does not expire any. An offset does not expire
+either while a newer commit is on its way to the replicas: its age is that of a commit which is about to be replaced.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ def expired_offsets(
 ) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
     """The group's offsets for these partitions that may be forgotten."""
     reads = cache(partial(groups.reads, group))
-    may_expire = groups.is_active(group) or (now - groups.empty_since(group, offsets.ours_since)) * 1000 >= retention_ms
+    empty_since = 0.0 if groups.is_active(group) else groups.empty_since(group)
     for topic, partition in places:
         value = offsets.get(group, topic, partition)
         if value is None:
             continue
-        if exists(topic, partition) and (not may_expire or now_ms - value.committed_at_ms < retention_ms or reads(topic)):
+        unused_ms = min(now_ms - value.committed_at_ms, (now - max(value.received_at, empty_since)) * 1000)
+        if exists(topic, partition) and (unused_ms < retention_ms or reads(topic)):
             continue
         key = OffsetKey(group, topic, partition)
         if offsets.newest(key) is value:

@@ -1,4 +1,4 @@
-"""Committed offsets: each change is a record in `__consumer_offsets`, from which the map in memory is rebuilt.
+"""Committed offsets and the members of groups: each change is a record in `__consumer_offsets`, from which all is rebuilt.
 
 A change without a value is a tombstone: the offset is forgotten. The topic is created when first needed, only by the brokers
 themselves and with its own settings: compacted, so that it grows with the number of offsets, not of commits, and never trimmed
@@ -22,7 +22,9 @@ from broker.config.settings import INT32_MAX
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
 from broker.errors import BrokerError, CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, NotEnoughReplicas
 from broker.groups.committed_offsets import Change, CommittedOffsets
-from broker.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
+from broker.groups.group_records import encode_group
+from broker.groups.messages import StoredGroup
+from broker.groups.offset_records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.records.builder import NewRecord, build_batch
@@ -46,17 +48,10 @@ class OffsetStore:
 
     # Which groups are ours
 
-    def load(self) -> None:
-        """Without other brokers: read all committed offsets at once. Called once, at startup."""
+    def own_all(self) -> CommittedOffsets:
+        """There are no other brokers: all groups are in one partition, which has yet to be loaded."""
         self.is_alone = True
-        offsets = self.begin(0)
-        if self.has_topic:
-            try:
-                for _ in offsets.load(self._partitions.get(OFFSETS_TOPIC, 0).log):
-                    pass
-            except (BrokerError, OSError) as error:
-                offsets.give_up(str(error))
-        self.loaded(offsets)
+        return self.begin(0)
 
     def begin(self, index: int) -> CommittedOffsets:
         """This broker leads the partition from now on, and has yet to load it."""
@@ -152,12 +147,19 @@ class OffsetStore:
 
     def build(self, changes: Iterable[Change]) -> NewBatch:
         """The changes as one batch that can be staged. This is nearly all of the work: 1 to 5 ms for 500 changes."""
+        return self._build((encode_key(key), None if value is None else encode_value(value)) for key, value in changes)
+
+    def build_groups(self, groups: Mapping[str, StoredGroup | None]) -> NewBatch:
+        """The same for members of groups, of which None are gone. Takes 2 ms for a thousand members."""
         now_ms = self._clock.now_ms()
-        records = [
-            NewRecord(timestamp=now_ms, key=encode_key(key), value=None if value is None else encode_value(value))
-            for key, value in changes
-        ]
-        batch = memoryview(build_batch(records))
+        return self._build(
+            (encode_key(GroupKey(group_id)), None if group is None else encode_group(group, now_ms))
+            for group_id, group in groups.items()
+        )
+
+    def _build(self, rows: Iterable[tuple[bytes, bytes | None]]) -> NewBatch:
+        now_ms = self._clock.now_ms()
+        batch = memoryview(build_batch([NewRecord(timestamp=now_ms, key=key, value=value) for key, value in rows]))
         return validate_new_batch(batch, message_bytes_max=INT32_MAX, now_ms=now_ms, timestamp_after_ms_max=INT32_MAX)
 
     def stage(self, offsets: CommittedOffsets, changes: Sequence[Change], batches: Sequence[NewBatch]) -> tuple[Partition, int]:

@@ -1,11 +1,16 @@
 """A group's generations: how one begins, how it ends, and what timeouts do to it. Without I/O and without a clock.
 
-A rebalance has two phases. Members join; when all have (or the longest rebalance timeout is over) a new generation begins: every
-member gets the chosen protocol, and the leader also gets the list of members. Members then request their assignment and wait
-until the leader sends it. Any change of membership on the way starts the first phase again.
+A rebalance has two phases. Members join; when all have (or the longest rebalance timeout is over) a new generation begins:
+every member gets the chosen protocol, and the leader also gets the list of members. Members then request their assignment and
+wait until the leader sends it. Any change of membership on the way starts the first phase again.
+
+The assignments are handed out once the log has them, and so is the new id of a static member that has returned: whoever
+coordinates the group next, this broker after a restart or another one, goes on with the members that the log has. `begin_store`
+returns what is to be written while `is_unstored` holds, and `stored` takes the outcome; there is one write at a time.
 
 Invariants: the generation only increases; all members of a generation get the same protocol; every waiting request is answered,
-at the latest when a deadline passes. Step by step this follows Apache Kafka's coordinator: its clients were written against that.
+at the latest when a deadline passes. Step by step this follows Apache Kafka's coordinator: its clients were written against
+that.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from math import inf
 
 from broker.errors import RebalanceInProgress, RequestError, UnknownMember
 from broker.groups.members import Member, Members
-from broker.groups.messages import Answer, JoinAnswer, JoinedMember, SyncAnswer, Ticket
+from broker.groups.messages import Answer, JoinAnswer, JoinedMember, StoredGroup, SyncAnswer, Ticket
 from broker.groups.states import REACHED_FROM, GroupState
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
@@ -46,12 +51,18 @@ class Generations:
         self.protocol_type = ""
         self.protocol_name = ""
         self.empty_since = now
+        self.is_in_log = False  # a record of the group was written, or is about to be
         self._rules = rules
         self._answers: list[Answer] = []
         self._join_deadline: float | None = None
         self._sync_deadline: float | None = None
         self._initial_ms_left: int | None = None  # not None: the first members of an empty group wait for others
         self._has_newcomer = False
+        self._has_news = False  # for the log
+        self._is_storing = False
+        # By member id: the answers for static members that have returned to a stable group, to be stored and being stored.
+        self._returned: dict[str, JoinAnswer] = {}
+        self._returning: dict[str, JoinAnswer] = {}
 
     # -- the first phase: joining ------------------------------------------------------------------------------------------------
 
@@ -74,6 +85,8 @@ class Generations:
             self._has_newcomer = False
         self._sync_deadline = None
         self._join_deadline = now + wait_ms / 1000
+        self._has_news = False  # static members that have returned get the next generation
+        self._returned, self._returning = {}, {}
         self._enter(PREPARING)
 
     def _maybe_complete_join(self, now: float) -> None:
@@ -108,6 +121,7 @@ class Generations:
         else:
             self.protocol_name = ""
             self.empty_since = now
+            self._has_news = True
             self._enter(EMPTY)
 
     def _begin_generation(self, now: float) -> None:
@@ -155,6 +169,59 @@ class Generations:
         """Members that have not sent a SyncGroup are considered dead, including a leader that sent no assignments."""
         self._sync_deadline = None
         self._lose([member for member in self.members if not member.has_synced], now)
+
+    # -- the log -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_unstored(self) -> bool:
+        """Whether something is to be written now."""
+        return self._has_news and not self._is_storing
+
+    def begin_store(self) -> StoredGroup:
+        """What is to be written; `stored` must be called with the outcome. Visits everybody."""
+        self._has_news, self._is_storing, self.is_in_log = False, True, True
+        self._returned, self._returning = {}, self._returned
+        return StoredGroup(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol_name=self.protocol_name,
+            leader_id=self.members.leader_id,
+            members=tuple(member.stored(self.protocol_name) for member in self.members),
+        )
+
+    def stored(self, generation: int, error: RequestError | None, now: float) -> list[Answer]:
+        """What `begin_store` returned of this generation is in the log for good, or may not be: then those who wait for it get
+        `error`, and join again."""
+        self._is_storing = False
+        returning, self._returning = self._returning, {}
+        if self.state is STABLE:
+            for member_id, answer in returning.items():
+                member = self.members.get(member_id)
+                ticket = None if member is None else self.members.take_joining(member)
+                if ticket is not None:
+                    self._answer(ticket, error or answer)
+        elif self.state is COMPLETING and self.generation == generation and not self._has_news:
+            if error is None:
+                self._enter(STABLE)
+                self._hand_out(self.members, now)
+            else:
+                for member in self.members:
+                    self._answer_sync(member, error)
+                self._rebalance(now)
+        return self._take_answers()
+
+    def restore(self, stored: StoredGroup, now: float) -> None:
+        """Be the group that the log has; every session begins anew."""
+        self.protocol_type, self.protocol_name = stored.protocol_type, stored.protocol_name
+        self.generation, self.is_in_log = stored.generation, True
+        for row in stored.members:
+            member = Member.restored(row, stored.protocol_type, stored.protocol_name)
+            member.touch(now)
+            self.members.add(member)
+        if stored.leader_id is not None and stored.leader_id in self.members:
+            self.members.leader_id = stored.leader_id
+        if stored.members:
+            self.state = STABLE
 
     # -- time --------------------------------------------------------------------------------------------------------------------
 

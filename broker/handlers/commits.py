@@ -1,12 +1,13 @@
-"""Changes to committed offsets on their way to the disk: staged like a produce, applied when every in-sync replica has them.
+"""Changes to committed offsets and groups on their way to the disk: staged like a produce, applied when every in-sync replica has
+them.
 
-Commits by consumers, deletions by administrators and offsets expired by the sweep all become records of `__consumer_offsets`.
-Any failure to write them is COORDINATOR_NOT_AVAILABLE to a client, which retries: it would take one of the disk's own error codes
-as final. If this broker no longer leads the partition, the code is NOT_COORDINATOR, which makes the client look for the broker
-that does.
+Commits by consumers, deletions by administrators, offsets expired by the sweep and the members of each stable generation all
+become records of `__consumer_offsets`. Any failure to write them is COORDINATOR_NOT_AVAILABLE to a client, which retries: it
+would take one of the disk's own error codes as final. If this broker no longer leads the partition, the code is
+NOT_COORDINATOR, which makes the client look for the broker that does.
 
-A commit that is not replicated in time is answered with an error, but still applied once it is replicated: it is in the log, and
-the next broker that loads the log will find it.
+A commit that is not replicated in time is answered with an error, but still applied once it is replicated: it is in the log,
+and the next broker that loads the log will find it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from broker.chores import Steps, Until
 from broker.coordination.group_places import OFFSETS_TOPIC
 from broker.errors import BrokerError, NotCoordinator, NotLeaderOrFollower, TopicAlreadyExists
 from broker.groups.committed_offsets import Change, CommittedOffsets
+from broker.groups.group import Group
+from broker.groups.messages import StoredGroup
 from broker.groups.offset_expiry import expired_offsets
 from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.groups.states import GroupState
@@ -48,10 +51,8 @@ def write_commit(changes: Sequence[Change], admit: Callable[[], CommittedOffsets
     commits must not be overwritten. So `admit`, which returns the offsets to change or raises the error that rejects the commit,
     is called in the step that stages everything. That step takes 1 ms for 4,000 partitions, and applying them 2 ms."""
     store, batches = context.offsets, []
-    if not store.has_topic:
-        code = yield Until(partial(_queue_topic, context))
-        if code:
-            return code
+    if code := (yield from _need_topic(context)):
+        return code
     for start in range(0, len(changes), _CHANGES_PER_TURN):
         if start:
             yield None
@@ -63,8 +64,25 @@ def write_commit(changes: Sequence[Change], admit: Callable[[], CommittedOffsets
     return (yield Until(stage))
 
 
+def write_group(group_id: str, stored: StoredGroup, admit: Callable[[], CommittedOffsets], context: Context) -> Steps:
+    """Write a group's members; returns 0 or an error code. `admit` as for a commit."""
+    if code := (yield from _need_topic(context)):
+        return code
+
+    def stage(go_on: Outcome) -> None:
+        batch = context.offsets.build_groups({group_id: stored})
+        _Write(admit(), (), context, lambda code: go_on(code, None)).stage([batch])
+
+    return (yield Until(stage))
+
+
+def _need_topic(context: Context) -> Steps:
+    """Returns 0 once the topic exists, or an error code."""
+    return ErrorCode.NONE if context.offsets.has_topic else (yield Until(partial(_queue_topic, context)))
+
+
 def _queue_topic(context: Context, go_on: Outcome) -> None:
-    """For the very first commit; others that arrive in the meantime find the topic created."""
+    """For the very first record; others that arrive in the meantime find the topic created."""
 
     def make() -> Steps:
         error = yield from make_topic(context)
@@ -126,7 +144,7 @@ class _Write(Deadline):
             staged.append((self.outcome, self._partition))
         except BrokerError as error:
             if not isinstance(error, NotCoordinator | NotLeaderOrFollower):
-                logger.error("offsets cannot be committed: %s", error)
+                logger.error("%s cannot be written: %s", OFFSETS_TOPIC, error)
             self.outcome.error = code_of(error)
         context.produce_turn.add(StagedRequest([self.outcome], staged, self._written))
 
@@ -203,6 +221,20 @@ def remove_offsets(
     return ErrorCode.NONE
 
 
+def forget_groups(offsets: CommittedOffsets, group_ids: Sequence[str], context: Context) -> Steps:
+    """Write tombstones for groups that were removed from memory, unless they are back; returns 0 or an error code."""
+
+    def stage(go_on: Outcome) -> None:
+        gone = {group_id: None for group_id in group_ids if context.groups.find(group_id) is None}
+        if gone and context.offsets.has_topic:
+            batch = context.offsets.build_groups(gone)
+            _Write(offsets, (), context, lambda code: go_on(code, None)).stage([batch])
+        else:
+            go_on(ErrorCode.NONE, None)
+
+    return (yield Until(stage))
+
+
 def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -> Steps:
     """Topics were deleted: a new topic with the same name must be read from its beginning."""
     chosen: dict[CommittedOffsets, dict[OffsetKey, CommittedOffset]] = {}
@@ -230,8 +262,18 @@ def sweep_groups(context: Context) -> Steps:
     for group in list(groups):
         is_empty = group.state is GroupState.EMPTY and not group.members.expected
         if is_empty and groups.find(group.group_id) is group and not context.offsets.of_group(group.group_id):
-            groups.remove(group)
+            yield from _sweep_group(group, context)
         yield None
+
+
+def _sweep_group(group: Group, context: Context) -> Steps:
+    try:
+        offsets = context.offsets.ours(group.group_id)
+    except BrokerError:  # it is not ours for certain
+        return
+    context.groups.remove(group)
+    if group.is_in_log:
+        yield from forget_groups(offsets, [group.group_id], context)
 
 
 def _sweep_offsets(offsets: CommittedOffsets, context: Context) -> Steps:

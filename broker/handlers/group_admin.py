@@ -1,7 +1,6 @@
 """DescribeGroups, ListGroups, DeleteGroups and OffsetDelete: groups as administrators see and clean them up.
 
-Committed offsets without members are a group too, whether its consumers assign their own partitions or no member has joined since
-the broker started: it is Empty, without a protocol.
+Committed offsets of consumers that assign their own partitions are a group too: it is Empty, without a protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from broker.groups.messages import GroupDescription
 from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL
-from broker.handlers.commits import remove_offsets
+from broker.handlers.commits import forget_groups, remove_offsets
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of, text_of
 from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
@@ -116,11 +115,13 @@ def handle_list_groups(message: Any, version: int, context: Context) -> Answerin
 def handle_delete_groups(message: Any, version: int, context: Context) -> Answering:
     codes: dict[str, int] = {}
     chosen: dict[CommittedOffsets, dict[OffsetKey, CommittedOffset]] = {}  # by partition: each is written, or fails, separately
+    stored: dict[CommittedOffsets, list[str]] = {}  # the groups that the log has
     for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
         try:
-            _delete(group_id, context)
+            is_in_log = _delete(group_id, context)
             offsets = context.offsets.ours(group_id)
+            stored.setdefault(offsets, []).extend([group_id] if is_in_log else [])
             chosen.setdefault(offsets, {}).update(offsets.newest_of_group(group_id))
         except BrokerError as error:
             codes[group_id] = code_of(error)
@@ -133,19 +134,23 @@ def handle_delete_groups(message: Any, version: int, context: Context) -> Answer
             elif offsets.newest(key) is value:  # a member has joined since it was chosen
                 codes[key.group] = ErrorCode.NON_EMPTY_GROUP
             yield None
+        refusal = refusal or (yield from forget_groups(offsets, stored[offsets], context))
+        codes.update((group_id, refusal) for group_id in stored[offsets] if refusal)
     response = response_class(ApiKey.DELETE_GROUPS)
     rows = [response.DeletableGroupResult(group_id=one, error_code=code) for one, code in codes.items()]
     return (yield from encode_in_slices(response(throttle_time_ms=0, results=rows), version, rows))
 
 
-def _delete(group_id: str, context: Context) -> None:
-    """Remove the group from memory; its offsets must be removed, too."""
+def _delete(group_id: str, context: Context) -> bool:
+    """Remove the group from memory; its offsets must be removed, too, and its record if the log has one, which is returned."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
-    if group is not None:
-        if group.state is not GroupState.EMPTY:
-            raise NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
-        context.groups.remove(group)
+    if group is None:
+        return False
+    if group.state is not GroupState.EMPTY:
+        raise NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
+    context.groups.remove(group)
+    return group.is_in_log
 
 
 @answered_in_slices

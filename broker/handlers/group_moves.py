@@ -1,15 +1,20 @@
 """Groups move to and from this broker with the leadership of their partition of `__consumer_offsets`.
 
-A new coordinator reads committed offsets before it serves a group, as a chore: the loop continues. Logs are read one after
-another, however many are won at once. The end of a log may be newer than what the last coordinator had acknowledged, and other
-replicas may not have it yet. So the coordinator waits until they do, but only for a limited time: a consumer that was given an
-offset should not be given an older one later, but neither should it stall for as long as a replica is down.
+A new coordinator reads committed offsets and members before it serves a group, as a chore: the loop continues. Logs are read
+one after another, however many are won at once. The end of a log may be newer than what the last coordinator had acknowledged,
+and other replicas may not have it yet. So the coordinator waits until they do, but only for a limited time: a consumer that was
+given an offset should not be given an older one later, but neither should it stall for as long as a replica is down. The groups
+are restored last, so that their sessions begin when their members can be heard.
+
+A standalone broker has all groups from the start.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from broker.chores import Steps
 from broker.coordination.group_places import OFFSETS_TOPIC
@@ -33,6 +38,15 @@ class GroupMoves:
         self._to_load: deque[tuple[Partition, CommittedOffsets]] = deque()
         self._is_loading = False
 
+    def own_all(self) -> None:
+        """There are no other brokers. Called once, at startup."""
+        offsets = self._context.offsets.own_all()
+        if self._context.offsets.has_topic:
+            for _ in self._load(offsets):
+                pass
+        for _ in self._restore(offsets):
+            pass
+
     def won(self, partition: Partition) -> None:
         """This broker leads the partition from now on."""
         if partition.topic != OFFSETS_TOPIC:
@@ -53,15 +67,31 @@ class GroupMoves:
     def _load_all(self) -> Steps:
         while self._to_load:
             partition, offsets = self._to_load.popleft()
-            try:
-                yield from offsets.load(partition.log)
-            except Exception as error:  # affects the groups of this partition, not those of the next
-                offsets.give_up(str(error) or type(error).__name__)
-                if not isinstance(error, (BrokerError, OSError)):
-                    self._context.health.defect(f"reading {partition.name}", error)
+            yield from self._load(offsets)
             if not offsets.is_dropped:
-                _Load(partition, offsets, self._context).begin()
+                _Load(partition, self._context, partial(self._begin_restore, offsets)).begin()
         self._is_loading = False
+
+    def _load(self, offsets: CommittedOffsets) -> Steps:
+        try:
+            yield from offsets.load(self._context.partitions.get(OFFSETS_TOPIC, offsets.index).log)
+        except Exception as error:  # affects the groups of this partition, not those of the next
+            offsets.give_up(str(error) or type(error).__name__)
+            if not isinstance(error, (BrokerError, OSError)):
+                self._context.health.defect(f"reading {OFFSETS_TOPIC}-{offsets.index}", error)
+
+    def _begin_restore(self, offsets: CommittedOffsets) -> None:
+        self._context.chores.begin(self._restore(offsets), self._failed)
+
+    def _restore(self, offsets: CommittedOffsets) -> Steps:
+        for group_id, stored in offsets.take_groups():
+            try:
+                self._context.groups.restore(group_id, stored, self._context.clock.monotonic())
+            except Exception as error:  # affects this group: its members join again
+                self._context.health.defect(f"restoring group {group_id}", error)
+            yield None
+        if not offsets.is_dropped:
+            self._context.offsets.loaded(offsets)
 
     def _failed(self) -> None:
         """Called inside an exception handler."""
@@ -70,15 +100,15 @@ class GroupMoves:
 
 
 class _Load(Deadline):
-    """Offsets that were read, waiting until the other replicas have them."""
+    """A log that was read, waiting until the other replicas have it; then `go_on` is called."""
 
-    __slots__ = ("_context", "_is_timed", "_offsets", "_partition")
+    __slots__ = ("_context", "_go_on", "_is_timed", "_partition")
 
-    def __init__(self, partition: Partition, offsets: CommittedOffsets, context: Context) -> None:
+    def __init__(self, partition: Partition, context: Context, go_on: Callable[[], None]) -> None:
         super().__init__(context.clock.monotonic() + _REPLICATION_MS_MAX / 1000)
         self._partition = partition
-        self._offsets = offsets
         self._context = context
+        self._go_on = go_on
         self._is_timed = False
 
     def begin(self) -> None:
@@ -95,7 +125,7 @@ class _Load(Deadline):
             self._context.deadlines.cancel(self)
         self.is_over = True
         if error is None:
-            self._context.offsets.loaded(self._offsets)
+            self._go_on()
 
     def expire(self) -> None:
-        self._context.offsets.loaded(self._offsets)
+        self._go_on()

@@ -1,27 +1,34 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the wire protocol around the group state machine.
 
 A join waits until its generation begins, a sync until the leader has sent the assignments: their Pending is the ticket that the
-state machine hands back. Requests pipelined after one of them wait unread, as with Apache Kafka: a heartbeat that overtook its
-join would be answered as if the member had not joined.
+state machine hands back; what has to be in the log before is written by `store_group`. Requests pipelined after one of them
+wait unread, as with Apache Kafka: a heartbeat that overtook its join would be answered as if the member had not joined.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from broker.errors import BrokerError, MemberIdRequired, RequestError
+from broker.chores import Steps
+from broker.errors import BrokerError, CoordinatorNotAvailable, MemberIdRequired, NotCoordinator, RequestError
+from broker.groups.committed_offsets import CommittedOffsets
 from broker.groups.coordinator import check_group_id
+from broker.groups.group import Group
 from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, SyncAnswer, SyncRequest
+from broker.handlers.commits import write_group
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
-from broker.protocol.api import ApiKey
+from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
+
+logger = logging.getLogger("broker.groups")
 
 _CLIENT_ID_LENGTH_MAX = 255  # shown to administrators, whose request version may allow less than this one
 
@@ -44,6 +51,36 @@ def deliver(answers: Iterable[Answer]) -> None:
     for answer in answers:
         waiting: WaitingMember = answer.ticket
         waiting.pending.complete_with(partial(waiting.encode_parts, answer.outcome))
+
+
+def store_group(group: Group, context: Context) -> None:
+    """Have written what the log does not have of the group yet; then those who wait for it are answered."""
+    stored, groups = group.begin_store(), context.groups
+
+    def admit() -> CommittedOffsets:
+        if groups.find(group.group_id) is not group:
+            raise NotCoordinator(f"group {group.group_id!r} was removed or has moved")
+        return context.offsets.readable(group.group_id)
+
+    def end(error: RequestError | None) -> None:
+        deliver(groups.stored(group, stored.generation, error, context.clock.monotonic()))
+
+    def write() -> Steps:
+        try:
+            code = yield from write_group(group.group_id, stored, admit, context)
+        except BrokerError as error:
+            code = code_of(error)
+        if code:
+            kind = NotCoordinator if code == ErrorCode.NOT_COORDINATOR else CoordinatorNotAvailable
+            end(kind(f"the members of group {group.group_id!r} could not be written"))
+        else:
+            end(None)
+
+    def failed() -> None:
+        logger.exception("the members of a group could not be written; this is a defect of the broker")
+        end(CoordinatorNotAvailable(f"the members of group {group.group_id!r} could not be written"))
+
+    context.chores.begin(write(), failed)
 
 
 def _ask(encode: Callable[[Any], bytes], ask: Callable[[WaitingMember], Iterable[Answer]]) -> Parts | Pending:

@@ -21,7 +21,7 @@ from broker.handlers.slices import Answering, answered_in_slices, encode_in_slic
 from broker.protocol.api import ApiKey
 from broker.protocol.control import response_class
 
-_NOTHING = CommittedOffset(-1, -1, "", 0)
+_NOTHING = CommittedOffset(-1, -1, "", 0, 0.0)
 
 
 @answered_in_slices
@@ -33,13 +33,12 @@ def handle_offset_commit(message: Any, version: int, context: Context) -> Answer
         _admitted(message, version, context)
     except BrokerError as error:
         refusal = error
-    now_ms = context.clock.now_ms()
     for topic in message.topics:
         for part in topic.partitions:
             try:
                 if refusal is not None:
                     raise refusal
-                changes.append(_change(message, topic.name, part, now_ms, context))
+                changes.append(_change(message, topic.name, part, context))
                 codes[topic.name, part.partition_index] = 0
             except BrokerError as error:
                 codes[topic.name, part.partition_index] = code_of(error)
@@ -73,12 +72,13 @@ def _admitted(message: Any, version: int, context: Context) -> CommittedOffsets:
     return offsets
 
 
-def _change(message: Any, topic: str, part: Any, now_ms: int, context: Context) -> Change:
+def _change(message: Any, topic: str, part: Any, context: Context) -> Change:
     context.partitions.check_exists(topic, part.partition_index)
     metadata = part.committed_metadata or ""
     if len(metadata.encode()) > context.config.offset_metadata_bytes_max:
         raise OffsetMetadataTooLarge(f"{len(metadata)} characters of metadata")
-    value = CommittedOffset(part.committed_offset, part.committed_leader_epoch, metadata, now_ms)
+    clock = context.clock
+    value = CommittedOffset(part.committed_offset, part.committed_leader_epoch, metadata, clock.now_ms(), clock.monotonic())
     return OffsetKey(message.group_id, topic, part.partition_index), value
 
 

@@ -65,7 +65,7 @@ class Client:
             "protocols": [row(name="range", metadata=subscription("clicks"))],
             "reason": None,
         }
-        return self.send(ApiKey.JOIN_GROUP, version, **{**values, **changes})
+        return self._send_as_member(ApiKey.JOIN_GROUP, version, **{**values, **changes})
 
     def enter(self, *, version: int = 9) -> Any:
         """Join an empty group; versions that require a member id get it by a first request."""
@@ -83,17 +83,31 @@ class Client:
             "protocol_name": "range",
             "assignments": [row(member_id=joined.member_id, assignment=assignment)],
         }
-        return self.send(ApiKey.SYNC_GROUP, version, **{**values, **changes})
+        return self._send_as_member(ApiKey.SYNC_GROUP, version, **{**values, **changes})
 
-    def heartbeat(self, joined: Any, version: int = 4) -> int:
+    def _send_as_member(self, api_key: ApiKey, version: int, **values: Any) -> Any:
+        """Like `send`, after as many turns as it takes to write the group."""
+        answer = self.send(api_key, version, **values)
+        if isinstance(answer, Pending):
+            self.harness.settle()
+        return self.read(answer, api_key, version) if isinstance(answer, Pending) and answer.done else answer
+
+    def heartbeat(self, joined: Any, version: int = 4, instance_id: str | None = None) -> int:
         return self.ask(
             ApiKey.HEARTBEAT,
             version,
             group_id=self.group,
             generation_id=joined.generation_id,
             member_id=joined.member_id,
-            group_instance_id=None,
+            group_instance_id=instance_id,
         ).error_code
+
+    def restart(self) -> None:
+        """Stop the broker, and go on with another one in its directory."""
+        config = self.harness.engine.config
+        self.harness.settle()
+        self.harness.close()
+        self.harness = Harness(config.log_dirs, group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms)
 
     def leave(self, *members: tuple[str, str | None]) -> Any:
         row = request_class(ApiKey.LEAVE_GROUP).MemberIdentity
@@ -193,3 +207,15 @@ def subscription(*topics: str) -> bytes:
     """A consumer's subscription: version, topics, user data."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+def assignment(**topics: list[int]) -> bytes:
+    """An assignment as the group's leader encodes it: version, topics with partitions, user data."""
+    rows = b"".join(
+        len(topic).to_bytes(2, "big")
+        + topic.encode()
+        + len(indexes).to_bytes(4, "big")
+        + b"".join(index.to_bytes(4, "big") for index in indexes)
+        for topic, indexes in topics.items()
+    )
+    return b"\0\1" + len(topics).to_bytes(4, "big") + rows + b"\xff\xff\xff\xff"

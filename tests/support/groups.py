@@ -6,14 +6,46 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from broker.errors import MemberIdRequired
+from broker.errors import MemberIdRequired, RequestError
 from broker.groups.group import Group
 from broker.groups.members import Member, Members
-from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, Protocols, SyncAnswer, SyncRequest
+from broker.groups.messages import (
+    Answer,
+    JoinAnswer,
+    JoinRequest,
+    MemberName,
+    Protocols,
+    StoredGroup,
+    StoredMember,
+    SyncAnswer,
+    SyncRequest,
+)
 from broker.groups.rebalance import GroupRules
+from tests.support.group_client import assignment, subscription
 
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, 3_000
 RANGE: Protocols = (("range", b"topics"),)
+
+
+STORED_PAIR = StoredGroup(  # of static members
+    protocol_type="consumer",
+    generation=7,
+    protocol_name="range",
+    leader_id="m-0",
+    members=tuple(
+        StoredMember(
+            member_id=f"m-{number}",
+            instance_id=instance,
+            client_id="c",
+            client_host="127.0.0.1",
+            rebalance_timeout_ms=60_000,
+            session_timeout_ms=45_000,
+            metadata=subscription("clicks"),
+            assignment=assignment(clicks=[number]),
+        )
+        for number, instance in enumerate(("one", "two"))
+    ),
+)
 
 
 class CountingMembers(Members):
@@ -34,11 +66,31 @@ class GroupUnderTest:
         numbers = count(1)
         self.group = Group("g", GroupRules(initial_delay_ms=delay_ms, size_max=size_max), lambda: str(next(numbers)), self.now)
         self.answered: dict[Any, Any] = {}  # ticket to outcome
+        self.stores_at_once = True  # otherwise a write ends when the test calls `end_store`
+        self.log: list[StoredGroup] = []
+        self.is_storing = False
 
     def keep(self, answers: list[Answer]) -> None:
         for answer in answers:
             assert answer.ticket not in self.answered, "answered twice"
             self.answered[answer.ticket] = answer.outcome
+        if self.group.is_unstored:
+            self.log.append(self.group.begin_store())
+            self.is_storing = True
+            if self.stores_at_once:
+                self.end_store()
+
+    def end_store(self, error: RequestError | None = None) -> None:
+        """The write under way has ended; with an error it may have taken effect nevertheless."""
+        self.is_storing = False
+        self.keep(self.group.stored(self.log[-1].generation, error, self.now))
+
+    def restart(self) -> None:
+        """Another coordinator has the group, and knows what is in the log."""
+        self.group = Group("g", self.group._rules, self.group._new_id, self.now)
+        self.is_storing = False
+        if self.log:
+            self.group.restore(self.log[-1], self.now)
 
     def wait_ms(self, milliseconds: int) -> None:
         end = self.now + milliseconds / 1000

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker.groups.group_records import encode_group
+from broker.groups.offset_records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
 from broker.inspection.dump import dump_file
 from broker.partitions.producer_memory import encode_producers
 from broker.partitions.producer_state import ProducerStates
@@ -16,6 +20,7 @@ from broker.records.builder import NewRecord, build_batch
 from broker.storage.filesystem import FileSystem
 from broker.storage.segment import INDEX, LOG, TIME_INDEX
 from tests.support.batches import NOW_MS, produced
+from tests.support.groups import STORED_PAIR
 from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip
 from tests.support.logs import append, compact, files_with, flush, headers_from, open_log, read_all
 
@@ -101,6 +106,43 @@ def test_apache_kafkas_dump_tool_reads_our_snapshots_of_producers(tmp_path: Path
     rows = [line for line in dump.splitlines() if line.startswith("producerId:")]
     assert [row.split()[1] for row in rows] == ["4", "9"]
     assert all("producerEpoch: 3" in row and "lastSequence: 13" in row for row in rows)
+
+
+def test_apache_kafkas_decoder_reads_our_groups_and_committed_offsets(tmp_path: Path) -> None:
+    tools = jvm_tools_or_skip()
+    log = open_log(tmp_path / "__consumer_offsets-0")
+    group, offset = encode_key(GroupKey("g")), encode_key(OffsetKey("g", "clicks", 1))
+    rows = [
+        (group, encode_group(STORED_PAIR, NOW_MS)),
+        (offset, encode_value(CommittedOffset(7, 2, "note", NOW_MS, 0.0))),
+        (group, encode_group(replace(STORED_PAIR, protocol_name="", leader_id=None, members=()), NOW_MS)),
+        (group, None),
+    ]
+    append(log, build_batch([NewRecord(timestamp=NOW_MS, key=key, value=value) for key, value in rows]))
+    log.close()
+    (path,) = files_with(tmp_path / "__consumer_offsets-0", LOG)
+    dump = tools.run("kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(path))
+    pairs = [line.partition(" key: ")[2].split(" payload: ") for line in dump.splitlines() if line.startswith("| offset:")]
+    assert [json.loads(key)["type"] for key, _ in pairs] == ["2", "1", "2", "2"]
+    stable, committed, empty = (json.loads(value)["data"] for _, value in pairs[:3])
+    assert pairs[3][1] == "<DELETE>"
+    assert (committed["offset"], committed["leaderEpoch"], committed["commitTimestamp"]) == (7, 2, NOW_MS)
+    head = {"protocolType": "consumer", "generation": 7, "currentStateTimestamp": NOW_MS}
+    assert empty == head | {"protocol": None, "leader": None, "members": []}
+    members = stable.pop("members")
+    assert stable == head | {"protocol": "range", "leader": "m-0"}
+    for number, instance in enumerate(("one", "two")):
+        subscribed, assigned = members[number].pop("subscription"), members[number].pop("assignment")
+        assert subscribed["topics"] == ["clicks"]
+        assert assigned["assignedPartitions"] == [{"topic": "clicks", "partitions": [number]}]
+        assert members[number] == {
+            "memberId": f"m-{number}",
+            "groupInstanceId": instance,
+            "clientId": "c",
+            "clientHost": "/127.0.0.1",
+            "rebalanceTimeout": 60_000,
+            "sessionTimeout": 45_000,
+        }
 
 
 @pytest.mark.long

@@ -137,14 +137,18 @@ def committed(broker: AnyBroker, group: str, topic: str) -> tuple[int, str | Non
 
 
 @pytest.mark.parametrize("end", ["restart", "kill -9"])
-def test_a_group_goes_on_from_its_committed_offsets_whatever_ended_the_broker(tmp_path: Path, end: str) -> None:
-    """The surviving member rejoins on its own; another process finds the offset and its metadata."""
+def test_a_group_goes_on_with_its_members_and_offsets_whatever_ended_the_broker(tmp_path: Path, end: str) -> None:
+    """No member loses a partition, static or not; another process finds the offset and its metadata."""
     with LogbusBroker(tmp_path, settings=GROUP_SETTINGS) as broker:
-        create_topic(broker.bootstrap, "clicks")
-        sent = produce_numbers(broker.bootstrap, "clicks", 1, COUNT)
-        member = GroupMember(broker.bootstrap, ["clicks"], group="g", enable_auto_commit=False)
-        poll_until(lambda: len(member.records) == COUNT, member)
-        member.commit()
+        create_topic(broker.bootstrap, "clicks", partitions=4)
+        sent = produce_numbers(broker.bootstrap, "clicks", 4, COUNT)
+        settings = {"group": "g", "enable.auto.commit": False, "partition.assignment.strategy": "cooperative-sticky"}
+        members = [GroupMember(broker.bootstrap, ["clicks"], **settings, **more) for more in ({}, {"group.instance.id": "one"})]
+        poll_until(lambda: shared_out(everything("clicks", 4), *members), *members)
+        poll_until(lambda: sum(len(member.records) for member in members) == len(sent), *members)
+        owned, rebalances = [member.assignment for member in members], [member.assignments for member in members]
+        for member in members:
+            member.commit()
         simple = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "simple"})
         simple.commit(offsets=[TopicPartition("clicks", 0, 7, "why")], asynchronous=False)
         simple.close()
@@ -155,9 +159,12 @@ def test_a_group_goes_on_from_its_committed_offsets_whatever_ended_the_broker(tm
             broker.start()
         assert committed(broker, "g", "clicks")[0] == COUNT
         assert committed(broker, "simple", "clicks") == (7, "why")
-        produce_numbers(broker.bootstrap, "clicks", 1, 1)
-        poll_until(lambda: sum(member.records.values()) == COUNT + 1, member)
-        assert set(member.records) == sent
-        member.commit()
-        member.close()
+        produce_numbers(broker.bootstrap, "clicks", 4, 1)
+        poll_until(lambda: sum(sum(member.records.values()) for member in members) == len(sent) + 4, *members)
+        for member in members:
+            member.commit()
         assert committed(broker, "g", "clicks")[0] == COUNT + 1
+        assert [member.assignment for member in members] == owned
+        assert [member.assignments for member in members] == rebalances
+        for member in members:
+            member.close()

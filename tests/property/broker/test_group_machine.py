@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.errors import RequestError
+from broker.errors import CoordinatorNotAvailable, RequestError
 from broker.groups.members import EXPECTED_BYTES
 from broker.groups.messages import JoinAnswer, MemberName, Protocols
 from broker.groups.states import GroupState
@@ -32,9 +32,10 @@ choices = st.integers(0, 1_000)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    @initialize(delay_ms=st.sampled_from([0, 3_000]))
-    def start(self, delay_ms: int) -> None:
+    @initialize(delay_ms=st.sampled_from([0, 3_000]), stores_at_once=st.booleans())
+    def start(self, delay_ms: int, stores_at_once: bool) -> None:
         self.test = GroupUnderTest(delay_ms=delay_ms, size_max=SIZE_MAX)
+        self.test.stores_at_once = stores_at_once
         self.tickets = count()
         self.waiting: set[int] = set()
         self.ids: list[tuple[str, str | None]] = []  # every member id ever given, with its instance id
@@ -112,6 +113,22 @@ class GroupMachine(RuleBasedStateMachine):
         self.test.wait_ms(milliseconds)
         self._collect()
 
+    # -- what the log does ---------------------------------------------------------------------------------------------------------
+
+    @rule(error=st.sampled_from([None, CoordinatorNotAvailable("its disk is full")]))
+    def a_write_ends(self, error: RequestError | None) -> None:
+        if self.test.is_storing:
+            self.test.end_store(error)
+            self._collect()
+
+    @rule()
+    def another_coordinator_goes_on(self) -> None:
+        """With what is in the log: clients ask it again, and a generation that was not stored may be followed by one of its number."""
+        self.test.restart()
+        self.test.answered.clear()
+        self.waiting.clear()
+        self.generation = self.test.group.generation
+
     def _somebody(self, who: int) -> tuple[str, str | None]:
         return self.ids[who % len(self.ids)] if self.ids else ("nobody", None)
 
@@ -161,7 +178,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert len(group.members) == 0
         elif group.state is not GroupState.PREPARING_REBALANCE:
             assert len(group.members) > 0
-            assert all(member.joining is None for member in group.members)
+            assert self.test.is_storing or all(member.joining is None for member in group.members)
         if group.state is GroupState.STABLE:
             assert all(member.syncing is None for member in group.members)
         assert (group.members.leader_id in group.members) is (len(group.members) > 0)
@@ -205,12 +222,23 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def a_deadline_lies_ahead_while_anybody_is_there(self) -> None:
         deadline = self.test.group.next_deadline()
-        if len(self.test.group.members) or self.waiting:
+        if (len(self.test.group.members) or self.waiting) and not self.test.is_storing:
             assert deadline is not None
+
+    @invariant()
+    def what_members_go_on_with_is_in_the_log(self) -> None:
+        group = self.test.group
+        if group.state is GroupState.STABLE:
+            written = {member.member_id: member.assignment for member in self.test.log[-1].members}
+            assert self.test.log[-1].generation == group.generation
+            assert all(written.get(one.member_id) == one.assignment for one in group.members if one.joining is None)
 
     def teardown(self) -> None:
         """Once requests stop, every pending one is answered and the group ends empty."""
         if hasattr(self, "test"):
+            self.test.stores_at_once = True
+            while self.test.is_storing:
+                self.test.end_store()
             self.test.wait_ms(1_000_000)
             self._collect()
             assert not self.waiting

@@ -12,7 +12,7 @@ from broker.groups.consumer_mirror import ConsumerMirror
 from broker.groups.subscription import assigned_partitions
 from broker.protocol.api import ApiKey
 from tests.support.engine import Harness
-from tests.support.group_client import SESSION_MS, Client
+from tests.support.group_client import SESSION_MS, Client, assignment
 
 
 class NotedRegistry(ConsumerRegistry):
@@ -30,18 +30,6 @@ class NotedRegistry(ConsumerRegistry):
 
     def committed(self, group: str, topic: str, partition: int, offset: int) -> None:
         self.offsets[group, topic, partition] = offset
-
-
-def assignment(**topics: list[int]) -> bytes:
-    """An assignment as the group's leader encodes it: version, topics with partitions, user data."""
-    rows = b"".join(
-        len(topic).to_bytes(2, "big")
-        + topic.encode()
-        + len(indexes).to_bytes(4, "big")
-        + b"".join(index.to_bytes(4, "big") for index in indexes)
-        for topic, indexes in topics.items()
-    )
-    return b"\0\1" + len(topics).to_bytes(4, "big") + rows + b"\xff\xff\xff\xff"
 
 
 @pytest.fixture

@@ -111,14 +111,20 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id(group: Grou
 
 
 def test_a_static_member_that_comes_back_costs_the_same_in_a_large_group(group: GroupUnderTest) -> None:
-    """All of them may come back within moments, when their machines are restarted."""
+    """All of them may come back within moments, when their machines are restarted. While the group is being written, those who come
+    share the next write."""
     members = group.group.members = CountingMembers()
     static_pair(group)
-    members.visits = 0
+    members.visits, group.stores_at_once = 0, False
     for number in range(50):
         group.join(("s1", number), instance_id="one", may_skip_assignment=False)
         group.join(("s2", number), instance_id="two")
-    assert members.visits == 0
+    assert members.visits == 1
+    group.end_store()
+    assert ("s2", 49) not in group.answered
+    group.end_store()
+    assert members.visits == 2
+    assert [group.answered[name, 49].member_id for name in ("s1", "s2")] == [one.member_id for one in group.log[-1].members]
     assert state_of(group) == "Stable"
 
 

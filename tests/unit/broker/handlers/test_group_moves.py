@@ -56,6 +56,16 @@ def commit(both: Coordinators, offset: int, **who: Any) -> int | None:
     return code_of(pending)
 
 
+def enter(both: Coordinators) -> Any:
+    """The only member of a stable group, which is replicated."""
+    client = both.leader.client
+    joined = client.enter()
+    waits = client.sync(joined)
+    both.replicate()
+    assert client.read(waits, ApiKey.SYNC_GROUP).assignment == b"0,1"
+    return joined
+
+
 def codes_of_every_request(client: Client) -> dict[str, int]:
     """The error code of each request about a group, in the newest version."""
     joined = type("Joined", (), {"generation_id": 1, "member_id": "m"})
@@ -186,6 +196,83 @@ def test_a_log_that_cannot_be_read_costs_its_own_groups(wide: Coordinators) -> N
         assert new.fetch(group) == ((UNAVAILABLE, -1) if partition_of_group(group, 4) == 1 else (0, number))
 
 
+def test_members_go_on_with_the_next_coordinator_and_their_sessions_begin_anew(two: Coordinators) -> None:
+    two.begin()
+    joined = enter(two)
+    for member in two.members:
+        member.broker.clock.advance_ms(SESSION_MS - 1)
+    two.move()
+    assert two.leader.client.heartbeat(joined) == LOADING
+    two.leader.broker.clock.advance_ms(4_999)
+    two.replicate()
+    client, broker = two.leader.client, two.leader.broker
+    broker.clock.advance_ms(SESSION_MS - 1)
+    broker.turn()
+    assert client.heartbeat(joined) == 0
+    assert commit(two, 7, member=joined) == 0
+    assert [row.member_assignment for row in client.describe().members] == [b"0,1"]
+    assert broker.engine.context.groups.rebalance_count == 0, "here"
+    broker.clock.advance_ms(SESSION_MS)
+    broker.settle()
+    assert client.describe().group_state == "Empty"
+    two.replicate()
+    two.move()
+    two.replicate()
+    assert two.leader.client.describe().group_state == "Empty"
+    assert two.leader.client.heartbeat(joined) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_groups_are_restored_in_slices_until_the_lead_is_lost(two: Coordinators) -> None:
+    two.begin()
+    for number in range(20):
+        two.leader.client.group = f"group-{number}"
+        enter(two)
+    two.move()
+    new = two.leader
+    new.broker.clock.tick_ms = SLICE_MS  # one slice per turn
+    partition = new.partition()
+    new.broker.engine.context.exposure.moved(partition, partition.end_offset, partition.visible_offset)  # type: ignore[attr-defined]
+    groups = new.broker.engine.context.groups
+    for turn in range(5):
+        assert len(groups) == turn + 1
+        new.broker.turn()
+    assert new.fetch()[0] == LOADING
+    new.broker.engine.partitions.resign(partition)
+    new.broker.settle()
+    assert len(groups) == 0
+
+
+# -- writing groups --------------------------------------------------------------------------------------------------------------
+
+
+def test_assignments_are_handed_out_when_the_replicas_have_them_or_the_group_begins_again(two: Coordinators) -> None:
+    two.begin()
+    client, broker = two.leader.client, two.leader.broker
+    joined = client.enter()
+    waits = client.sync(joined)
+    broker.clock.advance_ms(4_999)
+    broker.turn()
+    assert not waits.done
+    assert client.describe().group_state == "CompletingRebalance"
+    broker.clock.advance_ms(1)
+    broker.turn()
+    broker.turn()
+    assert client.read(waits, ApiKey.SYNC_GROUP).error_code == UNAVAILABLE
+    assert client.describe().group_state == "PreparingRebalance"
+    again = client.join(joined.member_id)
+    assert (again.error_code, again.generation_id) == (0, 2)
+    waits = client.sync(again)
+    two.replicate()
+    assert client.read(waits, ApiKey.SYNC_GROUP).assignment == b"0,1"
+
+
+def test_members_are_not_written_with_too_few_replicas_in_sync(two: Coordinators) -> None:
+    two.begin()
+    two.leader.partition().lacks_replicas = True
+    assert two.leader.client.sync(two.leader.client.enter()).error_code == UNAVAILABLE
+    assert two.leader.partition().end_offset == 0
+
+
 # -- giving groups up ------------------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +289,7 @@ def test_whoever_waits_for_a_group_is_told_at_once_when_it_moves(two: Coordinato
     assert client.heartbeat(first) == NOT_MINE
     two.replicate()
     assert two.leader.client.heartbeat(first) == ErrorCode.UNKNOWN_MEMBER_ID
-    joined = two.leader.client.enter()
-    two.leader.client.sync(joined)
+    joined = enter(two)
     assert commit(two, 7, member=joined) == 0
     assert code_of(two.leader.begin_commit(6, member=first)) == ErrorCode.UNKNOWN_MEMBER_ID
     assert two.leader.fetch() == (0, 7)
@@ -287,9 +373,8 @@ def test_who_cannot_be_sure_of_the_lead_answers_nothing_else(two: Coordinators) 
 def test_who_cannot_be_sure_of_the_lead_puts_out_no_members(two: Coordinators) -> None:
     """When a broker resumes after a minute's suspension, its members have long moved to another coordinator."""
     two.begin()
-    client, broker = two.leader.client, two.leader.broker
-    joined = client.enter()
-    client.sync(joined)
+    broker = two.leader.broker
+    enter(two)
     doubts = doubt(two)
     broker.clock.advance_ms(SESSION_MS)
     broker.turn()

@@ -10,7 +10,7 @@ import pytest
 
 from broker.config.settings import LogConfig
 from broker.coordination.local import TopicRegistry
-from broker.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
+from broker.groups.offset_records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
 from broker.groups.offset_store import OFFSETS_TOPIC
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
@@ -173,7 +173,7 @@ def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, t
     assert commit(broker, 3) == 0
     now_ms = broker.clock.now_ms()
     good = NewRecord(
-        timestamp=now_ms, key=encode_key(OffsetKey("later", "t", 0)), value=encode_value(CommittedOffset(9, -1, "", now_ms))
+        timestamp=now_ms, key=encode_key(OffsetKey("later", "t", 0)), value=encode_value(CommittedOffset(9, -1, "", now_ms, 0.0))
     )
     key = encode_key(OffsetKey("g", "t", 0))
     write(
@@ -181,12 +181,13 @@ def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, t
         NewRecord(timestamp=now_ms, key=b"x", value=b"v"),
         NewRecord(timestamp=now_ms, key=b"\0\1\0\5\xff\xff", value=b"v"),
         NewRecord(timestamp=now_ms, key=key, value=b"\0\3"),
-        NewRecord(timestamp=now_ms, key=b"\0\2group metadata", value=b"v"),
+        NewRecord(timestamp=now_ms, key=encode_key(GroupKey("g")), value=b"\0\3"),
+        NewRecord(timestamp=now_ms, key=b"\0\3a group of KIP-848", value=b"v"),
         good,
     )
     again = restarted(broker, tmp_path / "copied")
     assert (committed(again), committed(again, "later")) == ((0, 3), (0, 9))
-    assert again.engine.context.offsets.unreadable_records == 3
+    assert again.engine.context.offsets.unreadable_records == 4
     again.close()
 
 
@@ -205,6 +206,7 @@ def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: 
     assert again.engine.partitions.get(OFFSETS_TOPIC, 0).log.offline_reason
     assert commit(again, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed(again, version=version) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    assert Client(again).join().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     raw = again.bytes_of(again.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", 0): batch(b"v")})))
     assert produce_answer(raw)["t", 0].error_code == 0
     assert again.delete("t").error_code == 0
@@ -213,6 +215,12 @@ def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: 
 
 def test_a_disk_that_refuses_a_commit_is_a_coordinator_that_is_not_available(broker: Harness) -> None:
     assert commit(broker, 3) == 0
+    client = Client(broker)
+    joined = client.join(version=3)
+    broker.clock.advance_ms(broker.engine.config.group_initial_rebalance_delay_ms)
+    joined = client.read(joined, ApiKey.JOIN_GROUP, 3)
     broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.go_offline("its disk failed")
-    assert commit(broker, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert commit(broker, 4) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.commit(4, topic="t", group="other") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert client.sync(joined).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed(broker) == (0, 3), "what was committed is still known"

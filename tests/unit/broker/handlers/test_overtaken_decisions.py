@@ -49,8 +49,9 @@ def two(tmp_path: Path) -> Iterator[Coordinators]:
 def fill(harness: Harness, topic: str = "gone") -> None:
     """So many offsets of the group that their tombstones need more than one turn; the next to be committed comes behind them."""
     (offsets,) = harness.engine.context.offsets.all_loaded()
+    clock = harness.clock
     for index in range(1, _CHANGES_PER_TURN + 1):
-        offsets.apply(OffsetKey("g", topic, index), CommittedOffset(1, -1, "", harness.clock.now_ms()))
+        offsets.apply(OffsetKey("g", topic, index), CommittedOffset(1, -1, "", clock.now_ms(), clock.monotonic()))
 
 
 def retention_passes(harness: Harness) -> None:
@@ -165,12 +166,18 @@ def test_a_commit_while_its_group_is_deleted_is_kept(client: Client) -> None:
 
 
 def test_a_group_that_a_member_joins_while_it_is_deleted_keeps_the_rest_and_its_deletion_fails(client: Client) -> None:
+    former = client.enter()
+    client.sync(former)
+    client.leave((former.member_id, None))
     fill(client.harness)
     assert client.commit(100) == 0
     pending = client.send(ApiKey.DELETE_GROUPS, 2, groups_names=["g"])
-    client.sync(client.enter())
+    member = client.enter()
+    client.sync(member)
     assert [row.error_code for row in client.read(pending, ApiKey.DELETE_GROUPS, 2).results] == [ErrorCode.NON_EMPTY_GROUP]
-    assert client.committed() == 100
+    for _ in range(2):
+        assert (client.committed(), client.heartbeat(member)) == (100, 0)
+        client.restart()
 
 
 def test_a_deleted_group_takes_along_what_waits_for_the_replicas(two: Coordinators) -> None:
