@@ -198,10 +198,9 @@ class PartitionManager:
                 self._filesystem.remove(self._directory.discard_partition(name, index))
             elif topic is None or index >= topic.partition_count or topic_id not in (None, topic.topic_id):
                 del found[name, index]
-                path = self._directory.set_aside(name, index)
-                logger.warning(
-                    "%s-%d belongs to no topic that exists: set aside as %s; remove it if you do not miss it", name, index, path
-                )
+                self._directory.set_aside(name, index)
+            elif topic_id is None:  # a power failure may have left it without its metadata: completed like a half-made one
+                del found[name, index]
 
     def build(self, topic: Topic, index: int, path: Path, config: LogConfig) -> Partition:
         """Open a partition's log and restore its producers' states. Any thread: no other code has a reference to it yet."""

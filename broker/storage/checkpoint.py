@@ -38,6 +38,8 @@ def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
     except UnicodeDecodeError:
         raise StartupError(_fault(path, "it is not text")) from None
     try:
+        if len(lines) < 2:
+            raise ValueError("it is empty" if not lines else f"it ends after {lines[0]!r}")
         version, count, *entries = lines
         if version != _VERSION or whole_number(count) != len(entries):
             raise ValueError(f"version {version} with {len(entries)} of {count} entries")
@@ -57,7 +59,10 @@ def write_checkpoint(filesystem: FileSystem, path: Path, offsets: Mapping[TopicP
 
 
 def _parse_entry(line: str) -> tuple[TopicPartition, int]:
-    topic, partition, offset = line.split(" ")
+    fields = line.split(" ")
+    if len(fields) != 3:
+        raise ValueError(f"{line[:100]!r} is no topic, partition and offset")
+    topic, partition, offset = fields
     return (topic, _parse_index(partition)), _parse_offset(offset)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.records.batch import Buffer
+from broker.storage.file_names import TEMPORARY
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -133,8 +134,8 @@ class FileSystem:
         os.rename(path, target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a directory with all its contents; a missing one is not an error."""
-        if path.is_dir():
+        """Remove a file, a link, or a directory with all its contents; a missing one is not an error."""
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -154,7 +155,7 @@ class FileSystem:
 
     def replace_bytes(self, path: Path, data: Buffer) -> None:
         """Replace the file atomically: it is either old or new, whatever happens; the new one is on disk when this returns."""
-        temporary = path.with_name(path.name + ".tmp")
+        temporary = path.with_name(path.name + TEMPORARY)
         self.write_bytes(temporary, data)
         os.replace(temporary, path)
         self.sync_directory(path.parent)
