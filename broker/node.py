@@ -32,6 +32,7 @@ from broker.network.server import Server
 from broker.network.wakeup import Wakeup
 from broker.storage.filesystem import FileSystem
 from broker.storage.kernel_sync import KernelSync
+from broker.storage.open_files import OpenFiles
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from broker.cluster import Outside
@@ -61,6 +62,8 @@ class LogBroker:
         self._listening = {listener.name: bind(listener) for listener in config.listeners}
         ports = {name: sock.getsockname()[1] for name, sock in self._listening.items()}
         self.listeners = [replace(listener, port=ports[listener.name]) for listener in config.listeners]
+        filesystem = filesystem or FileSystem()
+        filesystem.open_files = open_files = OpenFiles(raise_open_files_limit())
         metrics = bind(config.metrics_listener) if config.metrics_listener else None
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
@@ -72,7 +75,7 @@ class LogBroker:
         self._engine = Engine(
             config,
             clock=clock,
-            filesystem=filesystem or FileSystem(),
+            filesystem=filesystem,
             helpers=helpers,
             ports=ports,
             new_id=uuid.uuid4,
@@ -82,7 +85,11 @@ class LogBroker:
         )
         # Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
         # check is for.
-        self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
+        self._metrics = (
+            None
+            if metrics is None
+            else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health}, descriptors_end=open_files.readers_end)
+        )
         self._server = Server(
             self._listening,
             dispatch=self._engine.dispatch,
@@ -92,7 +99,7 @@ class LogBroker:
             wakeup=self._wakeup,
             kernel=kernel,
             network=self._engine.counters.network,
-            descriptors_max=raise_open_files_limit(),
+            descriptors_end=open_files.connections_end,
             endpoint=self._metrics,
             each_sweep=lambda: report_suppressed(clock.now_ms() / 1000),
             defect=self._engine.health.defect,

@@ -24,7 +24,6 @@ from broker.network.poller import READ, Poller
 logger = logging.getLogger("broker.network")
 
 PAUSE_SECONDS = 0.5
-DESCRIPTORS_KEPT = 32  # for new segments, checkpoints and directory flushes: too many clients must not stop the log
 _ACCEPTED_PER_TURN_MAX = 64
 _BACKLOG = 511
 # Linux reports errors of the new connection through accept (listed in accept(2)): the next connection may be fine.
@@ -66,7 +65,7 @@ class Acceptor:
         listener: str = "",
         config: BrokerConfig,
         network: NetworkCounters,
-        descriptors_max: int,
+        descriptors_end: int,
         poller: Poller[Any],
         crowd: Crowd,
         make_room: Callable[[str], bool],
@@ -75,7 +74,7 @@ class Acceptor:
         self.listener = listener
         self._config = config
         self._network = network
-        self._descriptor_last = max(descriptors_max - DESCRIPTORS_KEPT, DESCRIPTORS_KEPT)
+        self._descriptors_end = descriptors_end  # connections have lower numbers: the others are the log's
         self._poller = poller
         self._crowd = crowd
         self._make_room = make_room
@@ -93,15 +92,26 @@ class Acceptor:
                     continue
                 self._pause(now, "cannot accept connections: %s", error.strerror or error)
                 return
-            if sock.fileno() > self._descriptor_last and not self._make_room(address[0]):
-                sock.close()
-                self._pause(now, "no more connections: the last %d file descriptors are the log's", DESCRIPTORS_KEPT)
-                return
             host = address[0]
+            if sock.fileno() >= self._descriptors_end:
+                lower = self._below_the_end(sock, host)
+                if lower is None:
+                    self._pause(now, "no more connections: the last file descriptors are the log's")
+                    return
+                sock = lower
             if self._may_stay(host) and _prepare(sock):
                 yield sock, f"{host}:{address[1]}"
             else:
                 sock.close()
+
+    def _below_the_end(self, sock: socket.socket, host: str) -> socket.socket | None:
+        """The same connection with the descriptor of one that was closed for it; None if it had to be closed itself."""
+        lower = sock.dup() if self._make_room(host) else None
+        sock.close()
+        if lower is not None and lower.fileno() >= self._descriptors_end:
+            lower.close()
+            return None
+        return lower
 
     def _may_stay(self, host: str) -> bool:
         if self._crowd.count_of(host) >= self._config.connections_per_ip_max:

@@ -209,9 +209,11 @@ class TopicChanges:
         return built
 
     def _build_chunk(self, places: Sequence[Place]) -> list[tuple[str, Partition | StorageError]]:
-        """Any thread."""
+        """Any thread. What follows the first partition of a topic that cannot be built is not tried."""
         built: list[tuple[str, Partition | StorageError]] = []
         for topic, index in places:
+            if built and built[-1][0] == topic.name and isinstance(built[-1][1], StorageError):
+                continue
             try:
                 built.append((topic.name, self._build_one(topic, index)))
             except OSError as error:

@@ -214,5 +214,5 @@ def rebuild_leader_epochs(segments: Sequence[Segment]) -> LeaderEpochs:
             for _, header in segment.headers():
                 epochs.assign(header.leader_epoch, header.base_offset)
             if segment is not segments[-1]:
-                segment.forget()
+                segment.close_file()
     return epochs

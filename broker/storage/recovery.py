@@ -287,6 +287,8 @@ class LogOpener:
             expected, reason = survey.end_offset, survey.reason
             if reason:
                 break
+            if segment is not segments[-1]:
+                segment.close_file()  # there may be more of them than descriptors
         return surveys, reason
 
     def _survey(self, segment: Segment, *, may_have_gaps: bool) -> Survey:
@@ -334,6 +336,8 @@ class LogOpener:
                 if rewrites:
                     self._rewrite(survey)
                 self.filesystem.sync_data(survey.segment.file)
+                if survey is not surveys[-1]:
+                    survey.segment.close_file()
             self.filesystem.sync_directory(self.directory)
         except OSError as error:
             # The kernel may have dropped the pages it could not write, so the next start must not assume that what it reads is
@@ -385,6 +389,7 @@ def _last_epoch(segments: list[Segment]) -> int:
         for _, header in segment.headers(start):
             last = header.leader_epoch
         segment.forget()
+        segment.close_file()
         if last != NO_EPOCH:
             return last
     return NO_EPOCH

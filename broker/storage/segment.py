@@ -153,7 +153,7 @@ class Segment:
             return next((header for _, header in self.headers()), None)
         finally:
             if was_cold:
-                self.forget()
+                self.close_file()
 
     @property
     def modified_ms(self) -> int:
@@ -229,6 +229,12 @@ class Segment:
             stored.forget()
         if index is None or self.index_saved:
             self._index = self._file = None
+        elif self._may_save_index():
+            self._file = None  # the disk is full: the indexes stay in memory, but a descriptor may be what is needed
+
+    def close_file(self) -> None:
+        """Release the open file alone; it is opened again on the next use."""
+        self._file = None
 
     def _may_save_index(self) -> bool:
         """Not while it is active or unflushed, nor once another segment has taken its file names."""
