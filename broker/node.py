@@ -65,6 +65,9 @@ class LogBroker:
         filesystem = filesystem or FileSystem()
         filesystem.open_files = open_files = OpenFiles(raise_open_files_limit())
         metrics = bind(config.metrics_listener) if config.metrics_listener else None
+        self._bound = [(listener, self._listening[listener.name].getsockname()[0]) for listener in config.listeners]
+        if metrics is not None and config.metrics_listener is not None:
+            self._bound.append((config.metrics_listener, metrics.getsockname()[0]))
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
@@ -145,7 +148,8 @@ class LogBroker:
         if self._engine.is_ready:
             self._say_ready()
         if self._metrics is not None and self._config.metrics_listener is not None:
-            logger.info("metrics are at http://%s:%d/metrics", self._config.metrics_listener.host, self._metrics.port)
+            served = replace(self._config.metrics_listener, port=self._metrics.port)
+            logger.info("metrics are at %s/metrics", str(served).lower())
         try:
             self._server.run()
         finally:
@@ -198,8 +202,8 @@ class LogBroker:
             signal.signal(signal.SIGHUP, stop)
 
     def _warn_if_exposed(self) -> None:
-        for listener in (*self._config.listeners, self._config.metrics_listener):
-            if listener is not None and (reach := reach_of(listener.host)):
+        for listener, address in self._bound:
+            if reach := reach_of(address):
                 logger.warning("%s is %s, and there is no authentication: all who reach it may do everything", listener, reach)
 
     def _check_open_files(self) -> None:
@@ -216,15 +220,13 @@ class LogBroker:
             )
 
 
-def reach_of(host: str) -> str:
-    """From where a listener can be reached, empty if only from this machine. Host names are not resolved."""
-    if host in ("", "0.0.0.0", "::"):
+def reach_of(address: str) -> str:
+    """From where a listener that is bound to this address can be reached; empty if only from this machine."""
+    parsed = ip_address(address)
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    if parsed.is_unspecified:
         return "every interface"
-    try:
-        is_local = ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost" or host.endswith(".localhost")
-    return "" if is_local else "an address of the network"
+    return "" if parsed.is_loopback else "an address of the network"
 
 
 def raise_open_files_limit() -> int:

@@ -11,7 +11,7 @@ import errno
 import logging
 import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from broker.config.listeners import Listener
@@ -26,6 +26,7 @@ logger = logging.getLogger("broker.network")
 PAUSE_SECONDS = 0.5
 _ACCEPTED_PER_TURN_MAX = 64
 _BACKLOG = 511
+_MAPPED = "::ffff:"  # before the IPv4 address of a peer on a socket for both families
 # Linux reports errors of the new connection through accept (listed in accept(2)): the next connection may be fine.
 _ERRORS_OF_ONE = frozenset(
     {errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
@@ -34,24 +35,40 @@ _ERRORS_OF_ONE = frozenset(
 _KEEPALIVE_IDLE_SECONDS = 300  # a peer that vanished silently is noticed within minutes, even while its fetch waits
 
 
-def bind(listener: Listener) -> socket.socket:
+def bind(listener: Listener, resolve: Callable[..., Sequence[Any]] = socket.getaddrinfo) -> socket.socket:
     """Returns a listening socket. StartupError, whose text says what to do, if the port is in use or the address is not ours."""
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock: socket.socket | None = None
     try:
-        sock.bind((listener.host, listener.port))
+        family, address = _address_of(listener, resolve)
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not listener.is_every_interface)
+        sock.bind(address)
         sock.listen(_BACKLOG)
     except OSError as error:
-        sock.close()
+        if sock is not None:
+            sock.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
                 f"port {listener.port} on {listener.host or 'all interfaces'} is in use: stop what listens there, or choose "
-                f"another ({listener.name}://{listener.host}:PORT)"
+                f"another for {listener}"
             ) from None
-        raise StartupError(f"cannot listen on {listener}: {error.strerror or error}") from None
+        raise StartupError(
+            f"cannot listen on {listener}: {error.strerror or error}; name an address of this machine, or none for all of them"
+        ) from None
     sock.setblocking(False)
     return sock
+
+
+def _address_of(listener: Listener, resolve: Callable[..., Sequence[Any]]) -> tuple[int, Any]:
+    """Address family and what `bind` takes. One IPv6 socket serves every interface for both families. Of the addresses of a name
+    the first IPv4 one is taken, as by Kafka's JVM."""
+    if not listener.host and socket.has_dualstack_ipv6():
+        return socket.AF_INET6, ("::", listener.port)
+    rows = resolve(listener.host or None, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(rows, key=lambda row: row[0] != socket.AF_INET)
+    return family, address
 
 
 class Acceptor:
@@ -92,7 +109,7 @@ class Acceptor:
                     continue
                 self._pause(now, "cannot accept connections: %s", error.strerror or error)
                 return
-            host = address[0]
+            host = address[0].removeprefix(_MAPPED)
             if sock.fileno() >= self._descriptors_end:
                 lower = self._below_the_end(sock, host)
                 if lower is None:
