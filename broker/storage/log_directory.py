@@ -332,7 +332,10 @@ class LogDirectory:
         path = self.path / name
         try:
             # Decoded here: `json` takes zeros, which a power failure may leave, for UTF-32.
-            return json.loads(self._filesystem.read_bytes(path).decode())
+            value = json.loads(self._filesystem.read_bytes(path).decode())
+            if value is None:  # never written, and the callers would take it for a missing file
+                raise ValueError("Expected a value, not null")
+            return value
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

@@ -24,6 +24,7 @@ def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("", "it is empty"),
+        ("\0\0", "it is empty"),
         ("0", "it ends after '0'"),
         ("1\n0\n", "version 1 with 0 of 0 entries"),
         ("0\n2\na 1 2\n", "version 0 with 1 of 2 entries"),

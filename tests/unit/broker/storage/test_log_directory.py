@@ -279,7 +279,7 @@ def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert directory.read_json("topics.json") == {"topics": [{"name": "t"}]}
 
 
-@pytest.mark.parametrize("text", ["{", "", "\0\0\0\0"])
+@pytest.mark.parametrize("text", ["{", "", "\0\0\0\0", "null"])
 def test_json_that_cannot_be_read_says_what_to_do(tmp_path: Path, text: str) -> None:
     directory = opened(tmp_path)
     (tmp_path / "topics.json").write_text(text)
