@@ -348,6 +348,11 @@ class PartitionManager:
         existing, limit = len(self) + planned, self._config.partitions_max
         if existing + count > limit:
             raise InvalidPartitions(f"{existing} partitions exist, {count} more would pass logbus.partitions.max={limit}")
+        limit = self._filesystem.open_files.partitions_max
+        if existing + count > limit:
+            raise StorageError(
+                f"{existing} partitions exist, {count} more pass the {limit} whose segments may stay open: raise `ulimit -n`"
+            )
 
     def check_settings(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Check that the topic may have these settings instead of its own; raises InvalidConfig."""
