@@ -130,6 +130,10 @@ def test_every_listener_serves(tmp_path: Path) -> None:
     with broker:
         for number, port in enumerate((broker.port, broker.port, other, other)):
             create_topic(f"{'[::1]' if number % 2 else '127.0.0.1'}:{port}", f"through-{number}")
+        with socket.create_connection(("127.0.0.1", other)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1")
+            assert not stranger.recv(1)
+    assert "peer=127.0.0.1:" in broker.log_path.read_text(), "not ::ffff:127.0.0.1"
     assert f"INTERNAL://[::1]:{broker.port}" in broker.log_path.read_text()
 
 
