@@ -107,6 +107,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             window.passed += 1
             super().emit(record)
         else:
+            window.sample = record
             window.suppressed += 1
 
     def report(self, now: float) -> None:
@@ -123,7 +124,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             return
         sample = window.sample
         text = "%d more lines like this one were left out within %.0f s: %s"
-        details = (window.suppressed, WINDOW_SECONDS, sample.msg)
+        details = (window.suppressed, WINDOW_SECONDS, sample.getMessage())
         record = logging.LogRecord(sample.name, sample.levelno, sample.pathname, sample.lineno, text, details, None)
         record.suppressed = window.suppressed
         super().emit(record)

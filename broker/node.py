@@ -32,6 +32,7 @@ from broker.network.server import Server
 from broker.network.wakeup import Wakeup
 from broker.storage.filesystem import FileSystem
 from broker.storage.kernel_sync import KernelSync
+from broker.storage.open_files import OpenFiles
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from broker.cluster import Outside
@@ -61,7 +62,12 @@ class LogBroker:
         self._listening = {listener.name: bind(listener) for listener in config.listeners}
         ports = {name: sock.getsockname()[1] for name, sock in self._listening.items()}
         self.listeners = [replace(listener, port=ports[listener.name]) for listener in config.listeners]
+        filesystem = filesystem or FileSystem()
+        filesystem.open_files = open_files = OpenFiles(raise_open_files_limit())
         metrics = bind(config.metrics_listener) if config.metrics_listener else None
+        self._bound = [(listener, self._listening[listener.name].getsockname()[0]) for listener in config.listeners]
+        if metrics is not None and config.metrics_listener is not None:
+            self._bound.append((config.metrics_listener, metrics.getsockname()[0]))
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
@@ -72,7 +78,7 @@ class LogBroker:
         self._engine = Engine(
             config,
             clock=clock,
-            filesystem=filesystem or FileSystem(),
+            filesystem=filesystem,
             helpers=helpers,
             ports=ports,
             new_id=uuid.uuid4,
@@ -82,7 +88,11 @@ class LogBroker:
         )
         # Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
         # check is for.
-        self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
+        self._metrics = (
+            None
+            if metrics is None
+            else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health}, descriptors_end=open_files.readers_end)
+        )
         self._server = Server(
             self._listening,
             dispatch=self._engine.dispatch,
@@ -92,7 +102,7 @@ class LogBroker:
             wakeup=self._wakeup,
             kernel=kernel,
             network=self._engine.counters.network,
-            descriptors_max=raise_open_files_limit(),
+            descriptors_end=open_files.connections_end,
             endpoint=self._metrics,
             each_sweep=lambda: report_suppressed(clock.now_ms() / 1000),
             defect=self._engine.health.defect,
@@ -138,7 +148,8 @@ class LogBroker:
         if self._engine.is_ready:
             self._say_ready()
         if self._metrics is not None and self._config.metrics_listener is not None:
-            logger.info("metrics are at http://%s:%d/metrics", self._config.metrics_listener.host, self._metrics.port)
+            served = replace(self._config.metrics_listener, port=self._metrics.port)
+            logger.info("metrics are at %s/metrics", str(served).lower())
         try:
             self._server.run()
         finally:
@@ -191,8 +202,8 @@ class LogBroker:
             signal.signal(signal.SIGHUP, stop)
 
     def _warn_if_exposed(self) -> None:
-        for listener in (*self._config.listeners, self._config.metrics_listener):
-            if listener is not None and (reach := reach_of(listener.host)):
+        for listener, address in self._bound:
+            if reach := reach_of(address):
                 logger.warning("%s is %s, and there is no authentication: all who reach it may do everything", listener, reach)
 
     def _check_open_files(self) -> None:
@@ -209,15 +220,13 @@ class LogBroker:
             )
 
 
-def reach_of(host: str) -> str:
-    """From where a listener can be reached, empty if only from this machine. Host names are not resolved."""
-    if host in ("", "0.0.0.0", "::"):
+def reach_of(address: str) -> str:
+    """From where a listener that is bound to this address can be reached; empty if only from this machine."""
+    parsed = ip_address(address)
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    if parsed.is_unspecified:
         return "every interface"
-    try:
-        is_local = ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost" or host.endswith(".localhost")
-    return "" if is_local else "an address of the network"
+    return "" if parsed.is_loopback else "an address of the network"
 
 
 def raise_open_files_limit() -> int:

@@ -23,7 +23,8 @@ from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import RECORD_BYTES, Scale
 from benchmarks.peers.logbus import LogbusBroker
 from broker.records.batch import LENGTH_END, Buffer
-from broker.storage.segment import segment_name
+from broker.storage.file_names import offset_name
+from broker.storage.segment import LOG
 
 RECORDS = 150_000
 DIFFERENT_LINES = 20_000
@@ -67,7 +68,7 @@ def codec_figures(costs: Mapping[str, Sequence[float]], sizes: Mapping[str, floa
 
 def stored(partition: Path) -> Iterator[memoryview]:
     """The batches of a partition that has one segment, in order."""
-    return whole_batches((partition / segment_name(0)).read_bytes())
+    return whole_batches((partition / offset_name(0, LOG)).read_bytes())
 
 
 def differing_bytes(sent: Iterable[bytes], found: Iterable[Buffer]) -> int:

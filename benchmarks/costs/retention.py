@@ -26,9 +26,10 @@ from broker.clock import SystemClock
 from broker.config.settings import DAY_MS, LogConfig
 from broker.records.batch import read_header, stamp
 from broker.records.builder import NewRecord, build_batch
+from broker.storage.file_names import offset_name
 from broker.storage.filesystem import FileSystem
 from broker.storage.partition_log import PartitionLog
-from broker.storage.segment import DELETED, segment_name
+from broker.storage.segment import DELETED, LOG
 
 PARTITIONS = 2_000
 SEGMENTS, DUE = 5, 3
@@ -94,7 +95,7 @@ def write_log(path: Path, disk: FileSystem, *, now_ms: int) -> PartitionLog:
 
 
 def due_files(data: Path, count: int) -> list[Path]:
-    return [data / f"{TOPIC}-{index}" / segment_name(number) for index in range(count) for number in range(DUE)]
+    return [data / f"{TOPIC}-{index}" / offset_name(number, LOG) for index in range(count) for number in range(DUE)]
 
 
 def watch(files: list[Path]) -> tuple[float, float]:

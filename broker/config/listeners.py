@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 OFFERED_PROTOCOL = "PLAINTEXT"
 _NAME = re.compile(r"[A-Z0-9_.-]+")
@@ -18,7 +19,7 @@ _EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One listener. An empty host means every interface, port 0 means that the system chooses one."""
+    """One listener. An empty host means every interface, with IPv4 and IPv6; port 0 means that the system chooses one."""
 
     host: str
     port: int
@@ -42,14 +43,24 @@ def parse_listener(text: str, example: str = _EXAMPLE) -> Listener:
 
 
 def parse_listeners(text: str) -> tuple[Listener, ...]:
-    """Parse a list of listeners with distinct names and ports."""
+    """Parse a list of listeners with distinct names and ports; as in Kafka, an IPv4 and an IPv6 address may share a port."""
     listeners = tuple(map(parse_listener, text.split(",")))
     if len({listener.name for listener in listeners}) < len(listeners):
         raise ValueError("gives one name to two listeners")
-    ports = [listener.port for listener in listeners if listener.port]
-    if len(set(ports)) < len(ports):
-        raise ValueError("gives one port to two listeners")
+    by_port: dict[int, list[int]] = {}
+    for listener in listeners:
+        by_port.setdefault(listener.port, []).append(_ip_version(listener.host))
+    if any(port and len(versions) > 1 and sorted(versions) != [4, 6] for port, versions in by_port.items()):
+        raise ValueError("gives one port to two listeners: only an IPv4 and an IPv6 address may share one")
     return listeners
+
+
+def _ip_version(host: str) -> int:
+    """4 or 6; 0 if the host is a name, or every interface."""
+    try:
+        return ip_address(host).version
+    except ValueError:
+        return 0
 
 
 def parse_advertised(text: str) -> tuple[Listener, ...] | None:

@@ -6,7 +6,7 @@ DOCUMENTATION = {
     "broker.id": "The id of this broker, unique in its cluster; the data directory remembers it.",
     "cluster.id": "The id of the cluster; generated at the first start if empty.",
     "broker.rack": "The rack of this broker; the replicas of a partition are spread over racks.",
-    "listeners": "Where the broker listens: NAME://host:port,... There is no authentication, so the default is loopback.",
+    "listeners": "NAME://host:port,...; without a host every interface. There is no authentication, so the default is loopback.",
     "advertised.listeners": "The addresses advertised to clients; required where a listener is bound to every interface.",
     "listener.security.protocol.map": "The protocol of each listener, NAME:PROTOCOL,...; only PLAINTEXT is supported.",
     "inter.broker.listener.name": "The listener that brokers use among themselves; if empty, the one named PLAINTEXT.",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 
 from broker.coordination.image import Image
-from broker.coordination.local import Files
+from broker.coordination.local import Files, reading
 from broker.coordination.znodes import EVERY_BROKER
 
 _FILE = "broker-configs.json"
@@ -48,8 +48,13 @@ class BrokerOverrides(Overrides):
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        stored = files.read_json(_FILE) or {}
-        self._values: dict[Scope, Mapping[str, str]] = {scope: stored.get(scope.value, {}) for scope in Scope}
+        stored = files.read_json(_FILE)
+        with reading(_FILE):
+            self._values: dict[Scope, Mapping[str, str]] = {
+                scope: {} if stored is None else dict(stored.get(scope.value, {})) for scope in Scope
+            }
+            if not all(isinstance(value, str) for values in self._values.values() for value in values.values()):
+                raise TypeError("a value is no text")
 
     def of(self, scope: Scope) -> Mapping[str, str]:
         return self._values[scope]

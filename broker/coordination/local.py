@@ -17,6 +17,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +42,17 @@ class Files(Protocol):
     def write_json_atomic(self, name: str, value: Any) -> None: ...
 
     def write_atomic(self, name: str, data: bytes) -> None: ...
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """What this block does with the contents of a file fails with a StartupError if no broker has written them."""
+    try:
+        yield
+    except (AttributeError, InvalidTopic, KeyError, TypeError, ValueError) as error:
+        raise StartupError(
+            f"{name} is not what a broker writes ({error!r}): restore it from a copy of the data directory"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +122,29 @@ class TopicRegistry(ShownTopics):
         self._new_id = new_id
         self._names_folded: dict[str, str] = {folded(name): name for name in INTERNAL_TOPICS}
         self._rows: dict[str, str] = {}  # as the next write of the file will hold them
-        stored = files.read_json(_TOPICS_FILE) or {"version": _FORMAT_VERSION, "topics": []}
+        self.deleted: set[uuid.UUID] = set()  # ids of deleted topics whose directories may still have their old names
+        stored = files.read_json(_TOPICS_FILE)
+        if stored is not None:
+            with reading(_TOPICS_FILE):
+                self._restore(stored)
+
+    def _restore(self, stored: Any) -> None:
         if stored["version"] != _FORMAT_VERSION:
             raise StartupError(
                 f"{_TOPICS_FILE} has format {stored['version']}, this broker reads {_FORMAT_VERSION}: "
                 "use the release that wrote it"
             )
         for row in stored["topics"]:
-            topic = Topic(
-                name=row["name"], topic_id=uuid.UUID(row["id"]), partition_count=row["partitions"], overrides=row["configs"]
-            )
+            name, count, overrides = row["name"], row["partitions"], row["configs"]
+            check_topic_name(name)
+            topic = Topic(name=name, topic_id=uuid.UUID(row["id"]), partition_count=count, overrides=overrides)
+            if name in self._topics or topic.topic_id in self._by_id:
+                raise ValueError(f"topic {name} twice")
+            if count < 1 or not all(isinstance(value, str) for value in overrides.values()):
+                raise ValueError(f"topic {name}: {count} partitions, {overrides}")
             self.plan(topic)
             self.publish(topic)
-        # Ids of deleted topics whose directories may still have their old names.
-        self.deleted: set[uuid.UUID] = {uuid.UUID(text) for text in stored.get("deleted", ())}
+        self.deleted = {uuid.UUID(text) for text in stored.get("deleted", ())}
 
     # What the file will hold
 
@@ -178,8 +199,11 @@ class TopicRegistry(ShownTopics):
 
 def local_producer_ids(files: Files, store: Store) -> ProducerIds:
     """Each is assigned once in the life of the data directory."""
-    stored = files.read_json(_PRODUCER_IDS_FILE) or {"next": 1000}
-    start: int = stored["next"]
+    stored = files.read_json(_PRODUCER_IDS_FILE)
+    with reading(_PRODUCER_IDS_FILE):
+        start: int = 1000 if stored is None else stored["next"]
+        if start < 0:
+            raise ValueError(f"the next id is {start}")
 
     def reserve(then: Reserved) -> None:
         block = range(start, start + BLOCK_IDS)

@@ -17,14 +17,15 @@ from broker.errors import StartupError
 from broker.partitions.producer_memory import decode_producers
 from broker.records.crc import crc32c
 from broker.storage.checkpoint import CLEANED_OFFSETS, RECOVERY_POINTS, VISIBLE_OFFSETS, read_checkpoint
+from broker.storage.file_names import offset_name, offsets_in, parse_partition
 from broker.storage.filesystem import FileSystem
 from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs
-from broker.storage.log_directory import LOCK, PARTITION_NAME
+from broker.storage.log_directory import LOCK
 from broker.storage.marks import read_cut_marks
 from broker.storage.meta_properties import belongs_to_cluster
 from broker.storage.offset_index import OffsetIndex
 from broker.storage.scan import checksum_matches, scan_headers
-from broker.storage.segment import INDEX, INDEX_NOTE, LOG, TIME_INDEX, segment_name
+from broker.storage.segment import INDEX, INDEX_NOTE, LOG, TIME_INDEX
 from broker.storage.segment_index import IndexNote
 from broker.storage.snapshots import SNAPSHOT
 from broker.storage.time_index import TimeIndex
@@ -56,16 +57,15 @@ class Verification:
     def faults(self) -> Iterator[Fault]:
         """Every fault, in the order of the files. OSError if the directory itself cannot be read."""
         names = self.filesystem.list_names(self.path)
-        is_partition = any(name.endswith(LOG) for name in names)
+        is_partition = bool(offsets_in(names, LOG))
         root = self.path.parent if is_partition else self.path
         in_use = self.filesystem.is_locked(root / LOCK)
         points, compacted = _checkpoints(self.filesystem, root), _compacted_topics(self.filesystem, root)
         is_replica = belongs_to_cluster(self.filesystem, root)
         yield from _unreadable(self.filesystem, root)
         for name in [self.path.name] if is_partition else names:
-            match = PARTITION_NAME.fullmatch(name)
-            if match and self.filesystem.is_directory(root / name):
-                key = match["topic"], int(match["partition"])
+            key = parse_partition(name)
+            if key is not None and self.filesystem.is_directory(root / name):
                 may_have_gaps = is_replica or key[0] in compacted or key in points[CLEANED_OFFSETS]
                 checks = _PartitionCheck(self, root / name, may_have_gaps=may_have_gaps, is_replica=is_replica, in_use=in_use)
                 cuts = [mark.offset for mark in read_cut_marks(self.filesystem, root / name)]
@@ -87,16 +87,16 @@ class _PartitionCheck:
 
     def faults(self, *, recovery_point: int) -> Iterator[Fault]:
         names = self._filesystem.list_names(self._directory)
-        bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit())
+        bases = offsets_in(names, LOG)
         for base_offset in bases:
             yield from self._segment_faults(base_offset, is_last=base_offset == bases[-1])
         if not self._in_use and self._expected < recovery_point:
-            path = self._directory / segment_name(bases[-1] if bases else 0)
+            path = self._directory / offset_name(bases[-1] if bases else 0, LOG)
             yield Fault(path, 0, f"the log ends at offset {self._expected}, but had been flushed up to {recovery_point}")
         yield from self._side_faults(names)
 
     def _segment_faults(self, base_offset: int, *, is_last: bool) -> Iterator[Fault]:
-        path = self._directory / segment_name(base_offset)
+        path = self._directory / offset_name(base_offset, LOG)
         try:
             file = self._filesystem.open_for_reading(path)
             index = _IndexCheck(self._filesystem, self._directory, base_offset, self._filesystem.size(file))
@@ -138,7 +138,7 @@ class _IndexCheck:
     """The indexes of one segment, checked if their note states that they belong to it."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, base_offset: int, log_bytes: int) -> None:
-        self._paths = {suffix: directory / segment_name(base_offset, suffix) for suffix in (INDEX, TIME_INDEX, INDEX_NOTE)}
+        self._paths = {suffix: directory / offset_name(base_offset, suffix) for suffix in (INDEX, TIME_INDEX, INDEX_NOTE)}
         self._base_offset = base_offset
         self._faults: list[Fault] = []
         self._largest = -1

@@ -11,7 +11,7 @@ import errno
 import logging
 import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from broker.config.listeners import Listener
@@ -24,9 +24,9 @@ from broker.network.poller import READ, Poller
 logger = logging.getLogger("broker.network")
 
 PAUSE_SECONDS = 0.5
-DESCRIPTORS_KEPT = 32  # for new segments, checkpoints and directory flushes: too many clients must not stop the log
 _ACCEPTED_PER_TURN_MAX = 64
 _BACKLOG = 511
+_MAPPED = "::ffff:"  # before the IPv4 address of a peer on a socket for both families
 # Linux reports errors of the new connection through accept (listed in accept(2)): the next connection may be fine.
 _ERRORS_OF_ONE = frozenset(
     {errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
@@ -35,24 +35,40 @@ _ERRORS_OF_ONE = frozenset(
 _KEEPALIVE_IDLE_SECONDS = 300  # a peer that vanished silently is noticed within minutes, even while its fetch waits
 
 
-def bind(listener: Listener) -> socket.socket:
+def bind(listener: Listener, resolve: Callable[..., Sequence[Any]] = socket.getaddrinfo) -> socket.socket:
     """Returns a listening socket. StartupError, whose text says what to do, if the port is in use or the address is not ours."""
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock: socket.socket | None = None
     try:
-        sock.bind((listener.host, listener.port))
+        family, address = _address_of(listener, resolve)
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not listener.is_every_interface)
+        sock.bind(address)
         sock.listen(_BACKLOG)
     except OSError as error:
-        sock.close()
+        if sock is not None:
+            sock.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
                 f"port {listener.port} on {listener.host or 'all interfaces'} is in use: stop what listens there, or choose "
-                f"another ({listener.name}://{listener.host}:PORT)"
+                f"another for {listener}"
             ) from None
-        raise StartupError(f"cannot listen on {listener}: {error.strerror or error}") from None
+        raise StartupError(
+            f"cannot listen on {listener}: {error.strerror or error}; name an address of this machine, or none for all of them"
+        ) from None
     sock.setblocking(False)
     return sock
+
+
+def _address_of(listener: Listener, resolve: Callable[..., Sequence[Any]]) -> tuple[int, Any]:
+    """Address family and what `bind` takes. One IPv6 socket serves every interface for both families. Of the addresses of a name
+    the first IPv4 one is taken, as by Kafka's JVM."""
+    if not listener.host and socket.has_dualstack_ipv6():
+        return socket.AF_INET6, ("::", listener.port)
+    rows = resolve(listener.host or None, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(rows, key=lambda row: row[0] != socket.AF_INET)
+    return family, address
 
 
 class Acceptor:
@@ -66,7 +82,7 @@ class Acceptor:
         listener: str = "",
         config: BrokerConfig,
         network: NetworkCounters,
-        descriptors_max: int,
+        descriptors_end: int,
         poller: Poller[Any],
         crowd: Crowd,
         make_room: Callable[[str], bool],
@@ -75,7 +91,7 @@ class Acceptor:
         self.listener = listener
         self._config = config
         self._network = network
-        self._descriptor_last = max(descriptors_max - DESCRIPTORS_KEPT, DESCRIPTORS_KEPT)
+        self._descriptors_end = descriptors_end  # connections have lower numbers: the others are the log's
         self._poller = poller
         self._crowd = crowd
         self._make_room = make_room
@@ -93,15 +109,26 @@ class Acceptor:
                     continue
                 self._pause(now, "cannot accept connections: %s", error.strerror or error)
                 return
-            if sock.fileno() > self._descriptor_last and not self._make_room(address[0]):
-                sock.close()
-                self._pause(now, "no more connections: the last %d file descriptors are the log's", DESCRIPTORS_KEPT)
-                return
-            host = address[0]
+            host = address[0].removeprefix(_MAPPED)
+            if sock.fileno() >= self._descriptors_end:
+                lower = self._below_the_end(sock, host)
+                if lower is None:
+                    self._pause(now, "no more connections: the last file descriptors are the log's")
+                    return
+                sock = lower
             if self._may_stay(host) and _prepare(sock):
                 yield sock, f"{host}:{address[1]}"
             else:
                 sock.close()
+
+    def _below_the_end(self, sock: socket.socket, host: str) -> socket.socket | None:
+        """The same connection with the descriptor of one that was closed for it; None if it had to be closed itself."""
+        lower = sock.dup() if self._make_room(host) else None
+        sock.close()
+        if lower is not None and lower.fileno() >= self._descriptors_end:
+            lower.close()
+            return None
+        return lower
 
     def _may_stay(self, host: str) -> bool:
         if self._crowd.count_of(host) >= self._config.connections_per_ip_max:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -112,10 +113,11 @@ class HttpExchange:
 
 
 class HttpEndpoint:
-    """The listening socket and its exchanges, on the server's poller."""
+    """The listening socket and its exchanges, on the server's poller; their descriptors' numbers are below `descriptors_end`."""
 
-    def __init__(self, sock: socket.socket, routes: Routes) -> None:
+    def __init__(self, sock: socket.socket, routes: Routes, *, descriptors_end: int = sys.maxsize) -> None:
         self._listening = sock
+        self._descriptors_end = descriptors_end
         self._routes = routes
         self._exchanges: dict[HttpExchange, None] = {}  # oldest first
         self._poller: Poller[Any] | None = None
@@ -151,7 +153,8 @@ class HttpEndpoint:
         except OSError:  # out of descriptors: try again with the next sweep
             self._stop_accepting()
             return
-        if len(self._exchanges) >= EXCHANGES_MAX and not self._make_room():
+        is_full = len(self._exchanges) >= EXCHANGES_MAX or sock.fileno() >= self._descriptors_end
+        if is_full and not self._make_room():
             sock.close()
             return
         exchange = HttpExchange(sock, self._routes, self._now() + EXCHANGE_SECONDS_MAX)

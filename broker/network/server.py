@@ -24,7 +24,7 @@ from typing import Protocol
 from broker.clock import Clock
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
-from broker.errors import ProtocolError
+from broker.errors import ProtocolError, UnsupportedVersion
 from broker.handlers.fast_lane import FastLane
 from broker.network.acceptor import Acceptor
 from broker.network.connection import Connection, Dispatch
@@ -79,7 +79,7 @@ class Server:
         wakeup: Wakeup,
         kernel: KernelSync | None = None,
         network: NetworkCounters,
-        descriptors_max: int,
+        descriptors_end: int,
         endpoint: HttpEndpoint | None = None,
         each_sweep: Callable[[], None] = lambda: None,
         defect: Callable[[str, BaseException], None] = log_defect,
@@ -109,7 +109,7 @@ class Server:
                 listener=listener,
                 config=config,
                 network=network,
-                descriptors_max=descriptors_max,
+                descriptors_end=descriptors_end,
                 poller=self._poller,
                 crowd=self._crowd,
                 make_room=self._make_room,
@@ -294,7 +294,12 @@ class Server:
         """Decide from the exception why the connection that was being served is closed."""
         connection.closing = "defect"
         peer = {"peer": connection.peer}
-        if isinstance(error, ProtocolError):
+        if isinstance(error, UnsupportedVersion):
+            connection.closing = "protocol"
+            logger.warning(
+                "closing the connection of a client that is too old, or did not ask for our versions: %s", error, extra=peer
+            )
+        elif isinstance(error, ProtocolError):
             connection.closing = "protocol"
             logger.warning("closing a connection that does not speak the protocol: %s", error, extra=peer)
         elif isinstance(error, ShortFile):

@@ -1,8 +1,8 @@
 """Flush before expose, with group commit (the paper, section 3.1).
 
-Records become visible when they are on disk. A flush starts when a request waits for unflushed records, or when
-log.flush.interval.messages or log.flush.interval.ms is reached; it runs on a helper thread, one at a time for each partition,
-and covers everything that arrived before it began. What arrives meanwhile goes with the next one.
+Records become visible when they are on disk. A flush starts when a request waits for unflushed records, when a segment has been
+sealed, or when log.flush.interval.messages or log.flush.interval.ms is reached; it runs on a helper thread, one at a time for
+each partition, and covers everything that arrived before it began. What arrives meanwhile goes with the next one.
 
 Clients answered by one flush send their next requests shortly after each other: a flush started for the first of these would
 leave the others to the next one, and there would be one flush for every request or two. So the next flush waits until as many
@@ -103,7 +103,8 @@ class Flusher:
             if not known.is_scheduled:
                 self._schedule(partition, known, now)
         log = partition.log
-        if log.end_offset - log.flushed_offset >= log.config.flush_interval_messages:
+        is_rolled = log.unflushed and not log.unflushed[-1].is_durable  # a sealed segment stays open until it is flushed
+        if is_rolled or log.end_offset - log.flushed_offset >= log.config.flush_interval_messages:
             self._make_due(partition, known)
 
     def want(self, partition: Partition) -> None:
@@ -227,7 +228,8 @@ class Flusher:
             logger.warning("%s", error)
             log.postpone_flush(ticket)
             known.is_wanted = False
-            self.appended(partition, byte_count)  # so it is retried after the interval; its waiters keep waiting
+            self.appended(partition, byte_count)
+            self._due.pop(partition, None)  # retried after the interval; its waiters keep waiting
             return
         if error is not None:
             log.fail_flush(ticket, error)

@@ -198,10 +198,9 @@ class PartitionManager:
                 self._filesystem.remove(self._directory.discard_partition(name, index))
             elif topic is None or index >= topic.partition_count or topic_id not in (None, topic.topic_id):
                 del found[name, index]
-                path = self._directory.set_aside(name, index)
-                logger.warning(
-                    "%s-%d belongs to no topic that exists: set aside as %s; remove it if you do not miss it", name, index, path
-                )
+                self._directory.set_aside(name, index)
+            elif topic_id is None:  # a power failure may have left it without its metadata: completed like a half-made one
+                del found[name, index]
 
     def build(self, topic: Topic, index: int, path: Path, config: LogConfig) -> Partition:
         """Open a partition's log and restore its producers' states. Any thread: no other code has a reference to it yet."""
@@ -349,6 +348,11 @@ class PartitionManager:
         existing, limit = len(self) + planned, self._config.partitions_max
         if existing + count > limit:
             raise InvalidPartitions(f"{existing} partitions exist, {count} more would pass logbus.partitions.max={limit}")
+        limit = self._filesystem.open_files.partitions_max
+        if existing + count > limit:
+            raise StorageError(
+                f"{existing} partitions exist, {count} more pass the {limit} whose segments may stay open: raise `ulimit -n`"
+            )
 
     def check_settings(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Check that the topic may have these settings instead of its own; raises InvalidConfig."""

@@ -209,9 +209,11 @@ class TopicChanges:
         return built
 
     def _build_chunk(self, places: Sequence[Place]) -> list[tuple[str, Partition | StorageError]]:
-        """Any thread."""
+        """Any thread. What follows the first partition of a topic that cannot be built is not tried."""
         built: list[tuple[str, Partition | StorageError]] = []
         for topic, index in places:
+            if built and built[-1][0] == topic.name and isinstance(built[-1][1], StorageError):
+                continue
             try:
                 built.append((topic.name, self._build_one(topic, index)))
             except OSError as error:
@@ -222,8 +224,11 @@ class TopicChanges:
 
     def _build_one(self, topic: Topic, index: int) -> Partition:
         path = self._directory.partition_path(topic.name, index)
-        if self._filesystem.is_directory(path):  # of a deleted topic, and could not be renamed then
-            self._filesystem.remove(self._directory.discard_partition(topic.name, index))
+        if self._filesystem.is_directory(path):
+            if self._directory.topic_id(topic.name, index) in self._registry.deleted:  # and could not be renamed then
+                self._filesystem.remove(self._directory.discard_partition(topic.name, index))
+            else:
+                self._directory.set_aside(topic.name, index)
         self._directory.make_partition(topic.name, index, topic.topic_id)
         partition = self._partitions.build(topic, index, path, self._partitions.settings.of_topic(topic.overrides))
         if partition.log.offline_reason:

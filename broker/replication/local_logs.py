@@ -101,11 +101,8 @@ class LocalLogs:
 
     def set_aside(self, name: str, index: int) -> None:
         """Its topic is unknown: keep the directory under another name. For the start only."""
-        path = self._directory.set_aside(name, index)
+        self._directory.set_aside(name, index)
         self._forget([(name, index)])
-        logger.warning(
-            "%s-%d belongs to no topic that exists: set aside as %s; remove it if you do not miss it", name, index, path
-        )
 
     def _forget(self, keys: Iterable[tuple[str, int]]) -> None:
         job = self._directory.forget(keys)
@@ -125,10 +122,11 @@ class LocalLogs:
         topic, index = place.topic, place.index
         try:
             was_there = self._filesystem.is_directory(self._directory.partition_path(topic.name, index))
-            if was_there and self._directory.topic_id(topic.name, index) not in (None, topic.topic_id):
-                self._filesystem.remove(self._directory.discard_partition(topic.name, index))
-                was_there = False
-            if not was_there and may_make:
+            stored_id = self._directory.topic_id(topic.name, index) if was_there else None
+            if stored_id not in (None, topic.topic_id):
+                self._directory.set_aside(topic.name, index)
+                was_there, stored_id = False, None
+            if stored_id is None and (was_there or may_make):
                 self._directory.make_partition(topic.name, index, topic.topic_id)
         except (BrokerError, OSError) as error:
             return Opened(place=place, partition=None, error=error)

@@ -162,15 +162,16 @@ class Start:
                 )
             )
             return
-        ids = {topic.topic_id.bytes for topic in image.topics.values()}
+        names = {topic.topic_id.bytes: topic.name for topic in image.topics.values()}
         for name, index, topic_id in found:
             if name in image.unreadable:
                 logger.error("%s-%d: its topic in ZooKeeper cannot be read; restore it and start this broker again", name, index)
                 continue
             topic = wanted.get((name, index))
             if topic is None or topic_id not in (None, topic.topic_id.bytes):
-                # Without a topic id, or unknown to a ZooKeeper that has never seen this broker: not ours to remove.
-                is_gone = topic_id is not None and (topic_id in ids or was_member)
+                # Without a topic id, with that of a topic of another name (a copy), or with one unknown to a ZooKeeper that has
+                # never seen this broker: not ours to remove.
+                is_gone = topic_id is not None and (names[topic_id] == name if topic_id in names else was_member)
                 (self._logs.remove if is_gone else self._logs.set_aside)(name, index)
         places = [
             Place(topic=_as_topic(topic), index=index, config=self._settings.of_topic(image, name))

@@ -32,12 +32,15 @@ _parse_index, _parse_offset = between(0, INT32_MAX), between(0, INT64_MAX)
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
     """The file's entries; none if there is no file. StartupError if it is not a checkpoint file."""
     try:
-        lines = filesystem.read_bytes(path).decode().splitlines()
+        text = filesystem.read_bytes(path).decode()
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError:
         raise StartupError(_fault(path, "it is not text")) from None
+    lines = text.splitlines() if text.strip("\0") else []  # a power failure may leave zeros
     try:
+        if len(lines) < 2:
+            raise ValueError("it is empty" if not lines else f"it ends after {lines[0]!r}")
         version, count, *entries = lines
         if version != _VERSION or whole_number(count) != len(entries):
             raise ValueError(f"version {version} with {len(entries)} of {count} entries")
@@ -57,7 +60,10 @@ def write_checkpoint(filesystem: FileSystem, path: Path, offsets: Mapping[TopicP
 
 
 def _parse_entry(line: str) -> tuple[TopicPartition, int]:
-    topic, partition, offset = line.split(" ")
+    fields = line.split(" ")
+    if len(fields) != 3:
+        raise ValueError(f"{line[:100]!r} is no topic, partition and offset")
+    topic, partition, offset = fields
     return (topic, _parse_index(partition)), _parse_offset(offset)
 
 

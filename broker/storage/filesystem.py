@@ -11,9 +11,12 @@ import fcntl
 import os
 import shutil
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from broker.records.batch import Buffer
+from broker.storage.file_names import TEMPORARY
+from broker.storage.open_files import OpenFiles
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -53,13 +56,32 @@ class PinnedDirectory:
 class FileSystem:
     """The machine's files."""
 
+    @cached_property
+    def open_files(self) -> OpenFiles:
+        """Which descriptors may be used for what; set by the process that knows its limit."""
+        return OpenFiles()
+
     def open(self, path: Path, *, create: bool = False) -> OpenFile:
-        """Open for reading and writing; with `create` the file must not exist yet."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return OpenFile(path, os.open(path, flags, FILE_MODE))
+        """Open a segment for reading and writing; with `create` the file must not exist yet. OSError (EMFILE) before the
+        descriptors are used that are kept for flushes."""
+        if create:
+            return self._open_below(self.open_files.new_files_end, path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        return self._open_below(self.open_files.readers_end, path, os.O_RDWR)
+
+    def _open_below(self, end: int, path: Path, flags: int) -> OpenFile:
+        """Open with a descriptor below `end`; sealed segments that nobody is reading are closed if that helps."""
+        while True:
+            descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+            if descriptor < end:
+                return OpenFile(path, descriptor)
+            os.close(descriptor)
+            if flags & os.O_CREAT:
+                os.unlink(path)
+            if not self.open_files.close_oldest():
+                raise OSError(errno.EMFILE, "the last file descriptors are kept for flushes: raise `ulimit -n`", str(path))
 
     def open_for_reading(self, path: Path) -> OpenFile:
-        """Open a file that must not, or cannot, be modified."""
+        """Open, for a moment, a file that must not, or cannot, be modified."""
         return OpenFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
@@ -99,7 +121,7 @@ class FileSystem:
     def pin(self, path: Path) -> PinnedDirectory:
         """The directory that has this name now: what a helper thread does there cannot affect a topic of the same name created
         since. The link below /proc refers to the directory itself, not to its name."""
-        file = OpenFile(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        file = self._open_below(self.open_files.new_files_end, path, os.O_RDONLY | os.O_DIRECTORY)
         return PinnedDirectory(file, Path(f"/proc/self/fd/{file.fileno()}"))
 
     def size(self, file: OpenFile) -> int:
@@ -133,8 +155,8 @@ class FileSystem:
         os.rename(path, target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a directory with all its contents; a missing one is not an error."""
-        if path.is_dir():
+        """Remove a file, a link, or a directory with all its contents; a missing one is not an error."""
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -154,7 +176,7 @@ class FileSystem:
 
     def replace_bytes(self, path: Path, data: Buffer) -> None:
         """Replace the file atomically: it is either old or new, whatever happens; the new one is on disk when this returns."""
-        temporary = path.with_name(path.name + ".tmp")
+        temporary = path.with_name(path.name + TEMPORARY)
         self.write_bytes(temporary, data)
         os.replace(temporary, path)
         self.sync_directory(path.parent)

@@ -54,7 +54,8 @@ class FlushTicket:
         FlushPostponed: call `postpone_flush`."""
         try:
             for segment in self.sealed:
-                self._filesystem.sync_data(segment.file)
+                if not segment.is_durable:  # else only its indexes are missing
+                    self._filesystem.sync_data(segment.file)
             self._filesystem.sync_data(self._file)
             if self._directory is not None:
                 self._filesystem.sync_directory(self._directory)

@@ -32,6 +32,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -184,14 +185,20 @@ def load_leader_epochs(
 ) -> LeaderEpochs:
     """What the directory's file holds, or what the log says if the two differ. `last_epoch` is that of the log's last batch, or
     NO_EPOCH if none was found."""
+    path, is_damaged = directory / LEADER_EPOCHS, False
     try:
-        epochs = LeaderEpochs.decode(filesystem.read_bytes(directory / LEADER_EPOCHS))
+        epochs = LeaderEpochs.decode(filesystem.read_bytes(path))
+        is_damaged = epochs is None
     except FileNotFoundError:
         epochs = None
     if epochs is not None:
         epochs.cut(end_offset)
     if epochs is None or epochs.latest != last_epoch != NO_EPOCH:
         epochs = rebuild_leader_epochs(segments)
+    if is_damaged:
+        logger.warning("%s is damaged: rebuilt from the log's batches", path)
+        with suppress(OSError):  # the next start rebuilds it again
+            filesystem.replace_bytes(path, epochs.encode())
     return epochs
 
 
@@ -207,5 +214,5 @@ def rebuild_leader_epochs(segments: Sequence[Segment]) -> LeaderEpochs:
             for _, header in segment.headers():
                 epochs.assign(header.leader_epoch, header.base_offset)
             if segment is not segments[-1]:
-                segment.forget()
+                segment.close_file()
     return epochs

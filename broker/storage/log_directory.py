@@ -10,6 +10,9 @@
     boot.id                             the boot of the machine in which the last start was settled; in a cluster only
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
+    access-0.<id>-stray/                one that no topic owned, set aside
+
+What has another name is left as it is (file_names.py).
 
 A checkpoint may be old (then recovery checks more than it must) but is never ahead of the disk; a log truncated since then has a
 mark (marks.py) until checkpoints that include the truncation have been written (`note_cut`, `checkpoint_job`). A topic that is
@@ -28,7 +31,7 @@ from __future__ import annotations
 
 import base64
 import json
-import re
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -48,22 +51,27 @@ from broker.storage.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from broker.storage.file_names import (
+    DELETE_SUFFIX,
+    PARTITION_METADATA,
+    STRAY_SUFFIX,
+    is_retired,
+    parse_partition,
+    partition_name,
+    retired_name,
+)
 from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.marks import CutMark, remove_cut_mark
 from broker.storage.meta_properties import META, Identity, check_meta, encode_id, join_cluster
 from broker.storage.partition_log import CLOSED, PartitionLog
 
+logger = logging.getLogger("broker.storage")
+
 LOCK = ".lock"
 CLEAN_MARKER = ".kafka_cleanshutdown"
 BOOT_ID = "boot.id"
-PARTITION_METADATA = "partition.metadata"
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-NAME_BYTES_MAX = 255
 
 Job = Callable[[], None]
-
-PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
 
 class LogDirectory:
@@ -150,12 +158,12 @@ class LogDirectory:
 
     def partitions(self) -> list[tuple[str, int, Path]]:
         """Topic, partition and directory of everything stored here."""
-        found = []
-        for name in self._filesystem.list_names(self.path):
-            match = PARTITION_NAME.fullmatch(name)
-            if match and self._filesystem.is_directory(self.path / name):
-                found.append((match["topic"], int(match["partition"]), self.path / name))
-        return found
+        # A file, or a link to one, may have such a name too: it holds no segments, and creating the partition will refuse it.
+        return [
+            (*key, self.path / name)
+            for name in self._filesystem.list_names(self.path)
+            if (key := parse_partition(name)) is not None and self._filesystem.is_directory(self.path / name)
+        ]
 
     def space(self) -> tuple[int, int]:
         """Bytes of the underlying disk: total and free."""
@@ -165,7 +173,7 @@ class LogDirectory:
             raise StorageError(f"cannot ask for the space on {self.path}: {error}") from error
 
     def partition_path(self, topic: str, partition: int) -> Path:
-        return self.path / f"{topic}-{partition}"
+        return self.path / partition_name(topic, partition)
 
     def make_partition(self, topic: str, partition: int, topic_id: UUID) -> Path:
         """Create the directory of a new partition; one that a crash left half created is completed. Any thread. It is durable
@@ -189,11 +197,14 @@ class LogDirectory:
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
         """The id of the topic that the stored partition belongs to, or None if it is not recorded."""
+        path = self.partition_path(topic, partition) / PARTITION_METADATA
         try:
-            data = self._filesystem.read_bytes(self.partition_path(topic, partition) / PARTITION_METADATA)
+            topic_id = _decode_partition_metadata(self._filesystem.read_bytes(path))
         except FileNotFoundError:
             return None
-        return _decode_partition_metadata(data)
+        if topic_id is None:
+            logger.warning("%s names no topic: the partition is taken for that of topic %s", path, topic)
+        return topic_id
 
     def recovery_point(self, topic: str, partition: int) -> int:
         """Below it everything had been flushed when the checkpoint was written."""
@@ -249,26 +260,21 @@ class LogDirectory:
         """Rename the directory so that no partition owns it; returns what must then be removed (`FileSystem.remove`). Any thread;
         the log must have been closed or abandoned. Durable after `sync`."""
         path = self.partition_path(topic, partition)
-        target = self._renamed(path, self._new_id().hex, DELETE_SUFFIX)
+        target = self.path / retired_name(path.name, self._new_id().hex, DELETE_SUFFIX)
         try:
             self._filesystem.rename(path, target)
         except OSError as error:
             raise StorageError(f"cannot delete {path}: {error}") from error
         return target
 
-    def _renamed(self, path: Path, unique: str, suffix: str) -> Path:
-        # The topic's name is shortened if the whole is too long for a file name: the unique part tells it from others, the name
-        # is only for people.
-        suffix = f".{unique}{suffix}"
-        return self.path / (path.name[: NAME_BYTES_MAX - len(suffix)] + suffix)
-
     def set_aside(self, topic: str, partition: int) -> Path:
         """Rename a partition's directory that no topic owns, so that a new topic of that name cannot adopt its records. Nothing
-        is removed; returns the new path."""
+        is removed; returns the new path. OSError: it may have its old name still. Any thread."""
         path = self.partition_path(topic, partition)
-        target = self._renamed(path, self._new_id().hex, STRAY_SUFFIX)
+        target = self.path / retired_name(path.name, self._new_id().hex, STRAY_SUFFIX)
         self._filesystem.rename(path, target)
         self._filesystem.sync_directory(self.path)
+        logger.warning("%s belongs to no topic that exists: set aside as %s; remove it if you do not miss it", path.name, target)
         return target
 
     def checkpoint_job(
@@ -325,7 +331,11 @@ class LogDirectory:
         """The value in a JSON file of this directory, or None if there is no file. StartupError if it is not JSON."""
         path = self.path / name
         try:
-            return json.loads(self._filesystem.read_bytes(path))
+            # Decoded here: `json` takes zeros, which a power failure may leave, for UTF-32.
+            value = json.loads(self._filesystem.read_bytes(path).decode())
+            if value is None:  # never written, and the callers would take it for a missing file
+                raise ValueError("Expected a value, not null")
+            return value
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -343,9 +353,18 @@ class LogDirectory:
             raise StorageError(f"cannot write {self.path / name}: {error}") from error
 
     def _remove_deleted(self) -> None:
+        # Whoever may write here may have put a backup next to our partitions. Nothing is removed whose name we would not have
+        # given, and a name that only looks like a partition's is mentioned, since its records are not served.
+        foreign = []
         for name in self._filesystem.list_names(self.path):
-            if name.endswith(DELETE_SUFFIX):
+            if not self._filesystem.is_directory(self.path / name):
+                continue
+            if is_retired(name, (DELETE_SUFFIX,)):
                 self._filesystem.remove(self.path / name)
+            elif not (parse_partition(name) or is_retired(name)):
+                foreign.append(name)
+        if foreign:
+            logger.warning("%s: not the broker's, and left as they are: %s", self.path, ", ".join(foreign))
 
 
 def _make(filesystem: FileSystem, path: Path) -> None:

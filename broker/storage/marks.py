@@ -18,9 +18,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.storage.file_names import offset_name, parse_offset_name
 from broker.storage.filesystem import FileSystem
 
-_NAME = re.compile(r"(?P<offset>\d{20})-(?P<number>\d+)\.cut")
+_SUFFIX = re.compile(r"-(?P<number>0|[1-9][0-9]{0,17})\.cut")
 
 
 class CutMark(NamedTuple):
@@ -31,13 +32,19 @@ class CutMark(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.offset:020d}-{self.number}.cut"
+        return offset_name(self.offset, f"-{self.number}.cut")
 
 
 def read_cut_marks(filesystem: FileSystem, directory: Path) -> tuple[CutMark, ...]:
     """The marks of the log in `directory`, the newest last."""
-    matches = map(_NAME.fullmatch, filesystem.list_names(directory))
-    return tuple(sorted(CutMark(int(match["number"]), int(match["offset"])) for match in matches if match))
+    marks = map(parse_cut_mark, filesystem.list_names(directory))
+    return tuple(sorted(mark for mark in marks if mark is not None))
+
+
+def parse_cut_mark(name: str) -> CutMark | None:
+    parsed = parse_offset_name(name)
+    match = _SUFFIX.fullmatch(parsed[1]) if parsed is not None else None
+    return CutMark(int(match["number"]), parsed[0]) if parsed is not None and match is not None else None
 
 
 def leave_cut_mark(filesystem: FileSystem, directory: Path, mark: CutMark) -> None:

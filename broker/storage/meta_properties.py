@@ -81,13 +81,16 @@ def _new_meta(broker_id: int, cluster_id: str | None, new_id: Callable[[], UUID]
 
 
 def _compare_meta(path: Path, stored: Mapping[str, str], broker_id: int, cluster_id: str | None, *, in_cluster: bool) -> None:
-    if stored.get("version") != META_VERSION:
+    for name in ("version", "broker.id"):
+        if name not in stored:
+            raise StartupError(f"{path / META} has no {name}: restore it from a copy, or set log.dirs to another directory")
+    if stored["version"] != META_VERSION:
         raise StartupError(
-            f"{path} has format version {stored.get('version')}, this broker knows {META_VERSION}: use the broker that wrote it"
+            f"{path} has format version {stored['version']}, this broker knows {META_VERSION}: use the broker that wrote it"
         )
-    if stored.get("broker.id") != str(broker_id):
+    if stored["broker.id"] != str(broker_id):
         raise StartupError(
-            f"{path} belongs to broker {stored.get('broker.id')}, this is broker {broker_id}: set broker.id or log.dirs to match"
+            f"{path} belongs to broker {stored['broker.id']}, this is broker {broker_id}: set broker.id or log.dirs to match"
         )
     was_in_cluster = stored.get(IN_CLUSTER) == "true"
     if was_in_cluster and not in_cluster:

@@ -69,7 +69,7 @@ class PartitionLog:
         self.log_start_offset = opened.log_start_offset
         self._filesystem = filesystem
         self._clock = clock
-        self.segments = SegmentList(opened.segments)
+        self.segments = SegmentList(opened.segments, filesystem.open_files)
         self._rolled_ms = clock.now_ms()
         # Sealed segments not yet flushed, or without saved indexes: after a recovery, those whose indexes did not fit on disk.
         self.unflushed = [one for one in opened.segments[:-1] if one.has_index_loaded]

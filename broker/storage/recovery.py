@@ -18,6 +18,7 @@ a cluster epochs are assigned.
 from __future__ import annotations
 
 import errno
+import logging
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,14 +26,21 @@ from pathlib import Path
 from broker.errors import StorageError
 from broker.records.batch import NO_EPOCH
 from broker.storage.compaction import CLEANED, SWAP, finish_exchange
+from broker.storage.file_names import PARTITION_METADATA, TEMPORARY, offset_name, offsets_in, parse_offset_name
 from broker.storage.filesystem import FileSystem
-from broker.storage.leader_epochs import LogEpochs, load_leader_epochs
-from broker.storage.marks import FLUSH_FAILED, CutMark, leave_mark, read_cut_marks, remove_mark
+from broker.storage.leader_epochs import LEADER_EPOCHS, LogEpochs, load_leader_epochs
+from broker.storage.marks import FLUSH_FAILED, CutMark, leave_mark, parse_cut_mark, read_cut_marks, remove_mark
 from broker.storage.scan import checksum_matches, scan_headers
 from broker.storage.segment import DELETED, INDEX_NOTE, LOG, SUFFIXES, Segment
 from broker.storage.segment_index import SegmentIndex
+from broker.storage.snapshots import SNAPSHOT
 
-TEMPORARY = ".tmp"
+logger = logging.getLogger("broker.storage")
+
+_LEFTOVERS = frozenset(
+    {*(suffix + DELETED for suffix in SUFFIXES), LOG + CLEANED, LEADER_EPOCHS + TEMPORARY, PARTITION_METADATA + TEMPORARY}
+)
+_KEPT = frozenset({*SUFFIXES, SNAPSHOT, LEADER_EPOCHS, PARTITION_METADATA, FLUSH_FAILED})
 # A file written this long before the last record is on disk even if it was never flushed: by default the kernel lets no dirty
 # page wait for longer than half a minute.
 SETTLED_MS = 600_000
@@ -173,13 +181,12 @@ class LogOpener:
     def _finish_exchanges(self) -> None:
         """Complete an exchange of segments that a crash interrupted: the compacted ones are complete, so they win."""
         names = self.filesystem.list_names(self.directory)
-        for name in names:
-            if name.endswith(LOG + SWAP):
-                base_offset = int(name[: -len(LOG + SWAP)])
-                end_offset = self._end_of_swap(name, base_offset)
-                old = [base for base in _bases(names) if base_offset <= base < end_offset]
-                segments = [self._existing(base) for base in old]
-                finish_exchange(self.filesystem, segments, self._named(name, base_offset), self.directory)
+        for base_offset in offsets_in(names, LOG + SWAP):
+            name = offset_name(base_offset, LOG + SWAP)
+            end_offset = self._end_of_swap(name, base_offset)
+            old = [base for base in offsets_in(names, LOG) if base_offset <= base < end_offset]
+            segments = [self._existing(base) for base in old]
+            finish_exchange(self.filesystem, segments, self._named(name, base_offset), self.directory)
 
     def _end_of_swap(self, name: str, base_offset: int) -> int:
         file = self.filesystem.open(self.directory / name)
@@ -201,15 +208,18 @@ class LogOpener:
         )
 
     def _remove_leftovers(self) -> list[int]:
-        """Remove the leftovers of whatever was interrupted; returns the segments' base offsets."""
+        """Remove the leftovers of whatever was interrupted; returns the segments' base offsets. Other people's files stay."""
         names = self.filesystem.list_names(self.directory)
-        bases = _bases(names)
-        known = set(bases)
+        bases, foreign = offsets_in(names, LOG), []
+        known = frozenset(bases)
         for name in names:
-            stem, dot, suffix = name.partition(".")
-            is_orphan = dot + suffix in SUFFIXES and stem.isdigit() and int(stem) not in known
-            if name.endswith((DELETED, TEMPORARY, CLEANED)) or is_orphan:
+            offset, suffix = parse_offset_name(name) or (-1, name)
+            if suffix in _LEFTOVERS or (suffix in SUFFIXES and offset not in known):
                 self.filesystem.remove(self.directory / name)
+            elif not (suffix in _KEPT or parse_cut_mark(name)):
+                foreign.append(name)
+        if foreign:
+            logger.warning("%s: not the broker's, and left as they are: %s", self.directory, ", ".join(foreign))
         return bases
 
     def _existing(self, base_offset: int) -> Segment:
@@ -277,6 +287,8 @@ class LogOpener:
             expected, reason = survey.end_offset, survey.reason
             if reason:
                 break
+            if segment is not segments[-1]:
+                segment.close_file()  # there may be more of them than descriptors
         return surveys, reason
 
     def _survey(self, segment: Segment, *, may_have_gaps: bool) -> Survey:
@@ -324,6 +336,8 @@ class LogOpener:
                 if rewrites:
                     self._rewrite(survey)
                 self.filesystem.sync_data(survey.segment.file)
+                if survey is not surveys[-1]:
+                    survey.segment.close_file()
             self.filesystem.sync_directory(self.directory)
         except OSError as error:
             # The kernel may have dropped the pages it could not write, so the next start must not assume that what it reads is
@@ -375,11 +389,7 @@ def _last_epoch(segments: list[Segment]) -> int:
         for _, header in segment.headers(start):
             last = header.leader_epoch
         segment.forget()
+        segment.close_file()
         if last != NO_EPOCH:
             return last
     return NO_EPOCH
-
-
-def _bases(names: list[str]) -> list[int]:
-    """Base offsets of the segments among these files."""
-    return sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit())

@@ -18,6 +18,7 @@ from struct import Struct
 
 from broker.errors import StorageError
 from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader
+from broker.storage.file_names import offset_name
 from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.scan import PlacedHeader, scan_headers
 from broker.storage.segment_index import IndexNote, SegmentIndex
@@ -31,10 +32,6 @@ _HOP_BYTES = 4096  # the batches between two index entries at the default interv
 # Base offset, length, and the one header field that the search needs.
 _LAST_OFFSET = Struct(">qi11xi")  # as a delta
 _LARGEST_TIMESTAMP = Struct(">qi23xq")
-
-
-def segment_name(base_offset: int, suffix: str = LOG) -> str:
-    return f"{base_offset:020d}{suffix}"
 
 
 class Segment:
@@ -86,7 +83,7 @@ class Segment:
     @classmethod
     def existing(cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem) -> Segment:
         """A segment whose file exists; nothing is read yet."""
-        size = filesystem.size_of(directory / segment_name(base_offset))
+        size = filesystem.size_of(directory / offset_name(base_offset, LOG))
         return cls(directory, base_offset, size=size, interval_bytes=interval_bytes, filesystem=filesystem)
 
     def successor(self, *, size: int, file: OpenFile, index: SegmentIndex) -> Segment:
@@ -101,7 +98,7 @@ class Segment:
 
     def path(self, suffix: str, *, within: Path | None = None) -> Path:
         """`within` is the directory by another path."""
-        return (within or self.directory) / segment_name(self.base_offset, suffix)
+        return (within or self.directory) / offset_name(self.base_offset, suffix)
 
     @property
     def file(self) -> OpenFile:
@@ -156,7 +153,7 @@ class Segment:
             return next((header for _, header in self.headers()), None)
         finally:
             if was_cold:
-                self.forget()
+                self.close_file()
 
     @property
     def modified_ms(self) -> int:
@@ -232,6 +229,12 @@ class Segment:
             stored.forget()
         if index is None or self.index_saved:
             self._index = self._file = None
+        elif self._may_save_index():
+            self._file = None  # the disk is full: the indexes stay in memory, but a descriptor may be what is needed
+
+    def close_file(self) -> None:
+        """Release the open file alone; it is opened again on the next use."""
+        self._file = None
 
     def _may_save_index(self) -> bool:
         """Not while it is active or unflushed, nor once another segment has taken its file names."""

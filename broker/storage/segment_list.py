@@ -1,7 +1,8 @@
 """The segments of one partition in order of offset: found by binary search over their base offsets (the paper, section 3.1).
 
 Only the last one is written to. Of the sealed ones the few most recently read stay warm, with their file open and their indexes
-in memory; the others cost one object each, however long the log is.
+in memory, unless their descriptors are needed elsewhere (open_files.py). The others cost one object each, however long the log
+is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from broker.records.batch import BatchHeader
+from broker.storage.open_files import OpenFiles
 from broker.storage.segment import Segment
 
 # One for each consumer that reads old data at the same time. The indexes of a full segment take 5 MiB.
@@ -21,14 +23,15 @@ WARM_SEGMENTS_MAX = 4
 class SegmentList:
     """Never empty, except for a log that is offline."""
 
-    __slots__ = ("_bases", "_segments", "_warm")
+    __slots__ = ("_bases", "_open_files", "_segments", "_warm")
 
-    def __init__(self, segments: list[Segment]) -> None:
+    def __init__(self, segments: list[Segment], open_files: OpenFiles) -> None:
         for segment, following in pairwise(segments):
             segment.end_offset = following.base_offset
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._warm: deque[Segment] = deque()
+        self._open_files = open_files
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -89,8 +92,7 @@ class SegmentList:
         new.end_offset = old[-1].end_offset
         for segment in old:
             segment.replacement = new
-            if segment in self._warm:
-                self._warm.remove(segment)
+            self._cool(segment)
         self._segments[first:behind] = [new]
         self._bases[first:behind] = [new.base_offset]
 
@@ -98,8 +100,7 @@ class SegmentList:
         """Only the first `kept` stay, now followed by `tail`."""
         for segment in self._segments[kept:]:
             segment.is_durable = False  # its file names are no longer its own: no indexes are saved under them
-            if segment in self._warm:
-                self._warm.remove(segment)
+            self._cool(segment)
         self._segments[kept:] = tail
         self._bases[kept:] = [segment.base_offset for segment in tail]
         for segment, following in pairwise(self._segments[max(kept - 1, 0) :]):
@@ -109,20 +110,27 @@ class SegmentList:
         segment = self._segments.pop(0)
         segment.is_durable = False
         del self._bases[0]
-        if segment in self._warm:
-            self._warm.remove(segment)
+        self._cool(segment)
 
     def clear(self) -> None:
         for segment in self._segments:
             segment.is_durable = False  # its directory may become another log's: nothing more is written to it
+            self._cool(segment)
         self._segments, self._bases = [], []
-        self._warm.clear()
 
     def _keep_warm(self, segment: Segment) -> None:
+        self._open_files.keep(segment)
         if self._warm and self._warm[-1] is segment:
             return
         if segment in self._warm:
             self._warm.remove(segment)
         self._warm.append(segment)
         if len(self._warm) > WARM_SEGMENTS_MAX:
-            self._warm.popleft().forget()
+            coldest = self._warm.popleft()
+            self._open_files.drop(coldest)
+            coldest.forget()
+
+    def _cool(self, segment: Segment) -> None:
+        self._open_files.drop(segment)
+        if segment in self._warm:
+            self._warm.remove(segment)

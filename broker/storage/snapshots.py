@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.records.batch import Buffer
+from broker.storage.file_names import offset_name, offsets_in
 from broker.storage.filesystem import FileSystem
 
 SNAPSHOT = ".snapshot"
@@ -30,8 +31,7 @@ class SnapshotFiles:
     def find(self, end_offset: int) -> None:
         """List them, once, at the start; the log ends at `end_offset`."""
         names = self._filesystem.list_names(self._directory)
-        stems = (name[: -len(SNAPSHOT)] for name in names if name.endswith(SNAPSHOT))
-        for offset in sorted(int(stem) for stem in stems if stem.isdigit()):
+        for offset in offsets_in(names, SNAPSHOT):
             if offset > end_offset:
                 self._filesystem.remove(self._path(offset))
             else:
@@ -59,4 +59,4 @@ class SnapshotFiles:
         self.offsets = [offset for offset in self.offsets if offset <= end_offset]
 
     def _path(self, offset: int) -> Path:
-        return self._directory / f"{offset:020d}{SNAPSHOT}"
+        return self._directory / offset_name(offset, SNAPSHOT)

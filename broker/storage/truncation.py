@@ -99,7 +99,7 @@ class TruncationTicket:
             self._cut_epochs()
             if cuts:
                 self._cut_segments()
-                self.install = self._reread(SegmentList(self._remaining()), self.end_offset)
+                self.install = self._reread(SegmentList(self._remaining(), self._filesystem.open_files), self.end_offset)
         except OSError as error:
             raise StorageError(f"cannot cut {self._segments[0].directory} at offset {self._offset}: {error}") from error
 

@@ -89,7 +89,7 @@ SWITCHES: dict[str, Switch] = {
         "broker.storage.recovery.LogOpener._apply",
         recovered_without_flush,
         ("kill", "kill within", "power cut", "power cut within"),
-        first=75,
+        first=217,
     ),
     "a failed flush leaves a mark": Switch(
         "broker.storage.partition_log.leave_mark",

@@ -12,6 +12,7 @@ from broker.coordination import znodes
 from broker.coordination.store import Create, Node, Set
 from broker.errors import BrokerError
 from broker.metrics.collect import health, metrics_page
+from broker.storage.file_names import PARTITION_METADATA
 from broker.storage.log_directory import LogDirectory
 from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
 from tests.sim.cluster_nodes import ClusterNode
@@ -124,10 +125,13 @@ def test_nothing_is_made_on_the_disk_before_it_is_sure_who_this_broker_is(stage:
 def test_a_disk_that_refuses_while_strange_logs_are_set_aside_ends_the_start(
     stage: ClusterStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was an unexpected error in one turn of the loop, and half of what the start had to do was done twice."""
+    """It was an unexpected error in one turn of the loop, and half of what the start had to do was done twice. The strange log is
+    a copy: it has the id of a topic that exists, and is not removed with the replicas that this broker no longer has."""
     node = stage.nodes[0]
     node.kill()
     node.disk.make_directory(DATA / "stray-0")
+    metadata = node.disk.read_bytes(DATA / f"{TOPIC}-0" / PARTITION_METADATA)
+    node.disk.write_bytes(DATA / "stray-0" / PARTITION_METADATA, metadata)
     set_aside, refusals = LogDirectory.set_aside, [OSError(errno.EIO, "Input/output error")]
 
     def refused_once(directory: LogDirectory, name: str, index: int) -> Path:
@@ -140,6 +144,7 @@ def test_a_disk_that_refuses_while_strange_logs_are_set_aside_ends_the_start(
     node.start()
     assert stage.until(lambda: node.starts > starts + 1, 60 * SECOND)
     assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
+    assert [name for name in node.disk.list_names(DATA) if name.startswith("stray-0.") and name.endswith("-stray")]
     assert not node.disk.is_directory(DATA / "stray-0")
 
 

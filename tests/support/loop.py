@@ -132,7 +132,7 @@ class Loop:
             clock=self.clock,
             wakeup=ScriptedWakeup(),  # type: ignore[arg-type]
             network=self.network,
-            descriptors_max=1 << 20,
+            descriptors_end=1 << 20,
             each_sweep=self._sweep,
             defect=lambda what, error: self.defects.append(f"{what}: {error}"),
             poller=self.poller,

@@ -12,6 +12,9 @@ from confluent_kafka import Producer
 from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.processes import free_port
+from broker.config.listeners import Listener
+from broker.errors import StartupError
+from broker.network.acceptor import bind
 from tests.support.broker import LogbusBroker
 from tests.support.topics import create_topic, offset_of, read_partition
 
@@ -119,9 +122,24 @@ def test_a_port_stays_a_brokers_own_while_it_is_down(ours: LogbusBroker) -> None
 def test_every_listener_serves(tmp_path: Path) -> None:
     broker = LogbusBroker(tmp_path / "broker")
     other = free_port()
-    broker.settings["listeners"] = f"PLAINTEXT://127.0.0.1:{broker.port},INTERNAL://127.0.0.1:{other}"
-    broker.settings["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT"
+    broker.settings["listeners"] = f"PLAINTEXT://127.0.0.1:{broker.port},INTERNAL://[::1]:{broker.port},ALL://:{other}"
+    broker.settings["advertised.listeners"] = (
+        f"PLAINTEXT://127.0.0.1:{broker.port},INTERNAL://[::1]:{broker.port},ALL://localhost:{other}"
+    )
+    broker.settings["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,ALL:PLAINTEXT"
     with broker:
-        for port in (broker.port, other):
-            create_topic(f"127.0.0.1:{port}", f"through-{port}")
-    assert f"INTERNAL://127.0.0.1:{other}" in broker.log_path.read_text()
+        for number, port in enumerate((broker.port, broker.port, other, other)):
+            create_topic(f"{'[::1]' if number % 2 else '127.0.0.1'}:{port}", f"through-{number}")
+        with socket.create_connection(("127.0.0.1", other)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1")
+            assert not stranger.recv(1)
+    assert "peer=127.0.0.1:" in broker.log_path.read_text(), "not ::ffff:127.0.0.1"
+    assert f"INTERNAL://[::1]:{broker.port}" in broker.log_path.read_text()
+
+
+def test_a_name_that_has_an_ipv6_address_alone_can_be_listened_on() -> None:
+    row = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
+    with bind(Listener(host="six.example", port=0), resolve=lambda *_, **__: [row]) as sock:
+        assert sock.getsockname()[0] == "::1"
+    with pytest.raises(StartupError, match="cannot listen on A://no.such.invalid:0: .*; name an address of this machine"):
+        bind(Listener(host="no.such.invalid", port=0, name="A"))

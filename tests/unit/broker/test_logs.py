@@ -71,6 +71,7 @@ def test_a_class_of_events_gets_a_few_lines_and_then_a_count(handler: BoundedHan
     handler.handle(record("closing %s", "later", at=1_700_000_000.5 + WINDOW_SECONDS))
     told, later = stream.getvalue().splitlines()[-2:]
     assert f"suppressed={1000 - LINES_PER_WINDOW}" in told
+    assert "left out within 10 s: closing 999" in told, "what it said, not its template"
     assert "closing later" in later
 
 

@@ -21,6 +21,18 @@ def test_the_system_may_choose_the_ports_of_several() -> None:
     assert [listener.port for listener in parse_listeners("A://h:0,B://h:0")] == [0, 0]
 
 
+def test_an_ipv4_and_an_ipv6_address_may_share_a_port_and_nothing_else_may() -> None:
+    assert len(parse_listeners("A://127.0.0.1:1,B://[::1]:1,C://h:2")) == 3
+    for text in (
+        "A://127.0.0.1:1,B://h:1",
+        "A://[::1]:1,B://[fd00::1]:1",
+        "A://127.0.0.1:1,B://[::1]:1,C://127.0.0.2:1",
+        "A://:1,B://[::1]:1",
+    ):
+        with pytest.raises(ValueError, match="only an IPv4 and an IPv6 address may share one"):
+            parse_listeners(text)
+
+
 @pytest.mark.parametrize(
     "text", ["127.0.0.1:9092", "A://h", "A://h:99999", "A B://h:1", "://h:1", "", "A://h:\uff11", "A://h:\xb2", "A://h:1_0"]
 )

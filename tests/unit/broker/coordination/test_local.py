@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.coordination.broker_overrides import BrokerOverrides
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.local import Topic, TopicRegistry, check_topic_name, local_producer_ids
 from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists
@@ -100,6 +101,41 @@ def test_a_file_of_a_newer_format_is_refused() -> None:
     files.files["topics.json"] = {"version": 99, "topics": []}
     with pytest.raises(StartupError, match="format 99"):
         TopicRegistry(files, uuid.uuid4)
+
+
+ROW = {"name": "clicks", "id": str(uuid.UUID(int=1)), "partitions": 1, "configs": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("topics.json", value) for value in ([], {}, 0, {"version": 1}, {"version": 1, "topics": [{"name": "clicks"}]})),
+        *(
+            ("topics.json", {"version": 1, "topics": rows})
+            for rows in (
+                [ROW, ROW],
+                [ROW | {"id": "short"}],
+                [ROW | {"name": "../clicks"}],
+                [ROW | {"partitions": "1"}],
+                [ROW | {"partitions": 0}],
+                [ROW | {"configs": {"retention.ms": 5}}],
+            )
+        ),
+        *(("producer-ids.json", value) for value in ([], {}, {"next": "x"}, {"next": -1})),
+        *(("broker-configs.json", value) for value in ([], {"broker": {"log.retention.ms": 5}}, {"broker": 5})),
+    ],
+)
+def test_a_file_that_no_broker_has_written_is_refused_and_not_taken_for_a_new_one(name: str, value: object) -> None:
+    """Otherwise all topics would be set aside, or producer ids be given a second time."""
+    files = FilesInMemory()
+    files.files[name] = value
+    readers: dict[str, Callable[[], object]] = {
+        "topics.json": lambda: TopicRegistry(files, uuid.uuid4),
+        "producer-ids.json": lambda: local_producer_ids(files, lambda job, outcome: None),
+        "broker-configs.json": lambda: BrokerOverrides(files),
+    }
+    with pytest.raises(StartupError, match=f"{name} is not what a broker writes .*: restore it"):
+        readers[name]()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc/x", "a" * 250, "a b", "ä", "a\n", None])

@@ -187,7 +187,8 @@ def test_producer_ids_are_given_once_and_transactions_are_refused(broker: Harnes
     assert broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout_ms=0).error_code == 53
 
 
-def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path, is_running: bool) -> None:
     broker = Harness(tmp_path)
     broker.create("clicks")
     broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"old")}))
@@ -196,8 +197,12 @@ def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path)
     registry.forget(registry.get("clicks"))  # as if the row was removed by hand, or the directory copied from another broker
     registry.write_job()()
     broker.close()
+    if is_running:
+        (tmp_path / "clicks-0").rename(tmp_path / "elsewhere")
     again = Harness(tmp_path)
+    if is_running:
+        (tmp_path / "elsewhere").rename(tmp_path / "clicks-0")
     again.create("clicks")
     assert list_offsets(again, -1).offset == 0
-    assert [path for path in tmp_path.iterdir() if path.name.endswith("-stray")]
+    assert list(tmp_path.glob("clicks-0.*-stray/*.log"))
     again.close()

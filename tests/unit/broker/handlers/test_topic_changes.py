@@ -14,6 +14,7 @@ from broker.handlers.reply import Pending
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
 from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.open_files import OpenFiles
 from tests.support.engine import Harness, batch
 from tests.support.wire import produce_body
 
@@ -147,10 +148,17 @@ def test_a_topic_is_checked_against_those_before_it_in_the_same_request(broker: 
     }
 
 
-def test_the_limit_of_partitions_counts_those_of_the_same_request(tmp_path: Path) -> None:
-    broker = Harness(tmp_path, partitions_max=5)
+@pytest.mark.parametrize(
+    ("partitions_max", "descriptors_max", "refused"),
+    [(5, 1000, ErrorCode.INVALID_PARTITIONS), (1000, 10, ErrorCode.KAFKA_STORAGE_ERROR)],
+)
+def test_the_limits_of_partitions_count_those_of_the_same_request(
+    tmp_path: Path, partitions_max: int, descriptors_max: int, refused: ErrorCode
+) -> None:
+    broker = Harness(tmp_path, partitions_max=partitions_max)
+    broker.engine._filesystem.open_files.partitions_max = OpenFiles(descriptors_max).partitions_max
     codes = create_all(broker, wanted("a", 3), wanted("b", 3), wanted("c", 2))
-    assert codes == {"a": 0, "b": ErrorCode.INVALID_PARTITIONS, "c": 0}
+    assert codes == {"a": 0, "b": refused, "c": 0}
     broker.close()
 
 

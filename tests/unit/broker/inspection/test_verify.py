@@ -74,11 +74,15 @@ def state(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def test_a_good_directory_has_no_fault_and_is_not_changed(data: Path) -> None:
+    segments = len(files_with(data / "t-0", ".log"))
+    for foreign in ("old-00/x", "t-0/²0.log", "t-0/7.log", "t-0/notes.log.swap"):
+        (data / foreign).parent.mkdir(exist_ok=True)
+        (data / foreign).write_bytes(b"x")
     before = state(data)
     run = Verification(data, FileSystem())
     assert list(run.faults()) == []
     assert (run.partitions, run.batches) == (1, BATCHES)
-    assert run.segments == len(files_with(data / "t-0", ".log")) > 3
+    assert run.segments == segments > 3
     assert state(data) == before
     assert faults(data / "t-0") == [], "one partition alone, too"
 

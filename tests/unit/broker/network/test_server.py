@@ -496,3 +496,22 @@ def test_a_request_knows_the_listener_that_it_came_through() -> None:
     sock = loop.connect("10.0.0.7")
     loop.run(lambda: let_in(loop), lambda: ask(loop, sock, metadata_frame(1)))
     assert origins == [("10.0.0.7", "PLAINTEXT")]
+
+
+@pytest.mark.parametrize(
+    ("frame", "line"),
+    [
+        (
+            b"\0\0\0\x0a\0\x01\0\0\0\0\0\x01\xff\xff",
+            "of a client that is too old, or did not ask for our versions: FETCH version 0",
+        ),
+        (b"\0\0\0\x01x", "that does not speak the protocol: a frame of 1 bytes"),
+    ],
+)
+def test_an_old_client_is_told_from_one_that_speaks_something_else(
+    caplog: pytest.LogCaptureFixture, frame: bytes, line: str
+) -> None:
+    loop = Loop(at_once)
+    sock = loop.connect()
+    loop.run(lambda: let_in(loop), lambda: ask(loop, sock, frame))
+    assert line in caplog.text

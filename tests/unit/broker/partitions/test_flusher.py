@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.settings import INT64_MAX
+from broker.config.settings import INT64_MAX, LogConfig
 from broker.errors import StorageError
 from broker.partitions.flusher import GATHER_SECONDS, LOOK_AGAIN_SECONDS, STARTS_PER_TURN_MAX
 from broker.partitions.partition import Partition
@@ -344,6 +344,22 @@ def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_
     assert told == [None]
     assert partition.visible_offset == partition.end_offset == 2
     assert disk.synced_directories == [partition.log.directory]
+
+
+def test_a_sealed_segment_is_flushed_at_once_however_long_the_interval_is(tmp_path: Path) -> None:
+    """It keeps its descriptor until then."""
+    log = LogConfig(segment_bytes=100, flush_interval_ms=INT64_MAX, flush_interval_messages=INT64_MAX)
+    broker = Harness(tmp_path, log=log)
+    broker.create("clicks")
+    partition = broker.engine.partitions.get("clicks", 0)
+    append(broker, partition)
+    broker.settle()
+    assert partition.visible_offset == 0
+    append(broker, partition)
+    broker.settle()
+    assert partition.visible_offset == 2
+    assert not partition.log.unflushed
+    broker.close()
 
 
 def test_flushes_start_in_the_order_in_which_they_were_wanted(broker: Harness) -> None:

@@ -39,6 +39,10 @@ class Disk:
     def topic_id(self, name: str, index: int) -> UUID | None:
         return self.there[self.partition_path(name, index)]
 
+    def set_aside(self, name: str, index: int) -> None:
+        del self.there[self.partition_path(name, index)]
+        self.did.append(f"set aside {name}-{index}")
+
     def discard_partition(self, name: str, index: int) -> Path:
         del self.there[self.partition_path(name, index)]
         return Path(f"{name}-{index}.gone")
@@ -98,6 +102,14 @@ def test_the_directory_of_another_topic_of_that_name_is_not_taken(scene: Scene) 
     assert (missing.partition, missing.was_there) == (None, False)
     (made,) = scene.open(0)
     assert not made.was_there
+    assert scene.disk.there[Path("clicks-0")] == TOPIC.topic_id
+    assert scene.disk.did == ["set aside clicks-0", "sync", "make clicks-0", "sync", "build clicks-0"]
+
+
+def test_a_directory_that_names_no_topic_is_taken_and_completed(scene: Scene) -> None:
+    scene.disk.there[Path("clicks-0")] = None
+    (taken,) = scene.open(0, may_make=False)
+    assert taken.was_there
     assert scene.disk.there[Path("clicks-0")] == TOPIC.topic_id
 
 

@@ -20,10 +20,23 @@ def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
     assert read_checkpoint(FileSystem(), tmp_path / "checkpoint") == {}
 
 
-@pytest.mark.parametrize("text", ["", "0", "1\n0\n", "0\n2\na 1 2\n", "0\n1\na 1\n", "0\n1\na x 2\n", "0\none\n", "0\n1_0\n"])
-def test_what_is_no_checkpoint_is_refused_with_a_way_out(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it is empty"),
+        ("\0\0", "it is empty"),
+        ("0", "it ends after '0'"),
+        ("1\n0\n", "version 1 with 0 of 0 entries"),
+        ("0\n2\na 1 2\n", "version 0 with 1 of 2 entries"),
+        ("0\n1\na 1\n", "'a 1' is no topic, partition and offset"),
+        ("0\n1\na x 2\n", "must be"),
+        ("0\none\n", "must be"),
+        ("0\n1_0\n", "must be"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_with_a_way_out(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "checkpoint").write_text(text)
-    with pytest.raises(StartupError, match=r"cannot be read: .* Remove it"):
+    with pytest.raises(StartupError, match=rf"cannot be read: {reason}.* Remove it"):
         read_checkpoint(FileSystem(), tmp_path / "checkpoint")
 
 

@@ -130,7 +130,7 @@ def test_each_epoch_ends_where_the_next_began(three_epochs: Path) -> None:
 @pytest.mark.parametrize("content", [None, b"", b"0\n2\n0 0\n", b"0\n1\n0 zero\n", b"\xff", b"0\n1\n0 0\n", b"0\n2\n1 5\n0 7\n"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_file_that_is_missing_empty_corrupt_or_stale_is_rebuilt_from_the_log(
-    three_epochs: Path, content: bytes | None, clean: bool
+    three_epochs: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, clean: bool
 ) -> None:
     if content is None:
         (three_epochs / LEADER_EPOCHS).unlink()
@@ -138,6 +138,10 @@ def test_a_file_that_is_missing_empty_corrupt_or_stale_is_rebuilt_from_the_log(
         (three_epochs / LEADER_EPOCHS).write_bytes(content)
     log = open_log(three_epochs, clean=clean, segment_bytes=200)
     assert log.epochs.written.entries == [(0, 0), (1, 15), (2, 20)]
+    is_damaged = content is not None and LeaderEpochs.decode(content) is None
+    assert ("leader-epoch-checkpoint is damaged: rebuilt from the log's batches" in caplog.text) == is_damaged
+    if is_damaged:
+        assert (three_epochs / LEADER_EPOCHS).read_bytes() == log.epochs.written.encode()
 
 
 @pytest.mark.parametrize("entry", [f"{1 << 31} 0", "-1 0", f"0 {1 << 63}", "0 1_0", "+1 0"])

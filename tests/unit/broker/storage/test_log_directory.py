@@ -86,7 +86,8 @@ def test_a_second_broker_is_refused_while_the_first_lives(tmp_path: Path) -> Non
         ("cluster.id=c\nversion=1\nbroker.id=0\n", "format version 1, this broker knows 0: use the broker that wrote it"),
         ("cluster.id=other\nversion=0\nbroker.id=0\n", "belongs to cluster other, this is cluster c"),
         ("version=0\nbroker.id=0\n", "names no cluster"),
-        ("", "format version None"),
+        ("", "meta.properties has no version: restore it from a copy"),
+        ("version=0\n", "meta.properties has no broker.id"),
     ],
 )
 def test_the_directory_of_another_is_refused_and_left_as_it_is(tmp_path: Path, meta: str, text: str) -> None:
@@ -124,12 +125,23 @@ def test_a_clean_stop_is_believed_once(tmp_path: Path) -> None:
     assert not opened(tmp_path).was_clean
 
 
-def test_partitions_are_what_looks_like_one(tmp_path: Path) -> None:
+def test_partitions_are_what_has_the_name_of_one_and_nothing_else_is_touched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     directory = opened(tmp_path)
     for name, partition in [("b", 0), ("a-1", 12), ("a.b_c", 3)]:
         directory.make_partition(name, partition, TOPIC_ID)
-    (tmp_path / "lost+found").mkdir()
+    directory.close()
+    foreign = {"lost+found", "backup-to-delete", "a-00", "a-٣", "a-0.1-delete", f"notes.{'0' * 32}-delete", "a-2147483648"}
+    for name in foreign:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    (tmp_path / "notes-delete").touch()
     (tmp_path / "file-1").touch()
+    directory = opened(tmp_path)
+    assert f"not the broker's, and left as they are: {', '.join(sorted(foreign))}" in caplog.text
+    assert all((tmp_path / name / "file").exists() for name in foreign)
+    assert (tmp_path / "notes-delete").exists()
     assert directory.partitions() == [
         ("a-1", 12, tmp_path / "a-1-12"),
         ("a.b_c", 3, tmp_path / "a.b_c-3"),
@@ -145,12 +157,13 @@ def test_partition_metadata_has_the_text_that_apache_kafka_writes(tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["", "version: 0\n", "version: 0\ntopic_id: short\n", "topic_id: \xff"])
-def test_partition_metadata_that_say_nothing_give_no_topic(tmp_path: Path, text: str) -> None:
+def test_partition_metadata_that_say_nothing_give_no_topic(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
     directory = opened(tmp_path)
     path = directory.make_partition("t", 0, TOPIC_ID)
     (path / PARTITION_METADATA).write_bytes(text.encode("latin-1"))
     assert directory.topic_id("t", 0) is None
     assert directory.topic_id("absent", 0) is None
+    assert caplog.messages == [f"{path / PARTITION_METADATA} names no topic: the partition is taken for that of topic t"]
 
 
 def test_a_deleted_partition_is_out_of_the_way_at_once(tmp_path: Path) -> None:
@@ -266,10 +279,11 @@ def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert directory.read_json("topics.json") == {"topics": [{"name": "t"}]}
 
 
-def test_json_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "", "\0\0\0\0", "null"])
+def test_json_that_cannot_be_read_says_what_to_do(tmp_path: Path, text: str) -> None:
     directory = opened(tmp_path)
-    (tmp_path / "topics.json").write_text("{")
-    with pytest.raises(StartupError, match=r"topics\.json cannot be read: .*restore it"):
+    (tmp_path / "topics.json").write_text(text)
+    with pytest.raises(StartupError, match=r"topics\.json cannot be read: Expect.*restore it"):
         directory.read_json("topics.json")
 
 

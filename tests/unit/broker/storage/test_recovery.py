@@ -178,7 +178,9 @@ def test_a_clean_stop_whose_file_is_too_short_is_damage(tmp_path: Path) -> None:
         log.locate(0, 1, upto_offset=1)
 
 
-def test_leftovers_of_a_stop_in_the_middle_are_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_stop_in_the_middle_are_removed_and_files_of_others_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     written_log(tmp_path)
     for name in (
         "00000000000000000000.log.deleted",
@@ -189,8 +191,17 @@ def test_leftovers_of_a_stop_in_the_middle_are_removed(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "partition.metadata").write_bytes(b"kept")
-    open_log(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {FIRST, "partition.metadata", "leader-epoch-checkpoint"}
+    foreign = {
+        *("notes.log.swap", "old.log.deleted", "notes.tmp", "x.cleaned", "0.log", "5.index", "²²²²²²²²²²²²²²²²²²²².index"),
+        *("7.snapshot", "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠.log", f"{9:020d}-007.cut", f"{'9' * 20}.log", f"{5:020d}.log.swap.bak"),
+    }
+    for name in foreign:
+        (tmp_path / name).write_bytes(b"x")
+    log = open_log(tmp_path)
+    log.snapshots.find(log.end_offset)
+    assert (log.offline_reason, log.end_offset, log.cut_marks, log.snapshots.offsets) == ("", 20, (), [])
+    assert {path.name for path in tmp_path.iterdir()} == {FIRST, "partition.metadata", "leader-epoch-checkpoint", *foreign}
+    assert caplog.messages == [f"{tmp_path}: not the broker's, and left as they are: {', '.join(sorted(foreign))}"]
 
 
 def test_a_log_that_begins_late_opens_where_it_begins(tmp_path: Path) -> None:
@@ -287,7 +298,7 @@ def test_indexes_for_which_a_start_has_no_room_are_saved_with_the_next_flush(tmp
     disk.failing = {"write_bytes"}
     log = open_log(tmp_path, filesystem=disk, **SMALL)
     assert log.offline_reason == ""
-    assert len(open_segments(tmp_path)) == 4
+    assert len(open_segments(tmp_path)) == 1
     disk.failing = set()
     append(log, plain_batch(5))
     flush(log)
