@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from broker.config.fields import (
+    INT32_MAX,
+    INT64_MAX,
     as_written,
     between,
     boolean,
@@ -25,18 +28,18 @@ from broker.config.fields import (
     setting,
     zookeeper_servers,
 )
+from broker.config.ignored import IgnoredSettings
 from broker.config.listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
 from broker.errors import InvalidConfig
 
-INT64_MAX = (1 << 63) - 1
-INT32_MAX = (1 << 31) - 1
 DAY_MS = 86_400_000
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """The settings of a partition's log; every field may be overridden per topic."""
+class LogConfig(IgnoredSettings):
+    """What may be changed at run time, mostly the settings of a partition's log; those with a topic's name may be overridden per
+    topic."""
 
     segment_bytes: int = setting(
         "log.segment.bytes", 1 << 30, between(14, INT32_MAX), topic="segment.bytes"
@@ -74,7 +77,6 @@ class LogConfig:
     compaction_lag_ms_max: int = setting(
         "log.cleaner.max.compaction.lag.ms", INT64_MAX, between(1, INT64_MAX), topic="max.compaction.lag.ms"
     )
-    compression_type: str = setting("compression.type", "producer", one_of("producer"), topic="compression.type")
     # acks=all answers after the write, as in Kafka, where other replicas hold the record as well. A standalone broker has none:
     # true makes it wait for the disk, so that a power failure loses nothing that was acknowledged. `logbus up`, the demo and the
     # containers set it; the default stays Kafka's, so that the same settings mean the same.
@@ -100,11 +102,11 @@ class LogConfig:
 
     def with_topic_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """This configuration with a topic's own settings applied; InvalidConfig names the one that cannot be used."""
-        return self._with(overrides, {item.metadata["topic"]: item for item in fields(LogConfig)}, "topic")
+        return self._with(overrides, topic_fields(), "topic")
 
     def with_broker_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """The same under the broker's names, for settings changed at run time."""
-        return self._with(overrides, {item.metadata["name"]: item for item in fields(LogConfig)}, "dynamic broker")
+        return self._with(overrides, broker_fields(), "dynamic broker")
 
     def _with(self, overrides: Mapping[str, str], known: Mapping[str, Any], kind: str) -> LogConfig:
         changes: dict[str, Any] = {}
@@ -117,6 +119,18 @@ class LogConfig:
             except ValueError as error:
                 raise InvalidConfig(f"invalid value {text!r} for {kind} configuration {name}: {error}") from None
         return replace(self, **changes)
+
+
+@cache
+def topic_fields() -> Mapping[str, Any]:
+    """The fields of LogConfig that a topic may override, by their names there."""
+    return {item.metadata["topic"]: item for item in fields(LogConfig) if item.metadata["topic"] is not None}
+
+
+@cache
+def broker_fields() -> Mapping[str, Any]:
+    """All fields of LogConfig, by the broker's names."""
+    return {item.metadata["name"]: item for item in fields(LogConfig)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
