@@ -200,7 +200,8 @@ class BrokerConfig:
     offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, between(1, INT32_MAX))
     # Kafka's is 100 MiB. Whatever is not compacted is read record by record at startup: 40,000 commits in this, under a second.
     offsets_segment_bytes: int = setting("offsets.topic.segment.bytes", 4 * MIB, between(1024, INT32_MAX))
-    offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, between(0, 32_767))  # what its record can hold
+    # Characters, despite its name, as in Kafka. Each takes up to four of the bytes that its record can hold.
+    offset_metadata_length_max: int = setting("offset.metadata.max.bytes", 4_096, between(0, 32_767 // 4))
     producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, between(1, INT32_MAX))  # remembered per partition
     log_format: str = setting("logbus.log.format", "keyvalue", one_of("keyvalue", "json"))
     producer_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, between(1, INT32_MAX))

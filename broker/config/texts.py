@@ -69,7 +69,7 @@ DOCUMENTATION = {
     "offsets.retention.minutes": "Committed offsets that are not used are discarded after this time.",
     "offsets.retention.check.interval.ms": "How often the broker checks for expired offsets and groups.",
     "offsets.topic.segment.bytes": "The segment size of __consumer_offsets; all but the last segment are compacted.",
-    "offset.metadata.max.bytes": "The longest metadata of a committed offset.",
+    "offset.metadata.max.bytes": "The longest metadata of a committed offset, in characters.",
     "logbus.producer.ids.max": "The most idempotent producers remembered for each partition.",
     "log.segment.bytes": "The largest segment; before it would grow beyond this, a new one is rolled.",
     "log.roll.ms": "A segment whose records span more than this is rolled, so that retention can delete it.",

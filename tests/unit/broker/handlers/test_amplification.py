@@ -10,7 +10,6 @@ import pytest
 from broker.handlers.answer_cache import BYTES_MAX, ENTRIES_MAX, AnswerCache
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
-from tests.support.admin import list_offsets
 from tests.support.engine import Harness
 
 
@@ -48,15 +47,6 @@ def test_a_resource_named_a_thousand_times_is_described_once(broker: Harness) ->
     asked = [row(resource_type=4, resource_name="0", configuration_keys=None)] * 1000
     answer = broker.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=asked, include_synonyms=True, include_documentation=True)
     assert len(answer.results) == 1
-
-
-def test_a_partition_searched_twice_in_one_request_is_refused_as_in_kafka(broker: Harness) -> None:
-    broker.create("searched")
-    assert [row.error_code for row in list_offsets(broker, -1, 0, 0, 0, topic="searched", version=6)] == [
-        0,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_REQUEST,
-    ]
 
 
 def test_the_cache_of_answers_is_bounded_in_entries_and_bytes() -> None:

@@ -43,7 +43,6 @@ def test_only_what_was_asked_for_is_given(broker: Harness) -> None:
     (one,) = describe(broker, TOPIC, "clicks", "segment.bytes", "no.such.setting").configs
     assert (one.name, one.value, one.config_source) == ("segment.bytes", "1073741824", 5)
     assert describe(broker, TOPIC, "absent").error_code == 3
-    assert describe(broker, 8, "0").error_code == 42
 
 
 def test_a_version_without_types_and_texts_is_answered_without_them(broker: Harness) -> None:

@@ -95,6 +95,15 @@ def test_a_topic_is_deleted_by_name_or_by_id(broker: Harness) -> None:
     assert len(broker.engine.partitions) == 0
 
 
+def test_a_topic_that_is_named_twice_is_not_deleted(broker: Harness) -> None:
+    topic_id = broker.create("clicks").topic_id
+    row = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState
+    asked = [row(name="clicks", topic_id=None), row(name=None, topic_id=topic_id)]
+    (answer,) = broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked, timeout_ms=1000).responses
+    assert (answer.name, answer.topic_id, answer.error_code) == ("clicks", topic_id, 42)
+    assert len(broker.engine.partitions) == 1
+
+
 def test_offsets_are_found_by_place_and_by_time(broker: Harness) -> None:
     broker.create("clicks")
     for start in (1_000, 5_000):
