@@ -89,6 +89,9 @@ class LogConfig(IgnoredSettings):
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable", False, boolean, topic="unclean.leader.election.enable"
     )
+    # Unlimited, as in Kafka: behind loopback or one gateway, every client has the same address. An operator lowers it while a
+    # client that opens connections in a loop is at it.
+    connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, between(1, INT32_MAX))
 
     @property
     def is_compacted(self) -> bool:
@@ -165,8 +168,6 @@ class BrokerConfig:
     # Each costs a descriptor and a small buffer. A new connection beyond the limit may replace one that has never sent a request,
     # or an idle one of an address that has many more (broker/network/crowd.py).
     connections_max: int = setting("max.connections", 4_096, between(1, INT32_MAX))
-    # Unlimited, as in Kafka: behind loopback or one gateway, every client has the same address.
-    connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, between(1, INT32_MAX))
     # Incomplete requests and unread answers of all connections together: beyond the limit, the connections that have stalled
     # longest are closed, so many slow senders cannot hold more than a few large requests' worth; one within its share (by
     # max.connections) is spared. Kafka has no limit by default; low memory use is what we sell.

@@ -71,19 +71,19 @@ def _changed_list(before: str, items: str, *, add: bool) -> str:
 
 
 class LogSettings:
-    """The current settings of each log."""
+    """The current settings of each log; `current` are those below the topics' own."""
 
     def __init__(self, static: LogConfig, overrides: Overrides) -> None:
         self._static = static
         self._overrides = overrides
         try:
-            self._defaults = static.with_broker_overrides(overrides.merged())
+            self.current = static.with_broker_overrides(overrides.merged())
         except InvalidConfig as error:
             raise StartupError(f"broker-configs.json: {error}; take the entry out") from None
 
     def of_topic(self, overrides: Mapping[str, str]) -> LogConfig:
         """InvalidConfig names the setting that cannot be used."""
-        return self._defaults.with_topic_overrides(overrides)
+        return self.current.with_topic_overrides(overrides)
 
     def of_scope(self, scope: Scope) -> Mapping[str, str]:
         return self._overrides.of(scope)
@@ -107,4 +107,4 @@ class LogSettings:
 
     def refresh(self) -> None:
         """The settings changed at run time have changed. InvalidConfig: the previous ones stay in use."""
-        self._defaults = self._static.with_broker_overrides(self._overrides.merged())
+        self.current = self._static.with_broker_overrides(self._overrides.merged())

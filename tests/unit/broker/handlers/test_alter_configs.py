@@ -175,7 +175,8 @@ def test_a_broker_setting_holds_below_the_topics_own_at_once_and_after_a_restart
     assert again.engine.partitions.get("views", 0).log.config.retention_ms == 2
     again.create("sales")
     assert again.engine.partitions.get("sales", 0).log.config.message_bytes_max == 1000
-    assert alter(again, BROKER, "0", ("log.retention.ms", DELETE, None)) == (0, None)
+    assert alter(again, BROKER, "0", ("log.retention.ms", DELETE, None), ("max.connections.per.ip", SET, "7")) == (0, None)
+    assert again.engine.partitions.settings.current.connections_per_ip_max == 7
     assert again.engine.partitions.get("views", 0).log.config.retention_ms == 1
     again.close()
 
