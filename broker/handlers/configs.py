@@ -151,7 +151,8 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
         if kind in wanted:
             rows.append(response.ConfigResource(resource_name=name, resource_type=kind))
             yield None
-    answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
+    error = ErrorCode.UNSUPPORTED_VERSION if wanted - set(ResourceType) else ErrorCode.NONE  # types that Kafka does not have
+    answer = response(throttle_time_ms=0, error_code=error, config_resources=[] if error else rows)
     return (yield from encode_in_slices(answer, version, rows))
 
 
