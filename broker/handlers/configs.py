@@ -50,8 +50,8 @@ class ResourceType(IntEnum):
 _WITHOUT_SETTINGS = (ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS, ResourceType.GROUP)
 
 
-def _resource(asked: Any) -> tuple[int, str]:
-    return asked.resource_type, asked.resource_name
+def _resource(entry: Any) -> tuple[int, str]:
+    return entry.resource_type, entry.resource_name
 
 
 @answered_in_slices

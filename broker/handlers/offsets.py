@@ -103,8 +103,8 @@ def _fetch_groups(message: Any, version: int, context: Context) -> Answering:
     groups = []
     for group_id, entries in by_name(message.groups, attrgetter("group_id")).items():
         is_all = any(entry.topics is None for entry in entries)
-        wanted = None if is_all else [topic for entry in entries for topic in entry.topics]
-        found = yield from _committed(group_id, wanted, topic_class, topic_class.OffsetFetchResponsePartitions, context)
+        named = None if is_all else [topic for entry in entries for topic in entry.topics]
+        found = yield from _committed(group_id, named, topic_class, topic_class.OffsetFetchResponsePartitions, context)
         error, topics = (code_of(found), []) if isinstance(found, BrokerError) else (0, found)
         groups.append(response.OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=error))
         yield None  # also after a group of which nothing is asked, or nothing committed

@@ -85,35 +85,30 @@ class Subject:
 
     def _send(self, api: str, version: int, request: Tree) -> Tree:
         name = api.title().replace("_", "")
-        asked = describe(f"{name}Request")
-        body = message(request_class(ApiKey[api]), asked.fields, request).encode(version=version)
-        answer = self._exchange(ApiKey[api], version, bytes(body), version in asked.flexible)
+        description = describe(f"{name}Request")
+        body = message(request_class(ApiKey[api]), description.fields, request).encode(version=version)
+        answer = self._exchange(ApiKey[api], version, bytes(body), version in description.flexible)
         return tree_of(response_class(ApiKey[api]).decode(answer, version=version), describe(f"{name}Response").fields, version)
 
     def _filled(self, value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
-            return {key: self._filled(part, key) for key, part in value.items()}
+            return {name: self._filled(part, name) for name, part in value.items()}
         if isinstance(value, list):
             return [self._filled(part) for part in value]
         if not isinstance(value, str):
             return value
-        kinds: dict[str, Any] = {
-            "topic_id": lambda known: known if isinstance(known, UUID) else UUID(known),
-            "resource_name": str,
-        }
-        return kinds.get(key, lambda known: known)(self._names.get(value, value))
+        filled = self._names.get(value, value)
+        return UUID(str(filled)) if key == "topic_id" else str(filled) if key == "resource_name" else filled
 
     def _compared(self, value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
-            parts = {key: self._compared(part, key) for key, part in value.items() if key not in NOT_COMPARED}
-            return {
-                key: part for key, part in parts.items() if part is not None and part != -1 and part != [] and part is not False
-            }
+            compared = {name: self._compared(part, name) for name, part in value.items() if name not in NOT_COMPARED}
+            return {name: part for name, part in compared.items() if part not in (None, -1, []) and part is not False}
         if isinstance(value, list):
             parts = [part for part in value if key != "configs" or part["name"] in SETTINGS_COMPARED]
             return sorted(map(self._compared, parts), key=lambda part: json.dumps(part, sort_keys=True))
         if isinstance(value, UUID):
-            return next((name for name, known in self._names.items() if known == value), "$new" if value.version else str(value))
+            return next((name for name, id_ in self._names.items() if id_ == value), "$new" if value.version else str(value))
         if key == "resource_name" and value == str(self._names["$broker"]):
             return "$broker"
         return len(value) if isinstance(value, bytes) else value

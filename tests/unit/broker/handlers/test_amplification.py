@@ -42,13 +42,6 @@ def test_a_request_makes_a_few_topics_and_the_client_asks_again_for_the_others(b
     assert set(found.values()) == {0}
 
 
-def test_a_resource_named_a_thousand_times_is_described_once(broker: Harness) -> None:
-    row = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
-    asked = [row(resource_type=4, resource_name="0", configuration_keys=None)] * 1000
-    answer = broker.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=asked, include_synonyms=True, include_documentation=True)
-    assert len(answer.results) == 1
-
-
 def test_the_cache_of_answers_is_bounded_in_entries_and_bytes() -> None:
     cache = AnswerCache()
     for number in range(10 * ENTRIES_MAX):

@@ -148,12 +148,6 @@ def test_a_simple_commit_is_read_back_with_its_metadata(broker: Harness) -> None
     assert (client.committed_row().committed_offset, client.committed_row().metadata) == (42, "m")
 
 
-def test_commits_that_cannot_be_have_their_codes(broker: Harness) -> None:
-    broker.create("clicks")
-    assert Client(broker).commit(topic="absent") == 3
-    assert Client(broker).commit(metadata="x" * 5000) == 12
-
-
 def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) -> None:
     for crash in (False, True):
         directory = tmp_path / str(crash)
