@@ -111,8 +111,13 @@ def list_settings(*, of_topic: bool) -> frozenset[str]:
 
 
 def _synonym(name: str, item: Any, values: Mapping[str, str], source: ConfigSource) -> Synonym:
-    """The value of a layer as Kafka shows it: `true` if it was set as ` TRUE`."""
-    return Synonym(name=name, value=as_text(item.metadata["parse"](values[name])), source=source)
+    """The value of a layer as Kafka shows it: `true` if it was set as ` TRUE`. One that this release cannot use, which another
+    broker of the cluster may have stored, is shown as it is."""
+    try:
+        value = as_text(item.metadata["parse"](values[name]))
+    except ValueError:
+        value = values[name]
+    return Synonym(name=name, value=value, source=source)
 
 
 def _broker_synonyms(item: Any, config: object, defaults: object, layers: Sequence[Layer]) -> list[Synonym]:
