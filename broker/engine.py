@@ -139,7 +139,7 @@ class Engine:
         self.partitions = PartitionManager(
             directory=directory,
             registry=coordination.topics,
-            settings=LogSettings(config.log, coordination.overrides, is_clustered=config.is_clustered),
+            settings=LogSettings(config.log, coordination.overrides),
             config=config,
             clock=clock,
             filesystem=self._filesystem,

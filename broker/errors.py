@@ -116,6 +116,10 @@ class InvalidConfig(RequestError):
     """A topic setting is unknown or has a value that cannot be used."""
 
 
+class PolicyViolation(RequestError):
+    """Records would be deleted from a topic that is compacted only."""
+
+
 class InvalidRequest(RequestError):
     """The request contradicts itself."""
 

@@ -98,6 +98,7 @@ class LogBroker:
             dispatch=self._engine.dispatch,
             turn=self._engine,
             config=config,
+            per_ip_max=lambda: self._engine.partitions.settings.current.connections_per_ip_max,
             clock=clock,
             wakeup=self._wakeup,
             kernel=kernel,

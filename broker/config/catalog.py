@@ -13,7 +13,8 @@ from enum import IntEnum
 from functools import cache
 from typing import Any
 
-from broker.config.settings import INT32_MAX, BrokerConfig, LogConfig
+from broker.config.fields import INT32_MAX
+from broker.config.settings import BrokerConfig, LogConfig, broker_fields, topic_fields
 from broker.config.texts import DOCUMENTATION
 
 
@@ -40,7 +41,12 @@ class ConfigType(IntEnum):
 
 Layer = tuple[ConfigSource, Mapping[str, str]]  # by the broker's setting names; in lists of layers, the strongest comes first
 
-_LISTS = frozenset({"log.cleanup.policy", "listeners", "advertised.listeners", "log.dirs"})
+_LISTS = frozenset(
+    {
+        "log.cleanup.policy", "listeners", "advertised.listeners", "log.dirs", "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +80,8 @@ class DescribedSetting:
 def describe_topic(config: LogConfig, layers: Sequence[Layer], overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
     """Every setting of a topic; `config` comes from the configuration file."""
     defaults = LogConfig()
-    for item in fields(LogConfig):
-        name = item.metadata["topic"]
-        own = [Synonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC)] if name in overrides else []
+    for name, item in topic_fields().items():
+        own = [_synonym(name, item, overrides, ConfigSource.DYNAMIC_TOPIC)] if name in overrides else []
         yield _described(name, item, read_only=False, synonyms=[*own, *_broker_synonyms(item, config, defaults, layers)])
 
 
@@ -87,29 +92,37 @@ def describe_broker(config: BrokerConfig, layers: Sequence[Layer]) -> Iterator[D
         if item.metadata:
             synonyms = _broker_synonyms(item, config, defaults, ())
             yield _described(item.metadata["name"], item, read_only=True, synonyms=synonyms)
-    for item in fields(LogConfig):
-        synonyms = _broker_synonyms(item, config.log, defaults.log, layers)
-        yield _described(item.metadata["name"], item, read_only=False, synonyms=synonyms)
+    for name, item in broker_fields().items():
+        yield _described(name, item, read_only=False, synonyms=_broker_synonyms(item, config.log, defaults.log, layers))
 
 
 def describe_layer(layer: Layer) -> Iterator[DescribedSetting]:
     """Only the settings that one layer contains."""
     source, values = layer
-    for item in fields(LogConfig):
-        name = item.metadata["name"]
+    for name, item in broker_fields().items():
         if name in values:
-            yield _described(name, item, read_only=False, synonyms=[Synonym(name=name, value=values[name], source=source)])
+            yield _described(name, item, read_only=False, synonyms=[_synonym(name, item, values, source)])
 
 
 def list_settings(*, of_topic: bool) -> frozenset[str]:
     """The names of the list settings, the only ones that allow the operations append and subtract."""
-    items = [item for item in fields(LogConfig) if _type_of(item) is ConfigType.LIST]
-    return frozenset(item.metadata["topic" if of_topic else "name"] for item in items)
+    items = topic_fields() if of_topic else broker_fields()
+    return frozenset(name for name, item in items.items() if _type_of(item) is ConfigType.LIST)
+
+
+def _synonym(name: str, item: Any, values: Mapping[str, str], source: ConfigSource) -> Synonym:
+    """The value of a layer as Kafka shows it: `true` if it was set as ` TRUE`. One that this release cannot use, which another
+    broker of the cluster may have stored, is shown as it is."""
+    try:
+        value = as_text(item.metadata["parse"](values[name]))
+    except ValueError:
+        value = values[name]
+    return Synonym(name=name, value=value, source=source)
 
 
 def _broker_synonyms(item: Any, config: object, defaults: object, layers: Sequence[Layer]) -> list[Synonym]:
     name = item.metadata["name"]
-    found = [Synonym(name=name, value=values[name], source=source) for source, values in layers if name in values]
+    found = [_synonym(name, item, values, source) for source, values in layers if name in values]
     value, default = getattr(config, item.name), getattr(defaults, item.name)
     if value != default:
         found.append(Synonym(name=name, value=as_text(value), source=ConfigSource.STATIC_BROKER))

@@ -14,6 +14,8 @@ from typing import Any
 
 Parser = Callable[[str], Any]
 
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")  # more digits are out of every range, and `int` refuses thousands of them
 _DECIMAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -68,9 +70,9 @@ def boolean(text: str) -> bool:
 
 def one_of(*choices: str) -> Parser:
     def parse(text: str) -> str:
-        if text not in choices:
+        if text.strip() not in choices:
             raise ValueError(f"must be {' or '.join(choices)}")
-        return text
+        return text.strip()
 
     return parse
 
@@ -91,7 +93,7 @@ def policies_of_cleanup(text: str) -> str:
     policies = [part.strip() for part in text.split(",")]
     if not set(policies) <= {"compact", "delete"} or len(set(policies)) != len(policies):
         raise ValueError("must be delete, compact, or compact,delete")
-    return ",".join(sorted(policies))
+    return ",".join(policies)
 
 
 def zookeeper_servers(text: str) -> str:

@@ -1,7 +1,7 @@
 """Which settings contradict each other: each rule returns a sentence, or None.
 
 A value that is wrong on its own is rejected where it is parsed (`config/fields.py`). Topic settings are checked by
-`check_min_insync` and `check_new_topic`, because only there are the broker's settings and the number of replicas known.
+`check_new_topic` in a cluster, because only there is the number of replicas known.
 """
 
 from __future__ import annotations
@@ -22,14 +22,6 @@ def check_together(config: BrokerConfig) -> None:
         sentence = rule(config)
         if sentence:
             raise ConfigError(sentence)
-
-
-def check_min_insync(log: LogConfig, *, is_clustered: bool) -> None:
-    """InvalidConfig if acks=all could never be answered because there is only one broker."""
-    if log.min_insync_replicas > 1 and not is_clustered:
-        raise InvalidConfig(
-            f"min.insync.replicas={log.min_insync_replicas} with one broker: more than one needs zookeeper.connect"
-        )
 
 
 def check_new_topic(log: LogConfig, replication_factor: int) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from broker.config.fields import (
+    INT32_MAX,
+    INT64_MAX,
     as_written,
     between,
     boolean,
@@ -25,18 +28,18 @@ from broker.config.fields import (
     setting,
     zookeeper_servers,
 )
+from broker.config.ignored import IgnoredSettings
 from broker.config.listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
 from broker.errors import InvalidConfig
 
-INT64_MAX = (1 << 63) - 1
-INT32_MAX = (1 << 31) - 1
 DAY_MS = 86_400_000
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """The settings of a partition's log; every field may be overridden per topic."""
+class LogConfig(IgnoredSettings):
+    """What may be changed at run time, mostly the settings of a partition's log; those with a topic's name may be overridden per
+    topic."""
 
     segment_bytes: int = setting(
         "log.segment.bytes", 1 << 30, between(14, INT32_MAX), topic="segment.bytes"
@@ -74,7 +77,6 @@ class LogConfig:
     compaction_lag_ms_max: int = setting(
         "log.cleaner.max.compaction.lag.ms", INT64_MAX, between(1, INT64_MAX), topic="max.compaction.lag.ms"
     )
-    compression_type: str = setting("compression.type", "producer", one_of("producer"), topic="compression.type")
     # acks=all answers after the write, as in Kafka, where other replicas hold the record as well. A standalone broker has none:
     # true makes it wait for the disk, so that a power failure loses nothing that was acknowledged. `logbus up`, the demo and the
     # containers set it; the default stays Kafka's, so that the same settings mean the same.
@@ -87,6 +89,9 @@ class LogConfig:
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable", False, boolean, topic="unclean.leader.election.enable"
     )
+    # Unlimited, as in Kafka: behind loopback or one gateway, every client has the same address. An operator lowers it while a
+    # client that opens connections in a loop is at it.
+    connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, between(1, INT32_MAX))
 
     @property
     def is_compacted(self) -> bool:
@@ -100,11 +105,11 @@ class LogConfig:
 
     def with_topic_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """This configuration with a topic's own settings applied; InvalidConfig names the one that cannot be used."""
-        return self._with(overrides, {item.metadata["topic"]: item for item in fields(LogConfig)}, "topic")
+        return self._with(overrides, topic_fields(), "topic")
 
     def with_broker_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """The same under the broker's names, for settings changed at run time."""
-        return self._with(overrides, {item.metadata["name"]: item for item in fields(LogConfig)}, "dynamic broker")
+        return self._with(overrides, broker_fields(), "dynamic broker")
 
     def _with(self, overrides: Mapping[str, str], known: Mapping[str, Any], kind: str) -> LogConfig:
         changes: dict[str, Any] = {}
@@ -117,6 +122,18 @@ class LogConfig:
             except ValueError as error:
                 raise InvalidConfig(f"invalid value {text!r} for {kind} configuration {name}: {error}") from None
         return replace(self, **changes)
+
+
+@cache
+def topic_fields() -> Mapping[str, Any]:
+    """The fields of LogConfig that a topic may override, by their names there."""
+    return {item.metadata["topic"]: item for item in fields(LogConfig) if item.metadata["topic"] is not None}
+
+
+@cache
+def broker_fields() -> Mapping[str, Any]:
+    """All fields of LogConfig, by the broker's names."""
+    return {item.metadata["name"]: item for item in fields(LogConfig)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +168,6 @@ class BrokerConfig:
     # Each costs a descriptor and a small buffer. A new connection beyond the limit may replace one that has never sent a request,
     # or an idle one of an address that has many more (broker/network/crowd.py).
     connections_max: int = setting("max.connections", 4_096, between(1, INT32_MAX))
-    # Unlimited, as in Kafka: behind loopback or one gateway, every client has the same address.
-    connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, between(1, INT32_MAX))
     # Incomplete requests and unread answers of all connections together: beyond the limit, the connections that have stalled
     # longest are closed, so many slow senders cannot hold more than a few large requests' worth; one within its share (by
     # max.connections) is spared. Kafka has no limit by default; low memory use is what we sell.
@@ -186,7 +201,8 @@ class BrokerConfig:
     offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, between(1, INT32_MAX))
     # Kafka's is 100 MiB. Whatever is not compacted is read record by record at startup: 40,000 commits in this, under a second.
     offsets_segment_bytes: int = setting("offsets.topic.segment.bytes", 4 * MIB, between(1024, INT32_MAX))
-    offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, between(0, 32_767))  # what its record can hold
+    # Characters, despite its name, as in Kafka. Each takes up to four of the bytes that its record can hold.
+    offset_metadata_length_max: int = setting("offset.metadata.max.bytes", 4_096, between(0, 32_767 // 4))
     producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, between(1, INT32_MAX))  # remembered per partition
     log_format: str = setting("logbus.log.format", "keyvalue", one_of("keyvalue", "json"))
     producer_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, between(1, INT32_MAX))

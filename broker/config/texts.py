@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+from broker.config.ignored import IgnoredSettings
+
+IGNORED = tuple(item.metadata["name"] for item in fields(IgnoredSettings))
+
 DOCUMENTATION = {
     "broker.id": "The id of this broker, unique in its cluster; the data directory remembers it.",
     "cluster.id": "The id of the cluster; generated at the first start if empty.",
@@ -63,7 +69,7 @@ DOCUMENTATION = {
     "offsets.retention.minutes": "Committed offsets that are not used are discarded after this time.",
     "offsets.retention.check.interval.ms": "How often the broker checks for expired offsets and groups.",
     "offsets.topic.segment.bytes": "The segment size of __consumer_offsets; all but the last segment are compacted.",
-    "offset.metadata.max.bytes": "The longest metadata of a committed offset.",
+    "offset.metadata.max.bytes": "The longest metadata of a committed offset, in characters.",
     "logbus.producer.ids.max": "The most idempotent producers remembered for each partition.",
     "log.segment.bytes": "The largest segment; before it would grow beyond this, a new one is rolled.",
     "log.roll.ms": "A segment whose records span more than this is rolled, so that retention can delete it.",
@@ -86,7 +92,7 @@ DOCUMENTATION = {
     "log.cleaner.delete.retention.ms": "How long a tombstone is kept after compaction first met it.",
     "log.cleaner.min.compaction.lag.ms": "Records younger than this are not compacted.",
     "log.cleaner.max.compaction.lag.ms": "A log with a dirty record older than this is compacted at once.",
-    "compression.type": "producer: batches are stored as they were sent; the broker never recompresses.",
-    "min.insync.replicas": "The in-sync replicas that acks=all requires; more than one needs zookeeper.connect.",
+    "min.insync.replicas": "The in-sync replicas that acks=all requires; ignored without zookeeper.connect.",
+    **dict.fromkeys(IGNORED, "Accepted and shown, but ignored: it means nothing for this broker."),
     "unclean.leader.election.enable": "Whether an out-of-sync replica may lead if no other is left; that may lose records.",
 }

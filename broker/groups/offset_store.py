@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.clock import Clock
-from broker.config.settings import INT32_MAX
+from broker.config.fields import INT32_MAX
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
 from broker.errors import BrokerError, CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, NotEnoughReplicas
 from broker.groups.committed_offsets import Change, CommittedOffsets

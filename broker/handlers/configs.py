@@ -11,7 +11,6 @@ request are stored with one write.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
@@ -20,10 +19,11 @@ from typing import Any
 from broker.chores import Steps
 from broker.config.catalog import ConfigSource, DescribedSetting, describe_broker, describe_layer, describe_topic, list_settings
 from broker.coordination.broker_overrides import Scope
-from broker.coordination.local import Topic
+from broker.coordination.local import Topic, check_topic_name
 from broker.errors import BrokerError, InvalidRequest
 from broker.handlers.context import Context
-from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing, text_of
+from broker.handlers.error_codes import code_of, refuse, refusing, text_of
+from broker.handlers.repeated import by_name, only_one
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices, in_slices, in_turn
 from broker.partitions.log_settings import ConfigChange, Operation, apply_changes
@@ -38,31 +38,42 @@ ChangesOf = Callable[[Any], list[ConfigChange]]
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers for what has settings; its other types (loggers, groups, client metrics) have none here."""
+    """Kafka's numbers for what has settings; the last three have none here."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+_WITHOUT_SETTINGS = (ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS, ResourceType.GROUP)
+
+
+def _resource(entry: Any) -> tuple[int, str]:
+    return entry.resource_type, entry.resource_name
 
 
 @answered_in_slices
 def handle_describe_configs(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_CONFIGS)
     results = []
-    for asked in {(asked.resource_type, asked.resource_name): asked for asked in message.resources}.values():  # each once
+    for (resource_type, name), entries in by_name(message.resources, _resource).items():
         rows: list[Any] = []
         code, text = 0, None
         try:
-            wanted = asked.configuration_keys
-            found = _settings_of(asked.resource_type, asked.resource_name, context)
-            rows = [_row(one, message, version) for one in found if wanted is None or one.name in wanted]
+            is_all = any(not entry.configuration_keys for entry in entries)  # none at all, or an empty list
+            wanted = () if is_all else frozenset(key for entry in entries for key in entry.configuration_keys)
+            settings = _settings_of(resource_type, name, context)
+            rows = [_row(one, message, version) for one in settings if is_all or one.name in wanted]
         except BrokerError as error:
             code, text = code_of(error), text_of(error)
         results.append(
             response.DescribeConfigsResult(
                 error_code=code,
                 error_message=text,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                resource_type=resource_type,
+                resource_name=name,
                 configs=rows,
             )
         )
@@ -75,10 +86,21 @@ def handle_describe_configs(message: Any, version: int, context: Context) -> Ans
 def _settings_of(resource_type: int, name: str, context: Context) -> Iterable[DescribedSetting]:
     layers = context.partitions.settings.layers()
     if resource_type == ResourceType.TOPIC:
-        return settings_of_topic(context.partitions.registry.get(name), context)
+        return settings_of_topic(_topic(name, context), context)
+    if resource_type in _WITHOUT_SETTINGS:
+        if not name:
+            raise InvalidRequest("a resource without a name")
+        if resource_type == ResourceType.BROKER_LOGGER:
+            scope_of(ResourceType.BROKER, name, context)
+        return ()
     if scope_of(resource_type, name, context) is Scope.EVERY_BROKER:
         return describe_layer(next(layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER))
     return describe_broker(context.config, layers)
+
+
+def _topic(name: str, context: Context) -> Topic:
+    check_topic_name(name)
+    return context.partitions.registry.get(name)
 
 
 def settings_of_topic(topic: Topic, context: Context) -> Iterable[DescribedSetting]:
@@ -89,7 +111,7 @@ def settings_of_topic(topic: Topic, context: Context) -> Iterable[DescribedSetti
 def scope_of(resource_type: int, name: str, context: Context) -> Scope:
     """Which brokers a resource of type BROKER refers to: an empty name means every broker of the cluster."""
     if resource_type != ResourceType.BROKER:
-        raise InvalidRequest(f"resource type {resource_type} has no settings here: ask for a topic (2) or a broker (4)")
+        raise InvalidRequest(f"resource type {resource_type} has no settings here: name a topic (2) or a broker (4)")
     if name == "":
         return Scope.EVERY_BROKER
     if name != str(context.config.broker_id):
@@ -129,7 +151,8 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
         if kind in wanted:
             rows.append(response.ConfigResource(resource_name=name, resource_type=kind))
             yield None
-    answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
+    error = ErrorCode.UNSUPPORTED_VERSION if wanted - set(ResourceType) else ErrorCode.NONE  # types that Kafka does not have
+    answer = response(throttle_time_ms=0, error_code=error, config_resources=[] if error else rows)
     return (yield from encode_in_slices(answer, version, rows))
 
 
@@ -160,7 +183,7 @@ def _changes(asked: Any) -> list[ConfigChange]:
 
 def _alter(message: Any, request: Request, changes_of: ChangesOf, context: Context, *, keeps: bool) -> Answering:
     response = response_class(request.api_key)
-    named = Counter((asked.resource_type, asked.resource_name) for asked in message.resources)
+    named = by_name(message.resources, _resource)
     rows: list[Any] = []
     of_topics: list[NewSettings] = []
     rows_of_topics: dict[str, Any] = {}
@@ -172,9 +195,9 @@ def _alter(message: Any, request: Request, changes_of: ChangesOf, context: Conte
         with refusing(row):
             if len(asked.configs) > _CHANGES_MAX:
                 raise InvalidRequest(f"{len(asked.configs)} settings of {asked.resource_name!r} at once: at most {_CHANGES_MAX}")
-            check_named_once(named[asked.resource_type, asked.resource_name], repr(asked.resource_name))
+            only_one(named[_resource(asked)], repr(asked.resource_name))
             if asked.resource_type == ResourceType.TOPIC:
-                topic = context.partitions.registry.get(asked.resource_name)
+                topic = _topic(asked.resource_name, context)
                 rewrite = partial(_rewritten, topic, changes_of(asked), context, keeps)
                 rewrite(topic.overrides)
                 of_topics.append(NewSettings(topic=topic, rewrite=rewrite))

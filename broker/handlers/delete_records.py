@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any
 
 from broker.chores import Until
-from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, RequestTimedOut
+from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, PolicyViolation, RequestTimedOut
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
 from broker.handlers.error_codes import code_of
+from broker.handlers.repeated import by_partition
 from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
 from broker.helpers import Outcome
 from broker.partitions.partition import Partition
@@ -47,15 +48,14 @@ class _Row:
 @answered_in_slices
 def handle_delete_records(message: Any, version: int, context: Context) -> Answering:
     rows: list[_Row] = []
-    for topic in message.topics:
-        for part in topic.partitions:
-            row = _Row(topic.name, part.partition_index)
-            rows.append(row)
-            try:
-                row.partition, row.offset = _checked(topic.name, part, context)
-            except BrokerError as error:
-                row.refuse(error)
-            yield None
+    for (topic, index), entries in by_partition(message.topics).items():
+        row = _Row(topic, index)
+        rows.append(row)
+        try:
+            row.partition, row.offset = _checked(topic, entries[-1], context)  # the last of several, as in Kafka
+        except BrokerError as error:
+            row.refuse(error)
+        yield None
     deletion = _Deletion([row for row in rows if row.partition is not None], message.timeout_ms, context)
     for row in deletion.rows:
         deletion.wait_for_visible(row)
@@ -80,6 +80,8 @@ def _checked(topic: str, part: Any, context: Context) -> tuple[Partition, int]:
     partition = context.partitions.get(topic, part.partition_index)
     if partition.is_internal:
         raise InvalidTopic(f"{topic} is internal: committed offsets would be lost")
+    if not partition.log.config.is_trimmed:
+        raise PolicyViolation(f"{topic} is compacted: the last record of each key stays; add delete to its cleanup.policy first")
     offset = partition.end_offset if part.offset == UP_TO_THE_END else part.offset
     if not 0 <= offset <= partition.end_offset:
         raise OffsetOutOfRange(f"{partition.name} holds {partition.log_start_offset} to {partition.end_offset}")

@@ -31,6 +31,7 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
     errors.InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
     errors.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     errors.InvalidConfig: ErrorCode.INVALID_CONFIG,
+    errors.PolicyViolation: ErrorCode.POLICY_VIOLATION,
     errors.InvalidRequest: ErrorCode.INVALID_REQUEST,
     errors.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
     errors.TransactionsNotOffered: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -92,9 +93,3 @@ def refusing(row: Any) -> Iterator[None]:
         yield
     except errors.BrokerError as error:
         refuse(row, error)
-
-
-def check_named_once(count: int, what: str) -> None:
-    """Raises InvalidRequest if a request names `what` more than once: the order would be undefined."""
-    if count > 1:
-        raise errors.InvalidRequest(f"{what} is named twice in one request")

@@ -20,11 +20,12 @@ from itertools import repeat
 from typing import Any
 
 from broker.chores import Steps
-from broker.errors import BrokerError, InvalidRequest, OffsetNotAvailable, StorageError
+from broker.errors import BrokerError, OffsetNotAvailable, StorageError
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
 from broker.handlers.error_codes import code_of
 from broker.handlers.fetch import check_leader_epoch
+from broker.handlers.repeated import by_partition, only_one
 from broker.handlers.reply import Pending
 from broker.helpers import Helpers
 from broker.partitions.partition import Partition
@@ -102,19 +103,15 @@ def handle_list_offsets(request: Request, context: Context) -> Pending:
 
 def _look_up_all(message: Any, version: int, pending: Pending, context: Context) -> Steps:
     collected = _Collected(pending, version, context.helpers)
-    seen: set[tuple[str, int]] = set()
-    for topic in message.topics:
-        for part in topic.partitions:
-            row = _Row(topic.name, part.partition_index)
-            collected.rows.append(row)
-            try:
-                if (row.topic, row.index) in seen:  # as in Kafka; each search is work for a helper
-                    raise InvalidRequest(f"{row.topic}-{row.index} is asked for twice")
-                seen.add((row.topic, row.index))
-                _look_up(part, row, version, collected, context)
-            except BrokerError as error:
-                row.error = code_of(error)
-            yield None
+    for (topic, index), entries in by_partition(message.topics).items():
+        row = _Row(topic, index)
+        collected.rows.append(row)
+        try:
+            # Refused as in Kafka, although nothing is changed: each search is work for a helper.
+            _look_up(only_one(entries, f"partition {topic}-{index}"), row, version, collected, context)
+        except BrokerError as error:
+            row.error = code_of(error)
+        yield None
     collected.all_begun()
 
 

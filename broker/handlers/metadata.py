@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from broker.coordination.image import NO_LEADER
-from broker.coordination.local import NO_TOPIC_ID, Topic
-from broker.errors import BrokerError, UnknownTopicOrPartition
+from broker.coordination.local import NO_TOPIC_ID, Topic, check_topic_name
+from broker.errors import BrokerError, InvalidRequest, UnknownTopicOrPartition
 from broker.handlers.answer_cache import Key
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of
@@ -26,6 +26,7 @@ from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
+_IDS_SINCE = 12  # version of the request: the two before have the field, but Kafka refuses it there
 _CREATED_PER_REQUEST_MAX = 10  # a request that names thousands by mistake should not create them all; clients retry
 
 
@@ -61,7 +62,7 @@ def _topics_to_make(message: Any, version: int, context: Context) -> list[NewTop
     """The topics that the request auto-creates, a few at a time; clients retry for the others."""
     if not (context.config.auto_create_topics_enable and (version < 4 or message.allow_auto_topic_creation)):
         return []
-    names = dict.fromkeys(asked.name for asked in message.topics or () if asked.name is not None)
+    names = dict.fromkeys(asked.name for asked in message.topics or () if asked.name is not None and asked.topic_id is None)
     unknown = (name for name in names if name not in context.partitions.registry)
     return [NewTopic(name=name, overrides={}) for name in islice(unknown, _CREATED_PER_REQUEST_MAX)]
 
@@ -91,15 +92,20 @@ def _answer_metadata(
                 rows.append(_topic_row(topic, context))
             yield None
     else:
-        for asked in {(asked.name, asked.topic_id): asked for asked in message.topics}.values():  # each once, as in Kafka
+        described: set[str] = set()
+        for asked in {asked.topic_id or asked.name: asked for asked in message.topics}.values():  # each once
             try:
-                if asked.name in refused:
+                if asked.topic_id is None and asked.name in refused:
                     raise refused[asked.name]
-                rows.append(_topic_row(_find(asked, context), context))
+                topic = _find(asked, version, context)
+                if topic.name not in described:  # by its name, and by its id
+                    described.add(topic.name)
+                    rows.append(_topic_row(topic, context))
             except BrokerError as error:
                 is_final = False
                 later = may_ask_again and isinstance(error, UnknownTopicOrPartition)
-                rows.append(_missing_row(asked, ErrorCode.LEADER_NOT_AVAILABLE if later else code_of(error)))
+                code = ErrorCode.LEADER_NOT_AVAILABLE if later else code_of(error)
+                rows.append(_missing_row(asked, code, version))
             yield None
     response = _metadata_response(rows, key[2], context)
     parts = yield from encode_in_slices(response, version, rows, *(row.partitions for row in rows))
@@ -123,10 +129,16 @@ def _metadata_response(topics: list[Any], listener: str, context: Context) -> An
     )
 
 
-def _find(asked: Any, context: Context) -> Topic:
-    if asked.name is None:
-        return context.partitions.registry.get_by_id(asked.topic_id or NO_TOPIC_ID)
-    return context.partitions.registry.get(asked.name)
+def _find(asked: Any, version: int, context: Context) -> Topic:
+    """The id decides: a client that has both may have the name of a topic that was deleted and created again."""
+    registry = context.partitions.registry
+    if asked.topic_id is not None or asked.name is None:
+        if version < _IDS_SINCE:
+            raise InvalidRequest(f"Metadata takes topic ids from version {_IDS_SINCE} on: name the topic")
+        return registry.get_by_id(asked.topic_id or NO_TOPIC_ID)
+    if asked.name not in registry:
+        check_topic_name(asked.name)
+    return registry.get(asked.name)
 
 
 def _topic_row(topic: Topic, context: Context) -> Any:
@@ -152,11 +164,11 @@ def _topic_row(topic: Topic, context: Context) -> Any:
     )
 
 
-def _missing_row(asked: Any, error: int) -> Any:
+def _missing_row(asked: Any, error: int, version: int) -> Any:
     response = response_class(ApiKey.METADATA)
     return response.MetadataResponseTopic(
         error_code=error,
-        name=asked.name if asked.name is not None else "",
+        name=(None if asked.topic_id is not None else asked.name) if version >= _IDS_SINCE else asked.name or "",
         topic_id=asked.topic_id or NO_TOPIC_ID,
         is_internal=False,
         partitions=[],

@@ -5,7 +5,9 @@ Generation -1 with an empty member id is a simple commit; it is accepted while t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from broker.chores import Steps
@@ -17,8 +19,9 @@ from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.handlers.commits import write_commit
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of
+from broker.handlers.repeated import by_name
 from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
-from broker.protocol.api import ApiKey
+from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import response_class
 
 _NOTHING = CommittedOffset(-1, -1, "", 0, 0.0)
@@ -26,7 +29,10 @@ _NOTHING = CommittedOffset(-1, -1, "", 0, 0.0)
 
 @answered_in_slices
 def handle_offset_commit(message: Any, version: int, context: Context) -> Answering:
-    codes: dict[tuple[str, int], int] = {}
+    response = response_class(ApiKey.OFFSET_COMMIT)
+    topic_class = response.OffsetCommitResponseTopic
+    rows: dict[str, list[Any]] = {}  # by topic; a partition in several entries has a row for each, as in Kafka
+    accepted: list[Any] = []  # the rows of `changes`
     changes: list[Change] = []
     refusal = None
     try:
@@ -34,37 +40,41 @@ def handle_offset_commit(message: Any, version: int, context: Context) -> Answer
     except BrokerError as error:
         refusal = error
     for topic in message.topics:
+        of_topic = rows.setdefault(topic.name, [])
         for part in topic.partitions:
+            row = topic_class.OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=ErrorCode.NONE)
+            of_topic.append(row)
             try:
                 if refusal is not None:
                     raise refusal
                 changes.append(_change(message, topic.name, part, context))
-                codes[topic.name, part.partition_index] = 0
+                accepted.append(row)
             except BrokerError as error:
-                codes[topic.name, part.partition_index] = code_of(error)
+                row.error_code = code_of(error)
             yield None
     if changes:
         try:
             code = yield from write_commit(changes, partial(_admitted, message, version, context), context)
         except BrokerError as error:  # the member is no longer what it was when the request arrived
             code = code_of(error)
-        if code:
-            codes |= {(key.topic, key.partition): code for key, _ in changes}
-    return (yield from _encode_commit(message, codes, version))
+        for row in accepted if code else ():
+            row.error_code = code
+    topics = [topic_class(name=name, partitions=partitions) for name, partitions in rows.items()]
+    return (yield from encode_in_slices(response(throttle_time_ms=0, topics=topics), version, *rows.values()))
 
 
 def _admitted(message: Any, version: int, context: Context) -> CommittedOffsets:
     """Where the commit goes; raises the error that rejects all of it.
 
-    Clients know GROUP_ID_NOT_FOUND only from version 9 on (KIP-848). In a cluster, the last coordinator of a group that is not
-    found was another broker, and Java consumers, which expect the new coordinator to know the group, would fail permanently: they
-    get an error that makes them rejoin."""
+    Clients know GROUP_ID_NOT_FOUND only from version 9 on (KIP-848). A group with committed offsets exists, though it may have no
+    members. In a cluster, the last coordinator of a group that is not found was another broker, and Java consumers, which
+    expect the new coordinator to know the group, would fail permanently. Both get an error that makes them rejoin."""
     name = MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
     generation = message.generation_id_or_member_epoch
     try:
         context.groups.check_commit(message.group_id, name, generation, context.clock.monotonic())
     except GroupIdNotFound as error:
-        if not context.offsets.is_alone:
+        if not context.offsets.is_alone or message.group_id in context.offsets.ours(message.group_id):
             raise UnknownMember(str(error)) from error
         raise error if version >= 9 else IllegalGeneration(str(error)) from error
     offsets = context.offsets.readable(message.group_id)
@@ -75,26 +85,11 @@ def _admitted(message: Any, version: int, context: Context) -> CommittedOffsets:
 def _change(message: Any, topic: str, part: Any, context: Context) -> Change:
     context.partitions.check_exists(topic, part.partition_index)
     metadata = part.committed_metadata or ""
-    if len(metadata.encode()) > context.config.offset_metadata_bytes_max:
+    if len(metadata) > context.config.offset_metadata_length_max:
         raise OffsetMetadataTooLarge(f"{len(metadata)} characters of metadata")
     clock = context.clock
     value = CommittedOffset(part.committed_offset, part.committed_leader_epoch, metadata, clock.now_ms(), clock.monotonic())
     return OffsetKey(message.group_id, topic, part.partition_index), value
-
-
-def _encode_commit(message: Any, codes: dict[tuple[str, int], int], version: int) -> Answering:
-    response = response_class(ApiKey.OFFSET_COMMIT)
-    topic_class = response.OffsetCommitResponseTopic
-    part_class = topic_class.OffsetCommitResponsePartition
-    topics = []
-    for topic in message.topics:
-        rows = []
-        for part in topic.partitions:
-            rows.append(part_class(partition_index=part.partition_index, error_code=codes[topic.name, part.partition_index]))
-            yield None
-        topics.append(topic_class(name=topic.name, partitions=rows))
-    answer = response(throttle_time_ms=0, topics=topics)
-    return (yield from encode_in_slices(answer, version, *(topic.partitions for topic in topics)))
 
 
 @answered_in_slices
@@ -106,10 +101,12 @@ def _fetch_groups(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseGroup.OffsetFetchResponseTopics
     groups = []
-    for asked in {asked.group_id: asked for asked in message.groups}.values():  # each once
-        found = yield from _committed(asked, topic_class, topic_class.OffsetFetchResponsePartitions, context)
+    for group_id, entries in by_name(message.groups, attrgetter("group_id")).items():
+        is_all = any(entry.topics is None for entry in entries)
+        named = None if is_all else [topic for entry in entries for topic in entry.topics]
+        found = yield from _committed(group_id, named, topic_class, topic_class.OffsetFetchResponsePartitions, context)
         error, topics = (code_of(found), []) if isinstance(found, BrokerError) else (0, found)
-        groups.append(response.OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=error))
+        groups.append(response.OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=error))
         yield None  # also after a group of which nothing is asked, or nothing committed
     answer = response(throttle_time_ms=0, groups=groups)
     rows = (topic.partitions for group in groups for topic in group.topics)
@@ -120,34 +117,42 @@ def _fetch_group(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseTopic
     part_class = topic_class.OffsetFetchResponsePartition
-    found = yield from _committed(message, topic_class, part_class, context)
+    found = yield from _committed(message.group_id, message.topics, topic_class, part_class, context)
     error, topics = (code_of(found), []) if isinstance(found, BrokerError) else (0, found)
     if error and version < 2:  # version 1 has an error field only per partition
-        for topic in message.topics:
+        for topic, indexes in _named(message.topics).items():
             rows = []
-            for index in topic.partition_indexes:
+            for index in indexes:
                 rows.append(_row(part_class, index, _NOTHING, error))
                 yield None
-            topics.append(topic_class(name=topic.name, partitions=rows))
+            topics.append(topic_class(name=topic, partitions=rows))
     answer = response(throttle_time_ms=0, topics=topics, error_code=error)
     return (yield from encode_in_slices(answer, version, *(topic.partitions for topic in topics)))
 
 
-def _committed(asked: Any, topic_class: Any, part_class: Any, context: Context) -> Steps:
+def _named(topics: Iterable[Any]) -> dict[str, Iterable[int]]:
+    """The partitions of each topic, each once."""
+    named = by_name(topics, attrgetter("name"))
+    return {
+        name: dict.fromkeys(index for entry in entries for index in entry.partition_indexes) for name, entries in named.items()
+    }
+
+
+def _committed(group_id: str, named: Iterable[Any] | None, topic_class: Any, part_class: Any, context: Context) -> Steps:
     """Rows for the requested partitions, or for all that the group has committed if none are named; or the error. All rows come
     from a single leadership of this broker: a row that is missing because leadership was lost would send a consumer back to the
     beginning."""
     try:
-        group = check_group_id(asked.group_id)
+        group = check_group_id(group_id)
         offsets = context.offsets.readable(group)
     except BrokerError as error:
         return error
-    wanted: dict[str, list[int]] = {}
-    if asked.topics is None:
-        for topic, index in sorted(offsets.of_group(group)):
-            wanted.setdefault(topic, []).append(index)
+    wanted: dict[str, Iterable[int]]
+    if named is None:
+        of_group = by_name(sorted(offsets.of_group(group)), itemgetter(0))
+        wanted = {topic: [index for _, index in keys] for topic, keys in of_group.items()}
     else:
-        wanted = {topic.name: list(topic.partition_indexes) for topic in asked.topics}
+        wanted = _named(named)
     topics = []
     for topic, indexes in wanted.items():
         rows = []

@@ -13,7 +13,8 @@ from broker.protocol.framing import Request
 def handle_init_producer_id(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     if message.transactional_id is not None:
-        return [_encode(-1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, request.version)]
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if message.transactional_id else ErrorCode.INVALID_REQUEST
+        return [_encode(-1, code, request.version)]
     pending = Pending(stops_reading=True)
 
     def taken(producer_id: int, error: BaseException | None) -> None:

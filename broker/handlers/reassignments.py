@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from broker.coordination.local import Topic
-from broker.errors import BrokerError, InvalidReplicationFactor, InvalidRequest
+from broker.errors import BrokerError, InvalidReplicationFactor
 from broker.handlers.context import Context
-from broker.handlers.error_codes import check_named_once, code_of, text_of
+from broker.handlers.error_codes import code_of, text_of
+from broker.handlers.repeated import by_name, only_one
 from broker.handlers.slices import Answering, answered_in_slices, answered_in_turn, encode_in_slices
 from broker.partitions.topic_admin import Moves
 from broker.protocol.api import ApiKey, ErrorCode
@@ -20,19 +22,19 @@ from broker.protocol.control import response_class
 def handle_alter_partition_reassignments(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
     may_change_factor = version < 1 or message.allow_replication_factor_change
-    names: set[str] = set()
     rows = []
-    for asked in message.topics:
+    for name, entries in by_name(message.topics, attrgetter("name")).items():
+        parts = by_name((part for entry in entries for part in entry.partitions), attrgetter("partition_index"))
         try:
-            check_named_once(1 + (asked.name in names), f"topic {asked.name!r}")
-            names.add(asked.name)
-            topic = context.partitions.registry.get(asked.name)
-            failed = _not_allowed(topic, asked, may_change_factor)
-            moves = _moves(part for part in asked.partitions if part.partition_index not in failed)
-            failed |= yield from context.topic_changes.reassign(topic, moves, message.timeout_ms)
+            only_one(entries, f"topic {name!r}")
+            topic = context.partitions.registry.get(name)
+            moves = {index: _target(only_one(same, f"partition {name}-{index}")) for index, same in parts.items()}
+            failed = {} if may_change_factor else _not_allowed(topic, moves)
+            allowed = {index: target for index, target in moves.items() if index not in failed}
+            failed |= yield from context.topic_changes.reassign(topic, allowed, message.timeout_ms)
         except BrokerError as error:
-            failed = {part.partition_index: error for part in asked.partitions}
-        rows.append(_topic_row(asked, failed))
+            failed = dict.fromkeys(parts, error)
+        rows.append(_topic_row(name, parts, failed))
         yield None
     answer = response(
         throttle_time_ms=0,
@@ -44,35 +46,28 @@ def handle_alter_partition_reassignments(message: Any, version: int, context: Co
     return (yield from encode_in_slices(answer, version, *(row.partitions for row in rows)))
 
 
-def _not_allowed(topic: Topic, asked: Any, may_change_factor: bool) -> dict[int, BrokerError]:
+def _target(part: Any) -> tuple[int, ...] | None:
+    return None if part.replicas is None else tuple(part.replicas)
+
+
+def _not_allowed(topic: Topic, moves: Moves) -> dict[int, BrokerError]:
     """The partitions whose number of replicas would change although the request forbids it."""
-    if may_change_factor:
-        return {}
     error = InvalidReplicationFactor(f"topic {topic.name!r} has {topic.replication_factor} replicas of each partition")
-    rows = [part for part in asked.partitions if part.replicas is not None]
-    return {part.partition_index: error for part in rows if len(part.replicas) != topic.replication_factor}
+    factor = topic.replication_factor
+    return {index: error for index, target in moves.items() if target is not None and len(target) != factor}
 
 
-def _moves(rows: Iterable[Any]) -> Moves:
-    moves: dict[int, tuple[int, ...] | None] = {}
-    for row in rows:
-        if row.partition_index in moves:
-            raise InvalidRequest(f"partition {row.partition_index} is named twice in one request")
-        moves[row.partition_index] = None if row.replicas is None else tuple(row.replicas)
-    return moves
-
-
-def _topic_row(asked: Any, failed: dict[int, BrokerError]) -> Any:
+def _topic_row(name: str, indexes: Iterable[int], failed: Mapping[int, BrokerError]) -> Any:
     row = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS).ReassignableTopicResponse
     return row(
-        name=asked.name,
+        name=name,
         partitions=[
             row.ReassignablePartitionResponse(
-                partition_index=part.partition_index,
-                error_code=code_of(error) if (error := failed.get(part.partition_index)) else ErrorCode.NONE,
+                partition_index=index,
+                error_code=code_of(error) if (error := failed.get(index)) else ErrorCode.NONE,
                 error_message=text_of(error) if error else None,
             )
-            for part in asked.partitions
+            for index in indexes
         ],
     )
 

@@ -5,15 +5,16 @@ The number of partitions only grows: records are never moved from one partition 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from broker.coordination.image import NO_LEADER
 from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, Topic, check_topic_name
 from broker.errors import BrokerError, InvalidTopic
 from broker.handlers.context import Context
-from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing
+from broker.handlers.error_codes import code_of, refuse, refusing
+from broker.handlers.repeated import by_name, only_one
 from broker.handlers.slices import Answering, answered_in_slices, answered_in_turn, encode_in_slices
 from broker.partitions.topic_admin import Growth
 from broker.protocol.api import ApiKey, ErrorCode
@@ -25,23 +26,21 @@ _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a
 @answered_in_turn
 def handle_create_partitions(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.CREATE_PARTITIONS)
-    names = Counter(asked.name for asked in message.topics)
     rows: dict[str, Any] = {}
     wanted: dict[str, Growth] = {}
     added = 0
-    for asked in message.topics:
-        row = rows[asked.name] = response.CreatePartitionsTopicResult(name=asked.name, error_code=0, error_message=None)
+    for name, entries in by_name(message.topics, attrgetter("name")).items():
+        row = rows[name] = response.CreatePartitionsTopicResult(name=name, error_code=0, error_message=None)
         with refusing(row):
-            check_named_once(names[asked.name], f"topic {asked.name!r}")
-            growth = _growth(asked)
+            growth = _growth(only_one(entries, f"topic {name!r}"))
             added += context.topic_changes.check_growth(growth, planned=added)
-            wanted[asked.name] = growth
+            wanted[name] = growth
         yield None
     if wanted and not message.validate_only:
         failed = yield from context.topic_changes.grow(wanted, message.timeout_ms)
         for name, failure in failed.items():
             refuse(rows[name], failure)
-    results = [rows[asked.name] for asked in message.topics]
+    results = list(rows.values())
     return (yield from encode_in_slices(response(throttle_time_ms=0, results=results), version, results))
 
 

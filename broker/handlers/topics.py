@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, Topic
@@ -12,28 +12,30 @@ from broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, 
 from broker.handlers.commits import remove_offsets_of_topics
 from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
-from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing, text_of
+from broker.handlers.error_codes import code_of, refuse, refusing, text_of
+from broker.handlers.repeated import by_name, only_one
 from broker.handlers.slices import Answering, answered_in_turn, encode_in_slices
-from broker.partitions.topic_admin import NewTopic
+from broker.partitions.topic_admin import DEFAULT, NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import response_class
+
+_NameOrId = tuple[str | None, uuid.UUID | None]
 
 
 @answered_in_turn
 def handle_create_topics(message: Any, version: int, context: Context) -> Answering:
-    names = Counter(asked.name for asked in message.topics)
+    named = by_name(message.topics, attrgetter("name"))
     wanted: list[NewTopic | BrokerError] = []
-    for asked in message.topics:
+    for name, entries in named.items():
         try:
-            check_named_once(names[asked.name], f"topic {asked.name!r}")
-            wanted.append(_wanted(asked, context))
+            wanted.append(_wanted(only_one(entries, f"topic {name!r}"), context))
         except BrokerError as error:
             wanted.append(error)
     changes = context.topic_changes
     outcomes = yield from changes.validate(wanted) if message.validate_only else changes.create(wanted, message.timeout_ms)
     rows, configs_of = [], _ConfigRows(context)
-    for asked, outcome in zip(message.topics, outcomes, strict=True):
-        rows.append(_made(outcome, configs_of) if isinstance(outcome, Topic) else _refused(asked.name, outcome))
+    for name, outcome in zip(named, outcomes, strict=True):
+        rows.append(_made(outcome, configs_of) if isinstance(outcome, Topic) else _refused(name, outcome))
         yield None
     response = response_class(ApiKey.CREATE_TOPICS)(throttle_time_ms=0, topics=rows)
     return (yield from encode_in_slices(response, version, *(row.configs or () for row in rows)))
@@ -45,6 +47,8 @@ def _wanted(asked: Any, context: Context) -> NewTopic:
     overrides = {item.name: item.value for item in asked.configs or ()}
     if any(value is None for value in overrides.values()):
         raise InvalidConfig("a topic configuration without a value")
+    if asked.assignments and (asked.num_partitions, asked.replication_factor) != (DEFAULT, DEFAULT):
+        raise InvalidRequest(f"{asked.name} has assignments: leave the numbers of its partitions and replicas at -1")
     return NewTopic(
         name=asked.name,
         partition_count=asked.num_partitions,
@@ -108,25 +112,28 @@ def _made(topic: Topic, configs_of: _ConfigRows) -> Any:
 
 @answered_in_turn
 def handle_delete_topics(message: Any, version: int, context: Context) -> Answering:
-    asked: list[tuple[str | None, uuid.UUID | None]]
+    entries: list[_NameOrId]
     if version >= 6:
-        asked = [(state.name, state.topic_id) for state in message.topics]
+        entries = [(state.name, state.topic_id) for state in message.topics]
     else:
-        asked = [(name, None) for name in message.topic_names]
+        entries = [(name, None) for name in message.topic_names]
+    named: dict[str | _NameOrId, list[_NameOrId]] = {}
+    for entry in entries:
+        named.setdefault(_identity(entry, context), []).append(entry)  # the same topic by name, and by id
+        yield None
     response = response_class(ApiKey.DELETE_TOPICS)
     rows: list[Any] = []
     doomed: dict[str, Topic] = {}
     rows_of_doomed: dict[str, Any] = {}
-    for name, topic_id in asked:
-        row = response.DeletableTopicResult(
-            name=name, topic_id=topic_id or NO_TOPIC_ID, error_code=ErrorCode.NONE, error_message=None
-        )
+    for same in named.values():
+        name = next((name for name, _ in same if name is not None), None)
+        topic_id = next((topic_id for _, topic_id in same if topic_id is not None), NO_TOPIC_ID)
+        row = response.DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE, error_message=None)
         rows.append(row)
         with refusing(row):
-            topic = context.partitions.topic_of(name, topic_id)
+            topic = _named_topic(only_one(same, f"topic {topic_id if name is None else repr(name)}"), context)
             row.name, row.topic_id = topic.name, topic.topic_id
             _check_may_go(topic, context)
-            check_named_once(1 + (topic.name in doomed), f"topic {topic.name!r}")
             doomed[topic.name] = topic
             rows_of_doomed[topic.name] = row
         yield None
@@ -137,6 +144,24 @@ def handle_delete_topics(message: Any, version: int, context: Context) -> Answer
         for name, failure in failed.items():
             refuse(rows_of_doomed[name], failure)
     return (yield from encode_in_slices(response(throttle_time_ms=0, responses=rows), version, rows))
+
+
+def _identity(entry: _NameOrId, context: Context) -> str | _NameOrId:
+    """The name of the topic, or the entry itself if there is none."""
+    try:
+        return _named_topic(entry, context).name
+    except BrokerError:
+        return entry
+
+
+def _named_topic(entry: _NameOrId, context: Context) -> Topic:
+    name, topic_id = entry
+    registry = context.partitions.registry
+    if name is not None and topic_id is None:
+        return registry.get(name)
+    if topic_id is not None and name is None:
+        return registry.get_by_id(topic_id)
+    raise InvalidRequest("name each topic to delete by its name or by its id, not by both")
 
 
 def _check_may_go(topic: Topic, context: Context) -> None:

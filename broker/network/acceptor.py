@@ -73,7 +73,7 @@ def _address_of(listener: Listener, resolve: Callable[..., Sequence[Any]]) -> tu
 
 class Acceptor:
     """Accepts as many connections as the limits allow. `make_room` closes another connection in favour of a new one from the
-    given address, and returns whether it did."""
+    given address, and returns whether it did. `per_ip_max` may change while the broker runs."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Acceptor:
         *,
         listener: str = "",
         config: BrokerConfig,
+        per_ip_max: Callable[[], int],
         network: NetworkCounters,
         descriptors_end: int,
         poller: Poller[Any],
@@ -90,6 +91,7 @@ class Acceptor:
         self._listening = sock
         self.listener = listener
         self._config = config
+        self._per_ip_max = per_ip_max
         self._network = network
         self._descriptors_end = descriptors_end  # connections have lower numbers: the others are the log's
         self._poller = poller
@@ -131,9 +133,9 @@ class Acceptor:
         return lower
 
     def _may_stay(self, host: str) -> bool:
-        if self._crowd.count_of(host) >= self._config.connections_per_ip_max:
+        if self._crowd.count_of(host) >= (per_ip_max := self._per_ip_max()):
             self._network.refused["max.connections.per.ip"] += 1
-            logger.warning("refusing %s: it has max.connections.per.ip=%d open", host, self._config.connections_per_ip_max)
+            logger.warning("refusing %s: it has max.connections.per.ip=%d open", host, per_ip_max)
         elif self._network.connections >= self._config.connections_max and not self._make_room(host):
             self._network.refused["max.connections"] += 1
             logger.warning("refusing %s: max.connections=%d are open", host, self._config.connections_max)

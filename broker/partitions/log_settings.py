@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 
 from broker.config.catalog import ConfigSource, Layer
-from broker.config.rules import check_min_insync
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.coordination.broker_overrides import Overrides, Scope
 from broker.errors import InvalidConfig, InvalidRequest, StartupError
@@ -72,24 +71,19 @@ def _changed_list(before: str, items: str, *, add: bool) -> str:
 
 
 class LogSettings:
-    """The current settings of each log."""
+    """The current settings of each log; `current` are those below the topics' own."""
 
-    def __init__(self, static: LogConfig, overrides: Overrides, *, is_clustered: bool = False) -> None:
+    def __init__(self, static: LogConfig, overrides: Overrides) -> None:
         self._static = static
         self._overrides = overrides
-        self._is_clustered = is_clustered
         try:
-            self._defaults = static.with_broker_overrides(overrides.merged())
+            self.current = static.with_broker_overrides(overrides.merged())
         except InvalidConfig as error:
             raise StartupError(f"broker-configs.json: {error}; take the entry out") from None
 
     def of_topic(self, overrides: Mapping[str, str]) -> LogConfig:
         """InvalidConfig names the setting that cannot be used."""
-        return self._checked(self._defaults.with_topic_overrides(overrides))
-
-    def _checked(self, config: LogConfig) -> LogConfig:
-        check_min_insync(config, is_clustered=self._is_clustered)
-        return config
+        return self.current.with_topic_overrides(overrides)
 
     def of_scope(self, scope: Scope) -> Mapping[str, str]:
         return self._overrides.of(scope)
@@ -108,9 +102,9 @@ class LogSettings:
             raise InvalidConfig(
                 f"{fixed[0]} cannot be changed while the broker runs: set it in its configuration file, then restart"
             )
-        self._checked(self._static.with_broker_overrides(values))  # even if the other scope overrides them here for now
-        return self._checked(self._static.with_broker_overrides(self._overrides.with_change(scope, values)))
+        self._static.with_broker_overrides(values)  # even if the other scope overrides them here for now
+        return self._static.with_broker_overrides(self._overrides.with_change(scope, values))
 
     def refresh(self) -> None:
         """The settings changed at run time have changed. InvalidConfig: the previous ones stay in use."""
-        self._defaults = self._static.with_broker_overrides(self._overrides.merged())
+        self.current = self._static.with_broker_overrides(self._overrides.merged())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.config.settings import BrokerConfig, LogConfig
-from broker.coordination.local import INTERNAL_TOPICS, NO_TOPIC_ID, KnownTopics, Topic, TopicRegistry
+from broker.coordination.local import INTERNAL_TOPICS, KnownTopics, Topic, TopicRegistry
 from broker.errors import (
     BrokerError,
     InvalidConfig,
@@ -368,10 +368,6 @@ class PartitionManager:
         config = self.settings.of_topic(topic.overrides)
         for index in range(topic.partition_count):
             self._partitions[topic.name, index].log.reconfigure(config)
-
-    def topic_of(self, name: str | None, topic_id: uuid.UUID | None) -> Topic:
-        """A topic by whichever of the two the request gives."""
-        return self.registry.get(name) if name is not None else self.registry.get_by_id(topic_id or NO_TOPIC_ID)
 
     def expire_producers(self) -> None:
         """Forget producers that were silent for producer.id.expiration.ms."""

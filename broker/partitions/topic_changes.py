@@ -109,7 +109,7 @@ class TopicChanges:
     def _assigned(self, assignments: Mapping[int, Sequence[int]]) -> int:
         """How many partitions are assigned."""
         if sorted(assignments) != list(range(len(assignments))) or any(list(row) != self._me for row in assignments.values()):
-            raise InvalidReplicationFactor(f"assignments must give every partition from 0 on to broker {self._me[0]} alone")
+            raise InvalidReplicaAssignment(f"assignments must give every partition from 0 on to broker {self._me[0]} alone")
         return len(assignments)
 
     def _make(self, topics: Sequence[Topic], places: Sequence[Place], undo: Callable[[Topic], None]) -> Steps:

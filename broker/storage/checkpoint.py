@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.config.fields import between, whole_number
-from broker.config.settings import INT32_MAX, INT64_MAX
+from broker.config.fields import INT32_MAX, INT64_MAX, between, whole_number
 from broker.errors import StartupError
 from broker.storage.filesystem import FileSystem
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.config.settings import INT64_MAX, LogConfig
+from broker.config.fields import INT64_MAX
+from broker.config.settings import LogConfig
 from broker.storage.compaction import CompactionPass
 from broker.storage.filesystem import FileSystem
 from broker.storage.key_map import KeyMap

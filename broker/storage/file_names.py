@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from broker.config.settings import INT32_MAX, INT64_MAX
+from broker.config.fields import INT32_MAX, INT64_MAX
 
 PARTITION_METADATA = "partition.metadata"
 TEMPORARY = ".tmp"  # a file that is about to replace the one without it

@@ -36,8 +36,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from broker.config.fields import between
-from broker.config.settings import INT32_MAX, INT64_MAX
+from broker.config.fields import INT32_MAX, INT64_MAX, between
 from broker.records.batch import NO_EPOCH
 from broker.storage.filesystem import FileSystem
 from broker.storage.segment import Segment

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from broker.config.fields import INT32_MAX
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.handlers.fast_lane import FastLane
@@ -122,6 +123,7 @@ class Loop:
         self.network = NetworkCounters()
         self.defects: list[str] = []
         self.swept = 0
+        self.per_ip_max = INT32_MAX
         self._failed: AssertionError | None = None
         self.fails_in_sweep: Exception | None = None
         self.server = Server(
@@ -129,6 +131,7 @@ class Loop:
             dispatch=dispatch,
             turn=self.turn,
             config=BrokerConfig(**settings),
+            per_ip_max=lambda: self.per_ip_max,
             clock=self.clock,
             wakeup=ScriptedWakeup(),  # type: ignore[arg-type]
             network=self.network,

@@ -10,7 +10,6 @@ import pytest
 from broker.handlers.answer_cache import BYTES_MAX, ENTRIES_MAX, AnswerCache
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
-from tests.support.admin import list_offsets
 from tests.support.engine import Harness
 
 
@@ -41,22 +40,6 @@ def test_a_request_makes_a_few_topics_and_the_client_asks_again_for_the_others(b
     for _ in range(3):
         found = metadata(broker, names)
     assert set(found.values()) == {0}
-
-
-def test_a_resource_named_a_thousand_times_is_described_once(broker: Harness) -> None:
-    row = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
-    asked = [row(resource_type=4, resource_name="0", configuration_keys=None)] * 1000
-    answer = broker.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=asked, include_synonyms=True, include_documentation=True)
-    assert len(answer.results) == 1
-
-
-def test_a_partition_searched_twice_in_one_request_is_refused_as_in_kafka(broker: Harness) -> None:
-    broker.create("searched")
-    assert [row.error_code for row in list_offsets(broker, -1, 0, 0, 0, topic="searched", version=6)] == [
-        0,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_REQUEST,
-    ]
 
 
 def test_the_cache_of_answers_is_bounded_in_entries_and_bytes() -> None:

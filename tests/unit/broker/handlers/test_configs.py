@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.catalog import describe_topic
+from broker.config.settings import LogConfig
 from broker.protocol.api import ApiKey
 from tests.support.admin import BROKER, TOPIC, describe
 from tests.support.engine import Harness
@@ -43,7 +45,11 @@ def test_only_what_was_asked_for_is_given(broker: Harness) -> None:
     (one,) = describe(broker, TOPIC, "clicks", "segment.bytes", "no.such.setting").configs
     assert (one.name, one.value, one.config_source) == ("segment.bytes", "1073741824", 5)
     assert describe(broker, TOPIC, "absent").error_code == 3
-    assert describe(broker, 8, "0").error_code == 42
+
+
+def test_a_value_that_this_release_cannot_use_is_shown_as_it_is_stored() -> None:
+    found = {one.name: one.value for one in describe_topic(LogConfig(), (), {"retention.ms": "soon", "preallocate": "TRUE"})}
+    assert (found["retention.ms"], found["preallocate"]) == ("soon", "true")
 
 
 def test_a_version_without_types_and_texts_is_answered_without_them(broker: Harness) -> None:

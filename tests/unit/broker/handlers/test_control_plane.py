@@ -95,6 +95,15 @@ def test_a_topic_is_deleted_by_name_or_by_id(broker: Harness) -> None:
     assert len(broker.engine.partitions) == 0
 
 
+def test_a_topic_that_is_named_twice_is_not_deleted(broker: Harness) -> None:
+    topic_id = broker.create("clicks").topic_id
+    row = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState
+    asked = [row(name="clicks", topic_id=None), row(name=None, topic_id=topic_id)]
+    (answer,) = broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked, timeout_ms=1000).responses
+    assert (answer.name, answer.topic_id, answer.error_code) == ("clicks", topic_id, 42)
+    assert len(broker.engine.partitions) == 1
+
+
 def test_offsets_are_found_by_place_and_by_time(broker: Harness) -> None:
     broker.create("clicks")
     for start in (1_000, 5_000):
@@ -137,12 +146,6 @@ def test_a_simple_commit_is_read_back_with_its_metadata(broker: Harness) -> None
     assert client.committed() == -1
     assert client.commit(42, metadata="m") == 0
     assert (client.committed_row().committed_offset, client.committed_row().metadata) == (42, "m")
-
-
-def test_commits_that_cannot_be_have_their_codes(broker: Harness) -> None:
-    broker.create("clicks")
-    assert Client(broker).commit(topic="absent") == 3
-    assert Client(broker).commit(metadata="x" * 5000) == 12
 
 
 def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) -> None:

@@ -361,6 +361,23 @@ def test_a_newcomer_takes_the_place_of_who_has_been_silent_longest() -> None:
     assert loop.network.refused == {"max.connections": 1}
 
 
+def test_connections_per_address_are_limited_as_the_setting_is_now() -> None:
+    loop = Loop(at_once)
+    socks = [loop.connect(), loop.connect()]
+
+    def lower() -> Events:
+        loop.per_ip_max = 2
+        socks.append(loop.connect())
+        loop.connect("127.0.0.2")
+        return let_in(loop)
+
+    def look() -> None:
+        assert [sock.closed for sock in socks] == [False, False, True]
+
+    loop.run(lambda: let_in(loop), lower, look)
+    assert loop.network.refused == {"max.connections.per.ip": 1}
+
+
 def crowded(loop: Loop, hosts: list[str]) -> tuple[list[ScriptedSocket], Callable[[], Events]]:
     """A connection from each address, and a turn in which all of them send a request."""
     socks = [loop.connect(host) for host in hosts]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.settings import INT64_MAX, LogConfig
+from broker.config.fields import INT64_MAX
+from broker.config.settings import LogConfig
 from broker.errors import StorageError
 from broker.partitions.flusher import GATHER_SECONDS, LOOK_AGAIN_SECONDS, STARTS_PER_TURN_MAX
 from broker.partitions.partition import Partition

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.config.settings import INT64_MAX
+from broker.config.fields import INT64_MAX
 from broker.errors import OutOfOrderSequence, StorageError
 from broker.partitions.partition import Partition, Staged
 from broker.records.batch import read_header

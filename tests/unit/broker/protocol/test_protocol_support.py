@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
+from broker.config.ignored import IgnoredSettings
 from broker.protocol.api import APIS
 from broker.protocol.control import request_class
 
@@ -18,6 +20,18 @@ def test_the_page_lists_every_key_with_its_name_and_versions() -> None:
     assert listed == {int(key): (api.first, api.last) for key, api in APIS.items()}
     assert {key: row["name"] for key, row in rows.items()} == {
         int(key): request_class(key).__name__.removesuffix("Request") for key in APIS
+    }
+
+
+def test_the_page_says_why_a_setting_is_ignored() -> None:
+    table = PAGE.read_text().partition("## Settings that are accepted and ignored")[2].partition("\n## ")[0]
+    ignored = {name for item in fields(IgnoredSettings) for name in (item.metadata["name"], item.metadata["topic"]) if name}
+    assert set(re.findall(r"`([a-z4.]+)`", table)) == {
+        *ignored,
+        "min.insync.replicas",
+        "retention.ms",
+        "retention.bytes",
+        "false",
     }
 
 
