@@ -339,6 +339,10 @@ def test_what_waits_at_the_end_of_a_file_is_mentioned(broker: AnyBroker, topic: 
     done = shipped(broker, topic, log)
     assert ": 1 line (" in done.stdout
     assert "1 unfinished last line not sent yet: no newline ends it (--include-partial-line sends it)" in done.stdout
+    assert "carriage returns" not in done.stdout
+    log.write_text((line(1) + line(2)).replace("\n", "\r"))
+    done = shipped(broker, topic, log)
+    assert f"warning: what waits in {log} has carriage returns in it: if these end its lines" in done.stdout
     log.write_text(line(1) + line(2))
     done = shipped(broker, f"{topic}-joined", log, "--join-lines")
     assert "1 last record not sent yet: the file was just written" in done.stdout
