@@ -24,11 +24,15 @@ HOLE = re.compile(rb"\0{%d,}" % HOLE_BYTES_MIN)
 
 
 class Line(NamedTuple):
-    """One line without its line ending, or None if it was too long; `end` is where the next one begins."""
+    """One line without its line ending, or None if it was too long; `end` is where the next one begins. If the text was put
+    together from several lines, `first_text` is that of the first one, as it is in the file. `is_followed`: by others that began
+    before it ended (cut_lines.py), so the file can be read from its end on only when these are sent, too."""
 
     position: int
     end: int
     text: bytes | None
+    first_text: bytes | None = None
+    is_followed: bool = False
 
 
 def read_lines(

@@ -74,6 +74,7 @@ class Shipment:
         self._stop = stop
         self._headers = {name: self._fixed_headers(source) for name, source in self._sources.items()}
         self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
+        self._group: dict[str, set[int]] = {name: set() for name in self._sources}  # sent, but the file cannot go on after them
         self._last: dict[str, StampedLine] = {}
         self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
         self._sent = Sent()
@@ -139,7 +140,11 @@ class Shipment:
                 sent.undated_before_any += line.time_of is TimeOf.LINE_AFTER
                 sent.undated_by_file += line.time_of is TimeOf.FILE
                 sent.ahead += line.is_ahead
-        self._last[name] = line
+        if line.is_followed:
+            self._group[name].add(line.position)
+        else:
+            self._group[name].clear()
+            self._last[name] = line
 
     def _send(self, line: StampedLine, text: bytes) -> None:
         key, partition = line.host or self._server_name, CLIENTS_CHOICE
@@ -156,11 +161,12 @@ class Shipment:
     def _position(self, source: Source) -> Source:
         """The source at its current position."""
         line = self._last.get(source.source_id)
+        ahead = tuple(sorted(self._ahead[source.source_id] | self._group[source.source_id]))
         if line is None:
-            return source
-        last_line = Fingerprint.of(line.text, position=line.position) if line.text else source.last_line
+            return replace(source, ahead=ahead)
+        text = line.first_text or line.text
+        last_line = Fingerprint.of(text, position=line.position) if text else source.last_line
         timestamp_ms = line.timestamp_ms if source.source_id in self._dated else None
-        ahead = tuple(sorted(self._ahead[source.source_id]))
         return replace(source, position=line.end, last_line=last_line, timestamp_ms=timestamp_ms, ahead=ahead)
 
     def _fixed_headers(self, source: Source) -> list[tuple[str, bytes]]:

@@ -24,6 +24,7 @@ from typing import IO, NamedTuple
 from logbus.collector import line_reader
 from logbus.collector.clocks import AHEAD_MS_MAX, LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
 from logbus.collector.compressed import is_compressed, open_log
+from logbus.collector.cut_lines import whole_lines
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 from logbus.errors import UnreadableLog
@@ -58,6 +59,8 @@ class StampedLine(NamedTuple):
     time_of: TimeOf
     is_zoneless: bool = False  # it has its own time, written without a zone
     is_ahead: bool = False  # it has its own time, which is not believed because it is ahead of the clock
+    first_text: bytes | None = None  # as in line_reader.Line
+    is_followed: bool = False
 
 
 class LineReading(NamedTuple):
@@ -99,7 +102,7 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
     latest_ms = reading.now_ms + AHEAD_MS_MAX
     days: dict[int, list[int]] = {} if reading.days is None else reading.days.setdefault(source.source_id, {})
     day_ms, tally = -DAY_MS, [0]
-    for position, end, text in _records(source, reading, clock):
+    for position, end, text, first_text, is_followed in _records(source, reading, clock):
         stamp = clock.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
         if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
@@ -123,6 +126,8 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
             time_of,
             is_zoneless,
             is_ahead,
+            first_text,
+            is_followed,
         )
 
 
@@ -166,16 +171,23 @@ def _records(source: Source, reading: LineReading, clock: LineClock) -> Iterator
     """Lines, or if they are to be joined, those that belong together as one, with the file's own line endings between them, so
     that what was sent can be compared with the file byte by byte. The last record of a file that is being written waits for the
     next run, because its next line may belong to it."""
+    lines = whole_lines(
+        _lines(source, reading),
+        line_bytes_max=reading.line_bytes_max,
+        time_of=lambda text: clock.stamp(text).timestamp_ms,
+        may_go_on=lambda: _waits(source, reading),
+    )
     if not reading.joins:
-        yield from _lines(source, reading)
+        yield from lines
         return
     held: line_reader.Line | None = None
     held_text, line_end = b"", b"\n"
-    for line in _lines(source, reading):
+    for line in lines:
         if held is not None and line.text is not None and clock.stamp(line.text).timestamp_ms is None:
             text = held_text + line_end + line.text
             if len(text) <= reading.line_bytes_max:
-                held, held_text = line_reader.Line(held.position, line.end, text), text
+                first_text = held.first_text or held.text
+                held, held_text = line._replace(position=held.position, text=text, first_text=first_text), text
                 line_end = _line_end(line)
                 continue
         if held is not None:

@@ -175,6 +175,22 @@ def test_what_an_interrupted_run_had_sent_is_found_in_the_topic(broker: AnyBroke
     assert values(broker, topic) == sorted(log.read_bytes().splitlines())
 
 
+def test_a_run_that_stops_between_the_pieces_of_a_line_costs_nothing(broker: AnyBroker, topic: str, run: Ship, log: Path) -> None:
+    pieces = [
+        ("stdout P one ", 1),
+        ("stderr F x", 2),
+        ("stderr P a", 3),
+        ("stdout F two", 4),
+        ("stderr F b", 5),
+        ("stdout F y", 6),
+    ]
+    log.write_text("".join(f"2015-05-17T10:00:{second:02d}Z {text}\n" for text, second in pieces))
+    for count in range(4):
+        run(log, stop=iter([False] * count + [True]).__next__)
+    expected = [("stdout F one two", 1), ("stderr F x", 2), ("stderr F ab", 3), ("stdout F y", 6)]
+    assert values(broker, topic) == [f"2015-05-17T10:00:{second:02d}Z {text}".encode() for text, second in expected]
+
+
 def test_progress_reaches_the_end(run: Ship, log: Path) -> None:
     log.write_text(line(1) * 25_000)
     seen: list[tuple[int, int, int]] = []
