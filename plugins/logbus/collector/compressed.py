@@ -13,6 +13,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ READ_BUFFER_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16  # of text; Arrow loses what it has unpacked of a piece before it meets damage
 SUFFIXES = ("gz", "bz2", "xz", "zst", "lz4")
 MAGIC_BYTES = 10
+FILES_REMEMBERED = 4096
 
 
 def _by_arrow(codec: str) -> Callable[[IO[bytes]], Any]:
@@ -98,11 +100,23 @@ def holds_more(path: Path, position: int) -> bool:
     """Whether text follows the position; True as well if the file is damaged before it, which reading it reports."""
     if not is_compressed(path):
         return path.stat().st_size > position
+    return _holds_more(path, position, version_of(path))
+
+
+@lru_cache(FILES_REMEMBERED)
+def _holds_more(path: Path, position: int, version: tuple[int, ...]) -> bool:
     try:
         with open_log(path, position) as file:
             return bool(file.read(1))
     except EOFError:
         return True
+
+
+def version_of(path: Path) -> tuple[int, ...]:
+    """What changes if the file does. What is read far behind in a compressed file is kept with it: a shipper that follows looks
+    at all rotated files each second."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def text_bytes(path: Path) -> int:

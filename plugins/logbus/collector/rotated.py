@@ -5,8 +5,8 @@ logrotate and similar tools rename `access.log` to `access.log.1` or `access.log
 it also looks at files with such names in the same directory:
 
 - a file whose content was sent before (sources.py) and that has more: its rest is sent;
-- a file never seen before, if the named file is a new one and this one was written after the newest known file: it was begun and
-  rotated between two runs.
+- a file never seen before, if the named file is a new one and this one was written after the newest known file, as the last run
+  saw it: it was begun and rotated between two runs. The same if all that was seen of the named file is that it was empty.
 
 A log whose file is neither found under its name nor beside it, though lines of it were sent, has gone where this does not look
 (another directory, an archive), or was truncated. That is reported.
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from logbus.collector.compressed import holds_more
-from logbus.collector.sources import RENAMED, Source, check_readable, found_again, is_rotated, unpacked_name
+from logbus.collector.sources import RENAMED, Source, check_readable, found_again, is_beginning_of, is_rotated, unpacked_name
 from logbus.errors import LogGone
 
 
@@ -95,12 +95,13 @@ def _look_at(path: Path, known: Sequence[Source]) -> tuple[list[Path], list[Sour
     current = found_again(path, known) if path.exists() else None
     visible = {*by_source, current.source_id if current is not None else None}
     last = next((source for source in reversed(ours) if source.path == str(path)), None)
+    if last is not None and last.is_blank and any(file.stat().st_ino == last.inode for file in beside(path)):
+        visible.add(last.source_id)  # nothing but its inode is known of it
     gone = [last] if last is not None and last.source_id not in visible else []
     if gone and is_renamed:
         raise LogGone(f"{path} {RENAMED}")
-    if current is not None:
+    if current is not None and not any(source.is_blank for source in known if source.source_id == current.source_id):
         return with_more, gone  # it has not been rotated since: strangers are older than the first run
-    newest_known = max(map(written, by_source.values()), default=0.0)
-    if last is None or gone:  # lines may carry times that lie ahead of those at which they were written
-        newest_known = max(newest_known, *((source.timestamp_ms or 0) / 1000 for source in ours))
-    return with_more + [file for file in strangers if written(file) > newest_known], gone
+    newest_known_ns = max(source.written_ns for source in ([last] if last is not None else ours))
+    newer = [file for file in strangers if file.stat().st_mtime_ns > newest_known_ns]
+    return with_more + [file for file in newer if not (path.exists() and is_beginning_of(file, path))], gone

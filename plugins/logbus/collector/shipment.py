@@ -108,7 +108,7 @@ class Shipment:
         return self._sent
 
     def _send_all(self, reading: LineReading) -> None:
-        bytes_in_all = sum(text_bytes(Path(source.path)) - source.position for source in self._sources.values())
+        bytes_in_all = sum(max(0, text_bytes(Path(source.path)) - source.position) for source in self._sources.values())
         bytes_done = 0
         for number, line in enumerate(merged(self._sources.values(), reading), 1):
             self._take(line)

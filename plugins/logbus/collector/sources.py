@@ -15,10 +15,11 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from logbus.collector import compressed, line_reader
 from logbus.collector.compressed import open_log
@@ -70,11 +71,17 @@ class Source:
     position: int = 0
     timestamp_ms: int | None = None  # of the last line that had one
     ahead: tuple[int, ...] = ()  # lines beyond `position` that an interrupted run had already sent
+    written_ns: int = 0  # when the file was last written, as the last run saw it: a rotated file of before is no news
 
     @property
     def bytes_known(self) -> int:
         """How many bytes of its content are known: all that was ever sent, even if it is to be sent again."""
         return max(self.position, self.last_line.position + self.last_line.length)
+
+    @property
+    def is_blank(self) -> bool:
+        """The file was empty: it is known by its path and inode alone."""
+        return not self.bytes_known and not self.head.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,15 +161,25 @@ def found_again(path: Path, known: Sequence[Source]) -> Source | None:
 
 def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str]) -> Source:
     device, inode = _device_and_inode(path)
+    written_ns = path.stat().st_mtime_ns
     head = _read(path, 0, HEAD_BYTES)
     if _device_and_inode(path) != (device, inode):
         raise LogGone(f"{path} {RENAMED}")
-    for source in sorted(known, key=lambda source: (source.device, source.inode) != (device, inode)):
+    now: dict[str, Any] = {
+        "path": str(path),
+        "device": device,
+        "inode": inode,
+        "head": Fingerprint.of(head),
+        "written_ns": written_ns,
+    }
+    for source in sorted(known, key=lambda source: (source.is_blank, (source.device, source.inode) != (device, inode))):
         same_inode = (source.device, source.inode) == (device, inode)
+        if source.is_blank and source.path != str(path):
+            continue  # another file may have got its inode
         is_copy = source.bytes_known >= CONTENT_IDENTITY_BYTES_MIN or _may_be_rotated(path, source)
         if not ((same_inode or is_copy) and (_holds(path, head, source) or _is_beginning(path, head, source))):
             continue
-        here = replace(source, path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
+        here = replace(source, **now)
         if same_inode or not _is_still_there(source):
             return here
         if _may_be_rotated(path, source):
@@ -172,7 +189,7 @@ def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str])
             return source  # it may still be being copied
         if common >= source.bytes_known:
             return replace(here, source_id=new_id(), position=max(source.position, line_end), ahead=())
-    return Source(source_id=new_id(), path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
+    return Source(source_id=new_id(), **now)
 
 
 def _is_still_there(source: Source) -> bool:
@@ -201,6 +218,12 @@ def _common_bytes(one: Path, other: Path) -> tuple[int, int, bool]:
             if same < compressed.PIECE_BYTES:
                 return common, line_end, same == len(of_first) < len(of_second)
     return common, line_end, False
+
+
+def is_beginning_of(path: Path, log: Path) -> bool:
+    """Whether the log begins with all that the file holds: copytruncate has copied it, or is at it."""
+    common, _, is_shorter = _common_bytes(path, log)
+    return is_shorter or not compressed.holds_more(path, common)
 
 
 def is_rotated(name: str, log: str) -> bool:
@@ -240,9 +263,20 @@ def _holds(path: Path, head: bytes, source: Source) -> bool:
         return False
     line = source.last_line
     try:
-        return not line.length or line.matches(_read(path, line.position, line.length, or_less=False))
+        return not line.length or line == _fingerprint_at(path, line.position, line.length)
     except EOFError:
         return bool(source.head.length)
+
+
+def _fingerprint_at(path: Path, position: int, length: int) -> Fingerprint:
+    if not compressed.is_compressed(path):
+        return Fingerprint.of(_read(path, position, length, or_less=False), position=position)
+    return _fingerprint_in(path, position, length, compressed.version_of(path))
+
+
+@lru_cache(compressed.FILES_REMEMBERED)
+def _fingerprint_in(path: Path, position: int, length: int, version: tuple[int, ...]) -> Fingerprint:
+    return Fingerprint.of(_read(path, position, length, or_less=False), position=position)
 
 
 def _is_beginning(path: Path, head: bytes, source: Source) -> bool:

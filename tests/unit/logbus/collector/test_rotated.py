@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import random
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import IO
 
 import pytest
 from logbus.collector.rotated import beside, never_sent, unsent
+from logbus.collector.shipment import Shipment
 from logbus.collector.sources import Fingerprint, Source, identify
+from logbus.collector.stamped_lines import LineReading
 from logbus.errors import LogGone
 
 
@@ -198,3 +202,114 @@ def test_the_rest_of_a_copied_and_truncated_file_is_found_however_little_was_sen
     assert names(unsent([log], known)[0]) == ["a.log.1"]
     of_copy, fresh = identify([tmp_path / "a.log.1", log], known, new_id=lambda: "new")
     assert (of_copy.position, fresh.position) == (known[0].position, 0)
+
+
+class Story:
+    """A log, logrotate and a cron job in a random order; `sent` is what the topic got, without a broker."""
+
+    failure = None
+
+    def __init__(self, directory: Path, chance: random.Random, *, appends: bool) -> None:
+        self.log, self.chance, self.appends = directory / "app.log", chance, appends
+        self.lines: list[str] = []
+        self.sent: list[str] = []
+        self.out_of_sight: set[str] = set()
+        self.state: dict[str, Source] = {}
+        self.offset, self.is_new = 0, True
+        (directory / "old").mkdir()
+
+    def write(self, count: int = 0) -> None:
+        with self.log.open("r+" if self.log.exists() else "w") as file:
+            file.seek(0, os.SEEK_END)
+            if not self.appends and not self.is_new:
+                file.seek(self.offset)  # leaves a hole if it was truncated
+            self.is_new = False
+            for number in range(len(self.lines), len(self.lines) + (count or self.chance.randint(1, 60))):
+                self.lines.append(f"2015-05-17T10:{number // 60 % 60:02d}:{number % 60:02d}Z line {number:06d}")
+                file.write(f"{self.lines[-1]}\n")
+            self.offset = file.tell()
+
+    def ship(self) -> None:
+        known = list(self.state.values())
+        files, gone = unsent([self.log], known)
+        assert not gone or any((self.log.parent / "old").iterdir())
+        sources = identify([self.log, *files], known, new_id=lambda: str(self.chance.random()))
+        now_ms = time.time_ns() // 1_000_000
+        shipment = Shipment(
+            sources=sources,
+            delivery=self,  # type: ignore[arg-type]
+            checkpoint=lambda sources, clean: self.state.update((one.source_id, one) for one in sources),
+            server_name="",
+            progress=lambda *counts: None,
+            checkpoint_lines=7,
+        )
+        shipment.run(LineReading(now_ms=now_ms, line_bytes_max=1000, include_partial_line=False))
+
+    def send(self, text: bytes, *how: object, **more: object) -> None:
+        self.sent.append(text.decode())
+
+    def settle(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def make_room(self) -> Path:
+        for number in range(20, 0, -1):
+            for ending in ("", ".gz", ".xz"):
+                if (older := self.log.with_name(f"app.log.{number}{ending}")).exists():
+                    older.rename(older.with_name(f"app.log.{number + 1}{ending}"))
+        return self.log.with_name("app.log.1")
+
+    def rename(self) -> None:
+        self.log.rename(self.make_room())
+        self.is_new = True
+        self.write(1)
+
+    def move_out_of_sight(self) -> None:
+        self.out_of_sight |= set(self.lines) - set(self.sent)
+        self.log.rename(self.log.parent / "old" / str(len(self.lines)))
+        self.is_new = True
+        self.write(1)
+
+    def copy_and_truncate(self) -> None:
+        copy, content = self.make_room(), self.log.read_bytes()
+        for part in (content[: len(content) // 2], content):
+            copy.write_bytes(part)
+            if self.chance.random() < 0.5:
+                self.ship()
+        shutil.copystat(self.log, copy)
+        os.truncate(self.log, 0)
+
+    def compress(self) -> None:
+        plain = [path for path in self.log.parent.glob("app.log.*") if path.suffix not in (".gz", ".xz")]
+        if plain:
+            path = self.chance.choice(plain)
+            ending, pack = self.chance.choice([("gz", gzip.compress), ("xz", lzma.compress)])
+            packed, content = path.with_name(f"{path.name}.{ending}"), pack(path.read_bytes())
+            for part in (content[: len(content) // 2], content):
+                packed.write_bytes(part)
+                shutil.copystat(path, packed)
+                if self.chance.random() < 0.5:
+                    self.ship()
+            path.unlink()
+
+
+@pytest.mark.parametrize("appends", [True, False])
+@pytest.mark.parametrize("seed", range(40))
+def test_each_line_is_sent_once_whatever_a_rotation_does_between_two_runs(seed: int, appends: bool, tmp_path: Path) -> None:
+    story = Story(tmp_path, random.Random(seed), appends=appends)
+    story.write()
+    story.ship()
+    for _ in range(10):
+        steps = (
+            story.write,
+            story.ship,
+            story.ship,
+            story.rename,
+            story.copy_and_truncate,
+            story.compress,
+            story.move_out_of_sight,
+        )
+        story.chance.choice(steps)()
+    story.ship()
+    assert len(story.sent) == len(set(story.sent))
+    assert set(story.lines) - set(story.sent) <= story.out_of_sight

@@ -104,6 +104,7 @@ def test_a_copy_beside_the_file_itself_is_a_source_of_what_it_has_of_its_own(
     for path, more in ((log, of_log), (copy, of_copy)):
         with path.open("ab") as file:
             file.write(more)
+    known = replace(known, written_ns=log.stat().st_mtime_ns)
     found = {source.path: source for source in identify([copy, log], [known], new_id=new_id)}
     assert found.pop(str(log)) == known
     assert [source.position for source in found.values()] == ([] if position is None else [position])
