@@ -183,6 +183,10 @@ class LogGone(UnreadableLog):
     """A file does not exist, or no longer: rotation may rename a file while it is being read."""
 
 
+class LinesOutOfSight(UserError):
+    """A file of which lines were sent is no longer where it was: what it got after them cannot be sent."""
+
+
 class UndatedLog(UserError):
     """Most lines of a file have no recognised time."""
 

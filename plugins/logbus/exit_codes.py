@@ -40,6 +40,7 @@ BY_ERROR: Mapping[type[BaseException], ExitCode] = {
     errors.WarehouseUnavailable: ExitCode.NOT_REACHABLE,
     errors.AuditMismatch: ExitCode.NOT_AS_IT_SHOULD_BE,
     errors.RetentionOverdue: ExitCode.NOT_AS_IT_SHOULD_BE,
+    errors.LinesOutOfSight: ExitCode.NOT_AS_IT_SHOULD_BE,
     errors.Behind: ExitCode.NOT_AS_IT_SHOULD_BE,
     errors.UnderReplicated: ExitCode.NOT_AS_IT_SHOULD_BE,
 }

@@ -1,104 +1,116 @@
 """Lines of a log file with the byte positions at which they begin and end, in memory bounded by the longest line allowed.
 
-Positions count bytes of the uncompressed text, so they are the same before and after a file is compressed. A line ends
-with a newline; what follows the last newline is a line still being written and is left for the next run, unless the
-caller asks for it or the file is compressed (those are never appended to). A line longer than the limit is skipped and
-counted, never held in memory.
+A line ends with a newline; what follows the last newline is a line still being written and is left for the next run, unless the
+caller asks for it or the file is compressed (compressed.py). A line longer than the limit is skipped and counted, never held in
+memory. A hole (a run of zero bytes, where a file was truncated under a program that does not append, or a machine lost power)
+ends a line and is passed over; one at the end of the file may still be filled in.
 """
 
 from __future__ import annotations
 
 import codecs
-import gzip
-import zlib
+import re
 from collections.abc import Generator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple
 
+from logbus.collector.compressed import open_log
 from logbus.errors import UnreadableLog
 
-GZIP_MAGIC = b"\x1f\x8b"
-READ_BUFFER_BYTES = 1 << 20
-SKIP_PIECE_BYTES = 1 << 20
-# What reading a compressed file raises where its data end early or make no sense. BadGzipFile is an OSError.
-DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
+HOLE_BYTES_MIN = 16  # a line with its time is longer; in UTF-16 and in programs there are shorter runs of zero bytes
+HOLE = re.compile(rb"\0{%d,}" % HOLE_BYTES_MIN)
 
 
 class Line(NamedTuple):
-    """One line without its line ending, or None if it was too long; `end` is where the next one begins."""
+    """One line without its line ending, or None if it was too long; `end` is where the next one begins. If the text was put
+    together from several lines, `first_text` is that of the first one, as it is in the file. `is_followed`: by others that began
+    before it ended (cut_lines.py), so the file can be read from its end on only when these are sent, too."""
 
     position: int
     end: int
     text: bytes | None
-
-
-def is_compressed(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == GZIP_MAGIC
-
-
-def open_log(path: Path) -> IO[bytes]:
-    """The file's text from its beginning, decompressed if it is gzip."""
-    if is_compressed(path):
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return path.open("rb", buffering=READ_BUFFER_BYTES)
-
-
-def text_bytes(path: Path) -> int:
-    """The length of the text, for a progress bar: exact for plain files, gzip's own field (modulo 4 GiB) for compressed ones."""
-    stored_bytes = path.stat().st_size
-    if not is_compressed(path):
-        return stored_bytes
-    with path.open("rb") as file:
-        file.seek(-4, 2)
-        return max(stored_bytes, int.from_bytes(file.read(4), "little"))
+    first_text: bytes | None = None
+    is_followed: bool = False
 
 
 def read_lines(
-    file: IO[bytes], *, position: int, line_bytes_max: int, last_line_is_complete: bool
-) -> Generator[Line, None, bool]:
-    """The lines from `position` on, to which `file` is already positioned. Returns whether an unfinished one follows them."""
-    limit = line_bytes_max + 2  # with the line ending
-    while piece := file.readline(limit):
-        end, is_cut = position + len(piece), len(piece) == limit
+    file: IO[bytes],
+    *,
+    position: int,
+    line_bytes_max: int,
+    last_line_is_complete: bool,
+    holes: dict[int, int] | None = None,
+) -> Generator[Line, None, bytes]:
+    """The lines from `position` on, to which `file` is already positioned. Returns the unfinished one that follows them, if it is
+    too long its beginning. The position and length of each hole that text follows are added to `holes`."""
+    limit = max(line_bytes_max, 4 * HOLE_BYTES_MIN) + 2  # with the line ending; or holes would not be recognised
+    rest = b""  # what was read beyond a hole
+    while piece := _completed(rest, file, limit) if rest else file.readline(limit):
+        rest, end, is_cut = b"", position + len(piece), len(piece) == limit
         if not position and piece.startswith(codecs.BOM_UTF8):  # of Windows editors and spreadsheets: not part of the line
             piece, position = piece[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
-        if piece.endswith(b"\n"):
+        hole = HOLE.search(piece) if b"\0" in piece else None
+        if hole is not None:
+            text = piece[: hole.start()]
+            end, rest = _pass_zeros(file, position + hole.end(), piece[hole.end() :], limit)
+            if not rest:  # a writer may still fill them in
+                end = position + hole.start()
+                if not last_line_is_complete:
+                    return text
+            if rest and holes is not None:
+                holes[position + hole.start()] = end - position - hole.start()
+        elif piece.endswith(b"\n"):
             text = piece[:-2] if piece.endswith(b"\r\n") else piece[:-1]
         elif is_cut:
-            end, complete = _pass_over(file, end)
+            end, complete, rest = _pass_over(file, end, limit)
             if not complete and not last_line_is_complete:
-                return True
+                return piece
             yield Line(position, end, None)
             position = end
             continue
         elif last_line_is_complete:
             text = piece
         else:
-            return True
-        yield Line(position, end, text if len(text) <= line_bytes_max else None)
+            return piece
+        if text or hole is None:
+            yield Line(position, end, text if len(text) <= line_bytes_max else None)
         position = end
-    return False
+    return b""
 
 
 def first_lines(path: Path, count: int, line_bytes_max: int) -> list[Line]:
     """The first lines; of a damaged file those that can be read: reading all of it will report the damage."""
     found: list[Line] = []
-    with open_log(path) as file, suppress(*DAMAGE):
+    with open_log(path) as file, suppress(EOFError):
         for line in islice(read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True), count):
             found.append(line)
     return found
 
 
-def _pass_over(file: IO[bytes], position: int) -> tuple[int, bool]:
-    """Reads to the end of a line that is too long; returns where it ends, and whether with a newline."""
-    while piece := file.readline(SKIP_PIECE_BYTES):
+def _completed(rest: bytes, file: IO[bytes], limit: int) -> bytes:
+    return rest if rest.endswith(b"\n") else rest + file.readline(limit - len(rest))
+
+
+def _pass_over(file: IO[bytes], position: int, limit: int) -> tuple[int, bool, bytes]:
+    """Reads to the end of a line that is too long; returns where it ends, whether with a newline or a hole, and the hole's
+    beginning."""
+    while piece := file.readline(limit):
+        if b"\0" in piece and (hole := HOLE.search(piece)) is not None:
+            return position + hole.start(), True, piece[hole.start() :]
         position += len(piece)
         if piece.endswith(b"\n"):
-            return position, True
-    return position, False
+            return position, True, b""
+    return position, False, b""
+
+
+def _pass_zeros(file: IO[bytes], position: int, rest: bytes, limit: int) -> tuple[int, bytes]:
+    """Reads to the end of a hole; returns where it ends, and what was read beyond it: nothing at the end of the file."""
+    while not rest and (piece := file.readline(limit)):
+        rest = piece.lstrip(b"\0")
+        position += len(piece) - len(rest)
+    return position, rest
 
 
 def damaged(path: Path, error: Exception, *, sent: bool = False) -> UnreadableLog:

@@ -1,12 +1,15 @@
-"""Rotated files of a log, found from its name alone, so that a rotation between two runs of a cron job loses nothing.
+"""Rotated files of a log, found from its name alone: a rotation between two runs of a cron job loses nothing that is beside it.
 
 logrotate and similar tools rename `access.log` to `access.log.1` or `access.log-20260522`, perhaps compress it, and a new
 `access.log` begins. A run that is given only `access.log` would miss what was written between the last run and the rotation. So
 it also looks at files with such names in the same directory:
 
 - a file whose content was sent before (sources.py) and that has more: its rest is sent;
-- a file never seen before, if the named file is a new one and this one was written after the newest known file: it was begun and
-  rotated between two runs.
+- a file never seen before, if the named file is a new one and this one was written after the newest known file, as the last run
+  saw it: it was begun and rotated between two runs. The same if all that was seen of the named file is that it was empty.
+
+A log whose file is neither found under its name nor beside it, though lines of it were sent, has gone where this does not look
+(another directory, an archive), or was truncated. That is reported.
 
 Files older than the first run are not lost lines: they are only mentioned, and sent if they are named.
 
@@ -17,18 +20,18 @@ A file that is named may be a link, as the logs of Kubernetes are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from logbus.collector.line_reader import text_bytes
-from logbus.collector.sources import Source, check_readable, found_again, is_rotated
+from logbus.collector.compressed import holds_more
+from logbus.collector.sources import RENAMED, Source, check_readable, found_again, is_beginning_of, is_rotated, unpacked_name
 from logbus.errors import LogGone
 
 
 def beside(path: Path) -> list[Path]:
     """Files that look like rotated ones of this log, the least recently written first."""
+    logs = [path, path.resolve()] if path.is_symlink() else [path]  # Kubernetes' logs are rotated where their links lead
     try:
-        found = [one for one in path.parent.iterdir() if is_rotated(one.name, path.name) and is_file_itself(one)]
+        found = {one for log in logs for one in log.parent.iterdir() if is_rotated(one.name, log.name) and is_file_itself(one)}
         return sorted((one for one in found if not is_being_compressed(one)), key=written)
     except OSError:
         return []
@@ -39,18 +42,22 @@ def is_file_itself(path: Path) -> bool:
 
 
 def is_being_compressed(path: Path) -> bool:
-    """gzip removes a file once its compressed copy is complete: until then the file itself is the one to read."""
-    return path.suffix == ".gz" and path.with_suffix("").exists()
+    """gzip and its like remove a file once its compressed copy is complete: until then the file itself is the one to read."""
+    name = unpacked_name(path.name)
+    return name != path.name and path.with_name(name).exists()
 
 
 def written(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def unsent(paths: Iterable[Path], known: Sequence[Source]) -> list[Path]:
-    """Rotated files of these logs that hold lines not yet sent."""
+def unsent(paths: Iterable[Path], known: Sequence[Source]) -> tuple[list[Path], list[Source]]:
+    """Rotated files of these logs that hold lines not yet sent; and the sources that were last known under these names and are
+    neither there nor beside them: whether they got more lines, nobody can tell. LogGone if a rotation is under way."""
     paths = list(paths)
-    return [one for path in paths for one in _unsent_of(path, known) if one not in paths]
+    looks = [_look_at(path, known) for path in paths]
+    files = [file for with_more, _ in looks for file in with_more if file not in paths]
+    return files, [source for _, gone in looks for source in gone]
 
 
 def never_sent(paths: Iterable[Path], known: Sequence[Source]) -> list[Path]:
@@ -64,24 +71,37 @@ def _known_of(path: Path, known: Sequence[Source]) -> list[Source]:
     return [source for source in known if source.path in names]
 
 
-def _unsent_of(path: Path, known: Sequence[Source]) -> list[Path]:
+def _look_at(path: Path, known: Sequence[Source]) -> tuple[list[Path], list[Source]]:
     ours = _known_of(path, known)
     if not ours:
-        return []
-    found: list[Path] = []
+        return [], []
+    with_more: list[Path] = []
     strangers: list[Path] = []
-    newest_known = max((source.timestamp_ms or 0) / 1000 for source in ours)
-    for one in beside(path):
+    by_source: dict[str, Path] = {}
+    is_renamed = False
+    for file in beside(path):
         # A file that is renamed at this moment is found by the next run, under its new name.
-        with suppress(LogGone, FileNotFoundError):
-            check_readable(one)
-            source = found_again(one, known)
+        try:
+            check_readable(file)
+            source = found_again(file, known)
             if source is None:
-                strangers.append(one)
+                strangers.append(file)
                 continue
-            newest_known = max(newest_known, written(one))
-            if text_bytes(one) > source.position:
-                found.append(one)
-    if path.exists() and found_again(path, known) is not None:
-        return found  # it has not been rotated since: strangers are older than the first run
-    return found + [one for one in strangers if written(one) > newest_known]
+            by_source[source.source_id] = file
+            if holds_more(file, source.position):
+                with_more.append(file)
+        except (LogGone, FileNotFoundError):
+            is_renamed = True
+    current = found_again(path, known) if path.exists() else None
+    visible = {*by_source, current.source_id if current is not None else None}
+    last = next((source for source in reversed(ours) if source.path == str(path)), None)
+    if last is not None and last.is_blank and any(file.stat().st_ino == last.inode for file in beside(path)):
+        visible.add(last.source_id)  # nothing but its inode is known of it
+    gone = [last] if last is not None and last.source_id not in visible else []
+    if gone and is_renamed:
+        raise LogGone(f"{path} {RENAMED}")
+    if current is not None and not any(source.is_blank for source in known if source.source_id == current.source_id):
+        return with_more, gone  # it has not been rotated since: strangers are older than the first run
+    newest_known_ns = max(source.written_ns for source in ([last] if last is not None else ours))
+    newer = [file for file in strangers if file.stat().st_mtime_ns > newest_known_ns]
+    return with_more + [file for file in newer if not (path.exists() and is_beginning_of(file, path))], gone

@@ -23,12 +23,12 @@ from zoneinfo import ZoneInfo
 from logbus.collector import rotated
 from logbus.collector import sources as files_seen
 from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_misdated
+from logbus.collector.compressed import holds_more
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
-from logbus.collector.line_reader import text_bytes
 from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
 from logbus.collector.shortened import Shortened, rewound
-from logbus.collector.sources import Source
+from logbus.collector.sources import FilePart, Source
 from logbus.collector.stamped_lines import LineReading
 from logbus.collector.state import ShippedTopic, ShipState, open_state
 from logbus.collector.topic_client import TopicClient
@@ -72,6 +72,9 @@ class ShipReport:
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
     rotated: tuple[str, ...] = ()  # rotated files with lines not sent before: this run has sent them too
     rotated_before: tuple[str, ...] = ()  # rotated files of logs that were never sent: left alone
+    holes: tuple[FilePart, ...] = ()  # runs of zero bytes that were passed over, by file
+    carriage_returns: tuple[str, ...] = ()  # files whose unfinished last line has "\\r" in it, which may end its lines
+    gone: tuple[FilePart, ...] = ()  # sent up to a byte, and no longer there: what was written after it is not sent
 
 
 def ship(
@@ -125,12 +128,14 @@ def ship(
         before, lost = recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
         known = list(before.sources.values())
         mentioned = rotated.never_sent(paths, known)
-        found = rotated.unsent(paths, known)
+        found, gone = rotated.unsent(paths, known)
         sources = files_seen.identify([*paths, *found], known, new_id=new_source_id)
+        named = {source.source_id for source in sources}
+        gone = [source for source in gone if source.source_id not in named]
         clocks = clocks_of_unsent(sources, reading)
         sending = {"message.max.bytes": batch_bytes(line_bytes_max), **client_config, **(producer_config or {})}
         delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines, say=say)
-        checkpoints = _Checkpoints(state, topic_id, before, client)
+        checkpoints = _Checkpoints(state, topic_id, before, client, gone)
         checkpoints.begin(sources)
         shipment = Shipment(
             sources=sources,
@@ -143,7 +148,6 @@ def ship(
             stop=stop,
         )
         sent = shipment.run(reading._replace(clocks=clocks))
-    named = {source.source_id for source in sources}
     return ShipReport(
         files=len(paths),
         seconds=clock() - started,
@@ -152,9 +156,10 @@ def ship(
         zone_names=tuple(sorted({one.zone_name for one in clocks.values() if one.zone_name is not None})),
         rotated=tuple(map(str, found)),
         rotated_before=tuple(map(str, mentioned)),
+        gone=tuple(FilePart(path=one.path, position=one.position) for one in gone),
         lost=lost.records,
         unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
-        **asdict(sent),
+        **{**asdict(sent), "holes": sent.holes},
     )
 
 
@@ -179,7 +184,7 @@ def clocks_of_unsent(sources: Sequence[Source], reading: LineReading) -> dict[st
     found = {}
     for source in sources:
         path = Path(source.path)
-        if text_bytes(path) > source.position:
+        if holds_more(path, source.position):
             clock = found[source.source_id] = clock_of(path, reading.line_bytes_max, reading.times)
             if not reading.times.allows_undated:
                 refuse_misdated(path, clock, reading.now_ms, joins=reading.joins)
@@ -230,11 +235,14 @@ def numbering(partition_count: int, producer_config: Mapping[str, Any]) -> Numbe
 class _Checkpoints:
     """Records how far the sources are acknowledged, and from which offsets of the topic later lines would be found."""
 
-    def __init__(self, state: ShipState, topic_id: str, before: ShippedTopic, client: TopicClient) -> None:
+    def __init__(
+        self, state: ShipState, topic_id: str, before: ShippedTopic, client: TopicClient, gone: Sequence[Source]
+    ) -> None:
         self._state = state
         self._topic_id = topic_id
         self._before = before
         self._client = client
+        self._gone = {source.source_id: source for source in gone}
 
     def begin(self, sources: Sequence[Source]) -> None:
         """Before the first line: where the topic ended when it was last checked."""
@@ -246,8 +254,12 @@ class _Checkpoints:
 
     def _save(self, sources: Sequence[Source], *, clean: bool, next_offsets: Mapping[int, int]) -> None:
         latest = {source.source_id: source for source in sources}
-        others = {name: source for name, source in self._before.sources.items() if name not in latest}
-        state = ShippedTopic(topic=self._before.topic, clean=clean, next_offsets=next_offsets, sources={**others, **latest})
+        # Until a run has come to its end and reported them, the last ones known under their names: the next run finds them gone.
+        gone = {} if clean else self._gone
+        others = {name: source for name, source in self._before.sources.items() if name not in latest and name not in gone}
+        state = ShippedTopic(
+            topic=self._before.topic, clean=clean, next_offsets=next_offsets, sources={**others, **latest, **gone}
+        )
         self._state.save(self._topic_id, state)
 
 

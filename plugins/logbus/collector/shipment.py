@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from os import fsencode
 from pathlib import Path
 
-from logbus.collector import line_reader
+from logbus.collector.compressed import text_bytes
 from logbus.collector.delivery import settle
 from logbus.collector.numbering import Numbering
-from logbus.collector.sources import Fingerprint, Source
+from logbus.collector.sources import FilePart, Fingerprint, Source
 from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, day_text, merged, months_away
 from logbus.collector.topic_client import position_header
 from logbus.errors import UnreadableLog
@@ -42,6 +42,8 @@ class Sent:
     waiting: int = 0
     months_away: int = 0
     months_away_day: str | None = None
+    holes: tuple[FilePart, ...] = ()
+    carriage_returns: tuple[str, ...] = ()
 
 
 class Shipment:
@@ -72,6 +74,7 @@ class Shipment:
         self._stop = stop
         self._headers = {name: self._fixed_headers(source) for name, source in self._sources.items()}
         self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
+        self._group: dict[str, set[int]] = {name: set() for name in self._sources}  # sent, but the file cannot go on after them
         self._last: dict[str, StampedLine] = {}
         self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
         self._sent = Sent()
@@ -81,24 +84,31 @@ class Shipment:
         UnreadableLog if a file is damaged: what precedes the damage is sent, and the other files."""
         damaged: list[UnreadableLog] = []
         days: dict[str, dict[int, list[int]]] = {}
-        unfinished, waiting = set[str](), set[str]()
+        unfinished, waiting = dict[str, bool](), set[str]()
+        holes: dict[str, dict[int, int]] = {}
         try:
-            self._send_all(reading._replace(damaged=damaged, days=days, unfinished=unfinished, waiting=waiting))
+            self._send_all(reading._replace(damaged=damaged, days=days, unfinished=unfinished, waiting=waiting, holes=holes))
         except BaseException:
             self._delivery.finish()
             raise
         self._settle(clean=True)
         self._sent.unfinished, self._sent.waiting = len(unfinished), len(waiting)
+        self._sent.carriage_returns = tuple(self._sources[name].path for name, has_them in unfinished.items() if has_them)
         by_day = [{day: count for day, (count,) in of_source.items()} for of_source in days.values()]
         few = [one for counts in by_day for one in months_away(counts).items()]
         if few:
             self._sent.months_away, self._sent.months_away_day = sum(count for _, count in few), day_text(min(few)[0])
+        self._sent.holes = tuple(
+            FilePart(path=self._sources[name].path, position=min(runs), pieces=len(runs), bytes=sum(runs.values()))
+            for name, runs in holes.items()
+            if runs
+        )
         if damaged:
             raise damaged[0]
         return self._sent
 
     def _send_all(self, reading: LineReading) -> None:
-        bytes_in_all = sum(line_reader.text_bytes(Path(source.path)) - source.position for source in self._sources.values())
+        bytes_in_all = sum(max(0, text_bytes(Path(source.path)) - source.position) for source in self._sources.values())
         bytes_done = 0
         for number, line in enumerate(merged(self._sources.values(), reading), 1):
             self._take(line)
@@ -130,7 +140,11 @@ class Shipment:
                 sent.undated_before_any += line.time_of is TimeOf.LINE_AFTER
                 sent.undated_by_file += line.time_of is TimeOf.FILE
                 sent.ahead += line.is_ahead
-        self._last[name] = line
+        if line.is_followed:
+            self._group[name].add(line.position)
+        else:
+            self._group[name].clear()
+            self._last[name] = line
 
     def _send(self, line: StampedLine, text: bytes) -> None:
         key, partition = line.host or self._server_name, CLIENTS_CHOICE
@@ -147,11 +161,12 @@ class Shipment:
     def _position(self, source: Source) -> Source:
         """The source at its current position."""
         line = self._last.get(source.source_id)
+        ahead = tuple(sorted(self._ahead[source.source_id] | self._group[source.source_id]))
         if line is None:
-            return source
-        last_line = Fingerprint.of(line.text, position=line.position) if line.text else source.last_line
+            return replace(source, ahead=ahead)
+        text = line.first_text or line.text
+        last_line = Fingerprint.of(text, position=line.position) if text else source.last_line
         timestamp_ms = line.timestamp_ms if source.source_id in self._dated else None
-        ahead = tuple(sorted(self._ahead[source.source_id]))
         return replace(source, position=line.end, last_line=last_line, timestamp_ms=timestamp_ms, ahead=ahead)
 
     def _fixed_headers(self, source: Source) -> list[tuple[str, bytes]]:

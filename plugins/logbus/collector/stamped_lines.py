@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
@@ -24,6 +23,8 @@ from typing import IO, NamedTuple
 
 from logbus.collector import line_reader
 from logbus.collector.clocks import AHEAD_MS_MAX, LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
+from logbus.collector.compressed import is_compressed, open_log
+from logbus.collector.cut_lines import whole_lines
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 from logbus.errors import UnreadableLog
@@ -58,6 +59,8 @@ class StampedLine(NamedTuple):
     time_of: TimeOf
     is_zoneless: bool = False  # it has its own time, written without a zone
     is_ahead: bool = False  # it has its own time, which is not believed because it is ahead of the clock
+    first_text: bytes | None = None  # as in line_reader.Line
+    is_followed: bool = False
 
 
 class LineReading(NamedTuple):
@@ -71,7 +74,8 @@ class LineReading(NamedTuple):
     joins: bool = False  # a line without a time of its own continues the record of the line before
     damaged: list[UnreadableLog] | None = None  # errors of damaged files; the other files are read all the same
     days: dict[str, dict[int, list[int]]] | None = None  # by source: how many lines have a time of each day since 1970
-    unfinished: set[str] | None = None  # sources whose last line has no newline yet, so that it waits
+    unfinished: dict[str, bool] | None = None  # sources whose last line waits, as it has no newline; whether it has "\\r" in it
+    holes: dict[str, dict[int, int]] | None = None  # by source: length of each run of zero bytes passed over, by its position
     waiting: set[str] | None = None  # sources whose last record waits, because their next line may belong to it
 
 
@@ -98,7 +102,7 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
     latest_ms = reading.now_ms + AHEAD_MS_MAX
     days: dict[int, list[int]] = {} if reading.days is None else reading.days.setdefault(source.source_id, {})
     day_ms, tally = -DAY_MS, [0]
-    for position, end, text in _records(source, reading, clock):
+    for position, end, text, first_text, is_followed in _records(source, reading, clock):
         stamp = clock.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
         if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
@@ -109,10 +113,22 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
                 day = own_ms // DAY_MS
                 day_ms, tally = day * DAY_MS, days.setdefault(day, [0])
             tally[0] += 1
-            yield StampedLine(own_ms, source.source_id, position, end, text, stamp.host, TimeOf.LINE, stamp.is_zoneless)
+            time_of, is_zoneless, is_ahead = TimeOf.LINE, stamp.is_zoneless, False
         else:
-            is_ahead = own_ms is not None and own_ms > latest_ms
-            yield StampedLine(timestamp_ms, source.source_id, position, end, text, stamp.host, borrowed_of, False, is_ahead)
+            time_of, is_zoneless, is_ahead = borrowed_of, False, own_ms is not None and own_ms > latest_ms
+        yield StampedLine(
+            timestamp_ms,
+            source.source_id,
+            position,
+            end,
+            text,
+            stamp.host,
+            time_of,
+            is_zoneless,
+            is_ahead,
+            first_text,
+            is_followed,
+        )
 
 
 def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
@@ -143,8 +159,8 @@ def day_text(day: int) -> str:
 
 def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple[int, TimeOf]:
     """The time for lines before any line that has one."""
-    for _, _, text in islice(_lines(source, reading), LOOKED_AT_LINES):
-        own_ms = clock.stamp(text).timestamp_ms if text is not None else None
+    for line in islice(_lines(source, reading), LOOKED_AT_LINES):
+        own_ms = clock.stamp(line.text).timestamp_ms if line.text is not None else None
         if own_ms is not None and EARLIEST_MS <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
             return own_ms, TimeOf.LINE_AFTER
     written_ms = Path(source.path).stat().st_mtime_ns // 1_000_000
@@ -155,16 +171,23 @@ def _records(source: Source, reading: LineReading, clock: LineClock) -> Iterator
     """Lines, or if they are to be joined, those that belong together as one, with the file's own line endings between them, so
     that what was sent can be compared with the file byte by byte. The last record of a file that is being written waits for the
     next run, because its next line may belong to it."""
+    lines = whole_lines(
+        _lines(source, reading),
+        line_bytes_max=reading.line_bytes_max,
+        time_of=lambda text: clock.stamp(text).timestamp_ms,
+        may_go_on=lambda: _waits(source, reading),
+    )
     if not reading.joins:
-        yield from _lines(source, reading)
+        yield from lines
         return
     held: line_reader.Line | None = None
     held_text, line_end = b"", b"\n"
-    for line in _lines(source, reading):
+    for line in lines:
         if held is not None and line.text is not None and clock.stamp(line.text).timestamp_ms is None:
             text = held_text + line_end + line.text
             if len(text) <= reading.line_bytes_max:
-                held, held_text = line_reader.Line(held.position, line.end, text), text
+                first_text = held.first_text or held.text
+                held, held_text = line._replace(position=held.position, text=text, first_text=first_text), text
                 line_end = _line_end(line)
                 continue
         if held is not None:
@@ -174,21 +197,25 @@ def _records(source: Source, reading: LineReading, clock: LineClock) -> Iterator
             yield line
         else:
             held, held_text, line_end = line, line.text, _line_end(line)
-    if held is not None:
-        if not _is_being_written(source, reading):
-            yield held
-        elif reading.waiting is not None:
-            reading.waiting.add(source.source_id)
+    if held is not None and not _waits(source, reading):
+        yield held
 
 
 def _line_end(line: line_reader.Line) -> bytes:
     return b"\r\n" if line.text is not None and line.end - line.position - len(line.text) == 2 else b"\n"
 
 
-def _is_being_written(source: Source, reading: LineReading) -> bool:
-    path = Path(source.path)
+def _waits(source: Source, reading: LineReading) -> bool:
+    """Whether the file's last record may still go on, so that it waits for the next run, which is noted."""
+    waits = _is_being_written(Path(source.path), reading)
+    if waits and reading.waiting is not None:
+        reading.waiting.add(source.source_id)
+    return waits
+
+
+def _is_being_written(path: Path, reading: LineReading) -> bool:
     try:
-        if reading.include_partial_line or line_reader.is_compressed(path):
+        if reading.include_partial_line or is_compressed(path):
             return False
     except FileNotFoundError:  # just renamed: it will soon be quiet under its new name
         return True
@@ -198,19 +225,22 @@ def _is_being_written(source: Source, reading: LineReading) -> bool:
 def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
     path = Path(source.path)
     try:
-        complete = reading.include_partial_line or line_reader.is_compressed(path)
-        with line_reader.open_log(path) as file:
+        complete = reading.include_partial_line or is_compressed(path)
+        with open_log(path, source.position) as file:
             if _is_another(file, source):
                 return
-            file.seek(source.position)
-            is_unfinished = yield from line_reader.read_lines(
-                file, position=source.position, line_bytes_max=reading.line_bytes_max, last_line_is_complete=complete
+            unfinished = yield from line_reader.read_lines(
+                file,
+                position=source.position,
+                line_bytes_max=reading.line_bytes_max,
+                last_line_is_complete=complete,
+                holes=None if reading.holes is None else reading.holes.setdefault(source.source_id, {}),
             )
-            if is_unfinished and reading.unfinished is not None:
-                reading.unfinished.add(source.source_id)
+            if unfinished and reading.unfinished is not None:
+                reading.unfinished[source.source_id] = b"\r" in unfinished.rstrip(b"\r")
     except FileNotFoundError:
         return  # as for another file under this name
-    except (EOFError, OSError, zlib.error) as error:
+    except (EOFError, OSError) as error:
         raise line_reader.damaged(path, error, sent=True) from error
 
 

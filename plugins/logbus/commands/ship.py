@@ -23,7 +23,7 @@ from logbus.collector.stamped_lines import JOIN_WAIT_MS
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
-from logbus.errors import BrokerUnavailable, DeliveryFailed, LogGone, UndatedLog
+from logbus.errors import BrokerUnavailable, DeliveryFailed, LinesOutOfSight, LogGone, UndatedLog
 from logbus.exit_codes import ExitCode
 from logbus.wording import many
 
@@ -108,8 +108,8 @@ def command(
 ) -> None:
     """Send the lines of log FILEs to a topic, oldest first; the next run sends only what is new.
 
-    Each line becomes a record: its key is the host in the line, its timestamp the line's own time. Files may be gzip; rotated
-    files next to a named one (access.log.1, access.log-20260522.gz) are found automatically from the second run on.
+    Each line becomes a record: its key is the host in the line, its timestamp the line's own time. Files may be compressed;
+    rotated files next to a named one (access.log.1, access.log-20260522.gz) are found automatically from the second run on.
     """
 
     def run(named: Sequence[Path], progress: ShowProgress | None, stop: Callable[[], bool]) -> ShipReport:
@@ -144,11 +144,17 @@ def command(
                 for warning in warnings(report) if unwarned else ():
                     output.say(f"warning: {warning}")
                     unwarned = False
+                for sentence in out_of_sight(report):
+                    output.say(f"warning: {sentence}")
                 if as_json:
                     output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
                 else:
                     # What waits is sent a moment later: it would be mentioned each time.
-                    output.tell(*summary(topic, broker, replace(report, unfinished=0, waiting=0), line_bytes_max).split("\n"))
+                    output.tell(
+                        *summary(
+                            topic, broker, replace(report, unfinished=0, waiting=0, carriage_returns=()), line_bytes_max
+                        ).split("\n")
+                    )
         raise Stopped(
             "stopped: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code or ExitCode.DONE
         )
@@ -158,6 +164,7 @@ def command(
         output.say(f"warning: {warning}")
     if stop.exit_code is not None:
         done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max, is_interrupted=True)
+        done = "\n".join([done, *(f"warning: {sentence}" for sentence in out_of_sight(report))])
         raise Stopped(
             f"{done}\ninterrupted: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code
         )
@@ -165,6 +172,8 @@ def command(
         output.show_json({"topic": topic, "bootstrap_servers": config["bootstrap.servers"], **asdict(report)})
     else:
         output.tell(*summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max).split("\n"))
+    if report.gone:
+        raise LinesOutOfSight("\n".join(out_of_sight(report)))
 
 
 def following(
@@ -202,7 +211,7 @@ def following(
                 # has waited long enough to count as complete.
                 seen, pause = now if is_quiet(now) else None, FOLLOW_SECONDS
                 has_run, is_refused = True, False
-                if report.lines or report.skipped:
+                if report.lines or report.skipped or report.gone:
                     yield report
         deadline = time.monotonic() + pause
         while not stopped() and time.monotonic() < deadline:
@@ -236,9 +245,14 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int, *,
     if report.unfinished:
         lines = many(report.unfinished, "unfinished last line")
         sentences.append(f"{lines} not sent yet: no newline ends it (--include-partial-line sends it)")
+    if report.carriage_returns:
+        sentences.append(
+            f"warning: what waits in {' and in '.join(report.carriage_returns)} has carriage returns in it: if these end its "
+            "lines, none of them is ever sent: convert it (tr '\\r' '\\n' < OLD > NEW)"
+        )
     if report.waiting:
         records = many(report.waiting, "last record")
-        sentences.append(f"{records} not sent yet: the file was just written, and its next line may belong to it (--join-lines)")
+        sentences.append(f"{records} not sent yet: the file was just written, and its next line may belong to it")
     if report.lost:
         sentences.append(
             f"warning: {topic} had lost {report.lost} records that it had acknowledged: what it no longer held of these files "
@@ -257,6 +271,11 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int, *,
             f"{many(len(report.rotated_before), 'rotated file')} next to it from before the first run; to send what they "
             f"hold, name them, too: {' '.join(report.rotated_before)}"
         )
+    for part in report.holes:
+        sentences.append(
+            f"warning: {part.path}: {many(part.pieces, 'hole')} passed over, {part.bytes:,} zero bytes from byte {part.position} "
+            "on: a program that does not append wrote on after a truncation, or a machine lost power"
+        )
     sentences += undated_sentences(report)
     if report.zoneless and not report.timezone_assumed:
         sentences.append(f"{many(report.zoneless, 'line')} whose time has no zone were taken in {report.timezone}")
@@ -265,6 +284,16 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int, *,
             f"warning: {many(report.skipped, 'line')} longer than {line_bytes_max:,} bytes NOT sent (--line-bytes-max)"
         )
     return "\n".join(sentences)
+
+
+def out_of_sight(report: ShipReport) -> Iterator[str]:
+    """Which files may hold lines that nobody sends."""
+    for part in report.gone:
+        yield (
+            f"{part.path} was sent up to byte {part.position}, and that file is neither there nor beside it now: it was moved to "
+            "another directory, put into an archive, truncated or deleted. Lines that were written to it after that byte are not "
+            "sent. Name the file that holds them now, once: it is known by its content and goes on at that byte"
+        )
 
 
 def undated_sentences(report: ShipReport) -> Iterator[str]:

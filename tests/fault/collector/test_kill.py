@@ -50,10 +50,15 @@ def broker(tmp_path: Path) -> Iterator[AnyBroker]:
         yield running
 
 
-def append_lines(log: Path, first: int, count: int) -> None:
-    with log.open("a") as file:
-        for number in range(first, first + count):
-            file.write(f"2015-05-17T10:00:00Z line {number:08d} of {log.name}\n")
+def append_lines(log: Path, first: int, count: int, *, is_cut: bool = False) -> None:
+    """`is_cut`: every second line in two pieces, with the next line between them, as a container runtime writes them."""
+    with log.open("a") as file, log.with_suffix(".whole").open("a") as whole:
+        for number in range(first, first + count, 2):
+            before, after = f"line {number:08d} ", f"of {log.name}\n"
+            time, second = f"2015-05-17T10:00:00.{number:08d}Z", f"2015-05-17T10:00:00.{number + 1:08d}Z stderr F {before}{after}"
+            lines = [f"{time} stdout F {before}{after}", second]
+            whole.writelines(lines)
+            file.writelines([f"{time} stdout P {before}\n", second, f"{time} stdout F {after}"] if is_cut else lines)
 
 
 def start_shipping(broker: AnyBroker, files: list[Path], state: Path, last_line: int = -1) -> subprocess.Popen[bytes]:
@@ -79,7 +84,7 @@ def assert_each_line_once_and_in_order(broker: AnyBroker, files: list[Path]) -> 
     messages = [read_partition(broker.bootstrap, "shipped", partition) for partition in range(2)]
     partitions = [[message.value() or b"" for message in found] for found in messages]
     assert sorted(value for values in partitions for value in values) == sorted(
-        b"".join(file.read_bytes() for file in files).splitlines()
+        b"".join(file.with_suffix(".whole").read_bytes() for file in files).splitlines()
     )
     for values in partitions:
         for file in files:
@@ -96,14 +101,15 @@ def assert_no_number_is_missing_or_twice(messages: list[Message]) -> None:
     assert {stream: numbers for stream, numbers in sent.items() if numbers.runs != [(1, numbers.count)]} == {}
 
 
-def test_a_collector_killed_again_and_again_sends_every_line_once(broker: AnyBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cut", [False, True], ids=["whole lines", "lines in pieces"])
+def test_a_collector_killed_again_and_again_sends_every_line_once(is_cut: bool, broker: AnyBroker, tmp_path: Path) -> None:
     chance = random.Random(2011)
     files, state = [tmp_path / "one.log", tmp_path / "two.log"], tmp_path / "state.json"
     create_topic(broker.bootstrap, "shipped", partitions=2)
     cut_short = 0
     for number in range(KILLS):
         for file in files:
-            append_lines(file, number * LINES_EACH_ROUND, LINES_EACH_ROUND)
+            append_lines(file, number * LINES_EACH_ROUND, LINES_EACH_ROUND, is_cut=is_cut)
         shipping = start_shipping(broker, files, state, last_line=chance.randint(1, LINES_EACH_ROUND))
         assert shipping.wait(PATIENCE_SECONDS) == -signal.SIGKILL, processes.tail(state.with_suffix(".out"))
         cut_short += stored(broker) < 2 * (number + 1) * LINES_EACH_ROUND

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -15,7 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
 from logbus.collector.ship import ShipReport, ship
+from logbus.collector.sources import FilePart
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import AnyBroker
@@ -36,32 +40,41 @@ def values(broker: AnyBroker, topic: str) -> list[str]:
     return sorted((message.value() or b"").decode() for messages in found for message in messages)
 
 
+PACKERS = {"gz": gzip.compress, "xz": lzma.compress}
+
+
 class Writer:
     """A program that writes a log, and logrotate for it."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *, appends: bool = True, ending: str = "gz") -> None:
         self.log = log
         self.lines: list[str] = []
+        self.ending = ending
+        self.offset = None if appends else 0  # where a program that does not append writes on, whatever was truncated
 
     def write(self, count: int) -> None:
-        with self.log.open("a") as file:
+        if self.offset is not None:
+            self.log.touch()
+        with self.log.open("a" if self.offset is None else "r+") as file:
+            file.seek(self.offset or 0)
             for _ in range(count):
                 number = len(self.lines)
                 self.lines.append(f"2015-05-17T10:{number // 60 % 60:02d}:{number % 60:02d}Z line {number:05d}")
                 file.write(f"{self.lines[-1]}\n")
+            self.offset = None if self.offset is None else file.tell()
 
     def rotate(self, *, compress: bool = False) -> None:
         """access.log becomes .1, .1 becomes .2 (compressed, as with logrotate's delaycompress), and so on."""
         for number in (3, 2, 1):
-            for ending in ("", ".gz"):
+            for ending in ("", f".{self.ending}"):
                 old = self.log.with_name(f"{self.log.name}.{number}{ending}")
                 if old.exists():
                     old.rename(old.with_name(f"{self.log.name}.{number + 1}{ending}"))
         second = self.log.with_name(f"{self.log.name}.2")
         if compress and second.exists():
             status = second.stat()
-            packed = second.with_name(f"{second.name}.gz")
-            packed.write_bytes(gzip.compress(second.read_bytes()))
+            packed = second.with_name(f"{second.name}.{self.ending}")
+            packed.write_bytes(PACKERS[self.ending](second.read_bytes()))
             os.utime(packed, ns=(status.st_atime_ns, status.st_mtime_ns))
             second.unlink()
         self.log.rename(self.log.with_name(f"{self.log.name}.1"))
@@ -78,8 +91,11 @@ class Writer:
             file.truncate()
 
 
-def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "access.log")
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(
+    ending: str, broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path / "access.log", ending=ending)
 
     def run() -> ShipReport:
         config = {"bootstrap.servers": broker.bootstrap}
@@ -97,14 +113,17 @@ def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(broker
     writer.rotate(compress=True)
     writer.write(200)
     done = run()
-    assert sorted(Path(name).name for name in done.rotated) == ["access.log.1", "access.log.2.gz"]
+    assert sorted(Path(name).name for name in done.rotated) == ["access.log.1", f"access.log.2.{ending}"]
     assert run().lines == 0
     assert values(broker, topic) == writer.lines
 
 
+@pytest.mark.parametrize("appends", [True, False], ids=["appending", "leaving a hole"])
 @pytest.mark.parametrize("count", [3, 300], ids=["a few lines", "many"])
-def test_a_log_that_is_copied_and_truncated_arrives_once(count: int, broker: AnyBroker, topic: str, tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "access.log")
+def test_a_log_that_is_copied_and_truncated_arrives_once(
+    count: int, appends: bool, broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path / "access.log", appends=appends)
 
     def run() -> ShipReport:
         config = {"bootstrap.servers": broker.bootstrap}
@@ -116,7 +135,59 @@ def test_a_log_that_is_copied_and_truncated_arrives_once(count: int, broker: Any
     writer.copy_and_truncate()
     assert run().lines == 2
     writer.write(count)
-    assert (run().lines, run().lines) == (count, 0)
+    report = run()
+    hole = FilePart(path=str(writer.log), position=0, bytes=writer.log.with_name("access.log.1").stat().st_size)
+    assert (report.lines, report.holes) == (count, () if appends else (hole,))
+    assert run().lines == 0
+    assert values(broker, topic) == writer.lines
+
+
+def test_a_log_that_was_rotated_out_of_sight_is_named_and_the_status_says_so(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path / "access.log")
+
+    def run(log: Path) -> Result:
+        command = ["ship", str(log), "--topic", topic, "--bootstrap-server", broker.bootstrap]
+        return CliRunner().invoke(main, [*command, "--state", str(tmp_path / "state.json")])
+
+    writer.write(7)
+    assert run(writer.log).exit_code == 0
+    position = writer.log.stat().st_size
+    writer.write(3)
+    (tmp_path / "old").mkdir()
+    moved = writer.log.rename(tmp_path / "old" / "access.log.1")
+    writer.write(2)
+
+    def interrupt(*counts: int) -> None:
+        raise KeyboardInterrupt
+
+    client = {"bootstrap.servers": broker.bootstrap}
+    with pytest.raises(KeyboardInterrupt):  # it could not say so
+        ship([writer.log], topic=topic, client_config=client, state_path=tmp_path / "state.json", progress=interrupt)
+    done = run(writer.log)
+    assert (done.exit_code, f"{writer.log} was sent up to byte {position}, and" in done.stderr) == (5, True), done.output
+    assert [run(log).exit_code for log in (writer.log, moved, writer.log)] == [0, 0, 0]
+    assert values(broker, topic) == writer.lines
+
+
+def test_a_cloned_machines_log_is_sent_where_it_goes_its_own_way(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    nodes = [tmp_path / node / "app.log" for node in ("node1", "node2")]
+    for log in nodes:
+        log.parent.mkdir()
+    writer = Writer(nodes[0])
+
+    def run(*logs: Path) -> int:
+        config = {"bootstrap.servers": broker.bootstrap}
+        return ship(logs, topic=topic, client_config=config, state_path=tmp_path / "state.json").lines
+
+    writer.write(300)
+    assert run(nodes[0]) == 300
+    shutil.copy2(*nodes)
+    for log, expected in zip([nodes[1], *nodes], [(3, 0), (3, 0), (3, 0)], strict=True):
+        writer.log = log
+        writer.write(3)
+        assert (run(*nodes), run(nodes[1])) == expected
     assert values(broker, topic) == writer.lines
 
 

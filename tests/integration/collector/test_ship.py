@@ -175,6 +175,22 @@ def test_what_an_interrupted_run_had_sent_is_found_in_the_topic(broker: AnyBroke
     assert values(broker, topic) == sorted(log.read_bytes().splitlines())
 
 
+def test_a_run_that_stops_between_the_pieces_of_a_line_costs_nothing(broker: AnyBroker, topic: str, run: Ship, log: Path) -> None:
+    pieces = [
+        ("stdout P one ", 1),
+        ("stderr F x", 2),
+        ("stderr P a", 3),
+        ("stdout F two", 4),
+        ("stderr F b", 5),
+        ("stdout F y", 6),
+    ]
+    log.write_text("".join(f"2015-05-17T10:00:{second:02d}Z {text}\n" for text, second in pieces))
+    for count in range(4):
+        run(log, stop=iter([False] * count + [True]).__next__)
+    expected = [("stdout F one two", 1), ("stderr F x", 2), ("stderr F ab", 3), ("stdout F y", 6)]
+    assert values(broker, topic) == [f"2015-05-17T10:00:{second:02d}Z {text}".encode() for text, second in expected]
+
+
 def test_progress_reaches_the_end(run: Ship, log: Path) -> None:
     log.write_text(line(1) * 25_000)
     seen: list[tuple[int, int, int]] = []
@@ -339,6 +355,10 @@ def test_what_waits_at_the_end_of_a_file_is_mentioned(broker: AnyBroker, topic: 
     done = shipped(broker, topic, log)
     assert ": 1 line (" in done.stdout
     assert "1 unfinished last line not sent yet: no newline ends it (--include-partial-line sends it)" in done.stdout
+    assert "carriage returns" not in done.stdout
+    log.write_text((line(1) + line(2)).replace("\n", "\r"))
+    done = shipped(broker, topic, log)
+    assert f"warning: what waits in {log} has carriage returns in it: if these end its lines" in done.stdout
     log.write_text(line(1) + line(2))
     done = shipped(broker, f"{topic}-joined", log, "--join-lines")
     assert "1 last record not sent yet: the file was just written" in done.stdout

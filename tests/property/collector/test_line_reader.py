@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logbus.collector.line_reader import Line, read_lines
 
-TEXT = st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"bc", b"x" * 12, b""])).map(b"".join)
+HOLE = b"\0" * 16
+TEXT = st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"bc", b"x" * 12, HOLE, b""])).map(b"".join)
 LIMITS = st.integers(1, 20)
 
 
@@ -19,16 +20,20 @@ def read(text: bytes, position: int, limit: int, *, complete: bool) -> list[Line
 
 
 @given(TEXT, LIMITS)
-def test_lines_cover_the_text_without_gap_or_overlap(text: bytes, limit: int) -> None:
-    lines = read(text, 0, limit, complete=True)
-    assert [line.position for line in lines] == [0, *(line.end for line in lines)][: len(lines)]
-    assert (lines[-1].end if lines else 0) == len(text)
+def test_lines_and_holes_cover_the_text_without_overlap(text: bytes, limit: int) -> None:
+    lines, end = read(text, 0, limit, complete=True), 0
+    for line in lines:
+        assert text[end : line.position].strip(b"\0") == b""
+        end = line.end
+    assert text[end:].strip(b"\0") == b""
 
 
 @given(TEXT, LIMITS)
-def test_what_waits_is_only_what_follows_the_last_newline(text: bytes, limit: int) -> None:
+def test_what_waits_is_only_what_follows_the_last_newline_or_hole(text: bytes, limit: int) -> None:
     lines = read(text, 0, limit, complete=False)
-    assert (lines[-1].end if lines else 0) == text.rfind(b"\n") + 1
+    waiting = text[lines[-1].end if lines else 0 :].strip(b"\0")
+    assert b"\n" not in waiting
+    assert HOLE not in waiting
 
 
 @given(TEXT, LIMITS, st.data())

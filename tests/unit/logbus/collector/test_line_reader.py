@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import pytest
-from logbus.collector.line_reader import Line, first_lines, open_log, read_lines, text_bytes
+from logbus.collector.compressed import holds_more, open_log
+from logbus.collector.line_reader import Line, first_lines, read_lines
+
+HOLE = b"\0" * 20
 
 
 def lines(text: bytes, *, position: int = 0, limit: int = 100, complete: bool = False) -> list[Line]:
@@ -26,6 +33,14 @@ def lines(text: bytes, *, position: int = 0, limit: int = 100, complete: bool = 
         (b"one\ntw", {"complete": True}, [Line(0, 4, b"one"), Line(4, 6, b"tw")]),
         (b"a\n" + b"x" * 11 + b"\nb\n", {"limit": 10}, [Line(0, 2, b"a"), Line(2, 14, None), Line(14, 16, b"b")]),
         (b"a\n" + b"x" * 50, {"limit": 10}, [Line(0, 2, b"a")]),
+        (HOLE + b"one\ntwo\n", {}, [Line(20, 24, b"one"), Line(24, 28, b"two")]),
+        (HOLE * 50 + b"one\n", {"limit": 10}, [Line(1000, 1004, b"one")]),
+        (b"one\n" + HOLE + b"two\n", {}, [Line(0, 4, b"one"), Line(24, 28, b"two")]),
+        (b"one" + HOLE + b"two\n", {}, [Line(0, 23, b"one"), Line(23, 27, b"two")]),  # torn off
+        (b"one\ntw" + HOLE, {}, [Line(0, 4, b"one")]),  # a writer may still fill it in
+        (b"one\ntw" + HOLE, {"complete": True}, [Line(0, 4, b"one"), Line(4, 6, b"tw")]),
+        (b"x" * 500 + HOLE + b"b\n", {"limit": 18}, [Line(0, 500, None), Line(520, 522, b"b")]),
+        (b"one\0two\n", {}, [Line(0, 8, b"one\0two")]),
         *((b"x" * 10 + end, {"limit": 10}, [Line(0, 10 + len(end), b"x" * 10)]) for end in (b"\n", b"\r\n")),
     ],
 )
@@ -39,13 +54,27 @@ def test_the_mark_of_utf_8_is_no_part_of_the_first_line_and_of_others_it_is() ->
     assert lines(b"\xef\xbb\xbf", complete=True) == [Line(3, 3, b"")]
 
 
-def test_compressed_text_has_the_positions_of_the_text(tmp_path: Path) -> None:
-    plain, packed = tmp_path / "a.log", tmp_path / "a.log.1.gz"
-    plain.write_bytes(b"one\ntwo\n" * 100)
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
-    with open_log(plain) as one, open_log(packed) as other:
-        assert one.read() == other.read()
-    assert text_bytes(plain) == text_bytes(packed) == 800
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda text: bytes(cramjam.zstd.compress(text)),
+    "lz4": lambda text: bytes(cramjam.lz4.compress(text)),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_compressed_text_has_the_positions_of_the_text(ending: str, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "a.log", tmp_path / f"a.log.1.{ending}"
+    plain.write_bytes(b"one\ntwo\n" * 100_000)
+    packed.write_bytes(PACKERS[ending](plain.read_bytes()) + PACKERS[ending](b"more\n"))  # of two parts, as `cat` of two files
+    for position in (0, 7, 400_000, 800_000):
+        with open_log(plain, position) as one, open_log(packed, position) as other:
+            assert one.read() + b"more\n" == other.read()
+    assert [holds_more(packed, 800_004 + number) for number in range(3)] == [True, False, False]
+    packed.write_bytes(packed.read_bytes()[:15])
+    assert holds_more(packed, 800_000), "reading it reports the damage"
+    assert first_lines(packed, 10, 100) == []
 
 
 def test_of_a_file_that_ends_in_the_middle_of_its_compression_the_first_lines_are_those_that_can_be_read(tmp_path: Path) -> None:

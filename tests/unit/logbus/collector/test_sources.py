@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import lzma
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,17 +70,48 @@ def test_a_renamed_file_is_the_same(log: Path, new_id: Callable[[], str]) -> Non
     assert only([renamed], [known], new_id) == replace(known, path=str(renamed))
 
 
-def test_a_copied_file_is_the_same_when_enough_of_it_was_sent(log: Path, new_id: Callable[[], str]) -> None:
+@pytest.mark.parametrize("name", ["copy.log", "access.log.2.gz", "access.log.2.xz"])
+def test_a_copy_goes_on_where_the_file_was_that_is_gone(name: str, log: Path, new_id: Callable[[], str]) -> None:
     known = sent(log, new_id)
-    copy = Path(shutil.copy(log, log.with_name("copy.log")))
-    assert only([copy], [known], new_id).source_id == known.source_id
+    copy = log.with_name(name)
+    packed = {".gz": gzip.compress(TEXT), ".xz": lzma.compress(TEXT)}
+    copy.write_bytes(packed.get(copy.suffix, TEXT))
+    log.unlink()
+    source = only([copy], [known], new_id)
+    assert (source.source_id, source.position) == (known.source_id, len(TEXT))
 
 
-def test_a_compressed_file_is_the_same(log: Path, new_id: Callable[[], str]) -> None:
+MORE = b"2015-05-17T11:00:00Z more\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "of_log", "of_copy", "position"),
+    [
+        ("copy.log", b"", b"", len(TEXT)),
+        ("copy.log", b"", MORE, len(TEXT)),  # a machine that was cloned
+        ("copy.log", MORE, MORE + MORE, len(TEXT + MORE)),  # what both have is sent of the first
+        ("copy.log", MORE + b"2015-05-17T11:00:01Z o", MORE + b"2015-05-17T11:00:01Z other\n", len(TEXT + MORE)),
+        ("copy.log", MORE, b"", None),  # it may still be being copied
+        ("access.log.1", b"", b"", None),  # copytruncate has not truncated yet
+        ("access.log.1", MORE, b"", None),
+    ],
+)
+def test_a_copy_beside_the_file_itself_is_a_source_of_what_it_has_of_its_own(
+    name: str, of_log: bytes, of_copy: bytes, position: int | None, log: Path, new_id: Callable[[], str]
+) -> None:
     known = sent(log, new_id)
-    packed = log.with_name("access.log.2.gz")
-    packed.write_bytes(gzip.compress(TEXT))
-    assert only([packed], [known], new_id).position == len(TEXT)
+    copy = Path(shutil.copy(log, log.with_name(name)))
+    for path, more in ((log, of_log), (copy, of_copy)):
+        with path.open("ab") as file:
+            file.write(more)
+    known = replace(known, written_ns=log.stat().st_mtime_ns)
+    found = {source.path: source for source in identify([copy, log], [known], new_id=new_id)}
+    assert found.pop(str(log)) == known
+    assert [source.position for source in found.values()] == ([] if position is None else [position])
+    assert identify([copy], [known], new_id=lambda: "id2") == list(found.values()), "whether the first is named or not"
+    with log.open("ab") as file:
+        file.write(b"2015-05-17T12:00:00Z of the first\n")
+    assert identify([copy], [known, *found.values()], new_id=new_id) == list(found.values())
 
 
 def test_a_copy_of_which_little_was_sent_is_another_file(log: Path, new_id: Callable[[], str]) -> None:
@@ -101,19 +134,31 @@ def test_the_same_file_named_twice_is_read_once(log: Path, new_id: Callable[[], 
     assert len(identify([log, link, log], [], new_id=new_id)) == 1
 
 
-def test_the_file_itself_goes_before_its_copy(log: Path, new_id: Callable[[], str]) -> None:
-    known = sent(log, new_id)
-    copy = Path(shutil.copy(log, log.with_name("copy.log")))
-    with log.open("ab") as file:
-        file.write(b"2015-05-17T11:00:00Z more\n")
-    assert only([copy, log], [known], new_id).path == str(log)
-
-
 def test_different_files_keep_the_order_they_were_named_in(tmp_path: Path, new_id: Callable[[], str]) -> None:
     paths = [tmp_path / name for name in ("b.log", "a.log", "c.log")]
     for path in paths:
         path.write_bytes(path.name.encode() + b"\n")
     assert [source.path for source in identify(paths, [], new_id=new_id)] == [str(path) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("content", "is_text"),
+    [
+        (b"\0" * 100 + LINES[0], True),  # written by a program that does not append, after a truncation
+        (b"\0" * 100_000 + LINES[0], True),
+        (LINES[0] + b"\0" * 16, True),  # a machine lost power
+        (LINES[0] * 400 + b"\0\0", True),
+        (b"x" * 8190 + b"\0" * 40, True),
+        ("eins\n".encode("utf-16"), False),
+        (b"app.log" + b"\0" * 93 + b"0000644\0" + b"0001750\0" * 2, False),  # tar
+        (b"\0" * 100 + b"\x7fELF\x02\x01\x01" + b"\0" * 9, False),
+    ],
+)
+def test_a_run_of_zero_bytes_is_a_hole_and_fewer_are_no_text(content: bytes, is_text: bool, tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    path.write_bytes(content)
+    with nullcontext() if is_text else pytest.raises(UnreadableLog, match=r"not a text of lines: its byte \d+ is NUL. Unpack it"):
+        check_readable(path)
 
 
 def test_a_directory_is_refused_with_what_to_name_instead(tmp_path: Path) -> None:
@@ -174,6 +219,18 @@ def test_a_rotated_file_is_known_however_little_was_sent_of_it(
     assert (fresh.position, rotated.position) == (0, known.position if is_known else 0)
 
 
+def test_a_copy_made_before_the_last_lines_were_sent_of_the_log_itself_is_no_other_file(
+    log: Path, new_id: Callable[[], str]
+) -> None:
+    """A run came between copytruncate's copy and its truncation."""
+    known = sent(log, new_id)
+    log.with_name("access.log.1").write_bytes(TEXT[: len(LINES[0]) * 100])
+    log.with_name("other.log").write_bytes(TEXT[: len(LINES[0]) * 100])
+    log.write_bytes(LINES[200])
+    copy, other, fresh = identify([log.with_name("access.log.1"), log.with_name("other.log"), log], [known], new_id=new_id)
+    assert (copy.position, other.position, fresh.position) == (known.position, 0, 0)
+
+
 def test_a_rotated_file_of_another_beginning_is_not_known(log: Path, new_id: Callable[[], str]) -> None:
     known = sent(log, new_id, lines=2)
     older = log.with_name("access.log.1")
@@ -206,4 +263,5 @@ def test_a_copy_that_is_damaged_before_the_last_line_sent_is_not_taken_for_anoth
     (source,) = identify([log], [], new_id=lambda: "first")
     sent = replace(source, position=len(text), last_line=Fingerprint.of(b"line 8999", position=len(text) - 10))
     packed.write_bytes(gzip.compress(text)[:4000])
+    log.unlink()
     assert [one.source_id for one in identify([packed], [sent], new_id=lambda: "another")] == ["first"]

@@ -231,6 +231,85 @@ def test_a_few_records_months_away_from_the_others_are_told_apart(days: dict[int
     assert months_away(days) == away
 
 
+def cri(second: int, stream: str, tag: str, text: str) -> str:
+    return f"2015-05-17T10:00:{second:02d}.123456789Z {stream} {tag} {text}"
+
+
+def docker(second: int, stream: str, text: str) -> str:
+    return f'{{"log":"{text}","stream":"{stream}","time":"2015-05-17T10:00:{second:02d}.1Z"}}'
+
+
+PIECE = "x" * (16 << 10)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            [cri(1, "stdout", "P", "one "), cri(1, "stdout", "P", "two "), cri(1, "stdout", "F:tag", ""), cri(2, "stdout", "F", "x")],
+            {0: cri(1, "stdout", "F", "one two "), 3: cri(2, "stdout", "F", "x")},
+        ),
+        (  # records keep the order of their first pieces
+            [cri(1, "stdout", "P", "one "), cri(1, "stderr", "F", "a"), cri(1, "stderr", "P", "b"), cri(1, "stdout", "F", "two"),
+             cri(2, "stderr", "F", "c"), cri(2, "stdout", "F", "three")],
+            {0: cri(1, "stdout", "F", "one two"), 1: cri(1, "stderr", "F", "a"), 2: cri(1, "stderr", "F", "bc"),
+             5: cri(2, "stdout", "F", "three")},
+        ),
+        (  # its rest never came
+            [cri(1, "stdout", "P", "one "), cri(2, "stderr", "F", "a"), cri(7, "stdout", "F", "new")],
+            {0: cri(1, "stdout", "P", "one "), 1: cri(2, "stderr", "F", "a"), 2: cri(7, "stdout", "F", "new")},
+        ),
+        (
+            [docker(1, "stdout", PIECE), docker(1, "stderr", "a\\n"), docker(1, "stdout", "two\\n"), docker(1, "stdout", "x\\n")],
+            {0: docker(1, "stdout", PIECE + "two\\n"), 1: docker(1, "stderr", "a\\n"), 3: docker(1, "stdout", "x\\n")},
+        ),
+        (  # what a container wrote last, and a whole line of 16 KiB that ends with a backslash and an n
+            [docker(1, "stdout", "done"), docker(1, "stdout", PIECE + "\\n"), docker(2, "stdout", PIECE + "\\\\n"),
+             docker(2, "stdout", "2\\n")],
+            {0: docker(1, "stdout", "done"), 1: docker(1, "stdout", PIECE + "\\n"),
+             2: docker(2, "stdout", PIECE + "\\\\n2\\n")},
+        ),
+        (["2015-05-17T10:00:01Z stdout is P", "2015-05-17T10:00:01Z F"], {0: "2015-05-17T10:00:01Z stdout is P", 1: "2015-05-17T10:00:01Z F"}),
+    ],
+    ids=["cri", "two streams", "late", "docker", "docker whole", "other"],
+)  # fmt: skip
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_line_that_a_container_runtime_cut_is_one_record(
+    lines: list[str], expected: dict[int, str], joins: bool, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a", *lines)
+    reading = READING._replace(line_bytes_max=100_000, joins=joins)
+    found = list(merged([source], reading))
+    begins = [sum(len(line) + 1 for line in lines[:number]) for number in range(len(lines) + 1)]
+    assert {line.position: line.text for line in found} == {begins[number]: text.encode() for number, text in expected.items()}
+    content = Path(source.path).read_bytes()
+    for number, line in enumerate(found, 1):
+        first_text = line.first_text or line.text or b""
+        assert content[line.position :].startswith(first_text + b"\n")
+        if not line.is_followed:  # a run that ended here goes on with the next record
+            rest = list(merged([replace(source, position=line.end, timestamp_ms=0)], reading))
+            assert [one.text for one in rest] == [one.text for one in found[number:]]
+
+
+def test_a_line_that_is_still_being_written_in_pieces_waits_with_what_lies_between_them(tmp_path: Path) -> None:
+    lines = [cri(1, "stdout", "F", "one"), cri(1, "stdout", "P", "two "), cri(1, "stderr", "F", "a")]
+    waiting: set[str] = set()
+    for mtime, expected in ((NOW_MS // 1000, [0]), (NOW_MS // 1000 - 6, [0, 1, 2])):
+        source = write(tmp_path / "a", *lines, mtime=mtime)
+        found = [line.text for line in merged([source], READING._replace(waiting=waiting))]
+        assert found == [lines[number].encode() for number in expected]
+        assert waiting == {"a"}
+
+
+def test_pieces_that_would_make_too_long_a_line_are_sent_in_more_than_one(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", *[cri(1, "stdout", "P", str(number) * 400) for number in range(4)], cri(1, "stdout", "F", ""))
+    found = [line.text or b"" for line in merged([source], READING)]
+    assert [text[text.index(b"stdout") :] for text in found] == [
+        b"stdout P " + b"0" * 400 + b"1" * 400,
+        b"stdout F " + b"2" * 400 + b"3" * 400,
+    ]
+
+
 def test_the_last_record_waits_while_its_file_is_being_written(tmp_path: Path) -> None:
     lines = ["2015-05-17T10:00:00Z one", "  more", "2015-05-17T10:00:01Z two"]
     fresh = write(tmp_path / "a", *lines, mtime=NOW_MS // 1000)
