@@ -93,6 +93,24 @@ def is_column_name(name: Any) -> bool:
         return False
 
 
+def twins(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two different names that are one if upper and lower case are the same, as they are to DuckDB and to most readers
+    of Iceberg."""
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(name.casefold(), name)) != name:
+            return other, name
+    return None
+
+
+def refuse_twins(what: str, names: Iterable[str], wrong: Say) -> None:
+    if pair := twins(names):
+        raise wrong(
+            f"{what}: {pair[0]!r} and {pair[1]!r} differ only in upper and lower case, and many readers take them for one: "
+            "leave one out or rename it"
+        )
+
+
 def check_columns(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, Mapping):
         raise wrong(f"{name} must map names to types, such as {{'host': 'text', 'bytes': 'bigint'}}; got {value!r}")
@@ -101,6 +119,7 @@ def check_columns(name: str, value: Any, wrong: Say) -> None:
             raise wrong(f"{column!r} cannot be a column name: {COLUMN_NAMES}")
         if kind not in DECLARABLE_TYPES:
             raise wrong(f"column {column!r} has the type {kind!r}: {advised_type(kind)}")
+    refuse_twins(name, value, wrong)
 
 
 def advised_type(kind: Any) -> str:
@@ -120,6 +139,7 @@ def check_names(name: str, value: Any, wrong: Say) -> None:
         raise wrong(f"{name} must be a list of names, each once, in the order of a line's fields; got {value!r}")
     if strangers := [one for one in value if not is_column_name(one)]:
         raise wrong(f"{name} become columns, and {strangers[0]!r} cannot be a column name: {COLUMN_NAMES}")
+    refuse_twins(name, value, wrong)
 
 
 def check_delimiter(name: str, value: Any, wrong: Say) -> None:
@@ -206,6 +226,18 @@ class PipelineSettings(Mapping[str, Any]):
         default=",",
         meaning="the character between the fields of parse='csv'; a comma by default",
         check=check_delimiter,
+        parsers=("csv",),
+    )
+    comment = PipelineSetting[str | None](
+        default=None,
+        meaning="what a line of parse='csv' begins with that is no record, such as '#'; it is counted and left out",
+        check=check_text,
+        parsers=("csv",),
+    )
+    null_value = PipelineSetting[str | None](
+        default=None,
+        meaning="what a field of parse='csv' holds if it has no value, such as '-'; an empty one has none either",
+        check=check_text,
         parsers=("csv",),
     )
     filter = PipelineSetting[Mapping[str, Sequence[Any]]](

@@ -150,7 +150,7 @@ def test_a_table_that_cannot_have_the_columns_fails_each_attempt_with_the_reason
 def test_an_inferred_column_that_no_table_can_have_is_left_out(world: World, application: Application) -> None:
     """A ledger from before such names were left out may hold one; others are escaped wherever they stand in a statement."""
     pipeline = world.register(parse="json", settings={"infer": True})
-    world.ledger.add_inferred(pipeline, {"xmin": "bigint", ":method": "text", "a\\:b": "bigint"}, NOW)
+    world.ledger.add_inferred(pipeline, {"xmin": "bigint", ":method": "text", "a\\:b": "bigint", ":METHOD": "text"}, NOW)
     assert by_hour(application.load("p", tokens(world, 12))) == {12: LoadState.COMMITTED}
     with world.ledger.engine.connect() as connection:
         assert list(table_columns(connection, parse_table("t")))[-3:] == [":method", "a\\:b", "_rest"]

@@ -33,6 +33,7 @@ def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_p
     """What the commands do is tested with a broker and Spark in integration/pipeline/test_any_log.py."""
     found = json.loads(tried(tmp_path, log_format.name, log_format.lines, *log_format.options, "--json").stdout)
     assert (found["trouble"], found["clock"], found["parse"]) == (None, [log_format.clock], log_format.parse)
+    assert found["samples"][0].items() >= log_format.row.items()
     asked: list[dict[str, Any]] = []
     exec(
         found["dag"].replace("from logbus.pipelines import hourly_ingest", ""), {"hourly_ingest": lambda **how: asked.append(how)}
