@@ -333,7 +333,7 @@ FORMATS = [
     ),
     LogFormat(
         name="export.csv",
-        header=("\ufeffTime,User Name,Amount (EUR),ctid,user name",),
+        header=("Time,User Name,Amount (EUR),ctid,user name",),
         line="2015-05-17T10:05:0~Z,jane,~.5,7,j",
         clock="ISO 8601",
         parse="csv",

@@ -13,6 +13,7 @@ from logbus.collector.stamped_lines import StampedLine, TimeOf
 from logbus.parsing.columns import column_names
 
 SHARE_MIN = 0.9  # of the records must be as a parser expects them
+PAIRS_MIN = 0.75  # of the words of logfmt: a word alone is a flag, several are a sentence
 DELIMITERS = ",;\t|"
 FIELDS_MIN = 3  # of a line of CSV: fewer commas are in many sentences
 QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -26,10 +27,10 @@ def are_logfmt(texts: Sequence[bytes]) -> bool:
 
 
 def is_logfmt(text: bytes) -> bool:
-    """Whether most words are pairs, at least two, and none has the name of another: of two values one would be hard to find."""
+    """Whether nearly all words are pairs, at least two, and none has the name of another: one of two values would be missed."""
     words = QUOTED.sub(b'""', text).split()
     names = [word.partition(b"=")[0] for word in words if b"=" in word[1:]]
-    return len(names) >= 2 and 2 * len(names) > len(words) and len({*names}) == len(names)
+    return len(names) >= 2 and len(names) >= PAIRS_MIN * len(words) and len({*names}) == len(names)
 
 
 def csv_settings(lines: Sequence[StampedLine]) -> Mapping[str, Any] | None:
@@ -46,27 +47,28 @@ def named_by_directive(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
     names = column_names(named[1].decode(errors="replace").split())
     records = [text for text in texts if not text.startswith(DIRECTIVE)]
     for delimiter in "\t ":
-        if sum(len(csv_fields(text, delimiter)) == len(names) for text in records) >= SHARE_MIN * len(records):
+        if records and sum(len(csv_fields(text, delimiter)) == len(names) for text in records) >= SHARE_MIN * len(records):
             return {"fields": names, "delimiter": delimiter, "comment": DIRECTIVE.decode(), "null_value": NO_VALUE.decode()}
     return None
 
 
 def delimited(lines: Sequence[StampedLine]) -> Mapping[str, Any] | None:
-    """Lines with the same number of delimiters; the fields' names are from the first line, if it is a header."""
+    """Lines with the same number of delimiters; the fields' names are from the first line, if it is a header. A delimiter of the
+    header counts more than another one: `time;price;tax` is not cut at the commas of its numbers."""
     texts = [line.text for line in lines if line.text]
+    without_header: Mapping[str, Any] | None = None
     for delimiter in DELIMITERS:
         counts = Counter(len(csv_fields(text, delimiter)) for text in texts)
         count, often = counts.most_common(1)[0] if counts else (0, 0)
-        if count >= FIELDS_MIN and often >= SHARE_MIN * len(texts):
-            header = header_of(lines, delimiter)
-            if len(header) == count:
-                names = column_names(header)
-            elif is_prose(texts, delimiter):
-                continue
-            else:
-                names = [f"field_{number}" for number in range(1, count + 1)]
-            return {"fields": names, **({} if delimiter == "," else {"delimiter": delimiter})}
-    return None
+        if count < FIELDS_MIN or often < SHARE_MIN * len(texts):
+            continue
+        more = {} if delimiter == "," else {"delimiter": delimiter}
+        header = header_of(lines, delimiter)
+        if len(header) == count:
+            return {"fields": column_names(header), **more}
+        if without_header is None and not is_prose(texts, delimiter):
+            without_header = {"fields": [f"field_{number}" for number in range(1, count + 1)], **more}
+    return without_header
 
 
 def header_of(lines: Sequence[StampedLine], delimiter: str) -> Sequence[str]:

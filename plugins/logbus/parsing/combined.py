@@ -64,7 +64,10 @@ def parse_line(value: bytes) -> Sequence[Any]:
     text = decode(value)
     match = LINE.fullmatch(text)
     if match is None:
-        raise Unparsable("NotCombinedLogLine", f'not host ident user [time] "request" status bytes ...: {shown(text)}')
+        form = 'host ident user [time] "request" status bytes, or with "referer" "agent" as well'
+        raise Unparsable(
+            "NotCombinedLogLine", f"not {form}: where there are more fields, `logbus try` has a pattern: {shown(text)}"
+        )
     host, ident, username, *stamp, request, status, size, referer, agent = match.groups()
     if " " in username and ident != "-" and (username.startswith("- ") or VIRTUAL_HOST.fullmatch(host)):
         raise Unparsable(

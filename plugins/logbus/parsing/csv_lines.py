@@ -68,5 +68,7 @@ class CsvLine:
         return [from_text(name, kind, None if field in self.nulls else field) for (name, kind), field in fields]
 
     def is_header(self, row: Sequence[str]) -> bool:
-        # Nearly every row differs in its first field already.
-        return column_names(row[:1]) == self.header[:1] and column_names(row) == self.header
+        first = row[0][:1]
+        if first.isalnum() and first.casefold()[0] != self.header[0][0]:  # nearly every row
+            return False
+        return column_names(row) == self.header

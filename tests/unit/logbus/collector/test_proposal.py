@@ -178,6 +178,28 @@ def test_the_columns_that_a_load_would_infer_are_shown(tmp_path: Path) -> None:
     assert found["samples"][1] == {"ts": "2015-05-17T10:05:01Z", "user": 1, "ok": True, "_rest": None}
 
 
+@pytest.mark.parametrize(
+    ("rest", "parse"),
+    [
+        ('level=info msg="a, b; c = d" debug', "logfmt"),
+        ("level=info msg=the disk is full", "lines"),
+        ("level=info msg=one pid=7 msg=two", "lines"),
+        ("auth failure; user=jane; rhost=web1", "lines"),
+        ("user jane, role admin, from web1", "lines"),
+        ("jane,admin,web1", "csv"),
+    ],
+)
+def test_prose_is_no_pairs_and_no_fields(rest: str, parse: str, tmp_path: Path) -> None:
+    lines = [f"{'time=' if '=' in rest else ''}2015-05-17T10:05:{second}Z {rest}" for second in range(10, 20)]
+    assert json.loads(tried(tmp_path, "app.log", lines, "--json").stdout)["parse"] == parse
+
+
+def test_the_delimiter_is_that_of_the_header(tmp_path: Path) -> None:
+    lines = ["Time;Price;Tax", *(f"2015-05-17T10:05:{second}Z;1,5;0,2" for second in range(10, 22))]
+    found = json.loads(tried(tmp_path, "prices.csv", lines, "--json").stdout)
+    assert found["settings"] == {"fields": ["time", "price", "tax"], "delimiter": ";"}
+
+
 CSV_HEADER = "time,user,amount,comment"
 
 
