@@ -71,4 +71,4 @@ class CsvLine:
         first = row[0][:1]
         if first.isalnum() and first.casefold()[0] != self.header[0][0]:  # nearly every row
             return False
-        return column_names(row) == self.header
+        return column_names(row[:1]) == self.header[:1] and column_names(row) == self.header

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from logbus.errors import PipelineUnknown, WindowUnknown
 from logbus.ledger.table_names import parse_table
 from logbus.model import WindowState
+from logbus.parsing import Parser
 from logbus.warehouse.target import table_columns
 from sqlalchemy import text
 
@@ -131,10 +135,14 @@ def test_an_attempt_from_before_definitions_were_kept_is_loaded_as_the_pipeline_
     assert by_hour(application.load("p", begun)) == {9: LoadState.COMMITTED}
 
 
+def very_wide(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns={f"c{number}": "bigint" for number in range(1_700)}, parse=lambda value: [None] * 1_700)
+
+
 def test_a_table_that_cannot_have_the_columns_fails_each_attempt_with_the_reason(world: World, application: Application) -> None:
     begun = tokens(world, 9)
     world.execute("create table t (_topic text)")
-    world.register(parse="json", settings={"columns": {f"c{number}": "bigint" for number in range(1_700)}})
+    world.register(parse="tests.integration.ledger.test_application:very_wide")
     failed = [*application.load("p", begun), *application.load("p", tokens(world, 12))]
     assert by_hour(failed) == {9: LoadState.FAILED, 12: LoadState.FAILED}
     assert "it is yours, so add them" in str(failed[0].error)

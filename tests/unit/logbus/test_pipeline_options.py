@@ -56,6 +56,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"columns": {"a": "bigit"}}, r"did you mean bigint\?"),
     ({"columns": {"a": "uuid"}}, "there are text, integer"),
     ({"columns": {"Host": "text", "host": "text"}}, "'Host' and 'host' differ only in upper and lower case"),
+    ({"columns": {f"c{number}": "text" for number in range(1_591)}}, "1,591 columns, and a table has room for 1,590"),
     ({"parse": "csv", "fields": ["a", "A"]}, "'a' and 'A' differ only"),
     ({"parse": "regex", "pattern": "(?P<Host>.)(?P<host>.)"}, "'Host' and 'host' differ only"),
     ({"comment": "#"}, "does not use comment; that is for parse='csv'"),
