@@ -94,25 +94,24 @@ def unstorable(batch: pa.RecordBatch) -> str | None:
             span = pc.min_max(values.cast(pa.int64())).as_py()
             if span["min"] is not None and not CALENDAR_US_MIN <= span["min"] <= span["max"] <= CALENDAR_US_MAX:
                 return f"{field.name} holds an instant outside the years 1 to 9999"
-    return too_long(batch)
+    return None
 
 
-def too_long(batch: pa.RecordBatch) -> str | None:
-    """Why a row among them does not fit into PostgreSQL's page, if one does not."""
+def too_long(batch: pa.RecordBatch) -> Mapping[int, str]:
+    """The rows that do not fit into PostgreSQL's page, by their place, and why."""
     count = batch.num_columns
     room = ROW_BYTES_MAX - ORIGIN_BYTES_MAX - count // 8
     if count * INLINE_BYTES_MAX <= room:  # whatever they hold
-        return None
+        return {}
     ends = pa.repeat(pa.scalar(0, pa.int64()), len(batch))
     for field, values in zip(batch.schema, batch.columns, strict=True):
         ends = ends_with(field, values, ends)
-    longest = pc.max(ends).as_py()
-    if longest is None or longest <= room:
-        return None
-    return (
-        f"its {count} columns hold {longest:,} bytes in PostgreSQL's row, which has room for {room:,} after long texts are moved "
+    return {
+        place: f"{count} columns hold {end:,} bytes in PostgreSQL's row, which has room for {room:,} after long texts are moved "
         "out of it: declare fewer columns, or one of the type jsonb for many members"
-    )
+        for place, end in enumerate(ends.to_pylist())
+        if end > room
+    }
 
 
 def ends_with(field: pa.Field, values: pa.Array, ends: pa.Array) -> pa.Array:
