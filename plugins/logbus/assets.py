@@ -43,13 +43,13 @@ def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
     }
 
 
-def windows_extra(starts: Iterable[datetime], found: Sequence[Summarized]) -> dict[str, Any]:
+def windows_extra(starts: Iterable[datetime], windows: Sequence[Summarized]) -> dict[str, Any]:
     """What an event or an XCom has of many windows: the starts of all, for the tasks that work on them next, and details of the
     first ones."""
     return {
-        "window_count": len(found),
+        "window_count": len(windows),
         "starts": [instant_text(start) for start in starts],
-        "windows": [one.summary() for one in found[:WINDOWS_SHOWN_MAX]],
+        "windows": [window.summary() for window in windows[:WINDOWS_SHOWN_MAX]],
     }
 
 

@@ -159,6 +159,7 @@ def test_an_inferred_column_that_no_table_can_have_is_left_out(world: World, app
     """A ledger from before such names were left out may hold one; others are escaped wherever they stand in a statement."""
     pipeline = world.register(parse="json", settings={"infer": True})
     world.ledger.add_inferred(pipeline, {"xmin": "bigint", ":method": "text", "a\\:b": "bigint", ":METHOD": "text"}, NOW)
+    world.ledger.add_inferred(pipeline, {"A\\:b": "bigint"}, NOW)  # by another load, which began before
     assert by_hour(application.load("p", tokens(world, 12))) == {12: LoadState.COMMITTED}
     with world.ledger.engine.connect() as connection:
         assert list(table_columns(connection, parse_table("t")))[-3:] == [":method", "a\\:b", "_rest"]
