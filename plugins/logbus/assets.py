@@ -6,14 +6,23 @@ instants, offsets and counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
 
 from airflow.sdk import Asset
 
 from logbus.model import FrozenWindow, Pipeline, instant_text
 
-WINDOWS_SHOWN_MAX = 100  # of an event's windows with all that is known of them: an event is a row of Airflow's database
+# Of the windows of an event or an XCom, with all that is known of them: both are rows of Airflow's database, and a window of 200
+# partitions is 6 kB.
+WINDOWS_SHOWN_MAX = 100
+
+
+class Summarized(Protocol):
+    """A window, or what was done to one."""
+
+    def summary(self) -> dict[str, Any]: ...
 
 
 def table_asset(pipeline: Pipeline | str) -> Asset:
@@ -28,11 +37,19 @@ def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
     counts = [window.counts for window in found if window.counts is not None]
     return {
         "pipeline": found[0].pipeline if found else None,
-        "window_count": len(found),
         "loaded": sum(count.loaded for count in counts),
         "dead_lettered": sum(count.dead_lettered for count in counts),
-        "starts": [instant_text(window.interval.start) for window in found],
-        "windows": [window.summary() for window in found[:WINDOWS_SHOWN_MAX]],
+        **windows_extra([window.interval.start for window in found], found),
+    }
+
+
+def windows_extra(starts: Iterable[datetime], windows: Sequence[Summarized]) -> dict[str, Any]:
+    """What an event or an XCom has of many windows: the starts of all, for the tasks that work on them next, and details of the
+    first ones."""
+    return {
+        "window_count": len(windows),
+        "starts": [instant_text(start) for start in starts],
+        "windows": [window.summary() for window in windows[:WINDOWS_SHOWN_MAX]],
     }
 
 

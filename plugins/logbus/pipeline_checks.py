@@ -16,7 +16,7 @@ from logbus.kafka.client import ISOLATION_LEVELS
 from logbus.ledger.definition import definition_of as refuse_what_json_cannot_hold
 from logbus.ledger.registration import refuse_nonsense
 from logbus.model import Pipeline
-from logbus.pipeline_settings import PARSERS, SETTINGS, PipelineSettings, Say, advice, check_one_of
+from logbus.pipeline_settings import PARSERS, SETTINGS, PipelineSettings, Say, advice, check_one_of, refuse_columns
 
 # What an Airflow DAG's id may consist of, and what can be typed after --pipeline without quotes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}")
@@ -122,6 +122,7 @@ def check_pattern(pipeline: Pipeline, wrong: Say) -> None:
         raise wrong(f"pattern is not a regular expression: {error}") from None
     if not groups:
         raise wrong("pattern has no named groups, (?P<name>...): they become the columns")
+    refuse_columns("groups of the pattern", groups, wrong)
     for column in pipeline.options.columns:
         if column not in groups:
             raise wrong(f"column {column!r} is not a named group of the pattern: {advice(column, groups)}")

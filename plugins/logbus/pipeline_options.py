@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
 from logbus.errors import UserError
+from logbus.ledger.table_names import target_named_after
 from logbus.model import Pipeline
 from logbus.pipeline_checks import check_pipeline
 from logbus.pipeline_settings import SETTINGS, advice
@@ -36,6 +37,8 @@ class OptionsBesideNames(TypedDict, total=False):
     pattern: str | None
     fields: Sequence[str] | None
     delimiter: str | None
+    comment: str | None
+    null_value: str | None
     filter: Mapping[str, Sequence[Any]] | None
     sink: Literal["postgres", "iceberg", "parquet"] | None
     warehouse: str | None
@@ -63,13 +66,15 @@ class PipelineOptions(OptionsBesideNames, total=False):
 def define_pipeline(
     name: str, *, parse: str | None, topic: str | None = None, table: str | None = None, **options: Unpack[OptionsBesideNames]
 ) -> Pipeline:
-    """The pipeline of that name. Topic and table have the same name unless given."""
+    """The pipeline of that name. Topic and table have the same name unless given; a table that cannot have it (a topic with two
+    dots, `shop.public.orders`) gets a name made of it: `shop_public_orders`."""
     if parse is None:
         raise UserError(f"pipeline {name!r}: say how records become rows, parse='json' for example")
     refuse_unknown(name, options)
     settings = {**(options.get("settings") or {}), **{key: value for key, value in options.items() if key in SETTINGS}}
     fields: dict[str, Any] = {key: value for key, value in options.items() if key in FIELDS}
-    made = Pipeline(name=name, topic=topic or name, table=table or name, parse=parse, settings=settings, **fields)
+    table = table or target_named_after(str(name))  # a name of another type is refused with the others
+    made = Pipeline(name=name, topic=topic or name, table=table, parse=parse, settings=settings, **fields)
     check_pipeline(made)
     return made
 

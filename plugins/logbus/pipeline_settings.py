@@ -11,7 +11,7 @@ these names in line with theirs.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
@@ -42,6 +42,7 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 
 COLUMN_BYTES_MAX = 63  # PostgreSQL cuts longer names silently
+COLUMNS_MAX = 1_590  # a table of PostgreSQL has 1,600, and logbus's own are among them
 # Every table of PostgreSQL has these already, and takes no second column of the name. Other sinks could: one rule for all of them
 # lets a pipeline change its sink.
 COLUMNS_OF_POSTGRES = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
@@ -93,6 +94,29 @@ def is_column_name(name: Any) -> bool:
         return False
 
 
+def twins(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two different names that are one if upper and lower case are the same, as they are to DuckDB and to most readers
+    of Iceberg."""
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(name.casefold(), name)) != name:
+            return other, name
+    return None
+
+
+def refuse_columns(what: str, names: Collection[str], wrong: Say) -> None:
+    """Refuses columns that no table can have together."""
+    if len(names) > COLUMNS_MAX:
+        raise wrong(
+            f"{what}: {len(names):,} columns, and a table has room for {COLUMNS_MAX:,}: leave some to one of the type jsonb"
+        )
+    if pair := twins(names):
+        raise wrong(
+            f"{what}: {pair[0]!r} and {pair[1]!r} differ only in upper and lower case, and many readers take them for one: "
+            "leave one out or rename it"
+        )
+
+
 def check_columns(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, Mapping):
         raise wrong(f"{name} must map names to types, such as {{'host': 'text', 'bytes': 'bigint'}}; got {value!r}")
@@ -101,6 +125,7 @@ def check_columns(name: str, value: Any, wrong: Say) -> None:
             raise wrong(f"{column!r} cannot be a column name: {COLUMN_NAMES}")
         if kind not in DECLARABLE_TYPES:
             raise wrong(f"column {column!r} has the type {kind!r}: {advised_type(kind)}")
+    refuse_columns(name, value, wrong)
 
 
 def advised_type(kind: Any) -> str:
@@ -120,6 +145,7 @@ def check_names(name: str, value: Any, wrong: Say) -> None:
         raise wrong(f"{name} must be a list of names, each once, in the order of a line's fields; got {value!r}")
     if strangers := [one for one in value if not is_column_name(one)]:
         raise wrong(f"{name} become columns, and {strangers[0]!r} cannot be a column name: {COLUMN_NAMES}")
+    refuse_columns(name, value, wrong)
 
 
 def check_delimiter(name: str, value: Any, wrong: Say) -> None:
@@ -206,6 +232,18 @@ class PipelineSettings(Mapping[str, Any]):
         default=",",
         meaning="the character between the fields of parse='csv'; a comma by default",
         check=check_delimiter,
+        parsers=("csv",),
+    )
+    comment = PipelineSetting[str | None](
+        default=None,
+        meaning="what a line of parse='csv' begins with that is no record, such as '#'; it is counted and left out",
+        check=check_text,
+        parsers=("csv",),
+    )
+    null_value = PipelineSetting[str | None](
+        default=None,
+        meaning="what a field of parse='csv' holds if it has no value, such as '-'; an empty one has none either",
+        check=check_text,
         parsers=("csv",),
     )
     filter = PipelineSetting[Mapping[str, Sequence[Any]]](

@@ -19,14 +19,14 @@ COUNT = 3
 @dataclass(frozen=True, kw_only=True)
 class LogFormat:
     """`line`: with ~ for its number. `options`: those that the error names if the format is not recognised without them. `row`:
-    some columns of the first row loaded. `key`: the host that the lines name."""
+    some columns of the first row loaded. `key`: the host that the lines name. `header`: the lines before the first record."""
 
     name: str
     line: str
     clock: str
     parse: str
     row: dict[str, Any] = field(default_factory=dict)
-    header: str | None = None
+    header: tuple[str, ...] = ()
     more: tuple[str, ...] = ()  # continuation lines, after each of the others
     fraction_ms: int = 0
     has_zone: bool = True
@@ -36,13 +36,13 @@ class LogFormat:
     @property
     def lines(self) -> list[str]:
         own = [[self.line.replace("~", str(number)), *self.more] for number in range(COUNT)]
-        return [*([self.header] if self.header else []), *(line for group in own for line in group)]
+        return [*self.header, *(line for group in own for line in group)]
 
     @property
     def times_ms(self) -> list[int]:
         """The records' timestamps; a header has that of the line after it."""
         found = [int(BEGIN.timestamp() + number) * 1000 + self.fraction_ms for number in range(COUNT)]
-        return [*found[: bool(self.header)], *found]
+        return [*found[:1] * len(self.header), *found]
 
     def write(self, folder: Path) -> Path:
         log = folder / self.name
@@ -77,6 +77,43 @@ FORMATS = [
         key="10.0.0.7",
     ),
     LogFormat(
+        name="forwarded.log",
+        line='192.0.2.16, 198.51.100.22 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "curl"',
+        clock="access log",
+        parse="combined",
+        row={"host": "192.0.2.16, 198.51.100.22", "ident": None, "username": None, "path": "/0", "agent": "curl"},
+        key="192.0.2.16",
+    ),
+    LogFormat(
+        name="nginx_main.log",
+        line='192.0.2.16 - jane [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "Mozilla/5.0 (X11; Linux; rv)" "10.0.0.9"',
+        clock="access log",
+        parse="regex",
+        row={
+            "host": "192.0.2.16",
+            "username": "jane",
+            "status": 200,
+            "agent": "Mozilla/5.0 (X11; Linux; rv)",
+            "rest": '"10.0.0.9"',
+        },
+        key="192.0.2.16",
+    ),
+    LogFormat(
+        name="traefik.log",
+        line='192.0.2.16 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/2.0" 200 1 "-" "curl" 1 "web@docker" "http://10.0.0.9:80" 3ms',
+        clock="access log",
+        parse="regex",
+        row={"path": "/0", "agent": "curl", "rest": '1 "web@docker" "http://10.0.0.9:80" 3ms'},
+        key="192.0.2.16",
+    ),
+    LogFormat(
+        name="access_by_site.log",
+        line='www.example.com 192.0.2.16 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 0.003',
+        clock="access log",
+        parse="regex",
+        row={"before": "www.example.com", "host": "192.0.2.16", "ident": None, "bytes": 1, "referer": None, "rest": "0.003"},
+    ),
+    LogFormat(
         name="auth.log",
         line="May 17 10:05:0~ combo sshd(pam_unix)[19939]: authentication failure ~",
         clock="syslog (RFC 3164)",
@@ -84,6 +121,14 @@ FORMATS = [
         row={"host": "combo", "program": "sshd(pam_unix)", "pid": "19939"},
         has_zone=False,
         key="combo",
+    ),
+    LogFormat(
+        name="device.log",
+        line="May 17 10:05:0~ dropbear[1252]: Password auth: ~",
+        clock="syslog (RFC 3164)",
+        parse="syslog",
+        row={"host": None, "program": "dropbear", "pid": "1252", "message": "Password auth: 0"},
+        has_zone=False,
     ),
     LogFormat(
         name="messages",
@@ -232,6 +277,21 @@ FORMATS = [
     LogFormat(
         name="logfmt_iso.log", line='time=2015-05-17T10:05:0~Z level=info msg="started up"', clock="ISO 8601", parse="logfmt"
     ),
+    LogFormat(
+        name="vmware.log",
+        line="2015-05-17T10:05:0~Z In(05) vmx - app=vmx pid=~ -- the disk is full",
+        clock="ISO 8601",
+        parse="lines",
+        row={"line": "2015-05-17T10:05:00Z In(05) vmx - app=vmx pid=0 -- the disk is full"},
+    ),
+    LogFormat(
+        name=f"web-5d78-x2x_default_web-{'0f' * 32}.log",
+        line="2015-05-17T10:05:0~.123456789Z stdout F item ~, user jane, done",
+        clock="ISO 8601",
+        parse="lines",
+        row={"line": "2015-05-17T10:05:00.123456789Z stdout F item 0, user jane, done"},
+        fraction_ms=123,
+    ),
     LogFormat(name="seconds.log", line="143185710~ something happened", clock="seconds since 1970", parse="lines"),
     LogFormat(name="milli.log", line="143185710~250 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
     LogFormat(name="micro.log", line="143185710~250000 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
@@ -265,15 +325,44 @@ FORMATS = [
     ),
     LogFormat(
         name="sales.csv",
-        header="time,user,amount",
+        header=("time,user,amount",),
         line="2015-05-17T10:05:0~Z,jane,~.5",
         clock="ISO 8601",
         parse="csv",
         row={"time": "2015-05-17T10:05:00Z", "user": "jane", "amount": "0.5"},
     ),
     LogFormat(
+        name="export.csv",
+        header=("Time,User Name,Amount (EUR),ctid,user name",),
+        line="2015-05-17T10:05:0~Z,jane,~.5,7,j",
+        clock="ISO 8601",
+        parse="csv",
+        row={"time": "2015-05-17T10:05:00Z", "user_name": "jane", "amount_eur": "0.5", "ctid_": "7", "user_name_2": "j"},
+    ),
+    LogFormat(
+        name="u_ex150517.log",
+        header=(
+            "#Software: Microsoft Internet Information Services 10.0",
+            "#Fields: date time cs-method cs-uri-stem cs(User-Agent)",
+        ),
+        line="2015-05-17 10:05:0~ GET /~ -",
+        clock="ISO 8601",
+        parse="csv",
+        row={"date": "2015-05-17", "time": "10:05:00", "cs_method": "GET", "cs_uri_stem": "/0", "cs_user_agent": None},
+        has_zone=False,
+    ),
+    LogFormat(
+        name="conn.log",
+        header=("#path\tconn", "#fields\tts\tuid\tid.orig_h\tservice", "#types\ttime\tstring\taddr\tstring"),
+        line="143185710~.250000\tC~\t192.0.2.16\t-",
+        clock="seconds since 1970",
+        parse="csv",
+        row={"ts": "1431857100.250000", "uid": "C0", "id_orig_h": "192.0.2.16", "service": None},
+        fraction_ms=250,
+    ),
+    LogFormat(
         name="visits.csv",
-        header="user;pages;at",
+        header=("user;pages;at",),
         line="jane;~;143185710~",
         clock="%s",
         parse="csv",

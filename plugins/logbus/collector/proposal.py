@@ -1,15 +1,14 @@
 """How a clock and a parser would read a log's first lines, and the commands that would load it: for a log not yet described.
 
 A parser is proposed if it accepts nine in ten of the records; of several, the one that extracts most from them, so the order of
-the table below. Two must pass a further test, because they accept nearly anything: logfmt (every word is a pair) must have `=`,
-CSV the same number of fields in every line. Other lines that have a time and then a level get a regular expression to begin with.
+the table below. Two must pass a further test, because they accept nearly anything: logfmt and CSV (likely_columns.py). Access
+logs with fields before or behind the usual ones, and lines with a time and then a level, get a regular expression to begin with.
 If nothing fits, the log is kept line by line; if it is not UTF-8, nothing is proposed. If many lines continue the one before,
 they are joined before a parser is chosen, as the proposed command joins them.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shlex
@@ -22,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_misdated
+from logbus.collector.likely_columns import SHARE_MIN, are_logfmt, csv_settings
 from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
 from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.errors import UnreadableLog
+from logbus.ledger.table_names import target_named_after
 from logbus.model import instant, instant_text, milliseconds, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
 from logbus.parsing.json_inference import inferred_columns
 from logbus.wording import many
 
-SHARE_MIN = 0.9
 JOINED_FROM = 0.05  # of the lines continue the one before: then joining them is proposed
 SAMPLES = 3
 LINE_CHARACTERS = 100
-DELIMITERS = ",;\t|"
 NGINX_VARIABLES = frozenset(
     {"remote_addr", "request", "body_bytes_sent", "request_time", "http_user_agent", "time_iso8601", "msec"}
 )
@@ -57,21 +56,27 @@ LEVEL_PATTERN = (
     r"(?s)\[?(?P<written>{written})[\]\s:,|-]+(?:(?P<before>\S.{{0,79}}?)[\s:|-]+)??[\[(<]*(?P<level>{level})\b\s*[\])>]*:?\s*"
     r"(?:[|:-]+\s+)?(?P<message>.*)"
 )
-# Lines whose level is in another place, or that have none.
-PATTERNS: Mapping[str, str] = {
+# The fields of an access log, common or combined. A client may be a list: those that forwarded the request are behind it.
+ACCESS_LINE = (
+    r"(?P<host>[^\s,]+(?:, ?[^\s,]+)*) (?:-|(?P<ident>\S+)) (?:-|(?P<username>(?!- ).{1,255}?)) \[(?P<written>[^\]]+)\] "
+    r'"(?:(?P<method>[A-Z]+) (?P<path>\S*)(?: (?P<protocol>HTTP/[\d.]+))?|(?P<request>(?:[^"\\]|\\.)*))" '
+    r"(?:(?P<status>\d{3})|-) (?:(?P<bytes>\d+)|-)"
+    r'(?: "(?:-|(?P<referer>(?:[^"\\]|\\.)*))" "(?:-|(?P<agent>(?:[^"\\]|\\.)*))")?'
+)
+ACCESS_REST = r"(?: (?P<rest>\S.*?))?\s*"
+# Access logs in which other fields precede or follow those, and lines whose level is in another place.
+PATTERNS: Mapping[str, Sequence[str]] = {
     "access log": (
-        r"(?P<vhost>\S+):(?P<port>\d{1,5}) (?P<host>\S+) (?:-|(?P<ident>\S+)) (?:-|(?P<username>.+?)) \[(?P<written>[^\]]+)\] "
-        r'"(?:(?P<method>[A-Z]+) (?P<path>\S*)(?: (?P<protocol>HTTP/[\d.]+))?|(?P<request>(?:[^"\\]|\\.)*))" (?P<status>\d{3}) '
-        r'(?:(?P<bytes>\d+)|-)(?: "(?:-|(?P<referer>(?:[^"\\]|\\.)*))" "(?:-|(?P<agent>(?:[^"\\]|\\.)*))")?\s*'
+        r"(?P<vhost>\S+):(?P<port>\d{1,5}) " + ACCESS_LINE + r"\s*",
+        ACCESS_LINE + ACCESS_REST,
+        r"(?P<before>\S.{0,199}?) " + ACCESS_LINE + ACCESS_REST,
     ),
-    "klog": r"(?s)(?P<level>[IWEF])(?P<written>\d{4} +[\d:.]+) +(?P<thread>\d+) (?P<source>[^\]]+)\] (?P<message>.*)",
+    "klog": (r"(?s)(?P<level>[IWEF])(?P<written>\d{4} +[\d:.]+) +(?P<thread>\d+) (?P<source>[^\]]+)\] (?P<message>.*)",),
     "Apache's error log": (
         r"(?s)\[(?P<written>[^\]]+)\] \[(?:(?P<module>[^\]:]*):)?(?P<level>\w+)\] (?:\[pid (?P<pid>[^\]]+)\] )?"
-        r"(?:\[client (?P<client>[^\]]+)\] )?(?P<message>.*)"
+        r"(?:\[client (?P<client>[^\]]+)\] )?(?P<message>.*)",
     ),
 }
-# A pair begins after white space: the `a=1&b=2` of a request's query is not logfmt.
-PAIR = re.compile(rb"(?:^|\s)[^\s=\"]+=(?:\"|\S)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ class LogProposal:
     def name(self) -> str:
         """For topic, table and pipeline: the file's name, reduced to the characters that are allowed."""
         stem = re.sub(r"[^a-z0-9_]+", "_", self.path.name.lower().partition(".")[0]).strip("_")
-        return stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_")
+        return target_named_after(stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_"))
 
     @property
     def trouble(self) -> str | None:
@@ -154,7 +159,7 @@ def propose(
     if not joins and clock.dated and clock.dates_enough(joins=True):
         joined, is_damaged_too = first_records(path, times, line_bytes_max, clock, joins=True)
         goes_on = clock.is_understood and continued >= JOINED_FROM * len(lines)
-        if goes_on or (has_open_quotes(lines) and csv_settings([line.text for line in joined if line.text]) is not None):
+        if goes_on or (has_open_quotes(lines) and csv_settings(joined) is not None):
             joins, lines, is_damaged = True, joined, is_damaged_too
             continued = continued if goes_on else clock.looked_at - clock.dated
     own = [line for line in lines if line.time_of is TimeOf.LINE]
@@ -211,17 +216,22 @@ def candidates(
     found.append(("json", {"infer": True}))
     if any(name.startswith("syslog") for name in clock.names):
         found.append(("syslog", {}))
-    # One pair is not enough: "retry in 5s, timeout=30" is a sentence.
-    if sum(len(PAIR.findall(text)) >= 2 for text in texts) >= SHARE_MIN * len(texts):
+    if are_logfmt(texts):
         found.append(("logfmt", {}))
-    of_csv = csv_settings(texts)
+    of_csv = None if "access log" in clock.names else csv_settings(lines)
     if of_csv is not None and of_csv.get("delimiter") != "|":
         found.append(("csv", of_csv))
-    patterns = {**PATTERNS} | {name: LEVEL_PATTERN.format(written=written, level=LEVEL) for name, written in WRITTEN.items()}
-    found += [("regex", regex_settings(patterns[name])) for name in clock.names if name in patterns]
+    patterns = {**PATTERNS} | {name: (LEVEL_PATTERN.format(written=written, level=LEVEL),) for name, written in WRITTEN.items()}
+    found += [("regex", regex_settings(best_of(patterns[name], texts))) for name in clock.names if name in patterns]
     if of_csv is not None and of_csv.get("delimiter") == "|":  # loggers also write it between time, level and message
         found.append(("csv", of_csv))
     return [*found, ("lines", {})]
+
+
+def best_of(patterns: Sequence[str], texts: Sequence[bytes]) -> str:
+    """The first of those that read most lines."""
+    lines = [text.decode(errors="replace") for text in texts]
+    return max(patterns, key=lambda pattern: sum(map(bool, map(re.compile(pattern).fullmatch, lines))))
 
 
 def regex_settings(pattern: str) -> Mapping[str, Any]:
@@ -240,31 +250,6 @@ def looks_like_nginx(texts: Sequence[bytes]) -> bool:
     except ValueError:
         return False
     return isinstance(first, dict) and len(NGINX_VARIABLES & first.keys()) >= 2
-
-
-def csv_settings(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
-    """Settings if nearly all records have the same number of fields; names are from the first line, if it is a header."""
-    for delimiter in DELIMITERS:
-        counts = Counter(len(csv_fields(text, delimiter)) for text in texts)
-        count, often = counts.most_common(1)[0] if counts else (0, 0)
-        if count >= 3 and often >= SHARE_MIN * len(texts):
-            words = csv_fields(texts[0], delimiter)
-            is_header = len(words) == count and all(re.fullmatch(r"[A-Za-z][\w .-]*", word) for word in words)
-            names = [re.sub(r"\W+", "_", word).strip("_").lower() for word in words] if is_header else []
-            if len({*names}) < count:
-                # No header, or one with a duplicate name: each column needs its own name.
-                names = [f"field_{number}" for number in range(1, count + 1)]
-            return {"fields": names, **({} if delimiter == "," else {"delimiter": delimiter})}
-    return None
-
-
-def csv_fields(text: bytes, delimiter: str) -> list[str]:
-    """As the parser would take it apart; none if it is not one record of CSV."""
-    try:
-        (row,) = csv.reader([text.decode(errors="replace").strip("\r\n")], delimiter=delimiter, strict=True)
-    except (csv.Error, ValueError):
-        return []
-    return row
 
 
 def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine]) -> ParserTrial:

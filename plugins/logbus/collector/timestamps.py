@@ -41,11 +41,11 @@ from logbus.collector.moments import (
 )
 from logbus.collector.time_places import LINE_START_BYTES, LineTimeSearch
 
-_COMBINED = re.compile(rb"(\S+) \S+ [^\[]*\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
+_COMBINED = re.compile(rb"([^\s,]+),? \S+ [^\[]*\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
 # Apache's vhost_combined has a virtual host and its port first; the client's address, which is never a `-`, comes next.
 _VIRTUAL_HOST = re.compile(rb"[^\s:]+:\d{1,5} ([^\s-]\S*) \S+ [^\[]*\S \[")
 _COLON = ord(":")  # looking for a byte string takes a fifth of this recogniser's time, for a number next to nothing
-_SYSLOG = re.compile(rb"(?:<\d{1,3}>)?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.\d+)? (?:(\S+) )?")
+_SYSLOG = re.compile(rb"(?:<\d{1,3}>)?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.\d+)? (?:(\S*[^\s:]) )?")
 _SYSLOG_5424 = re.compile(rb"<\d{1,3}>1 (\S+) (\S+) ")
 # rsyslog's own format, as in /var/log/syslog of current distributions. A line with a level in place of the host is not syslog.
 _SYSLOG_ISO = re.compile(

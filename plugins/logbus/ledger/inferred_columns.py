@@ -2,6 +2,7 @@
 
 A column is stored once, with the type it was first seen with, and never changes: two concurrent loads that look at different
 records agree. Inferred columns follow the declared ones, which take precedence, whenever the pipeline is read from the ledger.
+Of names that differ only in case the first has the column.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.dialects.postgresql import insert
 
 from logbus.ledger import schema
+from logbus.ledger.rows import pipeline_row
 from logbus.model import Pipeline
 from logbus.pipeline_settings import is_column_name
 
@@ -29,17 +31,33 @@ def with_inferred(connection: Connection, pipeline: Pipeline) -> Pipeline:
     query = select(column.name, column.type).where(column.pipeline == pipeline.name).order_by(column.found_at, column.name)
     # A ledger may hold a name from before such names were left out: a column that no table can have would fail every load.
     found: dict[str, str] = {row.name: row.type for row in connection.execute(query) if is_column_name(row.name)}
-    declared = pipeline.options.columns
-    columns = {**declared, **{name: kind for name, kind in found.items() if name not in declared}}
+    columns = with_new(pipeline.options.columns, found)
     return replace(pipeline, settings={**pipeline.settings, "columns": columns})
 
 
 def remember(engine: Engine, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> None:
     """Stores new columns, up to `INFERRED_COLUMNS_MAX` in all; members beyond that get no column."""
-    known = pipeline.options.columns
-    new = [name for name in columns if name not in known][: max(0, INFERRED_COLUMNS_MAX - len(known))]
-    if not new:
+    if not new_columns(pipeline, columns):
         return
-    rows = [{"pipeline": pipeline.name, "name": name, "type": columns[name], "found_at": now} for name in new]
     with engine.begin() as connection:
-        connection.execute(insert(schema.inferred_column).values(rows).on_conflict_do_nothing())
+        # One load at a time: two could otherwise store names that differ only in case, and each add its own to the table.
+        pipeline_row(connection, pipeline.name, lock=True)
+        new = new_columns(with_inferred(connection, pipeline), columns)
+        rows = [{"pipeline": pipeline.name, "name": name, "type": columns[name], "found_at": now} for name in new]
+        if rows:
+            connection.execute(insert(schema.inferred_column).values(rows).on_conflict_do_nothing())
+
+
+def new_columns(pipeline: Pipeline, inferred: Mapping[str, str]) -> list[str]:
+    columns = pipeline.options.columns
+    return [*with_new(columns, inferred)][len(columns) :][: max(0, INFERRED_COLUMNS_MAX - len(columns))]
+
+
+def with_new(columns: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
+    """The columns, and after them those of the inferred ones whose names no other has, in whatever case."""
+    joined, names = {**columns}, {name.casefold() for name in columns}
+    for name, kind in inferred.items():
+        if name.casefold() not in names:
+            joined[name] = kind
+            names.add(name.casefold())
+    return joined

@@ -25,15 +25,13 @@ from logbus.ledger.definition import Difference, differences
 from logbus.ledger.fixed import refuse_fixed, refuse_moved
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.rows import pipeline_row, pipeline_values, to_pipeline
-from logbus.ledger.table_names import parse_table
+from logbus.ledger.table_names import check_target
 from logbus.ledger.table_owners import refuse_shared_table
 from logbus.model import INTERVAL_LONGEST, Pipeline, milliseconds
 
 CHANGEABLE = ("parse", "lateness", "settings")
 
 MINUTE = timedelta(minutes=1)  # the resolution of the names of leaf partitions
-
-ODD_IN_TABLES = frozenset("\"'/\\\0")
 
 # Serializes registrations, so that no two pipelines get the same table. Any constant does, provided that all use the same one.
 REGISTER_LOCK = 0x726567
@@ -141,17 +139,10 @@ def refuse_nonsense(pipeline: Pipeline) -> None:
     if pipeline.lateness < timedelta(0):
         raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
     pipeline.options.refuse_wrong(lambda message: UserError(f"pipeline {pipeline.name}: {message}"))
-    refuse_odd_table(pipeline)
-
-
-def refuse_odd_table(pipeline: Pipeline) -> None:
-    """Refuses names that could be spelled differently for the same table."""
-    parse_table(pipeline.table)
-    if odd := sorted(set(pipeline.table) & ODD_IN_TABLES):
-        raise UserError(
-            f"pipeline {pipeline.name}: the table {pipeline.table!r} has {' '.join(odd)} in its name; it is taken as it is "
-            "written, upper and lower case included, so leave quotes and slashes out"
-        )
+    try:
+        check_target(pipeline.table)
+    except UserError as error:
+        raise UserError(f"pipeline {pipeline.name}: table: {error}") from None
 
 
 def refuse_change(registered: Pipeline, changes: Sequence[Difference]) -> None:

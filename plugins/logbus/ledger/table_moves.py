@@ -15,7 +15,7 @@ from logbus.errors import UserError
 from logbus.ledger import schema
 from logbus.ledger.attempts import SUPERSEDED, lock_all_windows
 from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row, to_pipeline
-from logbus.ledger.table_names import canonical_table, parse_table
+from logbus.ledger.table_names import canonical_table, check_target
 from logbus.ledger.table_owners import others_of_table, refuse_shared_table
 
 # A window with nothing public; its fingerprint stays, and determines what the next load has to read.
@@ -35,7 +35,7 @@ class Moved:
 def move(engine: Engine, pipeline_name: str, table: str, now: datetime, *, is_executed: bool) -> Moved:
     """Gives a pipeline that shares its table a separate one. Nothing it loaded is there, so its windows count as not loaded; what
     is left of the rows of those that keep the shared one is unknown, so theirs count as not audited. No row is touched."""
-    parse_table(table)
+    check_target(table)
     with engine.begin() as connection:
         registered = to_pipeline(pipeline_row(connection, pipeline_name, lock=True))
         others = others_of_table(connection, registered)

@@ -6,8 +6,10 @@ Only the schema may be omitted: `t` is `public.t`, and the ledger stores the sho
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
+from zlib import crc32
 
 from logbus.errors import UserError
 from logbus.model import utc
@@ -20,10 +22,15 @@ TASK_COLUMN = "_task"  # in staging: the Spark task attempt that wrote the row
 
 SCHEMA_DEFAULT = "public"
 
+# A table of the user's in one of these would lie among those that logbus drops, or that the server makes.
+RESERVED_SCHEMAS = (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA, "information_schema")
+ODD_CHARACTERS = frozenset("\"'/\\\0")  # with which the same table could be spelled differently
+
 # PostgreSQL silently truncates longer names, and two truncated names may be the same.
 NAME_BYTES_MAX = 63
 
 LEAF_SUFFIX_BYTES = len("_201505171000")
+TABLE_BYTES_MAX = NAME_BYTES_MAX - LEAF_SUFFIX_BYTES
 
 
 def identifier(name: str) -> str:
@@ -63,9 +70,34 @@ def parse_table(text: str) -> TableName:
         raise UserError(f"a table is named table or schema.table; got {text!r}")
     if "\0" in text or (len(parts) == 2 and parts[0].startswith("pg_")):
         raise UserError(f"no table can be named {text!r}: PostgreSQL has no NUL in names, and keeps schemas with a leading pg_")
-    if len("_".join(parts).encode()) + LEAF_SUFFIX_BYTES > NAME_BYTES_MAX:
+    if len("_".join(parts).encode()) > TABLE_BYTES_MAX:
         raise UserError(f"the table name {text!r} is too long: its partitions' names must fit into {NAME_BYTES_MAX} bytes")
     return TableName(name=parts[-1], schema=parts[0]) if len(parts) > 1 else TableName(name=parts[0])
+
+
+def check_target(text: str) -> TableName:
+    """The table of that name. Raises `UserError` for one that no pipeline may be registered for; old ledgers may hold some."""
+    target = parse_table(text)
+    if target.schema in RESERVED_SCHEMAS:
+        raise UserError(f"the table {text!r} is in {target.schema}, which is not for a load's rows: name another schema, or none")
+    if odd := sorted({*text} & ODD_CHARACTERS):
+        raise UserError(
+            f"the table {text!r} has {' '.join(odd)} in its name; it is taken as it is written, upper and lower case included, "
+            "so leave quotes and slashes out"
+        )
+    return target
+
+
+def target_named_after(text: str) -> str:
+    """A table's name for a topic or a file: the same if a table may have it, otherwise without what is in the way. Names that
+    have to be cut end in a checksum, so that those of different topics stay different."""
+    try:
+        check_target(text)
+    except UserError:
+        plain = re.sub(r"[^A-Za-z0-9_]+", "_", text)
+        checksum = f"_{crc32(text.encode()):08x}"
+        return plain if 0 < len(plain) <= TABLE_BYTES_MAX else plain[: TABLE_BYTES_MAX - len(checksum)] + checksum
+    return text
 
 
 def canonical_table(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.assets import tell_outlets
+from logbus.assets import tell_outlets, windows_extra
 from logbus.errors import AuditMismatch
 from logbus.model import AuditReport, FrozenWindow, Pipeline, WindowState, instant_text
 from logbus.operators.window_operator import WindowOperator, fail_without_retry, window_starts
@@ -23,7 +23,7 @@ PROBLEMS_SHOWN_MAX = 20  # in the error of an audit over many windows; the log h
 class AuditWindowOperator(WindowOperator):
     """Audit the run's window, or all of `windows`. If a count is off, the task fails and names the partition and the difference.
 
-    Returns what was counted, window by window.
+    Returns the starts of the windows, and what was counted in each of the first hundred.
 
     :param pipeline: a `Pipeline`, or the name of a registered one (templated)
     :param also: starts of additional windows that the run has loaded (templated)
@@ -49,7 +49,7 @@ class AuditWindowOperator(WindowOperator):
         if problems := [problem for report in reports for problem in dated_problems(report)]:
             raise AuditMismatch(audit_failure(problems, len(reports)))
         tell_outlets(context, self.outlets, [as_audited(report, self._now()) for report in reports])
-        return {"audited": len(reports), "windows": [report.summary() for report in reports]}
+        return {"audited": len(reports), **windows_extra(starts, reports)}
 
     def _tell(self, report: AuditReport) -> None:
         found = sum(tally.loaded + tally.dead_lettered for tally in report.found.values())

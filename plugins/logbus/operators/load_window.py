@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from airflow.sdk import Context
 
 from logbus import spark_submit
-from logbus.assets import tell_outlets
+from logbus.assets import event_extra, tell_outlets
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.standing import Standing, why_not_loaded
@@ -40,9 +40,9 @@ class LoadWindowOperator(SparkWindowOperator):
     If other runs of the DAG wait at this task (a backfill, many cleared hours), the first of them loads their closed hours in its
     own application, and the others find theirs loaded since they were requested: 84 hours start Spark once, not 84 times.
 
-    Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; in `adopted` whether another
-    run's application loaded it; and in `filled`, for the audit, the starts of windows that this run loaded although no run was
-    waiting for them.
+    Returns what was read, loaded and dead-lettered, in `starts` the windows of this run, and in `windows` the first hundred of
+    them with counts and fingerprint; in `adopted` whether another run's application loaded it; and in `filled`, for the audit,
+    the starts of windows that this run loaded although no run was waiting for them.
 
     :param max_windows_per_application: how many hours one application loads at most (84, half a week); 1 keeps each run to its
         own.
@@ -225,11 +225,5 @@ class LoadWindowOperator(SparkWindowOperator):
 
 
 def load_summary(windows: Sequence[FrozenWindow]) -> dict[str, Any]:
-    """What the task returns: totals, then window by window."""
-    counts = [window.counts for window in windows if window.counts is not None]
-    return {
-        "read": sum(count.read for count in counts),
-        "loaded": sum(count.loaded for count in counts),
-        "dead_lettered": sum(count.dead_lettered for count in counts),
-        "windows": [window.summary() for window in windows],
-    }
+    """What the task returns: totals, the starts of all windows, and details of the first ones."""
+    return {"read": sum(window.counts.read for window in windows if window.counts is not None), **event_extra(windows)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.assets import windows_extra
 from logbus.model import Pipeline
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, fail_without_retry
 
@@ -17,7 +18,8 @@ class RedriveOperator(WindowOperator):
     A window keeps its fingerprint but must be audited again: put an AuditWindowOperator downstream. A second redrive finds less
     to do.
 
-    Returns for each window how many were tried, how many were loaded, and how many still do not parse, by error class.
+    Returns how many were tried, how many were loaded, and how many still do not parse; for the first hundred windows one by one,
+    by error class.
 
     :param pipeline: a `Pipeline`, which is registered again first, so that the parser and settings are those of the DAG; or the
         name of a registered one (templated), whose parser and settings stay
@@ -58,5 +60,5 @@ class RedriveOperator(WindowOperator):
             "tried": sum(outcome.tried for outcome in outcomes),
             "loaded": sum(outcome.loaded for outcome in outcomes),
             "dead_lettered": sum(outcome.dead_lettered for outcome in outcomes),
-            "windows": [outcome.summary() for outcome in outcomes],
+            **windows_extra(starts, outcomes),
         }

@@ -17,6 +17,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus import spark_submit
+from logbus.assets import windows_extra
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.handover import as_text
 from logbus.ledger.ledger import Ledger
@@ -29,7 +30,7 @@ from logbus.pipeline_checks import check_pipeline
 class SparkSubmitWindowOperator(SparkWindowOperator):
     """Freeze the run's window (or all of `windows`) unless it is frozen, and pass its offsets to your own Spark program.
 
-    Returns the windows: their ranges and how many records they hold.
+    Returns the starts of the windows, and of the first hundred their ranges and how many records they hold.
 
     :param pipeline: the name of a registered pipeline (templated), or a `Pipeline`, which is registered if necessary
     :param application: the program, as spark-submit takes it
@@ -60,7 +61,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}
         self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
         self._submit(context, self._handed_over(text))
-        return {"pipeline": pipeline.name, "windows": [window.summary() for window in windows]}
+        return {"pipeline": pipeline.name, **windows_extra([window.interval.start for window in windows], windows)}
 
     def _handed_over(self, windows: str) -> dict[str, str]:
         """The program's environment. The windows are no secret: anyone may see them on a command line."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value
-from logbus.parsing.schemas import to_batch, unstorable
+from logbus.parsing.schemas import to_batch, too_long, unstorable
 
 # A chunk of this size is not worth halving again.
 ONE_BY_ONE_MAX = 64
@@ -79,7 +79,7 @@ def quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]
         raise
     except Exception:
         return None
-    return None if rows is None or rows.num_rows != len(values) or unstorable(rows) else rows
+    return None if rows is None or rows.num_rows != len(values) or unstorable(rows) or too_long(rows) else rows
 
 
 def one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, found: Gathered) -> None:
@@ -108,13 +108,26 @@ def add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, found: Gather
     except WRONG_TYPE as error:
         reason = f"the parser's values are not of its columns' types: {error}"
     if reason is None:
-        found.batches.append(batch)
-        found.places.extend(rows)
+        add_fitting(batch, list(rows), found)
     elif len(rows) == 1:
         found.refused += [(place, Unparsable("WrongType", reason)) for place in rows]
     else:
-        for place, row in rows.items():
-            add_rows({place: row}, schema, found)
+        items = list(rows.items())
+        middle = len(items) // 2
+        for half in (items[:middle], items[middle:]):
+            add_rows(dict(half), schema, found)
+
+
+def add_fitting(batch: pa.RecordBatch, places: Sequence[int], found: Gathered) -> None:
+    """Rows of a batch and their places; those that are too long for a table are refused."""
+    reasons = too_long(batch)
+    if reasons:
+        found.refused += [(places[row], Unparsable("RowTooLong", reason)) for row, reason in reasons.items()]
+        fitting = [row for row in range(len(places)) if row not in reasons]
+        batch, places = batch.take(pa.array(fitting, pa.int64())), [places[row] for row in fitting]
+    if places:
+        found.batches.append(batch)
+        found.places.extend(places)
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

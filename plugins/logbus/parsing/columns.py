@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import itertools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +15,10 @@ from logbus.errors import UserError
 from logbus.parsing.base import Unparsable, shown
 from logbus.parsing.json_records import stored_json, to_instant, to_integer
 from logbus.parsing.schemas import ARROW_TYPES
-from logbus.pipeline_settings import COLUMN_NAMES, is_column_name
+from logbus.pipeline_settings import COLUMN_BYTES_MAX, COLUMN_NAMES, COLUMNS_OF_POSTGRES, is_column_name
+
+NOT_OF_A_NAME = re.compile(r"\W+")
+HEADER_NAME_BYTES_MAX = COLUMN_BYTES_MAX - len("_9999")  # room for the number of a name that occurs again
 
 
 def declared_columns(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -35,6 +40,22 @@ def columns_named(names: Collection[str], settings: Mapping[str, Any], what: str
     if strangers := [name for name in declared if name not in names]:
         raise UserError(f"settings.columns: {', '.join(strangers)} is not {what}")
     return declared_columns({"columns": {name: declared.get(name, "text") for name in names}})
+
+
+def column_names(words: Sequence[str]) -> list[str]:
+    """A column's name for each word of a header line, in their order: as the word without capitals, blanks and punctuation, each
+    once, and one that a column may have. Names made by this function stay as they are."""
+    names: list[str] = []
+    for number, word in enumerate(words, 1):
+        plain = NOT_OF_A_NAME.sub("_", word.casefold()).encode(errors="ignore")[:HEADER_NAME_BYTES_MAX].decode(errors="ignore")
+        name = plain.strip("_") or f"field_{number}"
+        name += "_" if name in COLUMNS_OF_POSTGRES else ""
+        same = itertools.count(2)
+        unique = name
+        while unique in names:
+            unique = f"{name}_{next(same)}"
+        names.append(unique)
+    return names
 
 
 def from_text(name: str, kind: str, text: str | None) -> Any:

@@ -6,8 +6,10 @@ Quoted fields hold whatever a client sent, with \" and \\ escaped. A request is 
 contain requests without a protocol (HTTP/0.9) and garbage that never was HTTP: garbage is kept whole in `path`, with
 method and protocol null, because the line itself is well formed. A field that is `-` is null.
 
-Apache's vhost_combined has the virtual host and its port before all of these. The columns have no place for it, so such a line is
-not read as one whose fields are shifted: it is a dead letter that names `regex`.
+Where a request was forwarded, `host` may be a list of addresses, `192.0.2.16, 198.51.100.22`; the first is the client's.
+
+Some logs have other fields before all of these, as Apache's vhost_combined has the virtual host and its port. The columns have no
+place for them, so such a line is not read as one whose fields are shifted: it is a dead letter that names `regex`.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ COLUMNS = {
 
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
 LINE = re.compile(
-    r"(\S+) (\S+) (.+?) "
+    r"((?>[^\s,]+(?:, ?[^\s,]+)*)) (\S+) (.+?) "
     r"\[(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\] "
     rf"{QUOTED} (\d{{3}}|-) (\d{{1,18}}|-)(?: {QUOTED} {QUOTED})?\s*",
     re.DOTALL,
 )
 REQUEST = re.compile(r"([A-Z][A-Z_-]*) (.*?)(?: (HTTP/\d(?:\.\d)?))?", re.DOTALL)
 # A virtual host and its port where the client is expected; then the client is taken for the ident, and a user name is two words.
+# So it is with any other word there, but only a user name that begins with the `-` of no ident shows it.
 VIRTUAL_HOST = re.compile(r"(?:[^\s:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 ESCAPE = re.compile(r'\\(["\\])')
 
@@ -61,12 +64,15 @@ def parse_line(value: bytes) -> Sequence[Any]:
     text = decode(value)
     match = LINE.fullmatch(text)
     if match is None:
-        raise Unparsable("NotCombinedLogLine", f'not host ident user [time] "request" status bytes ...: {shown(text)}')
-    host, ident, username, *stamp, request, status, size, referer, agent = match.groups()
-    if " " in username and ident != "-" and VIRTUAL_HOST.fullmatch(host):
+        form = 'host ident user [time] "request" status bytes, or with "referer" "agent" as well'
         raise Unparsable(
-            "VirtualHostFirst",
-            f"a virtual host precedes the client: the parser regex reads this, `logbus try` shows its pattern: {shown(text)}",
+            "NotCombinedLogLine", f"not {form}: where there are more fields, `logbus try` has a pattern: {shown(text)}"
+        )
+    host, ident, username, *stamp, request, status, size, referer, agent = match.groups()
+    if " " in username and ident != "-" and (username.startswith("- ") or VIRTUAL_HOST.fullmatch(host)):
+        raise Unparsable(
+            "FieldsBeforeClient",
+            f"another field precedes the client: the parser regex reads this, `logbus try` shows its pattern: {shown(text)}",
         )
     return (
         host,

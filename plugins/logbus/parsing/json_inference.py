@@ -1,7 +1,8 @@
 """Columns inferred from a sample of JSON objects, for pipelines that infer their schema.
 
 Integers are bigint, integers mixed with fractions are double precision, strings are text (the user must declare instants among
-them), objects, lists and members of mixed types are jsonb. Members whose names no column can have stay in `_rest`.
+them), objects, lists and members of mixed types are jsonb. Members whose names no column can have stay in `_rest`, and so does a
+member whose name differs from an earlier one only in case.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ KINDS: Mapping[type, str] = {bool: "boolean", int: "bigint", float: "double prec
 def inferred_columns(values: Iterable[bytes | None]) -> dict[str, str]:
     """Name to type of the members that had a value, in the order of appearance; values that do not parse are ignored."""
     found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for value in values:
         for name, kind in kinds_of(value):
-            found[name] = widened(found.get(name, kind), kind)
+            if names.setdefault(name.casefold(), name) == name:
+                found[name] = widened(found.get(name, kind), kind)
     return found
 
 

@@ -56,6 +56,14 @@ DEAD_LETTER_SCHEMA = pa.schema(
     ]
 )
 
+# PostgreSQL keeps a row in one page of 8 KiB. Where room is short, texts of more than 23 bytes are moved out and leave a pointer.
+ROW_BYTES_MAX = 8_160  # with the row's header
+POINTER_BYTES = 18
+INLINE_BYTES_MAX = 24  # of a text that is never moved, with one byte for its length
+JSONB_BYTES = 16  # that a short text of JSON gets longer at most in PostgreSQL's own form
+ORIGIN_BYTES_MAX = 200  # of the columns in front of the parser's and a task's number, aligned, and of the header without nulls
+FIXED_BYTES: Mapping[pa.DataType, int] = {pa.int32(): 4, pa.int64(): 8, pa.float64(): 8, pa.bool_(): 1, TIMESTAMP: 8}
+
 CALENDAR_MS_MIN = -62_135_596_800_000  # year 1: the range that Python, Arrow and PostgreSQL all have
 CALENDAR_MS_MAX = 253_402_300_799_999  # year 9999
 CALENDAR_US_MIN, CALENDAR_US_MAX = CALENDAR_MS_MIN * 1000, CALENDAR_MS_MAX * 1000 + 999
@@ -87,6 +95,37 @@ def unstorable(batch: pa.RecordBatch) -> str | None:
             if span["min"] is not None and not CALENDAR_US_MIN <= span["min"] <= span["max"] <= CALENDAR_US_MAX:
                 return f"{field.name} holds an instant outside the years 1 to 9999"
     return None
+
+
+def too_long(batch: pa.RecordBatch) -> Mapping[int, str]:
+    """The rows that do not fit into PostgreSQL's page, by their place, and why."""
+    count = batch.num_columns
+    room = ROW_BYTES_MAX - ORIGIN_BYTES_MAX - count // 8
+    if count * INLINE_BYTES_MAX <= room:  # whatever they hold
+        return {}
+    ends = pa.repeat(pa.scalar(0, pa.int64()), len(batch))
+    for field, values in zip(batch.schema, batch.columns, strict=True):
+        ends = ends_with(field, values, ends)
+    return {
+        place: f"{count} columns hold {end:,} bytes in PostgreSQL's row, which has room for {room:,} after long texts are moved "
+        "out of it: declare fewer columns, or one of the type jsonb for many members"
+        for place, end in enumerate(ends.to_pylist())
+        if end > room
+    }
+
+
+def ends_with(field: pa.Field, values: pa.Array, ends: pa.Array) -> pa.Array:
+    """Where each row ends with this column, if it ended at `ends` before: long texts are moved out, null takes nothing."""
+    size = FIXED_BYTES.get(field.type)
+    if size is not None:
+        begins = pc.bit_wise_and(pc.add(ends, size - 1), -size)  # a number lies at a multiple of its size
+        return pc.if_else(pc.is_valid(values), pc.add(begins, size), ends)
+    lengths = pc.binary_length(values).cast(pa.int64())
+    if is_json(field):
+        sizes = pc.min_element_wise(pc.add(lengths, JSONB_BYTES), INLINE_BYTES_MAX, skip_nulls=False)
+    else:
+        sizes = pc.if_else(pc.less(lengths, INLINE_BYTES_MAX), pc.add(lengths, 1), POINTER_BYTES)
+    return pc.add(ends, pc.fill_null(sizes, 0))
 
 
 def holds_nul(texts: pa.StringArray) -> bool:

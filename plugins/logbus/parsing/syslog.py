@@ -1,6 +1,7 @@
 """Lines of syslog, as daemons write them to files (RFC 3164, or rsyslog's with an ISO time) or send them (RFC 5424).
 
     May 17 10:05:03 web1 sshd[7]: Accepted publickey for jane
+    May 17 10:05:03 sshd[7]: Accepted publickey for jane
     2015-05-17T10:05:03.123456+02:00 web1 sshd[7]: Accepted publickey for jane
     <34>1 2015-05-17T10:05:03.003Z web1 su - ID47 [x@32473 class="high"] 'su root' failed
 
@@ -38,7 +39,8 @@ SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "deb
 
 FILE_LINE = re.compile(
     r"(?:<(\d{1,3})>)?(?:[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?|(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d))) "
-    r"(\S+) (?:([^\s:\[]+)(?:\[([^\]]*)\])?: ?)?(.*)",
+    # Some devices write no host: a word that ends in a colon is the program.
+    r"(?:(\S*[^\s:]) )?(?:([^\s:\[]+)(?:\[([^\]]*)\])?: ?)?(.*)",
     re.DOTALL,
 )
 SENT_LINE = re.compile(r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|(?:\[(?:[^\]\\]|\\.)*\])+)(?: (.*))?", re.DOTALL)
@@ -66,8 +68,8 @@ def parse_line(value: bytes) -> Sequence[Any]:
         )
     line = FILE_LINE.fullmatch(text)
     priority, time, host, program, pid, message = line.groups() if line else (None,) * 6
-    # Lines of many other formats begin with an ISO time and two words: with an ISO time a program is required.
-    if line is None or (time is not None and program is None):
+    # Lines of many other formats begin with an ISO time and two words: with an ISO time host and program are required.
+    if line is None or (time is not None and None in (host, program)):
         raise Unparsable("NotSyslog", f"neither `Mon DD HH:MM:SS host program[pid]: message` nor RFC 5424: {shown(text)}")
     return *names_of(priority, text), to_instant(time or "-", text), host, program, pid, None, None, message
 

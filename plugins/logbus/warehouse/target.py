@@ -7,7 +7,7 @@ and insert and never altered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from psycopg.errors import CheckViolation
@@ -18,6 +18,7 @@ from logbus.errors import LoadFailed, UserError
 from logbus.ledger.migrations import create_schema
 from logbus.ledger.table_names import TableName, identifier, leaf_name, quoted
 from logbus.model import Interval, instant_text
+from logbus.pipeline_settings import twins
 
 SYSTEM_COLUMNS: Mapping[str, str] = {
     "_topic": "text not null",
@@ -46,13 +47,26 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
     with engine.begin() as connection:
         lock_target(connection, target)
         if not relation_exists(connection, target):
+            refuse_new_twins(f"table {target}", (), wanted)
             definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in wanted.items())
             create_schema(connection, target.schema)
             connection.execute(text(f"create table {target.sql} ({definitions}) partition by range (_window_start)"))
             return
         present = table_columns(connection, target)
         refuse_other_types(target, present, wanted)
-        add_columns(connection, target, {name: kind for name, kind in wanted.items() if name not in present})
+        missing = {name: kind for name, kind in wanted.items() if name not in present}
+        refuse_new_twins(f"table {target}", present, missing)
+        add_columns(connection, target, missing)
+
+
+def refuse_new_twins(table: str, present: Collection[str], missing: Collection[str]) -> None:
+    """No table of any sink gets a column whose name differs only in case from that of another one."""
+    new = {name.casefold() for name in missing}
+    if pair := twins(name for name in (*present, *missing) if name.casefold() in new):
+        raise UserError(
+            f"{table} would have the columns {pair[0]!r} and {pair[1]!r}, which differ only in upper and lower case, and many "
+            "readers take them for one. Declare the column as the table has it, leave one out, or load into another table"
+        )
 
 
 def lock_target(connection: Connection, target: TableName) -> None:

@@ -63,7 +63,20 @@ def test_the_command_answers_with_whole_windows(bench: Bench) -> None:
     assert "2015-05-17T10:00:00Z" in run(bench, "select _window_start, _key, count(*) from t group by all")
 
 
-def test_a_query_that_fails_is_one_line(bench: Bench) -> None:
-    result = CliRunner().invoke(main, ["query", "select nothing from t", "--warehouse", bench.url])
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("select from", "error: the query failed: Parser Error"),
+        ("select * from t", "no window of pipeline p is loaded yet, so t has no files"),
+        (
+            "select count(*) from plain",
+            "web.plain of pipeline q is of the sink postgres, and this command reads Parquet files: psql ",
+        ),
+        ("select * from clicks", "there is no table clicks; those in Parquet files are t"),
+    ],
+)
+def test_a_query_that_fails_says_what_to_do(statement: str, said: str, bench: Bench) -> None:
+    bench.world.register(name="q", table="web.plain")
+    result = CliRunner().invoke(main, ["query", statement, "--warehouse", bench.url])
     assert result.exit_code == 1
-    assert "error: the query failed" in result.output
+    assert said in " ".join(result.output.split())

@@ -332,11 +332,20 @@ def test_a_column_that_the_parser_has_got_since_is_added_and_older_rows_have_non
     assert audit(bench).ok
 
 
-def test_a_column_that_changed_its_type_is_refused_and_nothing_is_touched(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"line": "bigint"}, r"column line of .* is .*: declare the column as it is, or load into another table"),
+        ({"Line": "text"}, r"the columns 'line' and 'Line', which differ only in upper and lower case"),
+    ],
+)
+def test_a_column_that_changed_its_type_or_case_is_refused_and_nothing_is_touched(
+    columns: dict[str, str], why: str, bench: Bench
+) -> None:
     bench.register_parse("json", {"columns": {"line": "text"}})
     bench.start(10).load(value=b'{"line": "a"}')
-    bench.register_parse("json", {"columns": {"line": "bigint"}})
-    with pytest.raises(UserError, match=r"column line of .* is .*: declare the column as it is, or load into another table"):
+    bench.register_parse("json", {"columns": columns})
+    with pytest.raises(UserError, match=why):
         bench.start(11).load(value=b'{"line": 1}')
     assert bench.values("line") == [("a",)] * 5
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from logbus.errors import PipelineUnknown, WindowUnknown
 from logbus.ledger.table_names import parse_table
 from logbus.model import WindowState
+from logbus.parsing import Parser
 from logbus.warehouse.target import table_columns
 from sqlalchemy import text
 
@@ -131,10 +135,14 @@ def test_an_attempt_from_before_definitions_were_kept_is_loaded_as_the_pipeline_
     assert by_hour(application.load("p", begun)) == {9: LoadState.COMMITTED}
 
 
+def very_wide(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns={f"c{number}": "bigint" for number in range(1_700)}, parse=lambda value: [None] * 1_700)
+
+
 def test_a_table_that_cannot_have_the_columns_fails_each_attempt_with_the_reason(world: World, application: Application) -> None:
     begun = tokens(world, 9)
     world.execute("create table t (_topic text)")
-    world.register(parse="json", settings={"columns": {f"c{number}": "bigint" for number in range(1_700)}})
+    world.register(parse="tests.integration.ledger.test_application:very_wide")
     failed = [*application.load("p", begun), *application.load("p", tokens(world, 12))]
     assert by_hour(failed) == {9: LoadState.FAILED, 12: LoadState.FAILED}
     assert "it is yours, so add them" in str(failed[0].error)
@@ -150,7 +158,8 @@ def test_a_table_that_cannot_have_the_columns_fails_each_attempt_with_the_reason
 def test_an_inferred_column_that_no_table_can_have_is_left_out(world: World, application: Application) -> None:
     """A ledger from before such names were left out may hold one; others are escaped wherever they stand in a statement."""
     pipeline = world.register(parse="json", settings={"infer": True})
-    world.ledger.add_inferred(pipeline, {"xmin": "bigint", ":method": "text", "a\\:b": "bigint"}, NOW)
+    world.ledger.add_inferred(pipeline, {"xmin": "bigint", ":method": "text", "a\\:b": "bigint", ":METHOD": "text"}, NOW)
+    world.ledger.add_inferred(pipeline, {"A\\:b": "bigint"}, NOW)  # by another load, which began before
     assert by_hour(application.load("p", tokens(world, 12))) == {12: LoadState.COMMITTED}
     with world.ledger.engine.connect() as connection:
         assert list(table_columns(connection, parse_table("t")))[-3:] == [":method", "a\\:b", "_rest"]

@@ -98,6 +98,13 @@ class Extreme(Loading):
         return [("a\0b", b"a\0b"), ("", b"\xff"), ("logbus-sent", b"f" * 8_000 + b":%d" % (offset + 1)), ("\\u0000", None)]
 
 
+# Rows of 500 texts fit into PostgreSQL's page or do not, by the length of the texts; among numbers those begin at multiples of 8.
+WIDE = [",".join(["x" * length] * 500) for length in (0, 1, 13, 14, 15, 16, 22, 23, 24, 200)]
+MIXED = {f"c{number}": ("text", "bigint", "jsonb", "boolean", "text", "integer")[number % 6] for number in range(600)}
+MIXED_VALUES = [
+    json.dumps({name: {"text": "x" * length, "jsonb": length, "boolean": True}.get(kind, length) for name, kind in MIXED.items()})
+    for length in (0, 1, 5, 12, 23, 24, 200)
+]
 SETTINGS_OF_TYPES = [{"columns": {"a": kind}} for kind in ("jsonb", "text", "double precision", "integer", "timestamptz")]
 CASES: list[tuple[str, dict[str, Any], list[str]]] = [
     ("json", {}, OBJECTS),
@@ -111,6 +118,8 @@ CASES: list[tuple[str, dict[str, Any], list[str]]] = [
     *[("logfmt", settings, [quoted_for_logfmt(one) for one in TEXTS]) for settings in SETTINGS_OF_TYPES],
     *[("csv", {"fields": ["x", "a"], **settings}, [quoted_for_csv(one) for one in TEXTS]) for settings in SETTINGS_OF_TYPES],
     *[("regex", {"pattern": "(?P<a>(?s:.*))", **settings}, TEXTS) for settings in SETTINGS_OF_TYPES],
+    ("csv", {"fields": [f"c{number}" for number in range(500)]}, WIDE),
+    ("json", {"columns": MIXED}, MIXED_VALUES),
     (f"{MINE}:of_their_own", {"kind": "jsonb"}, [*TEXTS, "a\0b", "\udcff"]),
     (f"{MINE}:of_their_own", {"kind": "object"}, [*TEXTS, "{}"]),
     (f"{MINE}:of_their_own", {"kind": "text"}, [*TEXTS, "a\0b", "\udcff"]),
@@ -131,7 +140,7 @@ def load(world: World, values: Sequence[str], parse: str, settings: Mapping[str,
     return counts.loaded, counts.dead_lettered
 
 
-@pytest.mark.parametrize(("parse", "settings", "values"), CASES, ids=[f"{parse}-{settings}" for parse, settings, _ in CASES])
+@pytest.mark.parametrize(("parse", "settings", "values"), CASES, ids=[f"{parse}-{settings}"[:80] for parse, settings, _ in CASES])
 def test_every_record_becomes_a_row_or_a_dead_letter(
     world: World, parse: str, settings: dict[str, Any], values: list[str]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from logbus.assets import WINDOWS_SHOWN_MAX, event_extra, table_asset, tell_outlets
 from logbus.model import Pipeline, instant_text
+from logbus.operators.load_window import load_summary
 
 from tests.support.airflow_context import HOUR_START
 from tests.support.fake_ledger import window
@@ -30,6 +31,7 @@ def test_an_event_over_very_many_windows_stays_small_and_names_them_all() -> Non
     extra = event_extra(windows)
     assert (len(extra["windows"]), extra["window_count"]) == (WINDOWS_SHOWN_MAX, WINDOWS_SHOWN_MAX + 5)
     assert extra["starts"] == [instant_text(window.interval.start) for window in windows]
+    assert load_summary(windows) == {"read": 10 * len(windows), **extra}
 
 
 def test_each_outlet_asset_is_told_and_nothing_else() -> None:

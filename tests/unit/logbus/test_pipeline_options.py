@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from logbus import parsing
 from logbus.errors import UserError
+from logbus.ledger.table_names import RESERVED_SCHEMAS
 from logbus.model import Pipeline
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
@@ -20,6 +21,8 @@ from spark_jobs import spark_job
 
 def test_topic_and_table_are_called_like_the_pipeline_unless_said_otherwise() -> None:
     assert define_pipeline("clicks", parse="json") == Pipeline(name="clicks", topic="clicks", table="clicks", parse="json")
+    of_debezium = define_pipeline("shop.public.orders", parse="json")
+    assert (of_debezium.topic, of_debezium.table) == ("shop.public.orders", "shop_public_orders")
 
 
 def test_fields_and_settings_are_both_options_by_name() -> None:
@@ -52,6 +55,11 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"columns": {"a": "int"}}, r"column 'a' has the type 'int': did you mean integer\?"),
     ({"columns": {"a": "bigit"}}, r"did you mean bigint\?"),
     ({"columns": {"a": "uuid"}}, "there are text, integer"),
+    ({"columns": {"Host": "text", "host": "text"}}, "'Host' and 'host' differ only in upper and lower case"),
+    ({"columns": {f"c{number}": "text" for number in range(1_591)}}, "1,591 columns, and a table has room for 1,590"),
+    ({"parse": "csv", "fields": ["a", "A"]}, "'a' and 'A' differ only"),
+    ({"parse": "regex", "pattern": "(?P<Host>.)(?P<host>.)"}, "'Host' and 'host' differ only"),
+    ({"comment": "#"}, "does not use comment; that is for parse='csv'"),
     ({"sink": "icberg"}, r"no sink 'icberg': did you mean iceberg\?"),
     ({"sink": "parquet"}, "needs directory="),
     ({"sink": "parquet", "directory": "logs"}, "an absolute path; got 'logs'"),
@@ -68,7 +76,8 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"interval": timedelta(minutes=7)}, "divides a day evenly"),
     ({"starts_at": datetime(2026, 1, 1)}, "starts_at must be an instant"),
     ({"isolation_level": "read_comitted"}, "did you mean read_committed"),
-    ({"table": "a.b.c"}, "a table is named table or schema.table"),
+    ({"table": "a.b.c"}, "pipeline c: table: a table is named table or schema.table"),
+    *[({"table": f"{name}.t"}, "not for a load's rows") for name in RESERVED_SCHEMAS],
     ({"table": '"t"'}, "leave quotes and slashes out"),
     ({"topic": 7}, "topic must be a name"),
     ({"parse": "regex"}, "needs pattern="),

@@ -67,6 +67,8 @@ WRONG: dict[str, list[Any]] = {
     "infer": ["yes", 1],
     "fields": [[], "host", ["a", "a"], [1], ["a", "ctid"], ["_a"]],
     "delimiter": ["", ";;", 1],
+    "comment": ["", ["#"]],
+    "null_value": ["", 0],
     "filter": [{"status": 500}, ["status"]],
     "sink": ["icberg"],
     "warehouse": ["", 7],

@@ -58,8 +58,8 @@ def test_one_sentence_makes_the_pipeline_too() -> None:
 
 
 def test_many_topics_are_as_many_dags_with_the_same_options() -> None:
-    dags = many_topics(["orders", "refunds", CLICKS], parse="json", lateness=timedelta(minutes=1))
-    assert [dag.dag_id for dag in dags] == ["orders", "refunds", "clicks"]
+    dags = many_topics(["orders", "shop.public.orders", CLICKS], parse="json", lateness=timedelta(minutes=1))
+    assert [dag.dag_id for dag in dags] == ["orders", "shop.public.orders", "clicks"]
     assert [dag.timetable.lateness for dag in dags] == [timedelta(minutes=number) for number in (1, 1, 20)]
     dags = many_topics(["orders", CLICKS], parse="json", fill_gaps=False, dag_arguments={"tags": ["web"]})
     assert [(dag.get_task("load").fill_gaps, dag.tags) for dag in dags] == [(False, {"web"})] * 2, (

@@ -32,7 +32,7 @@ from sqlalchemy import Engine
 from logbus.errors import UserError
 from logbus.ledger.table_names import parse_table
 from logbus.model import Pipeline
-from logbus.warehouse.target import SYSTEM_COLUMNS
+from logbus.warehouse.target import SYSTEM_COLUMNS, refuse_new_twins
 
 CATALOG_NAME = "logbus"
 OWNER_PROPERTY = "logbus.pipeline"
@@ -96,11 +96,13 @@ def ensure_table(catalog: Catalog, pipeline: Pipeline, columns: Mapping[str, str
     try:
         table = catalog.load_table(identifier(pipeline))
     except NoSuchTableError:
+        refuse_new_twins(f"the Iceberg table {pipeline.table}", (), wanted)
         return create_table(catalog, pipeline, wanted)
     refuse_other_partitions(table, pipeline)
     present = {field.name: field.field_type for field in table.schema().fields}
     refuse_other_types(present, wanted, pipeline)
     missing = {name: kind for name, kind in wanted.items() if name not in present}
+    refuse_new_twins(f"the Iceberg table {pipeline.table}", present, missing)
     if missing:
         add_columns(table, missing, pipeline)
     return table

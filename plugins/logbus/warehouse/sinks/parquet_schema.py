@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from logbus.durable_files import replace_atomically
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.warehouse.target import SYSTEM_COLUMNS
+from logbus.warehouse.target import SYSTEM_COLUMNS, refuse_new_twins
 
 SCHEMA_FILE = "_schema.parquet"
 
@@ -49,6 +49,7 @@ def write_schema(root: Path, pipeline: Pipeline, columns: Mapping[str, str]) -> 
                 "declare the column as it is, or load into another table"
             )
     missing = [pa.field(name, kind) for name, kind in wanted.items() if name not in present.names]
+    refuse_new_twins(f"the table of files in {root}", present.names, [field.name for field in missing])
     if missing:
         replace_schema(root, pa.schema([*present, *missing]))
 

@@ -33,6 +33,7 @@ def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_p
     """What the commands do is tested with a broker and Spark in integration/pipeline/test_any_log.py."""
     found = json.loads(tried(tmp_path, log_format.name, log_format.lines, *log_format.options, "--json").stdout)
     assert (found["trouble"], found["clock"], found["parse"]) == (None, [log_format.clock], log_format.parse)
+    assert found["samples"][0].items() >= log_format.row.items()
     asked: list[dict[str, Any]] = []
     exec(
         found["dag"].replace("from logbus.pipelines import hourly_ingest", ""), {"hourly_ingest": lambda **how: asked.append(how)}
@@ -175,6 +176,28 @@ def test_the_columns_that_a_load_would_infer_are_shown(tmp_path: Path) -> None:
     found = json.loads(tried(tmp_path, "app.json", lines, "--json").stdout)
     assert (found["settings"], found["columns"]) == ({"infer": True}, ["ts", "user", "ok", "_rest"])
     assert found["samples"][1] == {"ts": "2015-05-17T10:05:01Z", "user": 1, "ok": True, "_rest": None}
+
+
+@pytest.mark.parametrize(
+    ("rest", "parse"),
+    [
+        ('level=info msg="a, b; c = d" debug', "logfmt"),
+        ("level=info msg=the disk is full", "lines"),
+        ("level=info msg=one pid=7 msg=two", "lines"),
+        ("auth failure; user=jane; rhost=web1", "lines"),
+        ("user jane, role admin, from web1", "lines"),
+        ("jane,admin,web1", "csv"),
+    ],
+)
+def test_prose_is_no_pairs_and_no_fields(rest: str, parse: str, tmp_path: Path) -> None:
+    lines = [f"{'time=' if '=' in rest else ''}2015-05-17T10:05:{second}Z {rest}" for second in range(10, 20)]
+    assert json.loads(tried(tmp_path, "app.log", lines, "--json").stdout)["parse"] == parse
+
+
+def test_the_delimiter_is_that_of_the_header(tmp_path: Path) -> None:
+    lines = ["Time;Price;Tax", *(f"2015-05-17T10:05:{second}Z;1,5;0,2" for second in range(10, 22))]
+    found = json.loads(tried(tmp_path, "prices.csv", lines, "--json").stdout)
+    assert found["settings"] == {"fields": ["time", "price", "tax"], "delimiter": ";"}
 
 
 CSV_HEADER = "time,user,amount,comment"

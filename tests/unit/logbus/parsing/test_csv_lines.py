@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from logbus.errors import UserError
 from logbus.parsing import Filtered, Unparsable, parser_for
+from logbus.parsing.columns import column_names
+from logbus.pipeline_settings import is_column_name, twins
 
 FIELDS = ["time", "user", "amount"]
 COLUMNS = {"time": "timestamptz", "amount": "double precision"}
@@ -25,9 +27,31 @@ def test_another_delimiter_is_taken() -> None:
     assert parse("1431857103;a,b;2", delimiter=";")[1] == "a,b"
 
 
-def test_the_line_of_names_at_a_files_beginning_is_filtered() -> None:
+@pytest.mark.parametrize("line", ["time,user,amount", "\ufeffTime,USER,Amount ", '"time","user","amount"', "# a comment", "#"])
+def test_lines_that_are_no_records_are_filtered(line: str) -> None:
     with pytest.raises(Filtered):
-        parse("time,user,amount")
+        parse(line, comment="#")
+
+
+def test_a_field_may_have_another_text_for_no_value() -> None:
+    assert parse("-,jane,-", null_value="-") == [None, "jane", None]
+    assert parse("#,-,1", columns={})[:2] == ["#", "-"]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["Time", "User Name", "Amount (EUR)"], ["time", "user_name", "amount_eur"]),
+        (["cs(User-Agent)", "id.orig_h", "_id", "ctid"], ["cs_user_agent", "id_orig_h", "id", "ctid_"]),
+        (["a", "A", "a 2", "a"], ["a", "a_2", "a_2_2", "a_3"]),
+        (["", "Größe", "%", "\u0130"], ["field_1", "grösse", "field_3", "i"]),
+        (["ä" * 60, "ä" * 61], ["ä" * 29, "ä" * 29 + "_2"]),
+    ],
+)
+def test_the_words_of_a_header_become_names_that_columns_may_have(words: list[str], names: list[str]) -> None:
+    assert column_names(words) == names == column_names(names)
+    assert all(map(is_column_name, names))
+    assert twins(names) is None
 
 
 def test_a_field_may_be_as_long_as_a_record() -> None:

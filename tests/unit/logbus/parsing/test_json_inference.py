@@ -25,6 +25,10 @@ def test_each_member_becomes_a_column_of_the_type_that_holds_all_its_values() ->
     }
 
 
+def test_of_names_that_differ_only_in_case_the_first_has_the_column() -> None:
+    assert inferred_columns([b'{"Host": "a", "host": 1}', b'{"HOST": [], "up": true}']) == {"Host": "text", "up": "boolean"}
+
+
 @pytest.mark.parametrize("name", ["", "_offset", "a\0b", "n" * 64, "xmin", "tableoid"])
 def test_a_member_that_no_column_can_be_named_after_shows_nothing(name: str) -> None:
     assert inferred_columns([json.dumps({name: 1}).encode()]) == {}

@@ -16,8 +16,8 @@ DECLARED = parser_for(
 )
 
 
-def pairs(line: bytes) -> dict[str, str]:
-    found: dict[str, str] = json.loads(WHOLE.parse(line)[0])
+def pairs(line: bytes) -> dict[str, str | list[str]]:
+    found: dict[str, str | list[str]] = json.loads(WHOLE.parse(line)[0])
     return found
 
 
@@ -30,6 +30,12 @@ def test_pairs_become_one_object_of_texts() -> None:
         "empty": "",
         "quoted": "",
     }
+
+
+def test_nothing_of_a_name_that_occurs_again_is_lost() -> None:
+    line = b"type=LOGIN msg=audit(1.5:7): pid=1 msg=done a=1 a=2 a=3"
+    assert pairs(line) == {"type": "LOGIN", "msg": ["audit(1.5:7):", "done"], "pid": "1", "a": ["1", "2", "3"]}
+    assert parser_for("logfmt", {"columns": {"a": "integer"}}).parse(line) == [3]
 
 
 def test_escapes_in_quotes_are_undone_and_unknown_ones_stay() -> None:
@@ -51,6 +57,7 @@ def test_declared_pairs_become_columns_of_their_types() -> None:
         (b"", "NotLogfmt"),
         (b"  ", "NotLogfmt"),
         (b"=x", "NotLogfmt"),
+        (b"-- the disk is full", "NotLogfmt"),
         (b'a="open', "NotLogfmt"),
         (b'a="x"y', "NotLogfmt"),
         (b"\xff=1", "NotUtf8"),

@@ -33,6 +33,11 @@ def row(line: str) -> dict[str, Any]:
         ),
         ("Jun 14 15:16:01 combo -- MARK --", {"host": "combo", "message": "-- MARK --"}),
         (
+            "Nov 20 10:05:03 dropbear[1252]: Password auth: ok",
+            {"program": "dropbear", "pid": "1252", "message": "Password auth: ok"},
+        ),
+        ("Nov 20 10:05:03 2001:db8::7 kernel:up", {"host": "2001:db8::7", "program": "kernel", "message": "up"}),
+        (
             "<34>Oct 11 22:14:15 mymachine su: 'su root' failed",
             {"facility": "auth", "severity": "crit", "host": "mymachine", "program": "su", "message": "'su root' failed"},
         ),
@@ -50,8 +55,9 @@ def test_a_line_of_a_file_with_an_iso_time_gives_it() -> None:
         "pid": "7",
         "message": "Accepted publickey",
     }
-    with pytest.raises(Unparsable, match="neither"):
-        row("2015-05-17T10:05:03Z INFO started")
+    for other in ("INFO started", "INFO: started"):
+        with pytest.raises(Unparsable, match="neither"):
+            row(f"2015-05-17T10:05:03Z {other}")
 
 
 def test_a_line_that_was_sent_gives_its_time_and_its_structured_data() -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from logbus.errors import UserError
-from logbus.ledger.table_names import identifier, leaf_name, parse_table, quoted
+from logbus.ledger.table_names import check_target, identifier, leaf_name, parse_table, quoted, target_named_after
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import psycopg
 
@@ -32,6 +32,22 @@ def test_a_name_that_postgresql_would_cut_is_refused() -> None:
     with pytest.raises(UserError, match="too long"):
         parse_table("t" * 51)
     assert len(leaf_name(parse_table("t" * 50), TEN_IN_INDIA).name) <= 63
+
+
+@pytest.mark.parametrize(
+    ("given", "table"),
+    [
+        ("web.clicks", "web.clicks"),
+        ("shop.public.orders", "shop_public_orders"),
+        ("logbus.window", "logbus_window"),
+        (".", "_"),
+        ("coredns-5dd5756b68-abcde_kube-system_coredns-" + "0f" * 32, "coredns_5dd5756b68_abcde_kube_system_core_ea53c6bf"),
+    ],
+)
+def test_a_table_can_be_named_after_any_topic(given: str, table: str) -> None:
+    assert target_named_after(given) == table
+    check_target(table)
+    assert len({target_named_after(given * 60 + last) for last in "ab"}) == 2
 
 
 def test_a_name_cannot_break_out_of_its_quotes() -> None:
