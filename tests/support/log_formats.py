@@ -319,7 +319,7 @@ FORMATS = [
         row={"written": "17-May-2015 12:05:00 Europe/Berlin", "before": "PHP", "message": "item 0 is missing"},
     ),
     LogFormat(
-        name="offset.json",
+        name="zones.json",
         line='{"time": "2015-05-17 12:05:0~+02", "user": ~}',
         clock="JSON",
         parse="json",

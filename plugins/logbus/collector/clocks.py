@@ -33,7 +33,7 @@ BEGINS_SHARE_MIN = 0.01  # of the lines begin with a time: a record may have a h
 ALIKE_SHARE = 1 / 6  # of the lines look like those with a time, and have none: then the format is not the one they are written in
 ALIKE_CHARACTERS = 6  # of a line's shape; a date and an hour have more
 TAIL_BYTES = 65_536  # of a file, in which its newest time is looked for
-UNDATED_KEPT = 200  # lines without a time, one of which may show how to read the others
+UNDATED_KEPT = 50  # lines without a time, one of which may show how to read the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,8 @@ class LineClock:
     undated: tuple[tuple[int, bytes], ...] = ()
     stamps: tuple[Stamp, ...] = ()  # of the dated lines
     unread: str | None = None  # what the named format leaves unread beside most of their times
-    alike: tuple[tuple[int, bytes], ...] = ()  # lines without a time that look like those with one, with their numbers
+    alike: int = 0  # lines without a time that look like those with one
+    first_alike: tuple[int, bytes] | None = None  # with its number
     begins: bool = False  # few lines have a time, but those begin with it, and so does the file: the others may continue them
     proposals: tuple[TimeProposal, ...] = ()  # options that would read more; only if too few lines have a time
     newest_ms: int | None = None  # of the first lines and the last ones
@@ -133,8 +134,8 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
         return chosen(counted, around, {option.text: option.recogniser}, 0.0)
 
     texts = [line for _, line in counted]
-    undated = [line for _, line in clock.undated]
-    helpful = [one for one in proposals(texts, undated, around, clock_by) if one.lines > clock.dated]
+    undated = [line for line in texts if clock.stamp(line).timestamp_ms is None]
+    helpful = [proposal for proposal in proposals(texts, undated, around, clock_by) if proposal.lines > clock.dated]
     return replace(clock, proposals=tuple(helpful))
 
 
@@ -182,11 +183,12 @@ def counting(clock: LineClock, counted: Sequence[tuple[int, bytes]]) -> LineCloc
     beside = Counter(
         unread
         for recogniser in clock.recognisers
-        if isinstance(recogniser, Sought) and recogniser.written is not None
+        if isinstance(recogniser, Sought)
         for line in dated
         if (unread := recogniser.unread(line)) is not None
     )
     stamps = tuple(stamp for _, stamp in stamped if stamp.timestamp_ms is not None)
+    alike = [numbered for numbered in undated if shape_of(numbered[1]) in shapes]
     return replace(
         clock,
         looked_at=len(counted),
@@ -194,7 +196,8 @@ def counting(clock: LineClock, counted: Sequence[tuple[int, bytes]]) -> LineCloc
         undated=tuple(undated[:UNDATED_KEPT]),
         stamps=stamps,
         unread=max(beside, key=lambda piece: beside[piece]) if beside.total() * 2 > len(stamps) else None,
-        alike=tuple(numbered for numbered in undated if shape_of(numbered[1]) in shapes),
+        alike=len(alike),
+        first_alike=alike[0] if alike else None,
     )
 
 
@@ -205,7 +208,7 @@ def shape_of(line: bytes) -> bytes | None:
 
 
 def is_alike_too_often(clock: LineClock) -> bool:
-    return bool(clock.alike) and len(clock.alike) >= ALIKE_SHARE * clock.looked_at
+    return clock.alike > 0 and clock.alike >= ALIKE_SHARE * clock.looked_at
 
 
 def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) -> Recogniser:

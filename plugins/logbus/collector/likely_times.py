@@ -136,19 +136,22 @@ def proposals(
 ) -> list[TimeProposal]:
     """The best one, and another one that reads as many lines as other times, if there is one. `clock_by` makes the clock of all
     lines for an option."""
-    found = []
-    for place, option in enumerate(islice(dict.fromkeys(options_of(undated[:LINES_TRIED], around)), OPTIONS_TRIED_MAX)):
+    tried = []
+    spread = undated[:: max(1, len(undated) // LINES_TRIED)][:LINES_TRIED]
+    for place, option in enumerate(islice(dict.fromkeys(options_of(spread, around)), OPTIONS_TRIED_MAX)):
         clock = clock_by(option)
         times = [stamp.timestamp_ms for stamp in clock.stamps if is_likely(stamp.timestamp_ms, around)]
         if times and clock.unread is None:
             rank = (len(times), *certainty(option, lines), -place)
-            found.append(TimeProposal(option=option, lines=len(times), times=frozenset(filter(None, times)), rank=rank))
-    found.sort(key=lambda proposal: proposal.rank, reverse=True)
-    best = found[:1]
-    others = [
-        one for one in found[1:] if one.lines == best[0].lines and one.times != best[0].times and one.rank[1] == best[0].rank[1]
-    ]
-    return best + others[:1]
+            tried.append(TimeProposal(option=option, lines=len(times), times=frozenset(filter(None, times)), rank=rank))
+    tried.sort(key=lambda proposal: proposal.rank, reverse=True)
+    best, rest = tried[:1], tried[1:]
+    return best + [other for other in rest if is_rival(other, best[0])][:1]
+
+
+def is_rival(other: TimeProposal, best: TimeProposal) -> bool:
+    """Whether another proposal is as good, and the lines do not show which one is right."""
+    return (other.lines, other.rank[1]) == (best.lines, best.rank[1]) and other.times != best.times
 
 
 def certainty(option: Option, lines: Sequence[bytes]) -> tuple[float, float, float]:
@@ -169,9 +172,9 @@ def options_of(lines: Sequence[bytes], around: TimeContext) -> Iterator[Option]:
         if (moment := any_time(value, around.zone)) is not None and is_likely(moment.timestamp_ms, around):
             yield Option(field=name)
     for name, value in pairs:
-        yield from (Option(field=name, format_of=one) for one in formats_of(str(value).encode(errors="replace"), around))
+        yield from (Option(field=name, format_of=written) for written in formats_of(str(value).encode(errors="replace"), around))
     for line in lines:
-        yield from (Option(format_of=one) for one in formats_of(line, around))
+        yield from (Option(format_of=written) for written in formats_of(line, around))
 
 
 def formats_of(text: bytes, around: TimeContext) -> Iterator[str]:

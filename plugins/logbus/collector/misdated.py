@@ -59,9 +59,9 @@ def why_borrowed(path: Path, clock: LineClock, now_ms: int, *, joins: bool) -> s
 
 
 def why_alike(path: Path, clock: LineClock) -> str:
-    number, line = clock.alike[0]
+    number, line = clock.first_alike or (0, b"")
     return (
-        f"{path}: {len(clock.alike)} of the first {many(clock.looked_at, 'line')} look like those with a time and have none that "
+        f"{path}: {clock.alike} of the first {many(clock.looked_at, 'line')} look like those with a time and have none that "
         f"is understood ({', '.join(clock.names)} in the others), such as line {number}: {_shown(line)}. {how_to_read(clock)}. "
         f"{_TRY.format(path=path)}"
     )
@@ -83,7 +83,11 @@ def why_far(path: Path, clock: LineClock) -> str | None:
 
 
 def why_ahead(path: Path, clock: LineClock, ahead: Sequence[Stamp]) -> str:
-    zone = "it writes local time, whose zone --timezone Europe/Berlin names, or " if any(one.is_zoneless for one in ahead) else ""
+    zone = (
+        "it writes local time, whose zone --timezone Europe/Berlin names, or "
+        if any(stamp.is_zoneless for stamp in ahead)
+        else ""
+    )
     return (
         f"{path}: the times of {len(ahead)} of the first {many(clock.dated, 'line')} with one are more than an hour ahead of "
         f"now: {zone}a clock is wrong. {_TRY.format(path=path)}, or if there is none, with that of the file's last writing"
@@ -94,7 +98,7 @@ def why_undated(path: Path, clock: LineClock) -> str:
     """The error's text, with an option that would read most of the lines, if there is one."""
     number, line = clock.undated[0] if clock.undated else (0, b"")
     first = f"the first {many(clock.looked_at, 'line')}"
-    if clock.begins and not any(one.lines * 2 >= clock.looked_at for one in clock.proposals):
+    if clock.begins and not any(proposal.lines * 2 >= clock.looked_at for proposal in clock.proposals):
         return (
             f"{path}: {clock.dated} of {first} begin with a time ({clock.names[0]}), and the others have none, such as line "
             f"{number}: {_shown(line)}. If they continue the lines before them (a stack trace), --join-lines makes them one "
@@ -102,7 +106,7 @@ def why_undated(path: Path, clock: LineClock) -> str:
         )
     if clock.proposals:
         recogniser = clock.proposals[0].option.recogniser
-        number, line = next((one for one in clock.undated if has_time(recogniser, one[1], clock.around)), (number, line))
+        number, line = next((pair for pair in clock.undated if has_time(recogniser, pair[1], clock.around)), (number, line))
     others = f" ({', '.join(clock.names)} in the others)" if clock.names else ""
     how = how_to_read(clock)
     if clock.dates_enough(joins=True) and clock.dated:

@@ -47,6 +47,7 @@ _DIRECTIVES: Mapping[str, str] = {
 }
 _ALL_DIGITS = {**dict.fromkeys("mdHIMS", r"\d\d"), "j": r"\d{3}"}
 _NUMBERS = frozenset("YymdjHIMSfs")
+_NOTHING = rb"((?!))?"  # a group that takes no part in a match
 _CLOCK = re.compile(rb"(?<![\d:.])\d{1,2}:\d\d(?!\d)")
 _YEAR = rb"(?:19|20)\d\d"
 _YEAR_BEFORE = re.compile(rb"(?<!\d)" + _YEAR + rb"[\s/.,-]*$")
@@ -82,9 +83,13 @@ class WrittenFormat:
             return f"the time of day {clock[0].decode()}"
         if not self.has_year and (year := _YEAR_BEFORE.search(before) or _YEAR_BEHIND.match(behind)):
             return f"the year {year[0].decode().strip()}"
-        if not self.has_zone and (zone := _ZONE_BEFORE.search(before)):
-            return f"the zone {zone[0].decode().strip()}"
-        return None
+        return None if self.has_zone else zone_before(before)
+
+
+def zone_before(before: bytes) -> str | None:
+    """An abbreviation of a zone at the end of what precedes a time."""
+    zone = _ZONE_BEFORE.search(before)
+    return None if zone is None else f"the zone {zone[0].decode().strip()}"
 
 
 @lru_cache
@@ -102,8 +107,8 @@ def compiled(format_of: str) -> WrittenFormat:
     else:
         last = parts[-2] if not parts[-1] else ""
         tail = NO_HALF_DAY if not names.isdisjoint("H") else b""
-        tail += FRACTION if last == "S" else rb"()"
-        tail += ZONE if names.isdisjoint("zZ") and not names.isdisjoint("HI") else rb"()"
+        tail += FRACTION if last == "S" else _NOTHING
+        tail += ZONE if names.isdisjoint("zZ") and not names.isdisjoint("HI") else _NOTHING
         form = rb"(?<![0-9A-Za-z])((%b)%b)(?![0-9]|:[0-9])" % (pattern.encode(), tail)
     return WrittenFormat(format_of, names, re.compile(form), _number if "s" in names else _reader(format_of, names))
 
@@ -173,7 +178,7 @@ def _reader(format_of: str, names: frozenset[str]) -> Callable[[re.Match[bytes],
         else:
             written, (fraction, zone) = for_strptime(match, names), match.groups()[-2:]
             zone = match["zone"].upper() if "Z" in names else zone
-        read = of_text(written, zone or None, around)
-        return with_fraction(read, fraction) if fraction else read
+        second = of_text(written, zone, around)
+        return second if fraction is None else with_fraction(second, fraction)
 
     return moment

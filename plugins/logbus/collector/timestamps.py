@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from logbus.collector.time_formats import WrittenFormat, compiled
+from logbus.collector.time_formats import WrittenFormat, compiled, zone_before
 from logbus.collector.time_places import LINE_START_BYTES, LineTimeSearch
 from logbus.parsing.times import (
     EPOCH_DIGITS,
@@ -198,23 +198,27 @@ class Sought:
     written: WrittenFormat | None = None
 
     def __call__(self, line: bytes, around: TimeContext) -> Stamp | None:
-        match = self.match(line)
-        moment = None if match is None else self.read(match, around)
+        at_first = self.search.at_first  # nearly all logs: a call less
+        match = self.match(line) if at_first is None else at_first.match(line, 0, LINE_START_BYTES)
+        if match is None:
+            return None
+        moment = self.read(match, around)
         return None if moment is None else Stamp(moment[0], None, moment[1], moment[2])
 
     def match(self, line: bytes) -> re.Match[bytes] | None:
         """Where the line has its time; the first group is all of it."""
         search = self.search
-        if search.at_first is not None:  # nearly all logs
+        if search.at_first is not None:
             return search.at_first.match(line, 0, LINE_START_BYTES)
         match = search.form.search(line, 0, LINE_START_BYTES)
         return match if match is not None and search.is_own(match) else None
 
     def unread(self, line: bytes) -> str | None:
-        """What the named format leaves unread beside the time: an hour, a year, a zone."""
-        if self.written is None or (match := self.match(line)) is None:
+        """What stays unread beside the time although it is a part of it: an hour, a year, a zone."""
+        if (match := self.match(line)) is None:
             return None
-        return self.written.unread(line[: match.start(1)], line[match.end(1) : LINE_START_BYTES])
+        before, behind = line[: match.start(1)], line[match.end(1) : LINE_START_BYTES]
+        return zone_before(before) if self.written is None else self.written.unread(before, behind)
 
 
 def _iso_moment(match: re.Match[bytes], around: TimeContext) -> Moment | None:

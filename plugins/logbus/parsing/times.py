@@ -53,8 +53,6 @@ _GERMAN = {b"MEZ": b"CET", b"MESZ": b"CEST", b"MET": b"CET", b"MEST": b"CEST"}
 _OFFSET = re.compile(r"(?:UTC|GMT)? ?([+-])(\d{1,2})(?::?(\d\d)(?::?(\d\d))?)?")
 _ISO_TIME = re.compile(ISO_8601)
 _COMBINED_TIME = re.compile(rb"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}")
-# The common case of a column, which the standard library reads in a tenth of the time.
-_PLAIN_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _CLOCK = rb"(\d\d)(?::?(\d\d)(?::?(\d\d)" + FRACTION + rb")?)?"
 _DATE_AND_CLOCK = tuple(
     re.compile(date + rb"(?:" + before + _CLOCK + ZONE + rb")?")
@@ -253,9 +251,9 @@ def read(value: Any) -> Written | None:
 def instant(value: Any) -> datetime:
     """A value as a column stores it, in UTC unless it says otherwise. TypeError for what is no time, ValueError or OverflowError
     for one that does not exist."""
-    if isinstance(value, str) and _PLAIN_ISO.fullmatch(value):
-        at = datetime.fromisoformat(value)
-        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    at = _plain_instant(value)
+    if at is not None:
+        return at
     written = read(value)
     if written is None:
         raise TypeError
@@ -263,6 +261,23 @@ def instant(value: Any) -> datetime:
     if zone is None:
         raise ValueError(f"the zone {written.zone!r} is ambiguous")
     return written.local.replace(tzinfo=zone).astimezone(UTC)
+
+
+def _plain_instant(value: Any) -> datetime | None:
+    """The common values of a column, in a fifth of the time that `read` needs: ten digits, and ISO 8601 of which the standard
+    library takes for no other time, as it would fourteen digits."""
+    if isinstance(value, str):
+        if len(value) > 18 and value[4] == "-" and value[10] in "T ":
+            try:
+                at = datetime.fromisoformat(value)
+            except ValueError:
+                return None
+            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        if len(value) == 10 and value.isascii() and value.isdecimal():
+            return EPOCH + timedelta(seconds=int(value))
+    elif isinstance(value, (int, float)) and NUMBER_OF_A_TIME_MIN <= value < 10**11:
+        return EPOCH + timedelta(seconds=value)
+    return None
 
 
 def any_time(value: Any, given: tzinfo) -> Moment | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logbus.collector.clocks import TimeOptions, choose
 from logbus.collector.likely_times import FORMATS
 from logbus.collector.timestamps import Stamp, by_format
-from logbus.parsing.times import MONTH_NAMES, TimeContext, milliseconds
+from logbus.parsing.times import MONTH_NAMES, TimeContext, any_time, instant, milliseconds
 
 from tests.support.examples import examples
 from tests.support.recognising import recognise
@@ -108,6 +108,13 @@ def test_a_time_in_a_proposed_format_is_read_back_as_itself_or_not_at_all(
     assert stamp.timestamp_ms is None or stamp.timestamp_ms in instants
     if zone == "" and ("%Z" not in format_of or names_it):
         assert stamp.timestamp_ms is not None
+
+
+@given(MOMENTS, st.sampled_from(["%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S,%f %z", "%Y%m%d%H%M%S"]))
+def test_a_column_and_a_line_have_the_same_instant(at: datetime, form: str) -> None:
+    moment = any_time(at.strftime(form), UTC)
+    assert moment is not None
+    assert moment.timestamp_ms == milliseconds(instant(at.strftime(form)))
 
 
 DATES = (("%Y", "%m", "%d"), ("%d", "%b", "%y"), ("%A", "%d", "%B", "%Y"), ("%a", "%m", "%d", "%y"), ("%Y", "%j"))

@@ -361,9 +361,10 @@ def test_a_format_is_proposed_that_reads_all_lines_and_another_is_named_beside_i
         ("%b %d %H:%M:%S", "Sun May 17 10:05:03 UTC 2014", "the year"),
         ("%b %d %H:%M:%S", "2014 May 17 10:05:03 x", "the year 2014"),
         ("%b %d %H:%M:%S", "[PDT May 17 10:05:03] x", "the zone PDT"),
+        (None, "PDT 2015-05-17 10:05:03 x", "the zone PDT"),
     ],
 )
-def test_a_named_format_that_leaves_a_part_of_the_time_unread_is_refused(format_of: str, line: str, said: str) -> None:
+def test_a_format_that_leaves_a_part_of_the_time_unread_is_refused(format_of: str | None, line: str, said: str) -> None:
     with pytest.raises(UndatedLog, match=f"leaves {said}.* beside its times unread"):
         refuse_misdated(Path("a.log"), clock(line, format_of=format_of), TimeOptions(format_of=format_of), NOW_MS)
 
