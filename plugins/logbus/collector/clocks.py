@@ -202,8 +202,9 @@ def counting(clock: LineClock, counted: Sequence[tuple[int, bytes]]) -> LineCloc
 
 
 def shape_of(line: bytes) -> bytes | None:
-    """How a line begins, with one sign for each word and each number; None if that has no number."""
-    shape = re.sub(rb"[A-Za-z]+", b"a", re.sub(rb"\d+", b"9", line[:80]))[:ALIKE_CHARACTERS]
+    """How a line begins, with one sign for each word and each number, two for a long one; None if that has no number."""
+    shape = re.sub(rb"\d+", lambda number: b"9" if len(number[0]) < 5 else b"99", line[:80])
+    shape = re.sub(rb"[A-Za-z]+", b"a", shape)[:ALIKE_CHARACTERS]
     return shape if b"9" in shape else None
 
 

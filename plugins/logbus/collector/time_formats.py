@@ -20,7 +20,7 @@ from logbus.parsing.times import (
     DAY,
     EPOCH_DIGITS,
     FRACTION,
-    NO_HALF_DAY,
+    NOTHING_UNREAD,
     STAMPS_REMEMBERED,
     ZONE,
     Moment,
@@ -106,10 +106,11 @@ def compiled(format_of: str) -> WrittenFormat:
         form = rb"(?<![0-9A-Za-z])((%b))(?![0-9])" % pattern.encode()
     else:
         last = parts[-2] if not parts[-1] else ""
-        tail = NO_HALF_DAY if not names.isdisjoint("H") else b""
+        tail = NOTHING_UNREAD if "H" in names and names.isdisjoint("zZ") else b""
         tail += FRACTION if last == "S" else _NOTHING
         tail += ZONE if names.isdisjoint("zZ") and not names.isdisjoint("HI") else _NOTHING
-        form = rb"(?<![0-9A-Za-z])((%b)%b)(?![0-9]|:[0-9])" % (pattern.encode(), tail)
+        # A number and a sign at either end belong to the time: `11-26 10:05` is not all of `20-11-26 10:05:03`.
+        form = rb"(?<![0-9A-Za-z])(?<!\d[/.-])((%b)%b)(?![0-9]|[:-][0-9])" % (pattern.encode(), tail)
     return WrittenFormat(format_of, names, re.compile(form), _number if "s" in names else _reader(format_of, names))
 
 

@@ -62,6 +62,7 @@ _SLASHED = re.compile(rb"\[?(\d\d(?:\d\d)?)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)" 
 _DIGITS = re.compile(rb"(\d\d)(\d\d)(\d\d) (\d\d)(\d\d)(\d\d) \d+ ")
 _APACHE_ERROR = re.compile(rb"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? (\d{4})\]")
 _DAY_MONTH = re.compile(rb"\[?(\d{1,2})[ -]([A-Z][a-z]{2})[ -](\d{4}) (\d\d):(\d\d):(\d\d)" + TAIL)
+_CLOCK_IN_FIELD = re.compile(rb"[=:]\s*\"?\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?\"?(?=[\s,}]|$)")
 _TIME_FIELDS = ("timestamp", "@timestamp", "time", "ts", "datetime", "date", "time_iso8601", "time_local", "msec", "asctime", "t")
 _HOST_FIELDS = ("host", "hostname")
 _EPOCH_FIRST_OR_FIELD = re.compile(
@@ -256,6 +257,7 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
     """A field of JSON objects (`a.b` for a nested one) or of logfmt lines, in any of the forms above, or by `format_of`."""
     in_text = re.compile(rb"(?:^|[ ,])%b=(?:\"([^\"]*)\"|(\S+))" % re.escape(name.encode()))
     given = None if format_of is None else by_format(format_of)
+    is_day = given is not None and given.written is not None and not given.written.has_clock
 
     def read(value: Any, around: TimeContext) -> Stamp | None:
         if given is not None:
@@ -264,6 +266,8 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
         return _stamp(any_time(value, around.zone))
 
     def recogniser(line: bytes, around: TimeContext) -> Stamp | None:
+        if is_day and _CLOCK_IN_FIELD.search(line):  # the hour is in another field
+            return None
         fields = _fields(line)
         if fields is not None:
             host = _first(fields, _HOST_FIELDS, _host_name)

@@ -34,15 +34,17 @@ ABBREVIATION = (
     rb"NZ[SD]T|[AECMPN][SD]T|AK[SD]T|H[SD]T|CHST|BRS?T|ART|CLS?T|UYT)\b"
 )
 # Two digits alone are an offset where PostgreSQL writes one; a longer number, a date or a range that begins so is not.
-ZONE = (
-    rb"(?:[ \t]{0,2}(Z\b|(?:UTC|GMT)(?: [+-]\d\d:?\d\d(?!\d)|[+-]\d[\d:]*|\b)|[+-]\d\d:?\d\d(?::\d\d)?(?!\d|[.:]\d)|"
+_ZONE = (
+    rb"(?:Z\b|(?:UTC|GMT)(?: [+-]\d\d:?\d\d(?!\d)|[+-]\d[\d:]*|\b)|[+-]\d\d:?\d\d(?!\d|[.:]\d)|"
     rb"[+-](?:0\d|1[0-4])(?![\w:-]|\.\d)|(?:Africa|America|Antarctica|Arctic|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc)/"
-    rb"[\w/+-]+|" + ABBREVIATION + rb"))?"
+    rb"[\w/+-]+|" + ABBREVIATION + rb")"
 )
-# Ten past noon is not ten in the morning: a time before AM or PM is only read by a format that says so.
-NO_HALF_DAY = rb"(?![.,\d]*\s?[AaPp]\.?[Mm]\b)"
+ZONE = rb"(?:[ \t]{0,2}(" + _ZONE + rb"))?"
+# Ten past noon is not ten in the morning: a time before AM or PM is only read by a format that says so. And what begins like an
+# offset and is none makes the time unreadable, unless a space is between them.
+NOTHING_UNREAD = rb"(?![.,:\d]*(?:\s?[AaPp]\.?[Mm]\b|(?!" + _ZONE + rb")[+-]\d))"
 FRACTION = rb"(?:(?:[.,]|:(?=\d{3}(?!\d)))(\d+))?"
-TAIL = NO_HALF_DAY + FRACTION + ZONE  # what follows the seconds: groups for the fraction and the zone
+TAIL = NOTHING_UNREAD + FRACTION + ZONE  # what follows the seconds: groups for the fraction and the zone
 # No digit may precede the year, or a request id that ends like a date would be taken for one.
 ISO_8601 = rb"(?<!\d)(\d{4}-\d\d-\d\d[T \t]\d\d:\d\d:\d\d)" + TAIL
 # Ten, 13, 16 or 19 digits: in a line other lengths are counters and ids.
@@ -50,7 +52,7 @@ EPOCH_DIGITS = r"(?:\d{19}|\d{16}|\d{13}|\d{10}(?:\.\d{1,9})?)"
 NUMBER_OF_A_TIME_MIN = 10**8  # a smaller number in a field is a duration: `"time": 0.012`
 
 _GERMAN = {b"MEZ": b"CET", b"MESZ": b"CEST", b"MET": b"CET", b"MEST": b"CEST"}
-_OFFSET = re.compile(r"(?:UTC|GMT)? ?([+-])(\d{1,2})(?::?(\d\d)(?::?(\d\d))?)?")
+_OFFSET = re.compile(r"(?:UTC|GMT)? ?([+-])(\d{1,2})(?::?(\d\d))?")
 _ISO_TIME = re.compile(ISO_8601)
 _COMBINED_TIME = re.compile(rb"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}")
 _CLOCK = rb"(\d\d)(?::?(\d\d)(?::?(\d\d)" + FRACTION + rb")?)?"
@@ -100,10 +102,10 @@ def zone_of(written: bytes) -> tzinfo | None:
     if text in ("Z", "UTC", "GMT"):
         return UTC
     if (offset := _OFFSET.fullmatch(text)) is not None:
-        hours, minutes, seconds = (int(number or 0) for number in offset.groups()[1:])
-        if hours > 23 or minutes > 59 or seconds > 59:
+        hours, minutes = (int(number or 0) for number in offset.groups()[1:])
+        if hours > 23 or minutes > 59:
             raise ValueError(f"no zone has the offset {text}")
-        distance = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        distance = timedelta(hours=hours, minutes=minutes)
         return timezone(-distance if offset[1] == "-" else distance) if distance else UTC
     if "/" not in text and re.fullmatch(ABBREVIATION, written):
         return None

@@ -47,6 +47,10 @@ LINES = (
 )
 WRITTEN_ZONES = st.sampled_from(["", "%z", " %z", " %:z", " %hours", " UTC%hours", " GMT%z", " %name", "[%name]", " %Z", " PM"])
 
+# What may stand beside a time, and be taken for a part of it, or the other way round.
+BEFORE = st.sampled_from(["", "", "7 ", "12-", "3/", "1.", "x=", "[", "2014 "])
+BEHIND = st.sampled_from([" text", " text", "-5 text", ":07 text", "/7 text", "] text"])
+
 
 def zone_text(form: str, at: datetime) -> str:
     offset = f"{at:%z}"
@@ -97,16 +101,17 @@ def test_a_time_is_read_back_as_itself_or_not_at_all(at: datetime, pattern: str,
 
 
 @settings(max_examples=examples(300))
-@given(MOMENTS, st.sampled_from(FORMATS), WRITTEN_ZONES, st.booleans())
+@given(MOMENTS, st.sampled_from(FORMATS), WRITTEN_ZONES, st.booleans(), BEFORE, BEHIND)
 def test_a_time_in_a_proposed_format_is_read_back_as_itself_or_not_at_all(
-    at: datetime, format_of: str, zone: str, names_it: bool
+    at: datetime, format_of: str, zone: str, names_it: bool, before: str, behind: str
 ) -> None:
     at = precise(at, format_of) if format_of != "%s" else at.replace(microsecond=0)
     assume(format_of != "%s" or at.timestamp() >= 1e9)  # of nine digits
+    assume(not zone or behind in (" text", "] text"))  # UTC-5 and +00:07 are zones of their own
     pattern = format_of.replace("%s", str(int(at.timestamp()))) + (zone_text(zone, at) if re.search("%[SM]$", format_of) else "")
-    stamp, instants = read_back(f"{at.strftime(pattern)} text", at, at.tzinfo if names_it else None, format_of)
+    stamp, instants = read_back(f"{before}{at.strftime(pattern)}{behind}", at, at.tzinfo if names_it else None, format_of)
     assert stamp.timestamp_ms is None or stamp.timestamp_ms in instants
-    if zone == "" and ("%Z" not in format_of or names_it):
+    if zone + before == "" and behind == " text" and ("%Z" not in format_of or names_it):
         assert stamp.timestamp_ms is not None
 
 

@@ -111,6 +111,7 @@ def test_a_zone_behind_the_time_is_read_and_wins_over_the_named_one(line: str, z
         ("2015/05/17 10:05:03 Europe/Berlni x", "Its zone cannot be read: there is no zone Europe/Berlni"),
         ("2015-05-17 10:05:03 PM Monday", "it is read by --time-format '%Y-%m-%d %I:%M:%S %p'"),
         ("15/05/17 10:05:03 p.m. x", "Say how it is written"),
+        ('{"date": "2015-05-17", "time": "10:05:03"}', "Say how it is written"),
     ],
 )
 def test_what_is_part_of_a_time_and_cannot_be_read_is_named_and_the_rest_is_no_time(line: str, said: str) -> None:
@@ -329,6 +330,8 @@ def test_a_files_year_is_that_of_its_last_writing(tmp_path: Path) -> None:
         ('{"when": "17.05.2015 10:05:03"}', "--time-field when --time-format '%d.%m.%Y %H:%M:%S'"),
         ("level=info at=1431857103 user=7", "--time-field at"),
         ("1:M 17 May 2015 10:05:03.000 * Ready", "--time-format '%d %b %Y %H:%M:%S.%f'"),
+        ("date=2015-05-17 time=10:05:03 user=jane", "--time-format 'date=%Y-%m-%d time=%H:%M:%S'"),
+        ("17-05-15 10:05:03 x", "--time-format '%d-%m-%y %H:%M:%S'"),
         ("[17/May/2015 10:05:03] Relay attempt", "--time-format '%d/%b/%Y %H:%M:%S'"),
         ("Sun May 17 10:05:03 UTC 2015", "--time-format '%a %b %d %H:%M:%S %Z %Y'"),
         ("17.05.2015 12:05:03 +0200 x", "--time-format '%d.%m.%Y %H:%M:%S %z'"),
