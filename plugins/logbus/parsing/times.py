@@ -42,7 +42,7 @@ _ZONE = (
 ZONE = rb"(?:[ \t]{0,2}(" + _ZONE + rb"))?"
 # Ten past noon is not ten in the morning: a time before AM or PM is only read by a format that says so. And what begins like an
 # offset and is none makes the time unreadable, unless a space is between them.
-NOTHING_UNREAD = rb"(?![.,:\d]*(?:\s?[AaPp]\.?[Mm]\b|(?!" + _ZONE + rb")[+-]\d))"
+NOTHING_UNREAD = rb"(?![.,:\d]*(?:\s?[AaPp]\.?[Mm]\b|(?=[+-]\d)(?!" + _ZONE + rb")))"
 FRACTION = rb"(?:(?:[.,]|:(?=\d{3}(?!\d)))(\d+))?"
 TAIL = NOTHING_UNREAD + FRACTION + ZONE  # what follows the seconds: groups for the fraction and the zone
 # No digit may precede the year, or a request id that ends like a date would be taken for one.
