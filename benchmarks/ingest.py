@@ -167,7 +167,12 @@ def small_hours(place: Place, console: Console, scale: Scale) -> list[Figure]:
     log_file = place.directory / "small.json"
     write_events(log_file, lines, SMALL_HOURS)
     report = ship(
-        [log_file], topic="small", client_config=dict(place.client), state_path=place.directory / "state.json", partitions=2
+        [log_file],
+        topic="small",
+        client_config=dict(place.client),
+        state_path=place.directory / "state.json",
+        partitions=2,
+        accept_times=True,
     )
     register(place, "small")
     loader = Loader(warehouse_url=place.warehouse, client_config=place.client, now=utc_now, say=lambda line: None)

@@ -5,51 +5,49 @@ library). If two formats match nearly as many lines, the one that yields more ab
 ISO time, and a host as well. A format that matches fewer than a tenth of the lines is data, not a clock: otherwise one message
 that quotes a date would stamp the lines around it, and silently put them into an hour years away.
 
-Lines that continue the one before (they are indented, as stack traces are, or empty) need no time. Of the others at least half
-must have one, or the file is refused before any of it is sent: windows are cut by these times, and a line in the wrong hour is
-not found again.
+Lines that continue the one before (they are indented, as stack traces are, or empty) need no time, and are not looked at. What of
+the others is not enough is decided in misdated.py.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 from logbus.collector import line_reader
-from logbus.collector.likely_times import likely_options
-from logbus.collector.moments import TimeContext
+from logbus.collector.compressed import is_compressed
+from logbus.collector.likely_times import Option, TimeProposal, proposals
 from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Sought, Stamp, by_field, by_format, has_time
-from logbus.errors import UndatedLog, UserError
-from logbus.wording import many
+from logbus.errors import UserError
+from logbus.parsing.times import TimeContext
 
 AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses times further ahead
 LOOKED_AT_LINES = 1000  # a banner is shorter than this
 SHARE_MIN = 0.1
 SHARE_LIKE_MOST = 0.9  # counts as good as the most common one: a few lines of another kind make no difference
 WORDS_MAX_IN_OTHERS = 1  # before the time, in lines that the file's first format does not date
-# Abbreviations of zones that may follow a time (PostgreSQL writes them). They are not read: several stand for more than one zone,
-# and none says when it began. UTC and GMT are read with the time.
-ZONE_NAME = re.compile(
-    rb"\d\d:\d\d:\d\d(?:[.,]\d+)? (WET|WEST|BST|CET|CEST|EET|EEST|MSK|TRT|SAST|IST|PKT|WIB|HKT|SGT|JST|KST|A[CEW][SD]T|NZ[SD]T|"
-    rb"[ECMP][SD]T|AK[SD]T|HST|BRT|ART)\b"
-)
-UNDATED_KEPT = 20  # lines without a time, one of which may show how to read the others
-SHOWN_CHARACTERS = 120
+BEGINS_SHARE_MIN = 0.01  # of the lines begin with a time: a record may have a hundred lines, as traces of frameworks have
+ALIKE_SHARE = 1 / 6  # of the lines look like those with a time, and have none: then the format is not the one they are written in
+ALIKE_CHARACTERS = 6  # of a line's shape; a date and an hour have more
+TAIL_BYTES = 65_536  # of a file, in which its newest time is looked for
+UNDATED_KEPT = 50  # lines without a time, one of which may show how to read the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOptions:
     """The user's options about times: `format_of` in strptime's directives, `field` of a JSON or logfmt line, the `zone` of times
-    that are written without one; `allows_undated`: a file without times may be sent."""
+    that are written without one, UTC if it is not named; `allows_undated`: a file without times may be sent; `accepts_times`: so
+    may one whose times are far from the file's own."""
 
     format_of: str | None = None
     field: str | None = None
-    zone: tzinfo = UTC
+    zone: tzinfo | None = None
     allows_undated: bool = False
+    accepts_times: bool = False
 
     def given(self) -> dict[str, Recogniser]:
         """The one format that was named, if any; `UserError` for an invalid format."""
@@ -73,14 +71,19 @@ class LineClock:
     dated: int = 0
     undated: tuple[tuple[int, bytes], ...] = ()
     stamps: tuple[Stamp, ...] = ()  # of the dated lines
-    zone_name: str | None = None  # an abbreviation next to their times, which is not read
+    unread: str | None = None  # what the named format leaves unread beside most of their times
+    alike: int = 0  # lines without a time that look like those with one
+    first_alike: tuple[int, bytes] | None = None  # with its number
+    begins: bool = False  # few lines have a time, but those begin with it, and so does the file: the others may continue them
+    proposals: tuple[TimeProposal, ...] = ()  # options that would read more; only if too few lines have a time
+    newest_ms: int | None = None  # of the first lines and the last ones
 
     def stamp(self, line: bytes) -> Stamp:
         """The time and host that the line contains, if any."""
         for recogniser in self.recognisers:
-            found = recogniser(line, self.around)
-            if found is not None:
-                return found
+            stamp = recogniser(line, self.around)
+            if stamp is not None:
+                return stamp
         return NO_STAMP
 
     @property
@@ -90,7 +93,7 @@ class LineClock:
 
     def dates_enough(self, *, joins: bool) -> bool:
         """Whether enough lines have a time. If the others are joined to them, a record may have ten lines, as a trace has."""
-        return self.is_understood or (joins and self.dated >= SHARE_MIN * self.looked_at)
+        return self.is_understood or (joins and (self.begins or self.dated >= SHARE_MIN * self.looked_at))
 
     def ahead(self, now_ms: int) -> list[Stamp]:
         """Times that are not believed, because they are ahead of now."""
@@ -101,19 +104,51 @@ def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> LineClock
     """The file's clock."""
     lines = line_reader.first_lines(path, LOOKED_AT_LINES, line_bytes_max)
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return choose([line.text for line in lines if line.text is not None], TimeContext(options.zone, written), options)
+    texts = [line.text for line in lines if line.text is not None]
+    clock = choose(texts, TimeContext(options.zone or UTC, written), options)
+    times = [stamp.timestamp_ms for stamp in (*clock.stamps, *map(clock.stamp, last_lines(path)))]
+    return replace(clock, newest_ms=max((time for time in times if time is not None), default=None))
+
+
+def last_lines(path: Path) -> list[bytes]:
+    """The last lines of a file; none of a compressed one, which would have to be unpacked for them."""
+    if is_compressed(path):
+        return []
+    with path.open("rb") as file:
+        start = max(0, path.stat().st_size - TAIL_BYTES)
+        file.seek(start)
+        lines = file.read(TAIL_BYTES).split(b"\n")
+    return lines[1 if start else 0 : -1]
 
 
 def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) -> LineClock:
-    """The time formats that these lines use, the most common first."""
-    choices = options.given() or RECOGNISERS
+    """The time formats that these lines use, the most common first; if too few have a time, with options that would help."""
     counted = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line[:1].isspace()]
-    least = 0.0 if options.given() else SHARE_MIN * len(counted)
+    given = options.given()
+    clock = chosen(counted, around, given or RECOGNISERS, 0.0 if given else SHARE_MIN)
+    if not clock.names and not given:
+        clock = beginning(counted, around) or clock
+    if clock.is_understood and not is_alike_too_often(clock):
+        return clock
+
+    def clock_by(option: Option) -> LineClock:
+        return chosen(counted, around, {option.text: option.recogniser}, 0.0)
+
+    texts = [line for _, line in counted]
+    undated = [line for line in texts if clock.stamp(line).timestamp_ms is None]
+    helpful = [proposal for proposal in proposals(texts, undated, around, clock_by) if proposal.lines > clock.dated]
+    return replace(clock, proposals=tuple(helpful))
+
+
+def chosen(
+    counted: Sequence[tuple[int, bytes]], around: TimeContext, choices: Mapping[str, Recogniser], share: float
+) -> LineClock:
+    """Those of the choices that at least this share of the lines have, the most common first."""
     counts = {name: sum(has_time(recogniser, line, around) for _, line in counted) for name, recogniser in choices.items()}
     most = max(counts.values())
     # If two match as many lines, the one that is first in the table wins: sorting is stable.
     ways = sorted(
-        (name for name, count in counts.items() if count and count >= least),
+        (name for name, count in counts.items() if count and count >= share * len(counted)),
         key=lambda name: -counts[name] if counts[name] < SHARE_LIKE_MOST * most else -len(counted),
     )
     clock, undated = LineClock(names=(), recognisers=(), around=around), counted
@@ -123,18 +158,59 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
         if len(left) < len(undated):  # a format that dates no further lines is left out
             clock = replace(clock, names=(*clock.names, name), recognisers=(*clock.recognisers, recogniser))
             undated = left
-    stamped = [(one, clock.stamp(one[1])) for one in counted]
-    undated = [one for one, stamp in stamped if stamp.timestamp_ms is None]
+    return counting(clock, counted)
+
+
+def beginning(counted: Sequence[tuple[int, bytes]], around: TimeContext) -> LineClock | None:
+    """The clock of a file few of whose lines have a time, if the first line and those begin with one of the same format, and no
+    other format begins any: the lines between them may continue them, although they are not indented."""
+    clocks = []
+    for name, recogniser in RECOGNISERS.items():
+        if isinstance(recogniser, Sought):
+            recogniser = replace(recogniser, search=recogniser.search.at_beginning())
+        if any(has_time(recogniser, line, around) for _, line in counted):
+            clocks.append(counting(LineClock(names=(name,), recognisers=(recogniser,), around=around), counted))
+    if len(clocks) != 1 or clocks[0].stamp(counted[0][1]).timestamp_ms is None:
+        return None
+    return replace(clocks[0], begins=True) if clocks[0].dated >= max(2, BEGINS_SHARE_MIN * len(counted)) else None
+
+
+def counting(clock: LineClock, counted: Sequence[tuple[int, bytes]]) -> LineClock:
+    """The clock, with what it makes of these lines."""
+    stamped = [(numbered, clock.stamp(numbered[1])) for numbered in counted]
+    dated = [line for (_, line), stamp in stamped if stamp.timestamp_ms is not None]
+    undated = [numbered for numbered, stamp in stamped if stamp.timestamp_ms is None]
+    shapes = {shape for line in dated if (shape := shape_of(line)) is not None}
+    beside = Counter(
+        unread
+        for recogniser in clock.recognisers
+        if isinstance(recogniser, Sought)
+        for line in dated
+        if (unread := recogniser.unread(line)) is not None
+    )
     stamps = tuple(stamp for _, stamp in stamped if stamp.timestamp_ms is not None)
-    named = Counter(match[1].decode() for (_, line), stamp in stamped if stamp.is_zoneless and (match := ZONE_NAME.search(line)))
+    alike = [numbered for numbered in undated if shape_of(numbered[1]) in shapes]
     return replace(
         clock,
         looked_at=len(counted),
         dated=len(stamps),
         undated=tuple(undated[:UNDATED_KEPT]),
         stamps=stamps,
-        zone_name=max(named, key=lambda name: named[name]) if named.total() * 2 > len(stamps) else None,
+        unread=max(beside, key=lambda piece: beside[piece]) if beside.total() * 2 > len(stamps) else None,
+        alike=len(alike),
+        first_alike=alike[0] if alike else None,
     )
+
+
+def shape_of(line: bytes) -> bytes | None:
+    """How a line begins, with one sign for each word and each number, two for a long one; None if that has no number."""
+    shape = re.sub(rb"\d+", lambda number: b"9" if len(number[0]) < 5 else b"99", line[:80])
+    shape = re.sub(rb"[A-Za-z]+", b"a", shape)[:ALIKE_CHARACTERS]
+    return shape if b"9" in shape else None
+
+
+def is_alike_too_often(clock: LineClock) -> bool:
+    return clock.alike > 0 and clock.alike >= ALIKE_SHARE * clock.looked_at
 
 
 def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) -> Recogniser:
@@ -146,47 +222,3 @@ def placed(recogniser: Recogniser, lines: Sequence[bytes], *, is_first: bool) ->
     if not is_first and (search.words is None or search.words > WORDS_MAX_IN_OTHERS):
         search = replace(search, words=WORDS_MAX_IN_OTHERS, signs=None)
     return replace(recogniser, search=search)
-
-
-def refuse_misdated(path: Path, clock: LineClock, now_ms: int, *, joins: bool = False) -> None:
-    """Raises `UndatedLog`, with what was found and which option would help, if most lines have no time that is believed."""
-    if (why := why_misdated(path, clock, now_ms, joins=joins)) is not None:
-        raise UndatedLog(f"{why}. Nothing was sent")
-
-
-def why_misdated(path: Path, clock: LineClock, now_ms: int, *, joins: bool = False) -> str | None:
-    """Why most of the records would be sent with times that are not theirs, if that is so."""
-    if not clock.dates_enough(joins=joins):
-        return why_undated(path, clock)
-    ahead = clock.ahead(now_ms)
-    return why_ahead(path, clock, ahead) if len(ahead) * 2 > clock.dated else None
-
-
-def why_ahead(path: Path, clock: LineClock, ahead: Sequence[Stamp]) -> str:
-    zone = "it writes local time, whose zone --timezone Europe/Berlin names, or " if any(one.is_zoneless for one in ahead) else ""
-    return (
-        f"{path}: the times of {len(ahead)} of the first {many(clock.dated, 'line')} with one are more than an hour ahead of "
-        f"now: {zone}a clock is wrong. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the "
-        "time of the line before, or if there is none, with that at which the file was last written"
-    )
-
-
-def why_undated(path: Path, clock: LineClock) -> str:
-    """The error's text, with an option that would read one of the lines, if there is one."""
-    found = ((one, options) for one in clock.undated if (options := likely_options(one[1], clock.around)))
-    (number, line), options = next(found, (clock.undated[0] if clock.undated else (0, b""), ""))
-    shown = line[:SHOWN_CHARACTERS].decode(errors="replace")
-    some = f" ({', '.join(clock.names)} in the others)" if clock.names else ""
-    how = (
-        f"If that is its time, it is read by {options}"
-        if options
-        else "Say how it is written: --time-format '%d.%m.%Y %H:%M:%S', or in which field: --time-field NAME"
-    )
-    if clock.dates_enough(joins=True) and clock.dated:
-        lines = "If such lines continue the one before them (a stack trace, a quoted field of CSV)"
-        how += f". {lines}, --join-lines makes them one record"
-    return (
-        f"{path}: {clock.looked_at - clock.dated} of the first {many(clock.looked_at, 'line')} have no time that is understood"
-        f"{some}, such as line {number}: {shown!r}. {how}. `logbus try {path}` shows what is understood; --allow-undated sends "
-        "such lines with the time of the line before"
-    )

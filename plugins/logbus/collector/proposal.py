@@ -20,8 +20,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_misdated
+from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
 from logbus.collector.likely_columns import SHARE_MIN, are_logfmt, csv_settings
+from logbus.collector.misdated import why_misdated
 from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
 from logbus.collector.stamped_lines import DAY_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.errors import UnreadableLog
@@ -40,10 +41,11 @@ NGINX_VARIABLES = frozenset(
 # Types of groups in the patterns below, unless they are text.
 GROUP_TYPES: Mapping[str, str] = {"port": "integer", "status": "integer", "bytes": "bigint"}
 # How times before a level are written, by the clock's name.
+ZONE = r"(?:[.,]\d+)?(?: ?(?:Z\b|(?:UTC|GMT)(?:[+-][\d:]+)?\b|[+-]\d\d(?::?\d\d)?(?![\w:-])|[A-Z][a-z]+/[\w/+-]+))?"
 WRITTEN: Mapping[str, str] = {
-    "ISO 8601": r"\d{4}-\d\d-\d\d[T ][\d:]+(?:[.,]\d+)?(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?",
-    "YY/MM/DD": r"\d\d(?:\d\d)?/\d\d/\d\d [\d:]+(?:[.,]\d+)?",
-    "DD Mon YYYY": r"\d{1,2}[ -][A-Z][a-z]{2}[ -]\d{4} [\d:]+(?:[.,]\d+)?",
+    "ISO 8601": r"\d{4}-\d\d-\d\d[T \t][\d:]+" + ZONE,
+    "YY/MM/DD": r"\d\d(?:\d\d)?/\d\d/\d\d [\d:]+" + ZONE,
+    "DD Mon YYYY": r"\d{1,2}[ -][A-Z][a-z]{2}[ -]\d{4} [\d:]+" + ZONE,
     "YYMMDD HHMMSS": r"\d{6} \d{6}",
 }
 LEVEL = (
@@ -97,6 +99,7 @@ class LogProposal:
 
     path: Path
     records: int
+    times: TimeOptions  # with which it was examined
     clock: LineClock
     dated: int
     zoneless: int
@@ -120,7 +123,8 @@ class LogProposal:
     @property
     def trouble(self) -> str | None:
         """Why `logbus ship` would refuse the file, or a load most of its records, if that is so."""
-        return why_misdated(self.path, self.clock, milliseconds(utc_now()), joins=self.joins) or self.why_unparsed
+        now_ms = milliseconds(utc_now())
+        return why_misdated(self.path, self.clock, self.times, now_ms, joins=self.joins) or self.why_unparsed
 
     @property
     def why_unparsed(self) -> str | None:
@@ -170,6 +174,7 @@ def propose(
     return LogProposal(
         path=path,
         records=len(lines),
+        times=times,
         clock=clock,
         dated=len(own),
         zoneless=sum(line.is_zoneless for line in own),
@@ -317,7 +322,6 @@ def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
         "clock": list(proposal.clock.names),
         "dated": proposal.dated,
         "zoneless": proposal.zoneless,
-        "zone_name": proposal.clock.zone_name,
         "first": proposal.first and instant_text(proposal.first),
         "last": proposal.last and instant_text(proposal.last),
         "trouble": proposal.trouble,

@@ -8,6 +8,7 @@ The same arguments give the same bytes on every machine and Python version: only
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from random import Random
 
 from logbus.durable_files import replace_atomically
 from logbus.model import HOUR, LATENESS_DEFAULT, floor
+from logbus.parsing.times import MONTH_NAMES
 
 CLOSED_FOR = LATENESS_DEFAULT  # a sample's last hour has been closed for this long, so that a load need not wait for it
 MALFORMED_SHARE = 0.0005
@@ -26,7 +28,6 @@ CRAWLER_SHARE = 0.22  # of visits; about what small public sites see
 QUIET_HOUR_UTC = 4
 NIGHT_SHARE = 0.25  # of the evening's traffic
 SLOWEST_REQUEST_SECONDS = 4.0
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _PAGES = (
     "/", "/blog/", "/blog/tags/linux", "/blog/tags/logs", "/articles/ssh-tunnels/", "/articles/log-rotation/", "/projects/",
@@ -69,8 +70,9 @@ class _Visitor:
 
 
 def write_sample(path: Path, *, lines: int = 20_000, hours: int = 24, seed: int = 2011, end: datetime) -> None:
-    """Write `lines` lines over the `hours` hours before `end`; the file exists either complete or not at all."""
+    """Write `lines` lines over the `hours` hours before `end`, as if written then; the file exists complete or not at all."""
     replace_atomically(path, "".join(sample_lines(lines=lines, hours=hours, seed=seed, end=end)).encode())
+    os.utime(path, (end.timestamp(), end.timestamp()))
 
 
 def sample_lines(*, lines: int, hours: int, seed: int, end: datetime) -> Iterator[str]:
@@ -117,7 +119,7 @@ def _visitor(chance: Random) -> _Visitor:
 
 def _line(chance: Random, visitors: Sequence[_Visitor], moment: datetime) -> str:
     visitor = visitors[int(chance.random() ** 2 * len(visitors))]  # a few return often
-    written = f"{moment.day:02d}/{_MONTHS[moment.month - 1]}/{moment.year}:{moment:%H:%M:%S} +0000"
+    written = f"{moment.day:02d}/{MONTH_NAMES[moment.month - 1]}/{moment.year}:{moment:%H:%M:%S} +0000"
     if chance.random() < MALFORMED_SHARE:
         return _one_of(chance, _MALFORMED).format(host=visitor.host, time=written) + "\n"
     path, status, size = _request(chance, visitor)

@@ -22,9 +22,10 @@ from zoneinfo import ZoneInfo
 
 from logbus.collector import rotated
 from logbus.collector import sources as files_seen
-from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_misdated
+from logbus.collector.clocks import LineClock, TimeOptions, clock_of
 from logbus.collector.compressed import holds_more
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
+from logbus.collector.misdated import refuse_misdated
 from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
 from logbus.collector.shortened import Shortened, rewound
@@ -67,7 +68,6 @@ class ShipReport:
     months_away_day: str | None = None  # the first day of these, such as 2015-01-01
     timezone: str = "UTC"  # in which times without a zone were read
     timezone_assumed: bool = True  # it was not named by the user
-    zone_names: tuple[str, ...] = ()  # abbreviations next to such times, which are not read: CET
     lost: int = 0  # records that the topic had acknowledged and no longer holds
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
     rotated: tuple[str, ...] = ()  # rotated files with lines not sent before: this run has sent them too
@@ -94,6 +94,7 @@ def ship(
     time_format: str | None = None,
     time_field: str | None = None,
     allow_undated: bool = False,
+    accept_times: bool = False,
     join_lines: bool = False,
     line_bytes_max: int = LINE_BYTES_MAX,
     checkpoint_lines: int = CHECKPOINT_LINES,
@@ -104,8 +105,9 @@ def ship(
 ) -> ShipReport:
     """Send what the topic does not yet hold of these files. Returns when all of it, or all up to the stop, is acknowledged.
     `zone` is that of times written without one; UTC by default. `time_format` (strptime's directives) or `time_field` define how
-    a line's time is written, if that is not recognised. `join_lines`: lines without a time of their own belong to the record of
-    the line before. Rotated files next to a named one are sent too (rotated.py). `say` is told what is waited for.
+    a line's time is written, if that is not recognised. `accept_times`: a file whose times lie far from its own is sent, too.
+    `join_lines`: lines without a time of their own belong to the record of the line before. Rotated files next to a named one are
+    sent too (rotated.py). `say` is told what is waited for.
 
     Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed if the
     broker is lost for good during the run; then, as after a kill, the next run resumes exactly where the topic ends. If a file is
@@ -114,7 +116,9 @@ def ship(
     started = clock()
     paths = _checked(files)
     client = TopicClient(topic, client_config, say)
-    times = TimeOptions(format_of=time_format, field=time_field, zone=zone or UTC, allows_undated=allow_undated)
+    times = TimeOptions(
+        format_of=time_format, field=time_field, zone=zone, allows_undated=allow_undated, accepts_times=accept_times
+    )
     reading = LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, joins=join_lines)
     with open_state(Path(state_path)) as state, files_seen.telling_what_is_gone():
         if not client.exists():
@@ -153,7 +157,6 @@ def ship(
         seconds=clock() - started,
         timezone=str(zone or UTC),
         timezone_assumed=zone is None,
-        zone_names=tuple(sorted({one.zone_name for one in clocks.values() if one.zone_name is not None})),
         rotated=tuple(map(str, found)),
         rotated_before=tuple(map(str, mentioned)),
         gone=tuple(FilePart(path=one.path, position=one.position) for one in gone),
@@ -179,16 +182,17 @@ def new_source_id() -> str:
 
 
 def clocks_of_unsent(sources: Sequence[Source], reading: LineReading) -> dict[str, LineClock]:
-    """The clock of each file that holds anything new. UndatedLog if most records of one have no time, or one ahead of now, unless
-    that is allowed."""
-    found = {}
+    """The clock of each file that holds anything new. UndatedLog if the records of one would have times that are not theirs,
+    unless that is allowed. Times far from the file's own were accepted when the file was first sent."""
+    clocks = {}
     for source in sources:
         path = Path(source.path)
         if holds_more(path, source.position):
-            clock = found[source.source_id] = clock_of(path, reading.line_bytes_max, reading.times)
-            if not reading.times.allows_undated:
-                refuse_misdated(path, clock, reading.now_ms, joins=reading.joins)
-    return found
+            clock = clocks[source.source_id] = clock_of(path, reading.line_bytes_max, reading.times)
+            accepts_times = reading.times.accepts_times or source.position > 0
+            options = replace(reading.times, accepts_times=accepts_times)
+            refuse_misdated(path, clock, options, reading.now_ms, joins=reading.joins)
+    return clocks
 
 
 def recover(

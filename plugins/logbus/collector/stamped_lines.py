@@ -25,6 +25,7 @@ from logbus.collector import line_reader
 from logbus.collector.clocks import AHEAD_MS_MAX, LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
 from logbus.collector.compressed import is_compressed, open_log
 from logbus.collector.cut_lines import whole_lines
+from logbus.collector.misdated import APART_DAYS
 from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 from logbus.errors import UnreadableLog
@@ -32,7 +33,6 @@ from logbus.model import instant
 
 EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
 DAY_MS = 86_400_000
-APART_DAYS = 60  # a log that rests for longer than this is rare
 FEW_SHARE = 0.1  # fewer records on the other side of such a gap are more likely misdated than a part of the log
 JOIN_WAIT_MS = 5_000  # a stack trace is written within milliseconds; after this a record is complete
 OUT_OF_ORDER_MS = 300_000  # a time further back than this is in the second occurrence of an hour that occurs twice

@@ -1,8 +1,8 @@
 """When was a log line written, and for which host? A table of recognisers, each for one line format.
 
 A recogniser takes the line's bytes and the `TimeContext` of its file, and returns a `Stamp`, or None if the line is not of its
-kind. moments.py converts the written time, which may lack a zone or a year. `host` is the origin that a line names, the natural
-key of the record: the client of an access log, the machine of a syslog line, the host field of a JSON line.
+kind. parsing/times.py converts the written time, which may lack a zone or a year. `host` is the origin that a line names, the
+natural key of the record: the client of an access log, the machine of a syslog line, the host field of a JSON line.
 
 Nothing here guesses: the recognisers that read a file's lines are chosen once for the file (clocks.py), by what most of its
 lines are. If all were tried on every line, a date in a message would be taken for the time of that line and of those after it.
@@ -16,49 +16,55 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from logbus.collector.moments import (
+from logbus.collector.time_formats import WrittenFormat, compiled, zone_before
+from logbus.collector.time_places import LINE_START_BYTES, LineTimeSearch
+from logbus.parsing.times import (
     EPOCH_DIGITS,
     ISO_8601,
     MONTHS,
     STAMPS_REMEMBERED,
+    TAIL,
+    ZONE,
     Moment,
     TimeContext,
     any_time,
     combined_time_ms,
-    date_numbers,
-    epoch_time,
-    in_newest_year,
-    in_zone,
+    epoch_moment,
+    full_year,
+    iso_second,
     iso_time,
-    local_time,
-    microseconds,
-    milliseconds,
+    second_of,
+    with_fraction,
     without_year,
 )
-from logbus.collector.time_places import LINE_START_BYTES, LineTimeSearch
 
 _COMBINED = re.compile(rb"([^\s,]+),? \S+ [^\[]*\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
 # Apache's vhost_combined has a virtual host and its port first; the client's address, which is never a `-`, comes next.
 _VIRTUAL_HOST = re.compile(rb"[^\s:]+:\d{1,5} ([^\s-]\S*) \S+ [^\[]*\S \[")
 _COLON = ord(":")  # looking for a byte string takes a fifth of this recogniser's time, for a number next to nothing
-_SYSLOG = re.compile(rb"(?:<\d{1,3}>)?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.\d+)? (?:(\S*[^\s:]) )?")
+# A year may follow, as daemons that add one write it; it is not taken for the host.
+_SYSLOG = re.compile(
+    rb"(?:<\d{1,3}>)?([A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d)(?:\.(\d+))?(?: ((?:19|20)\d\d)(?= ))?"
+    + ZONE
+    + rb" (?:(\S*[^\s:]) )?"
+)
 _SYSLOG_5424 = re.compile(rb"<\d{1,3}>1 (\S+) (\S+) ")
 # rsyslog's own format, as in /var/log/syslog of current distributions. A line with a level in place of the host is not syslog.
 _SYSLOG_ISO = re.compile(
     rb"(?:<\d{1,3}>)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?(?:Z|[+-]\d\d:?\d\d)) "
     rb"(?!(?i:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)([A-Za-z0-9][\w.-]*) [^\s:\[\]]+(?:\[\d+\])?:(?: |$)"
 )
-_KLOG = re.compile(rb"[IWEF](\d\d)(\d\d) +(\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
+_KLOG = re.compile(rb"[IWEF](\d\d)(\d\d) +(\d\d):(\d\d):(\d\d)\.(\d{1,9}) +\d+ ")
 # Year, month, day. The American order, month first, looks the same and needs `--time-format`.
-_SLASHED = re.compile(rb"\[?(\d\d(?:\d\d)?)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\b")
+_SLASHED = re.compile(rb"\[?(\d\d(?:\d\d)?)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)" + TAIL)
 # Hadoop logs always have a thread number next. Without it, any two six-digit numbers at the start of a line would be a time.
 _DIGITS = re.compile(rb"(\d\d)(\d\d)(\d\d) (\d\d)(\d\d)(\d\d) \d+ ")
 _APACHE_ERROR = re.compile(rb"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? (\d{4})\]")
-_DAY_MONTH = re.compile(rb"\[?(\d{1,2})[ -]([A-Z][a-z]{2})[ -](\d{4}) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\b")
+_DAY_MONTH = re.compile(rb"\[?(\d{1,2})[ -]([A-Z][a-z]{2})[ -](\d{4}) (\d\d):(\d\d):(\d\d)" + TAIL)
+_CLOCK_IN_FIELD = re.compile(rb"[=:]\s*\"?\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?\"?(?=[\s,}]|$)")
 _TIME_FIELDS = ("timestamp", "@timestamp", "time", "ts", "datetime", "date", "time_iso8601", "time_local", "msec", "asctime", "t")
 _HOST_FIELDS = ("host", "hostname")
 _EPOCH_FIRST_OR_FIELD = re.compile(
@@ -81,8 +87,8 @@ NO_STAMP = Stamp(None, None)
 
 
 def has_time(recogniser: Recogniser, line: bytes, around: TimeContext) -> bool:
-    found = recogniser(line, around)
-    return found is not None and found.timestamp_ms is not None
+    stamp = recogniser(line, around)
+    return stamp is not None and stamp.timestamp_ms is not None
 
 
 def combined(line: bytes, around: TimeContext = TimeContext()) -> Stamp | None:  # noqa: B008  # immutable
@@ -102,12 +108,21 @@ def json_object(line: bytes, around: TimeContext) -> Stamp | None:
 
 
 def syslog(line: bytes, around: TimeContext) -> Stamp | None:
-    """RFC 3164: `May 17 10:05:03 web1 sshd[7]: ...`, as syslog daemons write to files; without year or zone."""
+    """RFC 3164: `May 17 10:05:03 web1 sshd[7]: ...`, as syslog daemons write to files; usually without year or zone."""
     match = _SYSLOG.match(line)
-    if match is None or match[1] not in MONTHS:
+    if match is None:
         return None
-    month, day, hour, minute, second, host = match.groups()
-    return _stamp(without_year(MONTHS[month], int(day), int(hour), int(minute), int(second), 0, around), host)
+    written, fraction, year, zone, host = match.groups()
+    moment = _syslog_second(written, year, zone, around)
+    return _stamp(moment if fraction is None else with_fraction(moment, fraction), host)
+
+
+@lru_cache(STAMPS_REMEMBERED)
+def _syslog_second(written: bytes, year: bytes | None, zone: bytes | None, around: TimeContext) -> Moment | None:
+    month, (day, hour, minute, second) = MONTHS.get(written[:3], 0), map(int, re.findall(rb"\d+", written))
+    if year is None:
+        return without_year(month, day, hour, minute, second, zone, around)
+    return second_of(int(year), month, day, hour, minute, second, zone, around.zone)
 
 
 def syslog_5424(line: bytes, around: TimeContext) -> Stamp | None:
@@ -116,7 +131,7 @@ def syslog_5424(line: bytes, around: TimeContext) -> Stamp | None:
     if match is None:
         return None
     time, host = match.groups()
-    moment = iso_time(time, around.zone) if ISO_8601.fullmatch(time) else None
+    moment = iso_time(time, around.zone)
     host = None if host == b"-" else host
     return Stamp(None, host) if moment is None else _stamp(moment, host)
 
@@ -132,20 +147,28 @@ def klog(line: bytes, around: TimeContext) -> Stamp | None:
     match = _KLOG.match(line)
     if match is None:
         return None
-    month, day, hour, minute, second, fraction = match.groups()
-    return _stamp(without_year(int(month), int(day), int(hour), int(minute), int(second), microseconds(fraction), around))
+    *numbers, fraction = match.groups()
+    month, day, hour, minute, second = map(int, numbers)
+    return _stamp(with_fraction(without_year(month, day, hour, minute, second, None, around), fraction))
 
 
 def slashed(line: bytes, around: TimeContext) -> Stamp | None:
-    """`15/05/17 10:05:03 INFO ...` as Spark writes, `2015/05/17 10:05:03 [error] ...` as nginx and Go do; without a zone."""
+    """`15/05/17 10:05:03 INFO ...` as Spark writes, `2015/05/17 10:05:03 [error] ...` as nginx and Go do."""
     match = _SLASHED.match(line)
-    return None if match is None else _stamp(local_time(date_numbers(match.groups()[:6]), match[7], around.zone))
+    if match is None:
+        return None
+    year, *numbers, fraction, zone = match.groups()
+    month, day, hour, minute, second = map(int, numbers)
+    return _stamp(with_fraction(second_of(full_year(year), month, day, hour, minute, second, zone, around.zone), fraction))
 
 
 def digits(line: bytes, around: TimeContext) -> Stamp | None:
     """`150517 100503 143 INFO dfs.DataNode: ...`, as Hadoop's daemons write; without a zone."""
     match = _DIGITS.match(line)
-    return None if match is None else _stamp(local_time(date_numbers(match.groups()), b"", around.zone))
+    if match is None:
+        return None
+    month, day, hour, minute, second = map(int, match.groups()[1:])
+    return _stamp(second_of(full_year(match[1]), month, day, hour, minute, second, None, around.zone))
 
 
 def apache_error(line: bytes, around: TimeContext) -> Stamp | None:
@@ -153,42 +176,64 @@ def apache_error(line: bytes, around: TimeContext) -> Stamp | None:
     match = _APACHE_ERROR.match(line)
     if match is None or match[1] not in MONTHS:
         return None
-    month, day, hour, minute, second, fraction, year = match.groups()
-    return _stamp(local_time((int(year), MONTHS[month], int(day), int(hour), int(minute), int(second)), fraction, around.zone))
+    month, *numbers, fraction, year = match.groups()
+    day, hour, minute, second = map(int, numbers)
+    return _stamp(with_fraction(second_of(int(year), MONTHS[month], day, hour, minute, second, None, around.zone), fraction))
 
 
 def day_month(line: bytes, around: TimeContext) -> Stamp | None:
-    """`17 May 2015 10:05:03,123 INFO ...`: log4j's DATE, and others that write the month as a word; without a zone."""
+    """`17 May 2015 10:05:03,123 INFO ...`: log4j's DATE, PHP, and others that write the month as a word."""
     match = _DAY_MONTH.match(line)
     if match is None or match[2] not in MONTHS:
         return None
-    day, month, year, hour, minute, second, fraction = match.groups()
-    return _stamp(local_time((int(year), MONTHS[month], int(day), int(hour), int(minute), int(second)), fraction, around.zone))
+    day, month, *numbers, fraction, zone = match.groups()
+    year, hour, minute, second = map(int, numbers)
+    return _stamp(with_fraction(second_of(year, MONTHS[month], int(day), hour, minute, second, zone, around.zone), fraction))
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A recogniser of a time near the line's beginning. `search` knows where the lines of its file have it (time_places.py)."""
+    """A recogniser of a time near the line's beginning. `search` knows where the lines of its file have it (time_places.py);
+    `written` is the format that the user named, or that is tried."""
 
     search: LineTimeSearch
-    read: Callable[[bytes, TimeContext], Moment | None]
+    read: Callable[[re.Match[bytes], TimeContext], Moment | None]
+    written: WrittenFormat | None = None
 
     def __call__(self, line: bytes, around: TimeContext) -> Stamp | None:
-        search = self.search
-        if search.at_first is not None:  # nearly all logs
-            match = search.at_first.match(line, 0, LINE_START_BYTES)
-        else:
-            match = search.form.search(line, 0, LINE_START_BYTES)
-        if match is None or (search.at_first is None and not search.is_own(match)):
+        at_first = self.search.at_first  # nearly all logs: a call less
+        match = self.match(line) if at_first is None else at_first.match(line, 0, LINE_START_BYTES)
+        if match is None:
             return None
-        moment = self.read(match[1], around)
-        return None if moment is None else Stamp(moment.timestamp_ms, None, moment.is_zoneless, moment.again_ms)
+        moment = self.read(match, around)
+        return None if moment is None else Stamp(moment[0], None, moment[1], moment[2])
+
+    def match(self, line: bytes) -> re.Match[bytes] | None:
+        """Where the line has its time; the first group is all of it."""
+        search = self.search
+        if search.at_first is not None:
+            return search.at_first.match(line, 0, LINE_START_BYTES)
+        match = search.form.search(line, 0, LINE_START_BYTES)
+        return match if match is not None and search.is_own(match) else None
+
+    def unread(self, line: bytes) -> str | None:
+        """What stays unread beside the time although it is a part of it: an hour, a year, a zone."""
+        if (match := self.match(line)) is None:
+            return None
+        before, behind = line[: match.start(1)], line[match.end(1) : LINE_START_BYTES]
+        return zone_before(before) if self.written is None else self.written.unread(before, behind)
+
+
+def _iso_moment(match: re.Match[bytes], around: TimeContext) -> Moment | None:
+    _, second, fraction, zone = match.groups()
+    moment = iso_second(second, zone, around.zone)
+    return moment if fraction is None else with_fraction(moment, fraction)
 
 
 # A date and time, as most application logs write it.
-iso_8601 = Sought(LineTimeSearch(re.compile(rb"(%b)" % ISO_8601.pattern)), lambda written, around: iso_time(written, around.zone))
+iso_8601 = Sought(LineTimeSearch(re.compile(rb"(%b)" % ISO_8601)), _iso_moment)
 # A number since 1970 at the line's beginning, or as the field of a logfmt line: in seconds or smaller units, by its size.
-epoch = Sought(LineTimeSearch(_EPOCH_FIRST_OR_FIELD), lambda written, around: epoch_time(written))
+epoch = Sought(LineTimeSearch(_EPOCH_FIRST_OR_FIELD), lambda match, around: epoch_moment(match[1]))
 
 
 # In order of preference when several match as many lines: the more specific a format, the earlier.
@@ -214,13 +259,17 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
     """A field of JSON objects (`a.b` for a nested one) or of logfmt lines, in any of the forms above, or by `format_of`."""
     in_text = re.compile(rb"(?:^|[ ,])%b=(?:\"([^\"]*)\"|(\S+))" % re.escape(name.encode()))
     given = None if format_of is None else by_format(format_of)
+    is_day = given is not None and given.written is not None and not given.written.has_clock
 
     def read(value: Any, around: TimeContext) -> Stamp | None:
         if given is not None:
-            return given(str(value).encode(), around)
+            text = str(value).encode(errors="replace")
+            return given(text, around) if given.unread(text) is None else None
         return _stamp(any_time(value, around.zone))
 
     def recogniser(line: bytes, around: TimeContext) -> Stamp | None:
+        if is_day and _CLOCK_IN_FIELD.search(line):  # the hour is in another field
+            return None
         fields = _fields(line)
         if fields is not None:
             host = _first(fields, _HOST_FIELDS, _host_name)
@@ -239,63 +288,10 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
     return recogniser
 
 
-# What each directive of strptime may match. %s is that of date: seconds since 1970, or smaller units by their size. Of zone
-# names (%Z) strptime accepts UTC, GMT and those of the local machine, whose offset from UTC it does not apply: only the first two
-# are unambiguous.
-_DIRECTIVES: Mapping[str, str] = {
-    **{
-        "Y": r"\d{4}",
-        "y": r"\d\d",
-        "m": r"\d{1,2}",
-        "d": r" ?\d{1,2}",
-        "H": r"\d{1,2}",
-        "I": r"\d{1,2}",
-        "M": r"\d\d",
-        "S": r"\d\d",
-    },
-    **{"f": r"\d{1,9}", "j": r"\d{1,3}", "p": r"[AaPp][Mm]", "b": r"[A-Za-z]{3}", "B": r"[A-Za-z]{3,9}", "a": r"[A-Za-z]{3}"},
-    **{"A": r"[A-Za-z]{6,9}", "z": r"(?:Z|[+-]\d\d:?\d\d)", "Z": r"(?:UTC|GMT)", "s": EPOCH_DIGITS, "%": "%"},
-}
-
-
 def by_format(format_of: str) -> Sought:
     """A time near the line's beginning, in a format of strptime's directives. ValueError for an invalid format."""
-    parts = re.split(r"%(.)", format_of)
-    names = parts[1::2]
-    if unknown := [name for name in names if name not in _DIRECTIVES]:
-        raise ValueError(f"%{unknown[0]} is not one of strptime's directives that stand for a date or a time")
-    if not names:
-        raise ValueError("it has no directive: write it like %d.%m.%Y %H:%M:%S")
-    pattern = "".join(
-        _DIRECTIVES[part] if index % 2 else re.escape(part).replace(r"\ ", " +") for index, part in enumerate(parts) if part
-    )
-    search = LineTimeSearch(re.compile(rb"(?<![0-9A-Za-z])(%b)(?![0-9])" % pattern.encode()))
-    has_year, has_zone = bool({"Y", "y", "s"} & {*names}), bool({"z", "Z", "s"} & {*names})
-
-    @lru_cache(STAMPS_REMEMBERED)
-    def moment_of(written: bytes, around: TimeContext) -> Moment | None:
-        # strptime's %f takes six digits; loggers with nanoseconds write nine. What is cut off is below the resolution of a
-        # record's timestamp.
-        text = re.sub(r"(\.|,)(\d{6})\d+", r"\1\2", written.decode(errors="replace"))
-        if names == ["s"]:
-            number = re.search(EPOCH_DIGITS, text)
-            return epoch_time(number[0]) if number else None
-
-        def in_year(year: int) -> datetime:
-            return datetime.strptime(f"{year:04d} {text}", f"%Y {format_of}")
-
-        try:
-            found = datetime.strptime(text, format_of) if has_year else in_newest_year(in_year, around)
-        except ValueError:
-            return None
-        if found is None:
-            return None
-        # strptime reads a zone name (%Z) but leaves the time without a zone; the two names allowed here both mean UTC.
-        if found.tzinfo is not None or has_zone:
-            return Moment(milliseconds(found if found.tzinfo else found.replace(tzinfo=UTC)))
-        return in_zone(found, around.zone)
-
-    return Sought(search, lambda written, around: moment_of(written.strip(), around))
+    written = compiled(format_of)
+    return Sought(LineTimeSearch(written.form), written.moment, written)
 
 
 def _stamp(moment: Moment | None, host: bytes | None = None) -> Stamp | None:

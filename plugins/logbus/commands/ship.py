@@ -61,8 +61,9 @@ def default_state_path(topic: str) -> Path:
 )
 @click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time; a.b for b inside a.")
 @click.option(
-    "--allow-undated", is_flag=True, help="Send files most of whose lines have no time; each gets that of the line before."
+    "--allow-undated", is_flag=True, help="Send files many of whose lines have no time; each gets that of the line before."
 )
+@click.option("--accept-times", is_flag=True, help="Send files whose times lie months from when they were last written.")
 @click.option(
     "--join-lines",
     is_flag=True,
@@ -98,6 +99,7 @@ def command(
     time_format: str | None,
     time_field: str | None,
     allow_undated: bool,
+    accept_times: bool,
     join_lines: bool,
     follow: bool,
     line_bytes_max: int,
@@ -128,6 +130,7 @@ def command(
             time_format=time_format,
             time_field=time_field,
             allow_undated=allow_undated,
+            accept_times=accept_times,
             join_lines=join_lines,
             line_bytes_max=line_bytes_max,
             accept_loss=accept_loss,
@@ -189,6 +192,8 @@ def following(
     has_run, is_refused = False, False
     while not stopped():
         now, there = looks(files), [path for path in files if path.exists()]
+        # Before the run: a run that takes long would find files quiet afterwards whose last records it held back.
+        was_quiet = is_quiet(now)
         # A longer pause means that the last run failed: it is tried again even if nothing was written since.
         if there and (now != seen or pause > FOLLOW_SECONDS):
             try:
@@ -209,7 +214,7 @@ def following(
             else:
                 # What a run holds back (the last record, if lines are joined) is checked again even if nothing changes, until it
                 # has waited long enough to count as complete.
-                seen, pause = now if is_quiet(now) else None, FOLLOW_SECONDS
+                seen, pause = now if was_quiet else None, FOLLOW_SECONDS
                 has_run, is_refused = True, False
                 if report.lines or report.skipped or report.gone:
                     yield report
@@ -311,13 +316,7 @@ def undated_sentences(report: ShipReport) -> Iterator[str]:
 
 def warnings(report: ShipReport) -> Iterator[str]:
     """What puts lines into hours that they were not written in, unless the user acts."""
-    if report.zoneless and report.timezone_assumed and report.zone_names:
-        names = " and ".join(report.zone_names)
-        yield (
-            f"{many(report.zoneless, 'line')} carry a time whose zone {names} is not read, because such names are ambiguous, and "
-            "were assumed to be UTC: they are in the wrong hours. --timezone names it, such as Europe/Berlin for CET"
-        )
-    elif report.zoneless and report.timezone_assumed:
+    if report.zoneless and report.timezone_assumed:
         yield (
             f"{many(report.zoneless, 'line')} carry a time without a zone and were assumed to be UTC: if their host writes local "
             "time, they are in the wrong hours. --timezone names its zone (--timezone UTC confirms that this is right)"

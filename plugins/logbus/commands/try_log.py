@@ -26,6 +26,7 @@ VALUE_CHARACTERS = 100
 @click.option("--time-format", metavar="FORMAT", help="How a line's time is written: '%d.%m.%Y %H:%M:%S'.")
 @click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time.")
 @click.option("--timezone", "zone", type=options.TimeZone(), help="The zone of times that are written without one.")
+@click.option("--accept-times", is_flag=True, help="Times that lie months from when the file was last written are right.")
 @click.option("--join-lines", is_flag=True, help="Lines without a time of their own belong to the line before.")
 @options.json_option
 def command(
@@ -35,6 +36,7 @@ def command(
     time_format: str | None,
     time_field: str | None,
     zone: ZoneInfo | None,
+    accept_times: bool,
     join_lines: bool,
     as_json: bool,
 ) -> None:
@@ -42,9 +44,10 @@ def command(
 
     Nothing is sent, and neither a broker nor a warehouse is needed.
     """
-    times = TimeOptions(format_of=time_format, field=time_field, zone=zone or ZoneInfo("UTC"))
+    times = TimeOptions(format_of=time_format, field=time_field, zone=zone, accepts_times=accept_times)
     named = [("--time-format", time_format), ("--time-field", time_field), ("--timezone", zone and str(zone))]
     words = [word for option, value in named if value for word in (option, str(value))]
+    words += ["--accept-times"] if accept_times else []
     found = propose(file, times, LINE_BYTES_MAX, joins=join_lines, parse=parse, settings=options.parse_settings(settings))
     if as_json:
         output.show_json(summary(found, words))
@@ -74,15 +77,8 @@ def times_of(found: LogProposal) -> str:
     span = f", from {instant_text(found.first)} to {instant_text(found.last)}" if found.first and found.last else ""
     sentences = [f"time      {clock}: {found.dated:,} of {many(found.records, 'record')}{span}"]
     if found.zoneless:
-        taken_in = found.clock.around.zone
-        if found.clock.zone_name is None:
-            sentences.append(
-                f"          written without a zone and taken in {taken_in}: --timezone names another, such as Europe/Berlin"
-            )
-        else:
-            sentences.append(
-                f"          zone {found.clock.zone_name} is not read: --timezone names it; these were taken in {taken_in}"
-            )
+        zone = found.clock.around.zone
+        sentences.append(f"          written without a zone and taken in {zone}: --timezone names another, such as Europe/Berlin")
     if found.is_damaged:
         sentences.append("          the compressed file is cut off: only these can be read")
     if found.ahead:

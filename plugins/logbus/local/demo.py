@@ -150,6 +150,7 @@ class Demo:
                 topic=PIPELINE,
                 client_config=self._stack.client_config,
                 state_path=self._stack.home / "ship.json",
+                accept_times=True,  # of a log that was copied to be tried here
                 progress=progress,
                 say=self._screen.say,
             )

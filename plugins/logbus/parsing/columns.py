@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from logbus.errors import UserError
 from logbus.parsing.base import Unparsable, shown
-from logbus.parsing.json_records import stored_json, to_instant, to_integer
+from logbus.parsing.json_records import stored_json, to_integer
 from logbus.parsing.schemas import ARROW_TYPES
+from logbus.parsing.times import instant
 from logbus.pipeline_settings import COLUMN_BYTES_MAX, COLUMN_NAMES, COLUMNS_OF_POSTGRES, is_column_name
 
 NOT_OF_A_NAME = re.compile(r"\W+")
@@ -79,7 +80,10 @@ BOOLEANS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f"
 def to_double(text: str) -> float:
     if "_" in text:  # which Python accepts between digits
         raise ValueError(text)
-    return float(text)
+    number = float(text)
+    if math.isinf(number) and text.strip("+- \t")[:1] not in ("i", "I"):  # 1e400, which no double holds
+        raise OverflowError(text)
+    return number
 
 
 def integers(bits: int) -> Callable[[str], int]:
@@ -87,19 +91,11 @@ def integers(bits: int) -> Callable[[str], int]:
     return lambda text: convert(int(text) if "_" not in text else None)
 
 
-def text_instant(text: str) -> datetime:
-    """ISO 8601, or a number of seconds or milliseconds since the epoch."""
-    try:
-        return to_instant(float(text) if "." in text else int(text))
-    except ValueError:
-        return to_instant(text)
-
-
 TEXT_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
     "integer": integers(32),
     "bigint": integers(64),
     "double precision": to_double,
     "boolean": to_boolean,
-    "timestamptz": text_instant,
+    "timestamptz": instant,
     "jsonb": stored_json,
 }

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta, timezone
-from functools import lru_cache
+from datetime import datetime
 from typing import Any
 
 from logbus.parsing.base import Parser, Unparsable, decode, null, shown
+from logbus.parsing.times import combined_time
 
 COLUMNS = {
     "host": "text",
@@ -39,7 +39,7 @@ COLUMNS = {
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
 LINE = re.compile(
     r"((?>[^\s,]+(?:, ?[^\s,]+)*)) (\S+) (.+?) "
-    r"\[(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\] "
+    r"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "
     rf"{QUOTED} (\d{{3}}|-) (\d{{1,18}}|-)(?: {QUOTED} {QUOTED})?\s*",
     re.DOTALL,
 )
@@ -48,11 +48,6 @@ REQUEST = re.compile(r"([A-Z][A-Z_-]*) (.*?)(?: (HTTP/\d(?:\.\d)?))?", re.DOTALL
 # So it is with any other word there, but only a user name that begins with the `-` of no ident shows it.
 VIRTUAL_HOST = re.compile(r"(?:[^\s:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 ESCAPE = re.compile(r'\\(["\\])')
-
-MONTHS = {
-    name: number
-    for number, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
-}
 
 
 def combined_parser(settings: Mapping[str, Any]) -> Parser:
@@ -68,7 +63,7 @@ def parse_line(value: bytes) -> Sequence[Any]:
         raise Unparsable(
             "NotCombinedLogLine", f"not {form}: where there are more fields, `logbus try` has a pattern: {shown(text)}"
         )
-    host, ident, username, *stamp, request, status, size, referer, agent = match.groups()
+    host, ident, username, written, request, status, size, referer, agent = match.groups()
     if " " in username and ident != "-" and (username.startswith("- ") or VIRTUAL_HOST.fullmatch(host)):
         raise Unparsable(
             "FieldsBeforeClient",
@@ -78,7 +73,7 @@ def parse_line(value: bytes) -> Sequence[Any]:
         host,
         null(ident),
         null(username),
-        to_instant(tuple(stamp), text),
+        to_instant(written, text),
         *split_request(request),
         None if status == "-" else int(status),
         None if size == "-" else int(size),
@@ -102,16 +97,8 @@ def split_request(request: str) -> tuple[str | None, str | None, str | None]:
     return method, unescaped(path), protocol
 
 
-def to_instant(stamp: tuple[str, ...], text: str) -> datetime:
-    day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = stamp
-    try:
-        zone = offset_zone(sign, int(zone_hours), int(zone_minutes))
-        return datetime(int(year), MONTHS[month], int(day), int(hour), int(minute), int(second), tzinfo=zone)
-    except (ValueError, KeyError) as error:
-        raise Unparsable("NoSuchTime", f"{error} in {shown(text)}") from None
-
-
-@lru_cache
-def offset_zone(sign: str, hours: int, minutes: int) -> timezone:
-    distance = timedelta(hours=hours, minutes=minutes)
-    return UTC if not distance else timezone(-distance if sign == "-" else distance)
+def to_instant(written: str, text: str) -> datetime:
+    at = combined_time(written.encode())
+    if at is None:
+        raise Unparsable("NoSuchTime", f"there is no time {written} in {shown(text)}")
+    return at

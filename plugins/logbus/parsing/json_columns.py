@@ -1,7 +1,7 @@
 """JSON objects to columns, many at once: the same result as `json_records`, in a third of the time.
 
-Arrow converts a column's values in C if they are all of one type. Where it cannot (a timestamp without a zone,
-seconds among milliseconds), each value of the column goes through its converter. None means that some value was refused:
+Arrow converts a column's values in C if they are all of one type. Where it cannot (a timestamp without a zone, seconds among
+milliseconds, a date in digits), each value of the column goes through its converter. None means that some value was refused:
 `json_records` then finds which one, and why. The two must agree on every value.
 """
 
@@ -20,7 +20,6 @@ from logbus.parsing.json_records import (
     ESCAPED_NUL,
     LARGE_ZERO,
     LONG_NUMBER_BYTES,
-    MILLISECONDS_FROM,
     Imprecise,
     has_tiny_number,
     is_plain,
@@ -114,20 +113,26 @@ def cast_to(kind: pa.DataType, *, safe: bool = True) -> Callable[[pa.Array], pa.
 
 
 def instants(array: pa.Array) -> pa.Array | None:
-    """ISO 8601 with a zone, or all milliseconds, or all seconds; within the range of Python's datetime."""
+    """ISO 8601 with a zone, or numbers of one unit; within the range of Python's datetime."""
     if array.type == pa.int64():
-        array = array.cast(pa.timestamp("ms" if are_milliseconds(array) else "s", tz="UTC"))
-    found = array.cast(TIMESTAMP)
-    span = pc.min_max(found.cast(pa.int64())).as_py()
+        unit = unit_of(array)
+        if unit is None:
+            return None
+        array = array.cast(pa.timestamp(unit, tz="UTC"))
+    stamps = array.cast(TIMESTAMP)
+    span = pc.min_max(stamps.cast(pa.int64())).as_py()
     is_inside = span["min"] is None or (span["min"] >= CALENDAR_MS_MIN * 1000 and span["max"] < (CALENDAR_MS_MAX + 1) * 1000)
-    return found if is_inside else None
+    return stamps if is_inside else None
 
 
-def are_milliseconds(numbers: pa.Array) -> bool:
+# Numbers that are in one of these ranges have as many digits as no date has: times.py tells units apart by the digits.
+UNITS = (("s", 10**8, 10**11), ("ms", 10**12, 10**13), ("us", 10**14, 10**16))
+
+
+def unit_of(numbers: pa.Array) -> str | None:
+    """The unit of all these numbers since 1970; None if they have to be looked at one by one."""
     span = pc.min_max(pc.abs_checked(numbers)).as_py()
-    if span["min"] < MILLISECONDS_FROM <= span["max"]:
-        raise ValueError("seconds among milliseconds")
-    return bool(span["min"] >= MILLISECONDS_FROM)
+    return next((unit for unit, least, below in UNITS if least <= span["min"] <= span["max"] < below), None)
 
 
 # The types that Arrow may infer, and their conversion; a double may be written as a whole number.

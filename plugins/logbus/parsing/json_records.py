@@ -1,8 +1,7 @@
 """One JSON object to the values of its columns.
 
 A member that is absent or null is null. A member that is not of its column's type makes a dead letter: a string is not
-converted to a number, nor a number to text. A timestamp is an ISO 8601 instant or a number: seconds since the
-epoch, or milliseconds from 100,000,000,000 on.
+converted to a number, nor a number to text. A timestamp is a written time or a number since 1970 (times.py).
 
 orjson parses the object; for a value that it refuses, the standard library finds the reason. Two things that orjson accepts need
 care: numbers beyond 64 bits, which it rounds, and numbers and characters that PostgreSQL's jsonb refuses.
@@ -11,20 +10,14 @@ care: numbers beyond 64 bits, which it rounds, and numbers and characters that P
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 
 from logbus.parsing.base import Unparsable, decode, shown
-
-# As seconds this is the year 5138, as milliseconds 1973: unambiguous for any log.
-MILLISECONDS_FROM = 100_000_000_000
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from logbus.parsing.times import instant
 
 
 def parse_members(value: bytes, columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[Any]:
@@ -221,17 +214,6 @@ def to_boolean(value: Any) -> bool:
     return value
 
 
-def to_instant(value: Any) -> datetime:
-    if isinstance(value, str):
-        instant = datetime.fromisoformat(value)
-        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
-    if isinstance(value, bool) or not math.isfinite(value):
-        raise TypeError
-    if isinstance(value, int):
-        return EPOCH + (timedelta(milliseconds=value) if abs(value) >= MILLISECONDS_FROM else timedelta(seconds=value))
-    return datetime.fromtimestamp(value / 1000 if abs(value) >= MILLISECONDS_FROM else value, UTC)
-
-
 Converter = Callable[[Any], Any]
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -240,6 +222,6 @@ CONVERTERS: Mapping[str, Converter] = {
     "bigint": to_integer(64),
     "double precision": to_double,
     "boolean": to_boolean,
-    "timestamptz": to_instant,
+    "timestamptz": instant,
     "jsonb": to_json,
 }

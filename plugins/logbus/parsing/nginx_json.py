@@ -10,10 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from logbus.parsing.base import Parser, Unparsable, shown
+from logbus.parsing.base import Parser
 from logbus.parsing.columns import from_text
-from logbus.parsing.combined import LINE as COMBINED_LINE
-from logbus.parsing.combined import split_request, to_instant
+from logbus.parsing.combined import split_request
 from logbus.parsing.json_records import nested_too_deeply, parse_exact_object
 
 # Column: its type, and the member names under which it is looked up, in order.
@@ -65,13 +64,5 @@ def field(found: Mapping[str, Any], name: str, kind: str, variables: Sequence[st
         text = str(said)
         taken.add(variable)
         if text not in ("", "-"):
-            return local_time(text) if variable == "time_local" else from_text(name, kind, text)
+            return from_text(name, kind, text)
     return None
-
-
-def local_time(text: str) -> Any:
-    """`17/May/2015:10:05:03 +0000`, as in the combined format."""
-    match = COMBINED_LINE.fullmatch(f'- - - [{text}] "-" - -')
-    if match is None:
-        raise Unparsable("WrongType", f"time_local is not a time: {shown(text)}")
-    return to_instant(tuple(match.groups()[3:12]), text)

@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from logbus.parsing.base import Parser, Unparsable, decode, null, shown
+from logbus.parsing.times import instant
 
 COLUMNS = {
     "facility": "text",
@@ -88,10 +89,9 @@ def to_instant(written: str, text: str) -> datetime | None:
     if written == "-":
         return None
     try:
-        found = datetime.fromisoformat(written)
-    except ValueError as error:
-        raise Unparsable("NoSuchTime", f"{error} in {shown(text)}") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+        return instant(written)
+    except (TypeError, ValueError, OverflowError):
+        raise Unparsable("NoSuchTime", f"there is no time {written} in {shown(text)}") from None
 
 
 def to_data(written: str) -> str | None:

@@ -39,7 +39,8 @@ def stop():
     return False
 
 ship(
-    ask["files"], topic="shipped", client_config=ask["client"], state_path=ask["state"], checkpoint_lines=ask["checkpoint"], stop=stop
+    ask["files"], topic="shipped", client_config=ask["client"], state_path=ask["state"], checkpoint_lines=ask["checkpoint"], stop=stop,
+    accept_times=True,
 )
 """
 
@@ -73,7 +74,9 @@ def start_shipping(broker: AnyBroker, files: list[Path], state: Path, last_line:
 
 
 def finish_shipping(broker: AnyBroker, files: list[Path], state: Path) -> ShipReport:
-    return ship(files, topic="shipped", client_config={"bootstrap.servers": broker.bootstrap}, state_path=state)
+    return ship(
+        files, topic="shipped", client_config={"bootstrap.servers": broker.bootstrap}, state_path=state, accept_times=True
+    )
 
 
 def stored(broker: AnyBroker) -> int:

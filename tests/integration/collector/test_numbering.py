@@ -36,7 +36,12 @@ def test_each_run_numbers_what_it_sends_to_each_partition_without_a_hole(
     for seed in (1, 2):
         with log.open("a") as file:
             file.write(sample(tmp_path / str(seed), seed))
-        settings = {"topic": topic, "client_config": {"bootstrap.servers": broker.bootstrap}, "state_path": tmp_path / "state"}
+        settings = {
+            "topic": topic,
+            "client_config": {"bootstrap.servers": broker.bootstrap},
+            "state_path": tmp_path / "state",
+            "accept_times": True,
+        }
         ship([log], **settings, **options)  # type: ignore[arg-type]
     found = {part: counted(messages) for part, messages in read_topic(broker.bootstrap, topic).items()}
     if options:  # a partitioner other than ours decides: nothing is numbered

@@ -17,7 +17,7 @@ from tests.support.topics import delete_before, offset_of, read_topic
 
 def run(restorable: RestorableBroker, directory: Path, *files: Path, **options: bool) -> ShipReport:
     client = {"bootstrap.servers": restorable.server.bootstrap}
-    return ship(files, topic="t", client_config=client, state_path=directory / "state.json", **options)
+    return ship(files, topic="t", client_config=client, state_path=directory / "state.json", accept_times=True, **options)
 
 
 def append(log: Path, first: int, count: int) -> None:
@@ -63,7 +63,7 @@ def test_lines_that_a_restored_topic_lost_are_sent_again_and_no_other(restorable
 def test_it_is_said_and_a_file_that_was_not_named_is(restorable: RestorableBroker, restored: Path) -> None:
     other = restored.with_name("other.log")
     append(other, 0, 3)
-    command = ["ship", str(other), "--topic", "t", "--state", str(restored.parent / "state.json")]
+    command = ["ship", str(other), "--topic", "t", "--accept-times", "--state", str(restored.parent / "state.json")]
     result = CliRunner().invoke(main, [*command, "--bootstrap-server", restorable.server.bootstrap])
     assert "warning: t had lost 60 records that it had acknowledged" in result.output
     assert f"name these, too: {restored}" in result.output

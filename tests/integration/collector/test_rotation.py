@@ -99,7 +99,7 @@ def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(
 
     def run() -> ShipReport:
         config = {"bootstrap.servers": broker.bootstrap}
-        return ship([writer.log], topic=topic, client_config=config, state_path=tmp_path / "state.json")
+        return ship([writer.log], topic=topic, client_config=config, state_path=tmp_path / "state.json", accept_times=True)
 
     writer.write(400)
     assert run().rotated == ()
@@ -127,7 +127,7 @@ def test_a_log_that_is_copied_and_truncated_arrives_once(
 
     def run() -> ShipReport:
         config = {"bootstrap.servers": broker.bootstrap}
-        return ship([writer.log], topic=topic, client_config=config, state_path=tmp_path / "state.json")
+        return ship([writer.log], topic=topic, client_config=config, state_path=tmp_path / "state.json", accept_times=True)
 
     writer.write(count)
     run()
@@ -210,7 +210,7 @@ def following(broker: AnyBroker, words: list[str]) -> Iterator[subprocess.Popen[
 @pytest.fixture
 def follower(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     state = str(tmp_path / "state.json")
-    words = ["ship", "-f", str(tmp_path / "access.log"), "--topic", topic, "--state", state, "--join-lines"]
+    words = ["ship", "-f", str(tmp_path / "access.log"), "--topic", topic, "--state", state, "--join-lines", "--accept-times"]
     with following(broker, words) as process:
         yield process
 
@@ -267,7 +267,7 @@ def test_a_run_that_is_stopped_while_it_looks_back_does_not_claim_that_nothing_i
     """The state file as a kill leaves it: the next run first looks in the topic for what was sent, which takes two seconds."""
     writer, state, lock = Writer(tmp_path / "access.log"), tmp_path / "state.json", tmp_path / "state.json.lock"
     writer.write(300)
-    ship([writer.log], topic=topic, client_config={"bootstrap.servers": broker.bootstrap}, state_path=state)
+    ship([writer.log], topic=topic, client_config={"bootstrap.servers": broker.bootstrap}, state_path=state, accept_times=True)
     left_behind = json.loads(state.read_text())
     for topic_state in left_behind["topics"].values():
         topic_state |= {"clean": False, "next_offsets": dict.fromkeys(topic_state["next_offsets"], 0)}
@@ -278,7 +278,7 @@ def test_a_run_that_is_stopped_while_it_looks_back_does_not_claim_that_nothing_i
     writer.write(300)
     os.kill(broker.pid, signal.SIGSTOP)  # or it might have looked already
     try:
-        with following(broker, ["ship", str(writer.log), "--topic", topic, "--state", str(state)]) as process:
+        with following(broker, ["ship", str(writer.log), "--topic", topic, "--state", str(state), "--accept-times"]) as process:
             wait_until(lock.exists, what="the lock")
             process.send_signal(signal.SIGTERM)
             os.kill(broker.pid, signal.SIGCONT)

@@ -16,7 +16,7 @@ from confluent_kafka import Message
 from logbus.cli import main
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ShipReport, ship
-from logbus.errors import LogbusError, TopicMissing, UnreadableLog
+from logbus.errors import LogbusError, TopicMissing, UndatedLog, UnreadableLog
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
@@ -44,6 +44,7 @@ def run(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[Ship]:
             "topic": topic,
             "client_config": {"bootstrap.servers": broker.bootstrap},
             "state_path": tmp_path / "state.json",
+            "accept_times": True,  # the lines are of 2015, the files of today
         }
         return ship(files, **{**settings, **options})  # type: ignore[arg-type]
 
@@ -277,7 +278,18 @@ LOCAL = "".join(f"2015-05-17 10:00:0{second} no zone\n" for second in range(3))
 def shipped(broker: AnyBroker, topic: str, log: Path, *options: str) -> Result:
     """`logbus ship` of one file with its own state file."""
     state = str(log.with_name(f"state-{next(_numbers)}"))
-    command = ["ship", str(log), "--topic", topic, "--bootstrap-server", broker.bootstrap, "--state", state, *options]
+    command = [
+        "ship",
+        str(log),
+        "--topic",
+        topic,
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--state",
+        state,
+        "--accept-times",
+        *options,
+    ]
     return CliRunner().invoke(main, command)
 
 
@@ -365,6 +377,16 @@ def test_what_waits_at_the_end_of_a_file_is_mentioned(broker: AnyBroker, topic: 
     os.utime(log, (1, 1))
     done = shipped(broker, f"{topic}-quiet", log, "--join-lines")
     assert "not sent yet" not in done.stdout
+
+
+def test_times_far_from_the_files_own_are_accepted_once(run: Ship, log: Path) -> None:
+    log.write_text(line(1))
+    with pytest.raises(UndatedLog, match="--accept-times sends them as they are"):
+        run(log, accept_times=False)
+    assert run(log).lines == 1
+    with log.open("a") as file:
+        file.write(line(2))
+    assert run(log, accept_times=False).lines == 1
 
 
 def test_a_line_months_away_from_the_others_is_warned_of(broker: AnyBroker, topic: str, log: Path) -> None:

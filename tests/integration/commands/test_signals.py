@@ -132,7 +132,7 @@ def closed_pipe() -> int:
 def test_a_shipment_that_is_stopped_goes_on_where_it_was(run: Run, broker: AnyBroker, topic: str, tmp_path: Path) -> None:
     log, state = tmp_path / "access.log", tmp_path / "state.json"
     log.write_bytes(b"".join(b"2015-05-17T10:00:00Z line %07d\n" % number for number in range(200_000)))
-    words = ("ship", str(log), "--topic", topic, "--partitions", "1", "--state", str(state))
+    words = ("ship", str(log), "--topic", topic, "--partitions", "1", "--accept-times", "--state", str(state))
     run("topic", "create", topic, "--partitions", "1", "--config", "retention.ms=-1")
     with started(broker, *words) as ship:
         wait_until(lambda: state.exists() and clean(state) == [False], what="the start of the shipping")  # it has started

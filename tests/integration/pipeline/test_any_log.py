@@ -31,7 +31,7 @@ from tests.support.spark import LoadInProcess
 from tests.support.topics import read_topic
 
 HOUR = BEGIN.replace(minute=0)
-OPTIONS = re.compile(r"it is read by (--time-.*?)\. `logbus try")
+OPTIONS = re.compile(r"it is read by (--time-.*?)(?: \(--time-.*\))?\. `logbus try")
 
 
 def tried(log: Path, *options: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_every_number_that_ship_gave_arrives_once_however_the_hours_cut_them(
         write_sample(piece, lines=300, hours=3, seed=number, end=END - timedelta(hours=6 - 3 * number))
         with log.open("ab") as file:
             file.write(piece.read_bytes())
-        ship([log], topic="numbered", client_config=config, state_path=tmp_path / "state")
+        ship([log], topic="numbered", client_config=config, state_path=tmp_path / "state", accept_times=True)
     ledger, offsets = Ledger(connect(warehouse_url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic="numbered", table="t", parse="combined"), offsets, NOW)
     intervals = intervals_of(ledger.plan_load("p", offsets, NOW))

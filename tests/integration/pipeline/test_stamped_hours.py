@@ -53,7 +53,7 @@ class Hosts:
             file.write("".join(f"{line}\n" for line in lines))
         where = ["--bootstrap-server", self.broker.bootstrap, "--topic", self.topic, "--partitions", "1"]
         state = ["--state", str(self.directory / f"{host}.state"), "--server-name", host]
-        done = CliRunner().invoke(main, ["ship", str(log), *where, *state, *options])
+        done = CliRunner().invoke(main, ["ship", str(log), "--accept-times", *where, *state, *options])
         assert done.exit_code == 0, done.output
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.clocks import LineClock, TimeOptions, choose, clock_of, refuse_misdated
-from logbus.collector.moments import TimeContext
+from logbus.collector.clocks import LineClock, TimeOptions, choose, clock_of
+from logbus.collector.misdated import refuse_misdated
 from logbus.collector.timestamps import by_format
 from logbus.errors import UndatedLog
+from logbus.parsing.times import TimeContext
 
 WRITTEN = datetime(2015, 5, 17, 12, tzinfo=UTC)
 NOW_MS = int(datetime(2026, 11, 25, tzinfo=UTC).timestamp() * 1000)
@@ -27,7 +28,7 @@ def ms(at: datetime) -> int:
 
 def clock(*lines: str, written: datetime = WRITTEN, **options: object) -> LineClock:
     times = TimeOptions(**options)  # type: ignore[arg-type]
-    return choose([line.encode() for line in lines], TimeContext(times.zone, written), times)
+    return choose([line.encode() for line in lines], TimeContext(times.zone or UTC, written), times)
 
 
 # One line of each format as its program writes it, with the format's name, whether it has a zone, and the host it names.
@@ -71,6 +72,68 @@ def test_a_time_without_a_zone_is_taken_in_the_one_that_was_named(name: str, lin
     assert berlin.stamp(line.encode()).timestamp_ms == ms(TIME - timedelta(hours=2))
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2015-05-17 07:05:03.000 -03 [17] app@shop LOG:  duration",
+        "2015-05-17 18:05:03 UTC+8 started",
+        "2015-05-17 13:05:03 GMT+3 started",
+        "2015-05-17 12:05:03 UTC+02:00 started",
+        "2015-05-17 12:05:03 GMT+0200 started",
+        "2015-05-17 12:05:03 GMT +0200 started",
+        "2015-05-17T12:05:03.000000000000+02:00 started",
+        "2015-05-17\t10:05:03 Z started",
+        "2015-05-17 10:05:03 Etc/UTC started",
+        "[17-May-2015 12:05:03 Europe/Berlin] PHP Warning: x",
+        "[17-May-2015 12:05:03 +0200]: x",
+        "[17-May-2015 10:05:03 UTC] x",
+        "17 May 2015 12:05:03 +0200 x",
+        "2015/05/17 12:05:03 +0200 x",
+        "15/05/17 12:05:03.000 +02:00 x",
+        "May 17 12:05:03 +0200 web1 app: x",
+        "May 17 10:05:03 2015 UTC web1 app: x",
+        '{"time": "2015-05-17 12:05:03+02"}',
+        "when=2015-05-17T12:05:03+02 level=info",
+    ],
+)
+def test_a_zone_behind_the_time_is_read_and_wins_over_the_named_one(line: str, zone: str) -> None:
+    stamp = clock(line, line, zone=ZoneInfo(zone)).stamp(line.encode())
+    assert (stamp.timestamp_ms, stamp.is_zoneless) == (ms(TIME), False)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("2015-05-17 10:05:03 CEST x", "Its zone CEST is not read, because such names are ambiguous"),
+        ("[CEST May 17 10:05:03] x", "Its zone CEST is not read"),
+        ("2015-05-17 10:05:03 UTC+99 x", "Its zone cannot be read: no zone has the offset UTC"),
+        ("2015/05/17 10:05:03 Europe/Berlni x", "Its zone cannot be read: there is no zone Europe/Berlni"),
+        ("2015-05-17 10:05:03 PM Monday", "it is read by --time-format '%Y-%m-%d %I:%M:%S %p'"),
+        ("15/05/17 10:05:03 p.m. x", "Say how it is written"),
+        ('{"date": "2015-05-17", "time": "10:05:03"}', "Say how it is written"),
+    ],
+)
+def test_what_is_part_of_a_time_and_cannot_be_read_is_named_and_the_rest_is_no_time(line: str, said: str) -> None:
+    with pytest.raises(UndatedLog, match=said):
+        refuse_misdated(Path("a.log"), clock(line), TimeOptions(), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "line", ["2015-05-17 10:05:03 -1 left", "2015-05-17 10:05:03 -40 degrees", "2015-05-17 10:05:03 App/Main x"]
+)
+def test_what_only_begins_like_a_zone_is_none(line: str) -> None:
+    assert clock(line).stamp(line.encode())[::2] == (ms(TIME), True)
+
+
+def test_of_a_time_that_comes_twice_an_abbreviation_says_which_one_it_is() -> None:
+    zone, written = ZoneInfo("Europe/Berlin"), datetime(2015, 10, 25, 12, tzinfo=UTC)
+    for name, hour in (("CEST", 0), ("CET", 1), ("MEZ", 1)):
+        line = f"2015-10-25 02:30:00 {name} x"
+        stamp = clock(line, zone=zone, written=written).stamp(line.encode())
+        assert (stamp.timestamp_ms, stamp.again_ms) == (ms(datetime(2015, 10, 25, hour, 30, tzinfo=UTC)), None)
+
+
 def test_a_date_in_a_message_is_no_time_of_its_line() -> None:
     lines = [f"May 17 10:05:{second:02d} web1 app: line" for second in range(60)]
     quoting = "May 17 10:06:00 web1 app: certificate expires 1999-01-01T00:00:00Z"
@@ -87,7 +150,7 @@ def test_one_date_among_lines_that_nobody_understands_dates_none_of_them(tmp_pat
     with pytest.raises(
         UndatedLog, match="300 of the first 300 lines have no time that is understood, such as line 1: 'at the stroke"
     ):
-        refuse_misdated(tmp_path / "odd.log", found, NOW_MS)
+        refuse_misdated(tmp_path / "odd.log", found, TimeOptions(), NOW_MS)
 
 
 def test_lines_that_go_on_need_no_time_of_their_own() -> None:
@@ -193,19 +256,30 @@ def test_a_format_that_was_named_is_read(format_of: str, line: str, expected: da
     assert clock(line, format_of=format_of).stamp(line.encode()).timestamp_ms == ms(expected) // 1
 
 
-def test_a_zone_by_its_name_alone_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zone_by_its_name_alone_is_no_time_unless_the_named_one_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """strptime accepts the names of the machine's own zone but does not apply their offset: silently an hour off."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        assert not clock("17.05.2015 12:05:03 CEST x", format_of="%d.%m.%Y %H:%M:%S %Z").is_understood
+        line, format_of = "17.05.2015 12:05:03 CEST x", "%d.%m.%Y %H:%M:%S %Z"
+        assert not clock(line, format_of=format_of).is_understood
+        found = clock(line, format_of=format_of, zone=ZoneInfo("Europe/Berlin"))
+        assert found.stamp(line.encode()).timestamp_ms == ms(TIME)
+        assert not clock(line.replace("CEST", "CET"), format_of=format_of, zone=ZoneInfo("Europe/Berlin")).is_understood
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
 @pytest.mark.parametrize(
-    ("format_of", "said"), [("%d.%Q", "%Q is not one of strptime's directives"), ("dd.MM.yyyy", "has no directive")]
+    ("format_of", "said"),
+    [
+        ("%d.%Q", "%Q is not one of strptime's directives"),
+        ("dd.MM.yyyy", "has no directive"),
+        ("%H:%M:%S", "does not say the day"),
+        ("%d.%m.%Y %I:%M", "%I and %p need each other"),
+        ("%d.%m.%Y %H:%M %p", "%I and %p need each other"),
+    ],
 )
 def test_a_format_that_cannot_be_is_refused(format_of: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -255,29 +329,76 @@ def test_a_files_year_is_that_of_its_last_writing(tmp_path: Path) -> None:
         (f'{{"x": "{"y" * 200}", "event": {{"raised at": "2015-05-17T10:05:03Z"}}}}', "--time-field 'event.raised at'"),
         ('{"when": "17.05.2015 10:05:03"}', "--time-field when --time-format '%d.%m.%Y %H:%M:%S'"),
         ("level=info at=1431857103 user=7", "--time-field at"),
+        ("1:M 17 May 2015 10:05:03.000 * Ready", "--time-format '%d %b %Y %H:%M:%S.%f'"),
+        ("date=2015-05-17 time=10:05:03 user=jane", "--time-format 'date=%Y-%m-%d time=%H:%M:%S'"),
+        ("17-05-15 10:05:03 x", "--time-format '%d-%m-%y %H:%M:%S'"),
+        ("[17/May/2015 10:05:03] Relay attempt", "--time-format '%d/%b/%Y %H:%M:%S'"),
+        ("Sun May 17 10:05:03 UTC 2015", "--time-format '%a %b %d %H:%M:%S %Z %Y'"),
+        ("17.05.2015 12:05:03 +0200 x", "--time-format '%d.%m.%Y %H:%M:%S %z'"),
+        ("- 1431857103 2015.05.17 node7 May 17 12:05:03 x", "--time-format '%s'"),
     ],
 )
 def test_the_options_that_are_proposed_read_the_line(line: str, options: str) -> None:
     found = clock("a header", line)
     with pytest.raises(UndatedLog, match=f"such as line 2: .*it is read by {re.escape(options)}\\. "):
-        refuse_misdated(Path("a.log"), found, NOW_MS)
+        refuse_misdated(Path("a.log"), found, TimeOptions(), NOW_MS)
     named = dict(zip(*[iter(shlex.split(options))] * 2, strict=True))
     given = {"field": named.get("--time-field"), "format_of": named.get("--time-format")}
     assert clock(line, **given).stamp(line.encode()).timestamp_ms == ms(TIME)
 
 
+def test_a_format_is_proposed_that_reads_all_lines_and_another_is_named_beside_it_if_it_does_too() -> None:
+    first, second = "11-05-2015 02:09:40 +0300 x", "13-05-2015 02:09:40 +0300 x"
+    with pytest.raises(UndatedLog, match="it is read by --time-format '%d-%m-%Y %H:%M:%S %z'\\. "):
+        refuse_misdated(Path("a.log"), clock(first, second), TimeOptions(), NOW_MS)
+    with pytest.raises(
+        UndatedLog, match=r"%m-%d-%Y .* \(--time-format '%d-%m-%Y .*' reads as many lines, as other times: compare"
+    ):
+        refuse_misdated(Path("a.log"), clock("03-04-2015 02:09:40 x", "04-05-2015 02:09:40 x"), TimeOptions(), NOW_MS)
+
+
 @pytest.mark.parametrize(
-    ("line", "name"),
+    ("format_of", "line", "said"),
     [
-        ("2015-05-17 10:05:03.123 CET [0] LOG:  x", "CET"),
-        ("2015-05-17 10:05:03 PDT x", "PDT"),
-        ("2015-05-17 10:05:03.123 UTC [0] LOG:  x", None),
-        ("2015-05-17 10:05:03 LOG x", None),
-        ("2015-05-17T10:05:03Z at 10:05:03 CET", None),
+        ("%Y-%m-%d", "2015-05-17 10:05:03 x", "the time of day 10:05"),
+        ("%b %d %H:%M:%S", "Sun May 17 10:05:03 UTC 2014", "the year"),
+        ("%b %d %H:%M:%S", "2014 May 17 10:05:03 x", "the year 2014"),
+        ("%b %d %H:%M:%S", "[PDT May 17 10:05:03] x", "the zone PDT"),
+        (None, "PDT 2015-05-17 10:05:03 x", "the zone PDT"),
     ],
 )
-def test_an_abbreviation_of_a_zone_is_noted_though_it_is_not_read(line: str, name: str | None) -> None:
-    assert clock(line, line).zone_name == name
+def test_a_format_that_leaves_a_part_of_the_time_unread_is_refused(format_of: str | None, line: str, said: str) -> None:
+    with pytest.raises(UndatedLog, match=f"leaves {said}.* beside its times unread"):
+        refuse_misdated(Path("a.log"), clock(line, format_of=format_of), TimeOptions(format_of=format_of), NOW_MS)
+
+
+def test_a_file_a_sixth_of_whose_lines_look_like_the_others_and_have_no_time_is_refused() -> None:
+    lines = ["2015-05-17 10:05:03 x"] * 10 + ["2015-05-17 1:05:03 x"] * 2
+    with pytest.raises(
+        UndatedLog, match="2 of the first 12 lines look like those with a time .* such as line 11: '2015-05-17 1:05"
+    ):
+        refuse_misdated(Path("a.log"), clock(*lines), TimeOptions(), NOW_MS)
+    allowed = TimeOptions(allows_undated=True, accepts_times=True)
+    refuse_misdated(Path("a.log"), clock(*lines), allowed, NOW_MS)
+    refuse_misdated(Path("a.log"), clock(*lines[:-1]), TimeOptions(), NOW_MS)
+    trace = ["java.lang.IllegalStateException: no", "Caused by: 7 others"]
+    refuse_misdated(Path("a.log"), clock(*lines[:10], *trace), TimeOptions(), NOW_MS)
+
+
+def test_if_few_lines_begin_with_a_time_and_the_others_may_continue_them_joining_is_proposed() -> None:
+    record = [
+        "[2015-05-17 10:05:03] local.ERROR: no",
+        "[stacktrace]",
+        *(f"#{number} /app/a.php({number}): x" for number in range(20)),
+    ]
+    found = clock(*record * 3)
+    assert (found.names, found.dated, found.looked_at) == (("ISO 8601",), 3, 66)
+    with pytest.raises(
+        UndatedLog, match=r"3 of the first 66 lines begin with a time \(ISO 8601\).*--join-lines makes them one record"
+    ):
+        refuse_misdated(Path("a.log"), found, TimeOptions(), NOW_MS)
+    refuse_misdated(Path("a.log"), found, TimeOptions(), NOW_MS, joins=True)
+    assert not clock(*record[1:], *record).begins, "the first line would have no record to join"
 
 
 AHEAD = "2026-11-25 05:00:00 x"  # of a host that is five hours ahead, at midnight UTC
@@ -285,17 +406,17 @@ AHEAD = "2026-11-25 05:00:00 x"  # of a host that is five hours ahead, at midnig
 
 def test_a_file_most_of_whose_times_are_ahead_of_now_is_refused_with_what_may_be_the_cause() -> None:
     earlier = "2026-11-24 20:00:00 x"
-    refuse_misdated(Path("a.log"), clock(AHEAD, earlier), NOW_MS)
+    refuse_misdated(Path("a.log"), clock(AHEAD, earlier), TimeOptions(), NOW_MS)
     with pytest.raises(
         UndatedLog, match="the times of 2 of the first 3 lines with one are more than an hour ahead of now: it writes local"
     ):
-        refuse_misdated(Path("a.log"), clock(AHEAD, earlier, AHEAD), NOW_MS)
-    refuse_misdated(Path("a.log"), clock(AHEAD, AHEAD, zone=ZoneInfo("Asia/Karachi")), NOW_MS)
+        refuse_misdated(Path("a.log"), clock(AHEAD, earlier, AHEAD), TimeOptions(), NOW_MS)
+    refuse_misdated(Path("a.log"), clock(AHEAD, AHEAD, zone=ZoneInfo("Asia/Karachi")), TimeOptions(), NOW_MS)
 
 
 def test_of_times_ahead_of_now_that_have_a_zone_none_is_asked_for() -> None:
     with pytest.raises(UndatedLog, match="ahead of now: a clock is wrong"):
-        refuse_misdated(Path("a.log"), clock("2026-11-25T05:00:00Z x"), NOW_MS)
+        refuse_misdated(Path("a.log"), clock("2026-11-25T05:00:00Z x"), TimeOptions(), NOW_MS)
 
 
 @pytest.mark.parametrize("line", ["started, and nobody knows when", "customer 1234567 called", '{"user": 7, "ok": true}'])
@@ -303,9 +424,9 @@ def test_where_no_option_reads_the_line_the_error_shows_how_one_is_written(line:
     with pytest.raises(
         UndatedLog, match=r"Say how it is written: --time-format '%d\.%m\.%Y %H:%M:%S', or in which field: --time-field NAME\."
     ):
-        refuse_misdated(Path("a.log"), clock(line), NOW_MS)
+        refuse_misdated(Path("a.log"), clock(line), TimeOptions(), NOW_MS)
 
 
 def test_a_number_that_cannot_be_the_files_time_is_not_proposed() -> None:
     with pytest.raises(UndatedLog, match="Say how it is written"):
-        refuse_misdated(Path("a.log"), clock('{"customer": 4111111111}'), NOW_MS)
+        refuse_misdated(Path("a.log"), clock('{"customer": 4111111111}'), TimeOptions(), NOW_MS)

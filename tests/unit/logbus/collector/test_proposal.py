@@ -21,10 +21,10 @@ from tests.support.log_formats import FORMATS, WRITTEN, LogFormat
 AUTH = next(one for one in FORMATS if one.name == "auth.log")
 
 
-def tried(folder: Path, name: str, lines: list[str], *words: str) -> Result:
+def tried(folder: Path, name: str, lines: list[str], *words: str, written: float = WRITTEN) -> Result:
     log = folder / name
     log.write_text("".join(f"{line}\n" for line in lines))
-    os.utime(log, (WRITTEN, WRITTEN))
+    os.utime(log, (written, written))
     return CliRunner().invoke(main, ["try", str(log), *words])
 
 
@@ -77,10 +77,10 @@ def test_people_see_that_lines_are_joined(tmp_path: Path) -> None:
 def test_times_ahead_of_now_are_said_with_what_may_be_the_cause(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     lines = [f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} INFO x" for hours in (-3, -3, 3, 3)]
-    shown = tried(tmp_path, "app.log", lines)
+    shown = tried(tmp_path, "app.log", lines, written=now.timestamp())
     assert "2 records more than an hour ahead of now" in shown.stdout
     assert ("--timezone" in shown.stdout, shown.exit_code) == (True, 0)
-    refused = tried(tmp_path, "app.log", lines[1:])
+    refused = tried(tmp_path, "app.log", lines[1:], written=now.timestamp())
     assert (refused.exit_code, "To load it" in refused.stdout) == (1, False)
     assert "the times of 2 of the first 3 lines with one are more than an hour ahead of now" in refused.stderr
 
@@ -130,7 +130,7 @@ def test_of_a_file_that_ends_in_the_middle_of_its_compression_what_can_be_read_i
     packed = tmp_path / "app.log.gz"
     text = "".join(f"2015-05-17T10:05:03Z INFO line {number}\n" for number in range(900))
     packed.write_bytes(gzip.compress(text.encode())[:-12])
-    shown = CliRunner().invoke(main, ["try", str(packed)])
+    shown = CliRunner().invoke(main, ["try", str(packed), "--accept-times"])
     assert shown.exit_code == 0, shown.output
     assert "the compressed file is cut off" in shown.stdout
     assert "sent" not in shown.output
@@ -155,20 +155,34 @@ def test_one_parser_can_be_asked_about_and_is_not_proposed_if_it_does_not_fit(tm
 def test_a_log_that_is_not_utf_8_is_to_be_converted(tmp_path: Path) -> None:
     log = tmp_path / "latin1.log"
     log.write_bytes("".join(f"2015-05-17 10:05:03 café {number}\n" for number in range(40)).encode("latin-1"))
-    shown = CliRunner().invoke(main, ["try", str(log)])
+    shown = CliRunner().invoke(main, ["try", str(log), "--accept-times"])
     assert (shown.exit_code, "To load it" in shown.stdout) == (1, False)
     assert "40 of the first 40 records are not UTF-8" in shown.stderr
     assert "iconv -f ISO-8859-1 -t UTF-8" in shown.stderr
-    as_bytes = CliRunner().invoke(main, ["try", str(log), "--parse", "raw"])
+    as_bytes = CliRunner().invoke(main, ["try", str(log), "--parse", "raw", "--accept-times"])
     assert (as_bytes.exit_code, "parse     raw: 40 of 40 records" in as_bytes.stdout) == (0, True)
 
 
 def test_a_zone_that_is_not_read_is_named(tmp_path: Path) -> None:
-    lines = ["2015-05-17 10:05:03.123 CET [0] LOG:  x"] * 3
-    assert "zone CET is not read: --timezone names it; these were taken in UTC" in tried(tmp_path, "pg.log", lines).stdout
-    named = tried(tmp_path, "pg.log", lines, "--timezone", "Europe/Berlin").stdout
-    assert "these were taken in Europe/Berlin" in named
-    assert "from 2015-05-17T08:05:03.123" in named
+    lines = ["2015-05-17 10:05:03.123 CEST [0] LOG:  x"] * 3
+    assert "Its zone CEST is not read, because such names are ambiguous" in tried(tmp_path, "pg.log", lines).stderr
+    assert "from 2015-05-17T08:05:03.123" in tried(tmp_path, "pg.log", lines, "--timezone", "Europe/Berlin").stdout
+
+
+def test_times_far_from_the_files_own_are_said_and_sent_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    lines = ["05/07/14 10:05:03 INFO x"] * 3  # the 7th of May, or the 5th of July
+    refused = tried(tmp_path, "app.log", lines)
+    assert (refused.exit_code, "To load it" in refused.stdout) == (1, False)
+    assert "the newest of its times is 2005-07-14, 3,594 days before the file was last written (2015-05-17)" in refused.stderr
+    accepted = tried(tmp_path, "app.log", lines, "--accept-times")
+    assert (accepted.exit_code, "--topic app --accept-times" in accepted.stdout) == (0, True)
+    later = tried(tmp_path, "app.log", ["2016-05-17 10:05:03 INFO x"])
+    assert "365 days after the file was last written" in later.stderr
+
+
+def test_the_newest_time_of_a_file_is_looked_for_at_its_end(tmp_path: Path) -> None:
+    lines = [*["2013-05-17 10:05:03 INFO x"] * 1000, "2015-05-17 10:05:03 INFO x"]
+    assert tried(tmp_path, "app.log", lines).exit_code == 0
 
 
 def test_the_columns_that_a_load_would_infer_are_shown(tmp_path: Path) -> None:

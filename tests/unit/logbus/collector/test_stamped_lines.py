@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from logbus.collector.clocks import AHEAD_MS_MAX, LineClock, TimeOptions, clock_of
-from logbus.collector.moments import TimeContext
 from logbus.collector.sources import Fingerprint, Source, identify
 from logbus.collector.stamped_lines import EARLIEST_MS, LineReading, StampedLine, TimeOf, merged, months_away
 from logbus.collector.timestamps import iso_8601, json_object
 from logbus.errors import UnreadableLog
+from logbus.parsing.times import TimeContext
 
 NOW_MS = 1_800_000_000_000
 BEGIN = 1_431_857_000  # the instant from which these tests count seconds

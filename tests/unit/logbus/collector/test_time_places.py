@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from logbus.collector.clocks import LineClock, TimeOptions, choose
-from logbus.collector.moments import TimeContext
+from logbus.parsing.times import TimeContext
 
 TIME_MS = int(datetime(2026, 11, 25, 11, 50, 21, tzinfo=UTC).timestamp() * 1000)
 POSTGRES = "psycopg.errors.UniqueViolation: Key (at)=(2015-01-01 00:00:00) already exists."

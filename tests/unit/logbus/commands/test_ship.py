@@ -114,7 +114,6 @@ def test_that_there_is_nothing_to_send_is_said_only_if_that_is_so(report: ShipRe
         (replace(NOTHING, lines=10, undated=8, ahead=8), ["8 lines carry a time more than an hour ahead of now"]),
         (replace(NOTHING, lines=10, undated=8), ["8 of 10 lines have no time that is understood"]),
         (replace(NOTHING, lines=10, undated=2), []),
-        (replace(NOTHING, lines=10, zoneless=8, zone_names=("CET",)), ["8 lines carry a time whose zone CET is not read"]),
         (
             replace(NOTHING, lines=10, months_away=2, months_away_day="2015-01-01"),
             ["2 lines with a time months away from those of the other lines of their file, the first on 2015-01-01"],
