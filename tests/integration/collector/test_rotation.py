@@ -148,7 +148,7 @@ def test_a_log_that_was_rotated_out_of_sight_is_named_and_the_status_says_so(
     writer = Writer(tmp_path / "access.log")
 
     def run(log: Path) -> Result:
-        command = ["ship", str(log), "--topic", topic, "--bootstrap-server", broker.bootstrap]
+        command = ["ship", str(log), "--topic", topic, "--bootstrap-server", broker.bootstrap, "--accept-times"]
         return CliRunner().invoke(main, [*command, "--state", str(tmp_path / "state.json")])
 
     writer.write(7)
@@ -164,7 +164,14 @@ def test_a_log_that_was_rotated_out_of_sight_is_named_and_the_status_says_so(
 
     client = {"bootstrap.servers": broker.bootstrap}
     with pytest.raises(KeyboardInterrupt):  # it could not say so
-        ship([writer.log], topic=topic, client_config=client, state_path=tmp_path / "state.json", progress=interrupt)
+        ship(
+            [writer.log],
+            topic=topic,
+            client_config=client,
+            state_path=tmp_path / "state.json",
+            progress=interrupt,
+            accept_times=True,
+        )
     done = run(writer.log)
     assert (done.exit_code, f"{writer.log} was sent up to byte {position}, and" in done.stderr) == (5, True), done.output
     assert [run(log).exit_code for log in (writer.log, moved, writer.log)] == [0, 0, 0]
@@ -179,7 +186,7 @@ def test_a_cloned_machines_log_is_sent_where_it_goes_its_own_way(broker: AnyBrok
 
     def run(*logs: Path) -> int:
         config = {"bootstrap.servers": broker.bootstrap}
-        return ship(logs, topic=topic, client_config=config, state_path=tmp_path / "state.json").lines
+        return ship(logs, topic=topic, client_config=config, state_path=tmp_path / "state.json", accept_times=True).lines
 
     writer.write(300)
     assert run(nodes[0]) == 300
