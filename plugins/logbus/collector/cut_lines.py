@@ -120,6 +120,9 @@ def whole_lines(
     is_cut = _CRI_CUT.match
     for line in lines:
         text = line.text
+        if group is None and text is not None and b" P" not in text and len(text) < DOCKER_PIECE_BYTES:  # nearly all lines
+            yield line
+            continue
         if group is not None and group.bytes + len(text or b"") > HELD_BYTES_MAX:
             yield from group.whole()
             group = None

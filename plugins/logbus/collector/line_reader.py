@@ -20,6 +20,7 @@ from logbus.collector.compressed import open_log
 from logbus.errors import UnreadableLog
 
 HOLE_BYTES_MIN = 16  # a line with its time is longer; in UTF-16 and in programs there are shorter runs of zero bytes
+LINE_FEED = ord("\n")
 HOLE = re.compile(rb"\0{%d,}" % HOLE_BYTES_MIN)
 
 
@@ -47,7 +48,13 @@ def read_lines(
     too long its beginning. The position and length of each hole that text follows are added to `holes`."""
     limit = max(line_bytes_max, 4 * HOLE_BYTES_MIN) + 2  # with the line ending; or holes would not be recognised
     rest = b""  # what was read beyond a hole
+    new_line = tuple.__new__  # in half the time of `Line(...)`, which is a function in Python
     while piece := _completed(rest, file, limit) if rest else file.readline(limit):
+        if position and piece[-1] == LINE_FEED and b"\0" not in piece and not rest:  # nearly all lines
+            text, end = piece[:-2] if piece[-2:-1] == b"\r" else piece[:-1], position + len(piece)
+            yield new_line(Line, (position, end, text if len(text) <= line_bytes_max else None, None, False))
+            position = end
+            continue
         rest, end, is_cut = b"", position + len(piece), len(piece) == limit
         if not position and piece.startswith(codecs.BOM_UTF8):  # of Windows editors and spreadsheets: not part of the line
             piece, position = piece[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)

@@ -102,6 +102,7 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
     latest_ms = reading.now_ms + AHEAD_MS_MAX
     days: dict[int, list[int]] = {} if reading.days is None else reading.days.setdefault(source.source_id, {})
     day_ms, tally = -DAY_MS, [0]
+    source_id, new_line = source.source_id, tuple.__new__  # as in line_reader.read_lines
     for position, end, text, first_text, is_followed in _records(source, reading, clock):
         stamp = clock.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
@@ -116,9 +117,9 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
             time_of, is_zoneless, is_ahead = TimeOf.LINE, stamp.is_zoneless, False
         else:
             time_of, is_zoneless, is_ahead = borrowed_of, False, own_ms is not None and own_ms > latest_ms
-        yield StampedLine(
+        fields = (
             timestamp_ms,
-            source.source_id,
+            source_id,
             position,
             end,
             text,
@@ -129,6 +130,7 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
             first_text,
             is_followed,
         )
+        yield new_line(StampedLine, fields)
 
 
 def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:

@@ -303,7 +303,7 @@ def _fields(line: bytes) -> Mapping[str, Any] | None:
     if not line.lstrip().startswith(b"{"):
         return None
     try:
-        fields = json.loads(line)
+        fields = json.loads(line.decode("utf-8", "surrogatepass"))  # it would look for UTF-16 first
     except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, Mapping) else None
@@ -324,4 +324,7 @@ def _host_name(value: Any) -> bytes | None:
 
 def _first(fields: Mapping[str, Any], names: tuple[str, ...], read: Callable[[Any], Any]) -> Any:
     """The first of several fields that exists and can be read."""
-    return next((found for name in names if (found := read(fields.get(name))) is not None), None)
+    for name in names:
+        if name in fields and (found := read(fields[name])) is not None:
+            return found
+    return None
