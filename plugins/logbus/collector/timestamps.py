@@ -206,7 +206,7 @@ class Sought:
         if match is None:
             return None
         moment = self.read(match, around)
-        return None if moment is None else Stamp(moment[0], None, moment[1], moment[2])
+        return None if moment is None else tuple.__new__(Stamp, (moment[0], None, moment[1], moment[2]))  # as in with_fraction
 
     def match(self, line: bytes) -> re.Match[bytes] | None:
         """Where the line has its time; the first group is all of it."""
