@@ -34,6 +34,10 @@ BEGINS_SHARE_MIN = 0.01  # of the lines begin with a time: a record may have a h
 ALIKE_SHARE = 1 / 6  # of the lines look like those with a time, and have none: then the format is not the one they are written in
 ALIKE_CHARACTERS = 6  # of a line's shape; a date and an hour have more
 TAIL_BYTES = 65_536  # of a file, in which its newest time is looked for
+# `#Fields: date time ...` in W3C's extended format, `#fields\tts\tuid...` in Zeek's. All lines of such a file that begin with
+# this sign are directives, and a short log may have more of them than rows.
+FIELDS_DIRECTIVE = re.compile(rb"#fields:?[ \t]+(\S.*)", re.IGNORECASE | re.DOTALL)
+DIRECTIVE = b"#"
 UNDATED_KEPT = 50  # lines without a time, one of which may show how to read the others
 
 
@@ -123,7 +127,12 @@ def last_lines(path: Path) -> list[bytes]:
 
 def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) -> LineClock:
     """The time formats that these lines use, the most common first; if too few have a time, with options that would help."""
-    counted = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line[:1].isspace()]
+    has_header = any(map(FIELDS_DIRECTIVE.match, lines))
+    counted = [
+        (number, line)
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line[:1].isspace() and not (has_header and line.startswith(DIRECTIVE))
+    ]
     given = options.given()
     clock = chosen(counted, around, given or RECOGNISERS, 0.0 if given else SHARE_MIN)
     if not clock.names and not given:

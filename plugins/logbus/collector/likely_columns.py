@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from logbus.collector.clocks import DIRECTIVE, FIELDS_DIRECTIVE
 from logbus.collector.stamped_lines import StampedLine, TimeOf
 from logbus.parsing.columns import column_names
 
@@ -17,8 +18,6 @@ PAIRS_MIN = 0.75  # of the words of logfmt: a word alone is a flag, several are 
 DELIMITERS = ",;\t|"
 FIELDS_MIN = 3  # of a line of CSV: fewer commas are in many sentences
 QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
-FIELDS_DIRECTIVE = re.compile(rb"#fields:?[ \t]+(\S.*)", re.IGNORECASE | re.DOTALL)
-DIRECTIVE = b"#"
 NO_VALUE = b"-"  # in logs with directives
 
 

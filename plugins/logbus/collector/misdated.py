@@ -112,8 +112,12 @@ def why_undated(path: Path, clock: LineClock) -> str:
     if clock.dates_enough(joins=True) and clock.dated:
         lines = "If such lines continue the one before them (a stack trace, a quoted field of CSV)"
         how += f". {lines}, --join-lines makes them one record"
+    undated = clock.looked_at - clock.dated
+    which = f"{undated} of {first} {'has' if undated == 1 else 'have'}"
+    if clock.looked_at == 1:
+        which = "its only line has"
     return (
-        f"{path}: {clock.looked_at - clock.dated} of {first} have no time that is understood{others}, such as line {number}: "
+        f"{path}: {which} no time that is understood{others}, such as line {number}: "
         f"{_shown(line)}. {how}. {_TRY.format(path=path)}"
     )
 

@@ -430,3 +430,14 @@ def test_where_no_option_reads_the_line_the_error_shows_how_one_is_written(line:
 def test_a_number_that_cannot_be_the_files_time_is_not_proposed() -> None:
     with pytest.raises(UndatedLog, match="Say how it is written"):
         refuse_misdated(Path("a.log"), clock('{"customer": 4111111111}'), TimeOptions(), NOW_MS)
+
+
+def test_directives_are_no_lines_without_a_time_and_other_comments_are() -> None:
+    row = "2015-05-17 10:05:03 GET /"
+    assert clock("#Version: 1.0", "#Fields: date time cs-method", "#Remark: x", row).looked_at == 1
+    assert clock("# a comment", "# and another", row).looked_at == 3
+
+
+def test_an_only_line_without_a_time_is_spoken_of_in_the_singular() -> None:
+    with pytest.raises(UndatedLog, match=r"a\.log: its only line has no time that is understood"):
+        refuse_misdated(Path("a.log"), clock("nobody knows when"), TimeOptions(), NOW_MS)
