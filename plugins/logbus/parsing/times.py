@@ -8,7 +8,7 @@ time, never another time.
 A number is an instant by its digits, wherever it stands: 8, 14 or 17 digits are a date (`20261120`), 12 too if they can be one;
 all others are seconds, milli-, micro- or nanoseconds since 1970, by their size: each unit ends where the years get five digits.
 
-`Moment` is what a shipped line needs: milliseconds, and whether its zone was written. `instant` is what a column stores.
+`Moment` is what a shipped line needs: milliseconds, and whether its zone was written. `instant` is for columns.
 Results are cached by second, because a busy log repeats its stamp many times.
 """
 
@@ -39,10 +39,11 @@ _ZONE = (
     rb"[+-](?:0\d|1[0-4])(?![\w:-]|\.\d)|(?:Africa|America|Antarctica|Arctic|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc)/"
     rb"[\w/+-]+|" + ABBREVIATION + rb")"
 )
-ZONE = rb"(?:[ \t]{0,2}(" + _ZONE + rb"))?"
+# Possessive quantifiers here and below: what follows cannot match what they would give back, and most lines have no zone.
+ZONE = rb"(?:[ \t]{0,2}+(" + _ZONE + rb"))?"
 # Ten past noon is not ten in the morning: a time before AM or PM is only read by a format that says so. And what begins like an
 # offset and is none makes the time unreadable, unless a space is between them.
-NOTHING_UNREAD = rb"(?![.,:\d]*(?:\s?[AaPp]\.?[Mm]\b|(?=[+-]\d)(?!" + _ZONE + rb")))"
+NOTHING_UNREAD = rb"(?![.,:\d]*+(?:\s?[AaPp]\.?[Mm]\b|(?=[+-]\d)(?!" + _ZONE + rb")))"
 FRACTION = rb"(?:(?:[.,]|:(?=\d{3}(?!\d)))(\d+))?"
 TAIL = NOTHING_UNREAD + FRACTION + ZONE  # what follows the seconds: groups for the fraction and the zone
 # No digit may precede the year, or a request id that ends like a date would be taken for one.
@@ -54,7 +55,6 @@ NUMBER_OF_A_TIME_MIN = 10**8  # a smaller number in a field is a duration: `"tim
 _GERMAN = {b"MEZ": b"CET", b"MESZ": b"CEST", b"MET": b"CET", b"MEST": b"CEST"}
 _OFFSET = re.compile(r"(?:UTC|GMT)? ?([+-])(\d{1,2})(?::?(\d\d))?")
 _ISO_TIME = re.compile(ISO_8601)
-_COMBINED_TIME = re.compile(rb"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}")
 _CLOCK = rb"(\d\d)(?::?(\d\d)(?::?(\d\d)" + FRACTION + rb")?)?"
 _DATE_AND_CLOCK = tuple(
     re.compile(date + rb"(?:" + before + _CLOCK + ZONE + rb")?")
@@ -112,15 +112,15 @@ def zone_of(written: bytes) -> tzinfo | None:
     try:
         return ZoneInfo(text)
     except (LookupError, OSError, ValueError):
-        raise ValueError(f"there is no zone {text}") from None
+        raise ValueError(f"there is no time zone {text}") from None
 
 
 def in_zone(local: datetime, zone: bytes | None, given: tzinfo) -> Moment:
     """A local time in the zone that is written behind it, or else in `given`. ValueError where there is no such zone, or `given`
     has another name at that time."""
     own = None if zone is None else zone_of(zone)
-    if own is not None:
-        return Moment(milliseconds(local.replace(tzinfo=own)))
+    if own is not None or (zone is None and isinstance(given, timezone)):  # UTC, or an offset: no hour occurs twice
+        return tuple.__new__(Moment, ((local.replace(tzinfo=own or given) - EPOCH) // MILLISECOND, own is None, None))
     # In the hour that clocks skip, the two folds are the other way round: `second` is before `first`, the time did not exist,
     # and only the first reading (with the offset before the change) is kept.
     folds = [local.replace(tzinfo=given, fold=fold) for fold in (0, 1)]
@@ -148,9 +148,10 @@ def with_fraction(moment: Moment | None, fraction: bytes | None) -> Moment | Non
     """The same with the digits that were written behind the second."""
     if moment is None or not fraction:
         return moment
-    millis = int(fraction[:3].ljust(3, b"0"))
-    again_ms = None if moment.again_ms is None else moment.again_ms + millis
-    return moment._replace(timestamp_ms=moment.timestamp_ms + millis, again_ms=again_ms)
+    millis = int(fraction if len(fraction) == 3 else fraction[:3].ljust(3, b"0"))
+    timestamp_ms, is_zoneless, again_ms = moment
+    # For every line: `Moment(...)` and `_replace` are functions in Python, which take two and six times as long.
+    return tuple.__new__(Moment, (timestamp_ms + millis, is_zoneless, None if again_ms is None else again_ms + millis))
 
 
 @lru_cache(STAMPS_REMEMBERED)
@@ -174,8 +175,10 @@ def combined_time_ms(written: bytes) -> int | None:
 @lru_cache(STAMPS_REMEMBERED)
 def iso_second(written: bytes, zone: bytes | None, given: tzinfo) -> Moment | None:
     """`2015-05-17T10:05:03`, and what is written behind it."""
-    year, month, day = int(written[:4]), int(written[5:7]), int(written[8:10])
-    return second_of(year, month, day, int(written[11:13]), int(written[14:16]), int(written[17:19]), zone, given)
+    try:
+        return in_zone(datetime.fromisoformat(written.decode("ascii")), zone, given)
+    except (ValueError, OverflowError):
+        return None
 
 
 def iso_time(written: bytes, given: tzinfo) -> Moment | None:
@@ -223,7 +226,7 @@ def milliseconds(moment: datetime) -> int:
     return (moment - EPOCH) // MILLISECOND
 
 
-def read(value: Any) -> Written | None:
+def _read(value: Any) -> Written | None:
     """A number, or text in one of the forms of ISO 8601, of access logs, or with the month as a word; None for anything else."""
     if isinstance(value, bool):
         return None
@@ -251,12 +254,24 @@ def read(value: Any) -> Written | None:
 
 
 def instant(value: Any) -> datetime:
-    """A value as a column stores it, in UTC unless it says otherwise. TypeError for what is no time, ValueError or OverflowError
-    for one that does not exist."""
-    at = _plain_instant(value)
-    if at is not None:
-        return at
-    written = read(value)
+    """A value as an instant, for a column: in UTC, or in a zone of its own, as Arrow converts it. TypeError for what is no time,
+    ValueError or OverflowError for one that does not exist."""
+    # The common values of a column, in a fifth of the time that `_read` needs: ISO 8601, of which the standard library takes no
+    # other form for another time, as it would fourteen digits; seconds as a number; ten digits.
+    if isinstance(value, str):
+        if len(value) > 18 and value[4] == "-" and value[10] in "T ":
+            try:
+                at = datetime.fromisoformat(value)
+                if at.tzinfo is None:
+                    return at.replace(tzinfo=UTC)
+                return at if 1 < at.year < 9999 else at.astimezone(UTC)  # OverflowError beyond the calendar
+            except ValueError:
+                pass
+        elif len(value) == 10 and value.isascii() and value.isdecimal():
+            return EPOCH + timedelta(seconds=int(value))
+    elif isinstance(value, (int, float)) and NUMBER_OF_A_TIME_MIN <= value < 10**11:
+        return datetime.fromtimestamp(value, UTC)
+    written = _read(value)
     if written is None:
         raise TypeError
     zone = UTC if written.zone is None else zone_of(written.zone)
@@ -265,31 +280,19 @@ def instant(value: Any) -> datetime:
     return written.local.replace(tzinfo=zone).astimezone(UTC)
 
 
-def _plain_instant(value: Any) -> datetime | None:
-    """The common values of a column, in a fifth of the time that `read` needs: ten digits, and ISO 8601 of which the standard
-    library takes for no other time, as it would fourteen digits."""
-    if isinstance(value, str):
-        if len(value) > 18 and value[4] == "-" and value[10] in "T ":
-            try:
-                at = datetime.fromisoformat(value)
-            except ValueError:
-                return None
-            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-        if len(value) == 10 and value.isascii() and value.isdecimal():
-            return EPOCH + timedelta(seconds=int(value))
-    elif isinstance(value, (int, float)) and NUMBER_OF_A_TIME_MIN <= value < 10**11:
-        return EPOCH + timedelta(seconds=value)
-    return None
-
-
 def any_time(value: Any, given: tzinfo) -> Moment | None:
     """The value of a field as the time of its line; None for a duration, and for a day alone, which says no hour."""
     if value is None:
         return None
+    if type(value) is int:  # as `_of_number` reads them, in a fifth of the time: milliseconds, seconds
+        if 10**12 <= value < 10**13:
+            return Moment(value)
+        if 10**9 <= value < 10**10:
+            return Moment(value * 1000)
     # Tried first because it is cached by second, unlike all that follows: nearly all fields are written so.
     if isinstance(value, str) and value.isascii() and (moment := iso_time(value.encode("ascii"), given)) is not None:
         return moment
-    written = read(value)
+    written = _read(value)
     if written is None or not written.has_clock:
         return None
     try:

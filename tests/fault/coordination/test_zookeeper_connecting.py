@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 from broker.clock import SystemClock
-from broker.coordination.store import Committed, Create, Unknown
-from broker.coordination.zookeeper import ZooKeeperStore
+from broker.cluster.store import Committed, Create, Unknown
+from broker.cluster.zookeeper import ZooKeeperStore
 from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer
 
