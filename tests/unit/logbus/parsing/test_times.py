@@ -46,7 +46,8 @@ def test_a_written_time_is_the_same_instant_wherever_it_stands(value: Any, expec
     members = [{"at": value}] if isinstance(value, str) else [{"at": value}, {"at": str(value)}]
     for member in members:
         line = json.dumps(member).encode()
-        assert JSON.parse(line) == [expected]
+        (parsed,) = JSON.parse(line)
+        assert (parsed, parsed.tzinfo) == (expected, UTC)
         assert JSON.quick is not None
         quickly = JSON.quick([line, line])
         assert quickly is not None
