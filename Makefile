@@ -48,9 +48,6 @@ proof: $(READY)  ## the proof machine: seeded histories in which nothing false m
 sim: $(READY)  ## seeded histories of brokers in simulated machines, judged by what their clients saw [BROKERS=1] [SEEDS=500] [SEED=17] [FAULT="power cut"] [WITHOUT="a leader is confirmed"]
 	@$(RUN)/python -m tests.sim $(if $(BROKERS),--brokers $(BROKERS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--fault "$(FAULT)") $(if $(WITHOUT),--without "$(WITHOUT)")
 
-model: $(READY)  ## the rules of replication on their own, walked at random [HISTORIES=15000] [MODE=kills] [SEED=17] [WITHOUT=INCARNATION]
-	@$(RUN)/python -m tests.sim.model $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(MODE),--mode $(MODE)) $(if $(SEED),--seed $(SEED)) $(if $(WITHOUT),--without $(WITHOUT))
-
 soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
 	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/sim tests/proof tests/fault/pipeline/test_every_statement.py $(ARGS)
 	@$(RUN)/python -m pytest -rP -m long tests/contract tests/fault tests/integration tests/e2e
@@ -83,4 +80,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site build
 
-.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof model sim soak check bench compose-up docs docs-serve pictures clean
+.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof sim soak check bench compose-up docs docs-serve pictures clean

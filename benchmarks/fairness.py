@@ -31,10 +31,10 @@ from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.processes import POLL_SECONDS
 from broker.protocol.api import APIS, ApiKey
-from broker.protocol.control import ELEMENTS_MAX, request_class, response_class
-from broker.records.builder import NewRecord, build_batch
-from broker.records.compression import ZSTD
-from broker.records.validation import INSPECTED_RECORDS_MAX
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.codec import ELEMENTS_MAX, request_class, response_class
+from broker.protocol.compression import ZSTD
+from broker.protocol.validation import INSPECTED_RECORDS_MAX
 
 WAIT_MS_MAX, IDLE_MAXIMA = 50.0, 10.0
 GROWTH_MIB_MAX = 64.0

@@ -26,15 +26,15 @@ from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from broker.clock import SystemClock
+from broker.cluster.topic_registry import TopicRegistry
 from broker.config.settings import LogConfig
-from broker.coordination.local import TopicRegistry
-from broker.partitions.partition import Partition
-from broker.records.batch import Buffer, read_header, stamp
-from broker.records.builder import NewRecord, build_batch
-from broker.storage.filesystem import FileSystem, OpenFile
-from broker.storage.log_directory import LogDirectory
-from broker.storage.partition_log import PartitionLog
-from broker.storage.segment import LOG
+from broker.disk.filesystem import FileSystem, OpenFile
+from broker.log.log_directory import LogDirectory
+from broker.log.partition import Partition
+from broker.log.partition_log import PartitionLog
+from broker.log.segment import LOG
+from broker.protocol.batch import Buffer, read_header, stamp
+from broker.protocol.batch_builder import NewRecord, build_batch
 
 MIB = 1 << 20
 BATCH_BYTES = 256 << 10

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from logbus import spark_submit
-from logbus.collector.ship import ship
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
+from logbus.loads.audit import audit_window
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect, libpq_uri
+from logbus.loads.ledger import Ledger
+from logbus.loads.sinks import sink_for
 from logbus.model import FrozenWindow, Interval, Pipeline, utc_now
-from logbus.proof.audit import audit_window
-from logbus.warehouse.embedded import EmbeddedPostgres
-from logbus.warehouse.engine import connect, libpq_uri
-from logbus.warehouse.sinks import sink_for
+from logbus.shipper.ship import ship
 from rich.console import Console
 from sqlalchemy import text
 

@@ -15,8 +15,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from logbus.cli.processes import ReservedPorts
 from logbus.errors import NotInTime
-from logbus.local.processes import ReservedPorts
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 POLL_SECONDS = 0.05

@@ -20,7 +20,7 @@ PREFIX = "LOGBUS_BENCH "
 
 def timed_ours(arguments: Sequence[str]) -> dict[str, Any]:
     """The application's own `run`, with each commit timed as well."""
-    from logbus.warehouse.sinks.postgres import PostgresSink
+    from logbus.loads.sinks.postgres import PostgresSink
 
     from spark_jobs import load_windows
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-from logbus.ui.page_reading import KEPT_SECONDS, STALE_SECONDS_MAX
+from logbus.web.reading import KEPT_SECONDS, STALE_SECONDS_MAX
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure

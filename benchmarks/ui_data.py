@@ -14,7 +14,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient, NewTopic
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.ledger import Ledger
 from logbus.model import HOUR, Pipeline, milliseconds
 from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine, text

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from logbus.ledger.migrations import create_ledger
-from logbus.local.airflow_api import AirflowApi
-from logbus.local.airflow_instance import AirflowSettings, airflow_environment
-from logbus.local.processes import Program, Supervisor
-from logbus.local.stack import project_directory
+from logbus.cli.local_airflow import AirflowApi, AirflowSettings, airflow_environment
+from logbus.cli.processes import Program, Supervisor
+from logbus.cli.stack import project_directory
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect
 from logbus.model import HOUR, floor, instant_text, utc_now
 from logbus.provider import CONNECTION_TYPE
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.warehouse.embedded import EmbeddedPostgres
-from logbus.warehouse.engine import connect
+from logbus.windows.migrations import create_ledger
 
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.processes import free_port

@@ -60,8 +60,7 @@ def serve(arguments: Namespace) -> None:
 
 def settings(arguments: Namespace) -> None:
     """List every setting with what it is for and its default: a configuration file to start from."""
-    from broker.config.catalog import as_text
-    from broker.config.texts import DOCUMENTATION
+    from broker.config.catalog import DOCUMENTATION, as_text
 
     broker, log = BrokerConfig(), LogConfig()
     rows = [(item.metadata["name"], getattr(broker, item.name)) for item in fields(BrokerConfig) if item.metadata]
@@ -75,8 +74,8 @@ def settings(arguments: Namespace) -> None:
 def verify(arguments: Namespace) -> None:
     """Read every segment, index and checkpoint of a data directory, or of one partition in it, and name each fault with its
     file and position. Changes nothing; the broker may be running. Exit status 1 where there is a fault."""
-    from broker.inspection.verify import Verification
-    from broker.storage.filesystem import FileSystem
+    from broker.disk.filesystem import FileSystem
+    from broker.log.inspection import Verification
 
     if not arguments.directory.is_dir():
         raise SystemExit(f"error: {arguments.directory} is not a directory")
@@ -96,8 +95,8 @@ def verify(arguments: Namespace) -> None:
 def dump_log(arguments: Namespace) -> None:
     """Print the batches of a .log file, the entries of an .index or .timeindex, or the producers of a .snapshot, in the form of
     Apache Kafka's kafka-dump-log."""
-    from broker.inspection.dump import dump_file
-    from broker.storage.filesystem import FileSystem
+    from broker.disk.filesystem import FileSystem
+    from broker.log.inspection import dump_file
 
     try:
         for file in arguments.files:

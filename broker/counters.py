@@ -1,5 +1,5 @@
-"""What the broker counts while it works: plain integers that the loop's thread adds to, and that `broker/metrics` reads when it
-is scraped.
+"""What the broker counts while it works: plain integers that the loop's thread adds to, and that `broker/metrics.py` reads when
+it is scraped.
 
 An addition costs some ten nanoseconds; nothing is formatted, locked or looked up by name before a scrape. Every key is one of a
 fixed set (API keys, error codes, reasons) or an existing topic: no peer can make a table grow.
@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
-API_KEYS_MAX = 128  # Kafka's keys go up to 92; framing rejects unsupported ones before anything is counted
+_API_KEYS_MAX = 128  # Kafka's keys go up to 92; framing rejects unsupported ones before anything is counted
 
 # From a flush on a fast disk to one that pages an operator.
-FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 class Traffic:
@@ -64,13 +64,13 @@ class NetworkCounters:
 class Counters:
     """Everything that is counted in addition to the state itself."""
 
-    __slots__ = ("deleted", "errors", "fast_lane", "fetch_lane", "flushes", "network", "requests")
+    __slots__ = ("deleted", "errors", "fast_path", "fetch_fast_path", "flushes", "network", "requests")
 
     def __init__(self) -> None:
-        self.requests = [0] * API_KEYS_MAX  # by API key
-        self.fast_lane = 0  # produce requests handled by it, included in `requests`
-        self.fetch_lane = 0  # the same for fetch requests
+        self.requests = [0] * _API_KEYS_MAX  # by API key
+        self.fast_path = 0  # produce requests handled by it, included in `requests`
+        self.fetch_fast_path = 0  # the same for fetch requests
         self.errors: Counter[tuple[int, int]] = Counter()  # by API key and error code
-        self.flushes = Histogram(FLUSH_SECONDS)
+        self.flushes = Histogram(_FLUSH_SECONDS)
         self.deleted = Traffic()  # of deleted partitions, so that totals never decrease
         self.network = NetworkCounters()

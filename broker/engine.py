@@ -1,6 +1,7 @@
-"""The composition root: the broker without its sockets. Builds every package from the handlers down, drives them turn by turn.
+"""The broker without its sockets: opens the data directory, has every package built (`composition.py` for what handlers use), and
+drives them turn by turn.
 
-`node.py` runs the event loop around it; tests drive it directly, with their own clock and with helper jobs that run on
+`node.py` runs the event loop around it; tests drive it directly, with their own clock and with background jobs that run on
 request.
 """
 
@@ -15,46 +16,35 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.chores import Chores
+from broker.api.dispatch import dispatcher
+from broker.api.error_codes import code_of
+from broker.api.groups import deliver
+from broker.api.handler import Parts, Pending
+from broker.api.metadata_source import LocalMetadata, MetadataSource
+from broker.api.offsets_topic import sweep_groups
+from broker.api.produce_fast_path import ProduceFastPath
 from broker.clock import Clock
+from broker.cluster.cluster_view import ClusterView
+from broker.cluster.local_files import GroupedWrites
+from broker.composition import build_context
 from broker.config.settings import BrokerConfig
-from broker.coordination.grouped_writes import GroupedWrites
-from broker.coordination.view import ClusterView
 from broker.counters import Counters
+from broker.disk.filesystem import FileSystem
 from broker.errors import BrokerError
-from broker.groups.coordinator import CoordinatorRules, GroupCoordinator
 from broker.groups.messages import Answer
-from broker.groups.offset_store import OffsetStore
-from broker.groups.rebalance import GroupRules
-from broker.handlers.answer_cache import AnswerCache
-from broker.handlers.commits import sweep_groups
-from broker.handlers.context import Context
-from broker.handlers.coordination import Coordination, LocalCoordination
-from broker.handlers.deadlines import Deadlines
-from broker.handlers.dispatch import dispatcher
-from broker.handlers.error_codes import code_of
-from broker.handlers.fast_lane import FastLane
-from broker.handlers.group_moves import GroupMoves
-from broker.handlers.groups import deliver, store_group
-from broker.handlers.produce import fail
-from broker.handlers.purgatory import Purgatory
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.turn import ProduceTurn
 from broker.health import Health
-from broker.helpers import Helpers
-from broker.partitions.cleaner import LogCleaner
-from broker.partitions.exposure import Exposure, ReplicatedExposure, Watermarks
-from broker.partitions.flusher import Flusher
-from broker.partitions.log_settings import LogSettings
-from broker.partitions.manager import PartitionManager
-from broker.partitions.partition import Partition
-from broker.partitions.retention_rounds import Retention
+from broker.log.background_tasks import BackgroundTasks
+from broker.log.cleaner import LogCleaner
+from broker.log.high_watermark import ReplicatedHighWatermark, Watermarks
+from broker.log.log_directory import LogDirectory
+from broker.log.log_retention import LogRetention
+from broker.log.manager import LogSettings, PartitionManager
+from broker.log.thread_pool import ThreadPool
+from broker.logs import log_bug
 from broker.protocol.framing import Origin, Request
-from broker.storage.filesystem import FileSystem
-from broker.storage.log_directory import LogDirectory
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
-    from broker.cluster import Cluster, Outside
+    from broker.cluster_engine import Cluster, ClusterEnvironment
 
 logger = logging.getLogger("broker.engine")
 
@@ -81,29 +71,29 @@ class Engine:
         *,
         clock: Clock,
         filesystem: FileSystem,
-        helpers: Helpers,
+        thread_pool: ThreadPool,
         ports: Mapping[str, int],
         new_id: Callable[[], uuid.UUID],
         freeze: Callable[[], None] = lambda: None,
         watermarks: Watermarks | None = None,
         view: ClusterView | None = None,
-        coordination: Coordination | None = None,
-        outside: Outside | None = None,
+        metadata_source: MetadataSource | None = None,
+        environment: ClusterEnvironment | None = None,
         on_ready: Callable[[BrokerError | None], None] = lambda error: None,
     ) -> None:
         """`ports` are the actual ports, by listener. `new_id` returns ids for topics and members, each of them unique. `freeze`
         is called after many long-lived objects have been created; a real broker process passes `gc.freeze`.
 
-        With `outside` this is one broker of a cluster, which it joins asynchronously: `on_ready` is called once it can serve
-        requests, or with the reason why it cannot join. Without `outside` it is the only broker and leads every partition.
+        With `environment` this is one broker of a cluster, which it joins asynchronously: `on_ready` is called once it can serve
+        requests, or with the reason why it cannot join. Without `environment` it is the only broker and leads every partition.
 
         Tests use other replicas without a cluster: then `watermarks` reports how far the records of the partitions that this
-        broker leads are safe, `coordination` is the state that the brokers share, and `view` is what clients are shown of it,
+        broker leads are safe, `metadata_source` is the state that the brokers share, and `view` is what clients are shown of it,
         where that differs from the broker's own view."""
         self.config = config
         self._clock = clock
         self._filesystem = filesystem
-        self._helpers = helpers
+        self._thread_pool = thread_pool
         self._new_id = new_id
         self._watermarks = watermarks
         self.counters = Counters()
@@ -117,11 +107,11 @@ class Engine:
             cluster_id=config.cluster_id or None,
             filesystem=filesystem,
             new_id=new_id,
-            in_cluster=outside is not None,
-            boot_id="" if outside is None else outside.boot_id,
+            in_cluster=environment is not None,
+            boot_id="" if environment is None else environment.boot_id,
         )
         try:
-            own = coordination or self._coordination(directory, ports, outside)
+            own = metadata_source or self._metadata_source(directory, ports, environment)
             self._open(directory, own, freeze, view)
             if self.cluster is not None:
                 self._enter_cluster(self.cluster, on_ready)
@@ -131,91 +121,103 @@ class Engine:
             raise
 
     def _open(
-        self, directory: LogDirectory, coordination: Coordination, freeze: Callable[[], None], view: ClusterView | None
+        self, directory: LogDirectory, metadata_source: MetadataSource, freeze: Callable[[], None], view: ClusterView | None
     ) -> None:
-        config, clock, helpers = self.config, self._clock, self._helpers
+        config, clock, thread_pool = self.config, self._clock, self._thread_pool
         self._directory = directory
-        self.chores = Chores(helpers.store, clock, self.health)
+        self.tasks = BackgroundTasks(thread_pool.store, clock, self.health)
         self.partitions = PartitionManager(
             directory=directory,
-            registry=coordination.topics,
-            settings=LogSettings(config.log, coordination.overrides),
+            registry=metadata_source.topics,
+            settings=LogSettings(config.log, metadata_source.overrides),
             config=config,
             clock=clock,
             filesystem=self._filesystem,
             freeze=freeze,
-            begin_chore=self.chores.begin,
+            begin_task=self.tasks.begin,
             leads_all=self._watermarks is None,
         )
         # A standalone broker recovers all its logs here, before it answers any request. In a cluster nothing is opened yet:
-        # ZooKeeper supplies the list of logs this broker should have later (replication/start.py).
-        coordination.open(self.partitions)
-        self._checkpoints = GroupedWrites(helpers.store, self.partitions.checkpoint_job)
-        self._cleaned_offsets = GroupedWrites(helpers.store, directory.cleaned_offsets_job)
-        self.context = self._build_context(coordination, view or coordination.view(self.partitions))
-        # After the context, because everything in it must forget deleted topics; before the lane, which arms itself on existing
+        # ZooKeeper supplies the list of logs this broker should have later (replication/lifecycle.py).
+        metadata_source.open(self.partitions)
+        self._checkpoints = GroupedWrites(thread_pool.store, self.partitions.checkpoint_job)
+        self._cleaned_offsets = GroupedWrites(thread_pool.store, directory.cleaned_offsets_job)
+        self.context = build_context(
+            config,
+            metadata_source,
+            self.partitions,
+            watermarks=self._watermarks,
+            view=view or metadata_source.view(self.partitions),
+            counters=self.counters,
+            health=self.health,
+            clock=clock,
+            thread_pool=thread_pool,
+            tasks=self.tasks,
+            checkpoints=self._checkpoints,
+            new_id=self._new_id,
+        )
+        # After the context, because everything in it must forget deleted topics; before the fast path, which looks up existing
         # partitions.
-        coordination.follow(self.context)
-        self.lane = FastLane(self.context) if config.fast_lane else None
+        metadata_source.follow(self.context)
+        self.fast_path = ProduceFastPath(self.context) if config.fast_path else None
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
         self._cleaner = LogCleaner(
             self.partitions,
             directory,
-            helpers.submit,
+            thread_pool.submit,
             clock,
             self._filesystem,
             config,
             self.health,
             self._write_cleaned_offsets,
         )
-        self._retention = Retention(self.partitions, self._remove_files, clock, config, self.health)
+        self._retention = LogRetention(self.partitions, self._remove_files, clock, config, self.health)
         self._periodics = self._build_periodics()
         self._next_periodic = min(periodic.due for periodic in self._periodics)
 
-    def _coordination(self, directory: LogDirectory, ports: Mapping[str, int], outside: Outside | None) -> Coordination:
-        if outside is None:
-            return LocalCoordination(
+    def _metadata_source(
+        self, directory: LogDirectory, ports: Mapping[str, int], environment: ClusterEnvironment | None
+    ) -> MetadataSource:
+        if environment is None:
+            return LocalMetadata(
                 self.config,
                 directory,
                 filesystem=self._filesystem,
-                helpers=self._helpers,
+                thread_pool=self._thread_pool,
                 new_id=self._new_id,
                 ports=ports,
                 remove_files=self._remove_files,
             )
         # Imported here and not above: most of the startup time is imports (docs/decisions/2026-11-21-a-start-imports-little.md),
         # and a standalone broker needs neither kazoo nor the replication packages.
-        from broker.cluster import Cluster
-        from broker.handlers.cluster_coordination import ClusterCoordination
+        from broker.api.cluster_metadata import ClusterMetadata
+        from broker.cluster_engine import Cluster
 
         self.cluster = Cluster(
             self.config,
-            outside,
+            environment,
             directory,
             clock=self._clock,
             filesystem=self._filesystem,
-            helpers=self._helpers,
+            thread_pool=self._thread_pool,
             new_id=self._new_id,
             ports=ports,
             code_of=code_of,
         )
         self._watermarks = self.cluster.leader
-        return ClusterCoordination(self.cluster.member, self.config, self._new_id)
+        return ClusterMetadata(self.cluster.member, self.config, self._new_id)
 
     def _enter_cluster(self, cluster: Cluster, on_ready: Callable[[BrokerError | None], None]) -> None:
-        from broker.groups.consumer_mirror import ConsumerMirror
-        from broker.handlers.gone_topics import forget_offsets
+        from broker.api.cluster_metadata import forget_offsets
 
         context = self.context
-        assert isinstance(context.exposure, ReplicatedExposure), "it was built over the leader's watermarks"
+        assert isinstance(context.high_watermark, ReplicatedHighWatermark), "it was built over the leader's watermarks"
         # Listeners are called in this order when the image changes: roles (attached here) before the one that forgets offsets of
         # deleted topics, which looks at the partitions led by then.
-        cluster.attach(self.partitions, context.exposure, on_ready=on_ready)
+        cluster.attach(self.partitions, context.high_watermark, on_ready=on_ready)
         context.leader, context.serves_consumers = cluster.leader, cluster.serves_consumers
         context.produce_turn.why_not = context.offsets.why_not = cluster.why_not
-        cluster.member.follower.listen(functools.partial(forget_offsets, context))
-        if cluster.consumers is not None:
-            context.groups.mirror = ConsumerMirror(cluster.consumers)
+        cluster.member.watcher.listen(functools.partial(forget_offsets, context))
         cluster.begin()
 
     @property
@@ -234,93 +236,6 @@ class Engine:
             then()
         else:
             self.cluster.leave(then)
-
-    def _build_context(self, coordination: Coordination, view: ClusterView) -> Context:
-        config, partitions = self.config, self.partitions
-        flusher = Flusher(self._helpers, self._clock, self.counters.flushes)
-        exposure = self._build_exposure(flusher)
-        deadlines = Deadlines()
-        purgatory = Purgatory(deadlines)
-        metadata_cache = AnswerCache()
-        offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max)
-        produce_turn = ProduceTurn(exposure, purgatory.has_waiters, functools.partial(fail, counters=self.counters))
-
-        # Requests wait for a partition in three places: for its flush (exposure), for new records (purgatory), for its write in
-        # this turn (produce_turn). Anything that ends a partition here must notify each of them, or a client waits until its own
-        # timeout.
-        def removed(partition: Partition, error: BrokerError) -> None:
-            self.counters.deleted.add(partition.traffic)
-            exposure.forget(partition, error)
-            purgatory.wake(partition)
-
-        def lost(partition: Partition, error: BrokerError) -> None:
-            produce_turn.lose(partition, error)
-            exposure.lost(partition, error)
-            purgatory.wake(partition)
-            group_moves.lost(partition)
-
-        # Lower packages know nothing of higher ones: they call a hook, and this is the only place that connects the hooks.
-        partitions.on_change = metadata_cache.clear
-        partitions.on_removed = removed
-        partitions.on_lead_lost = lost
-        partitions.on_rolled = lambda partition: flusher.appended(partition, 0)
-        exposure.on_exposed = purgatory.exposed
-        exposure.on_offline = purgatory.wake
-        context = Context(
-            config=config,
-            counters=self.counters,
-            health=self.health,
-            clock=self._clock,
-            partitions=partitions,
-            producer_ids=coordination.producer_ids,
-            groups=self._build_groups(offsets),
-            offsets=offsets,
-            flusher=flusher,
-            exposure=exposure,
-            purgatory=purgatory,
-            deadlines=deadlines,
-            produce_turn=produce_turn,
-            helpers=self._helpers,
-            chores=self.chores,
-            topic_changes=coordination.topic_admin(partitions),
-            checkpoints=self._checkpoints,
-            view=view,
-            metadata_cache=metadata_cache,
-            cluster=coordination.member,
-        )
-        context.groups.on_unstored = functools.partial(store_group, context=context)
-        group_moves = GroupMoves(context)
-        self._watch_leads(context, group_moves)
-        return context
-
-    def _watch_leads(self, context: Context, group_moves: GroupMoves) -> None:
-        """With other brokers, leadership moves between them. A standalone broker owns all groups from the start."""
-        exposure = context.exposure
-        if not isinstance(exposure, ReplicatedExposure):
-            group_moves.own_all()
-            return
-
-        def won(partition: Partition) -> None:
-            exposure.lead(partition)
-            group_moves.won(partition)
-
-        self.partitions.on_lead_won = won
-
-    def _build_exposure(self, flusher: Flusher) -> Exposure:
-        if self._watermarks is None:
-            return Exposure(flusher)
-        return ReplicatedExposure(flusher, self._watermarks)
-
-    def _build_groups(self, offsets: OffsetStore) -> GroupCoordinator:
-        config = self.config
-        rules = CoordinatorRules(
-            group=GroupRules(initial_delay_ms=config.group_initial_rebalance_delay_ms, size_max=config.group_size_max),
-            session_ms_min=config.group_session_ms_min,
-            session_ms_max=config.group_session_ms_max,
-            groups_max=config.groups_max,
-            bytes_max=config.groups_bytes_max,
-        )
-        return GroupCoordinator(rules, lambda: str(self._new_id()), offsets.readable)
 
     def _build_periodics(self) -> list[_Periodic]:
         now = self._clock.monotonic()
@@ -348,9 +263,9 @@ class Engine:
 
     def _sweep_groups(self) -> None:
         def failed() -> None:
-            logger.exception("old offsets could not be forgotten; this is a defect of the broker")
+            log_bug("removing expired offsets failed")
 
-        self.chores.begin(sweep_groups(self.context), failed)
+        self.tasks.begin(sweep_groups(self.context), failed)
 
     def _note_outcome(self, what: str, error: BaseException | None) -> None:
         if error is None:
@@ -359,22 +274,22 @@ class Engine:
             self.health.fails(what, error)
 
     def _remove_files(self, paths: list[Path]) -> None:
+        def remove() -> None:
+            for path in paths:
+                self._filesystem.remove(path)
+
         def removed(_: object, error: BaseException | None) -> None:
             if error is not None:
-                logger.warning("what was deleted could not be removed from the disk: %s", error)
+                logger.warning("could not remove deleted files from the disk: %s", error)
 
         if paths:
-            self._helpers.submit(lambda: self._remove_all(paths), removed)
-
-    def _remove_all(self, paths: list[Path]) -> None:
-        for path in paths:
-            self._filesystem.remove(path)
+            self._thread_pool.submit(remove, removed)
 
     # -- a turn of the loop ------------------------------------------------------------------------------------------------------
 
-    def drain_helpers(self) -> None:
-        """Handle finished jobs of helper threads, and events from ZooKeeper."""
-        self._helpers.drain()
+    def drain_thread_pool(self) -> None:
+        """Handle finished jobs of pool threads, and events from ZooKeeper."""
+        self._thread_pool.drain()
         if self.cluster is not None:
             self.cluster.drain()
 
@@ -401,9 +316,9 @@ class Engine:
                 context.groups.expire(now, self._deliver)
                 context.produce_turn.end()  # groups that have become empty are written
             context.flusher.end_turn()
-            if now >= self.chores.due:
-                self.chores.work(now)
-                context.produce_turn.end()  # a chore may have staged something: commits that waited for their topic
+            if now >= self.tasks.due:
+                self.tasks.work(now)
+                context.produce_turn.end()  # a task may have staged something: commits that waited for their topic
             if now >= self._cleaner.due:
                 self._cleaner.work(now)
             if now >= self._retention.due:
@@ -434,7 +349,7 @@ class Engine:
             ("deadlines", lambda: context.deadlines.expire(now)),
             ("groups", lambda: context.groups.expire(now, self._deliver)),
             ("flushes", context.flusher.end_turn),
-            ("chores", lambda: self.chores.work(now)),
+            ("tasks", lambda: self.tasks.work(now)),
         ]
         if (cluster := self.cluster) is not None:
             steps.insert(0, ("the cluster", lambda: cluster.work(now)))  # in the order of a turn, see there
@@ -453,10 +368,10 @@ class Engine:
                 periodic.due = now + periodic.interval
                 self.health.attempt(periodic.what, periodic.action)
         self._next_periodic = min(periodic.due for periodic in self._periodics)
-        self.answer_staged()  # the first slice of a chore that one of them has begun: offsets to forget
+        self.answer_staged()  # the first slice of a task that one of them has begun: offsets to forget
 
     def answer_staged(self) -> None:
-        """Write and answer what pipelined requests have staged since the turn ended, or chores after its writes. Staged batches
+        """Write and answer what pipelined requests have staged since the turn ended, or tasks after its writes. Staged batches
         are views of connections' buffers: whatever happens, none is left when this returns."""
         try:
             self.context.produce_turn.end()
@@ -475,17 +390,17 @@ class Engine:
             context.flusher.next_deadline(),
             self._cleaner.due,
             self._retention.due,
-            self.chores.due,
+            self.tasks.due,
         )
 
     def close(self) -> bool:
         """Flush, checkpoint and release the directory; returns True if the next start does not need to recover."""
-        # The order matters: compaction releases its files; then the helpers finish their current jobs, because a flush in
-        # progress must not run into a closed file; then chores run to completion without the loop, and only then are logs
+        # The order matters: compaction releases its files; then the threads finish their current jobs, because a flush in
+        # progress must not run into a closed file; then tasks run to completion without the loop, and only then are logs
         # flushed and closed.
         self._cleaner.stop()
-        self._helpers.close()
-        self.chores.finish()
+        self._thread_pool.close()
+        self.tasks.finish()
         if self.cluster is not None and not self.cluster.has_entered:
             self._directory.close(clean=self._directory.was_clean)  # as it was found: not all logs were opened
             return True

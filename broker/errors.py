@@ -1,4 +1,4 @@
-"""Every failure the broker can name, grouped by cause; `handlers/error_codes.py` turns them into wire codes.
+"""Every failure the broker can name, grouped by cause; `api/error_codes.py` turns them into wire codes.
 
 A peer's bytes raise a ProtocolError or a RequestError; our own disk raises a StorageError; malformed data in ZooKeeper raises a
 MalformedNode; an operator's settings raise a ConfigError or a StartupError, whose text says what to do. Our own bugs are asserts,
@@ -240,5 +240,5 @@ class GroupSubscribedToTopic(RequestError):
     """A member reads the topic, so the group's offsets of it cannot be deleted."""
 
 
-class TransactionsNotOffered(RequestError):
+class TransactionsNotSupported(RequestError):
     """The request carries a transactional id; this broker has no transactions."""

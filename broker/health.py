@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from broker.errors import BrokerError
+from broker.logs import log_bug
 
 logger = logging.getLogger("broker.health")
 
@@ -60,4 +61,4 @@ class Health:
     def defect(self, what: str, error: BaseException) -> None:
         """Count and log an unexpected exception."""
         self.defects += 1
-        logger.error("%s failed; this is a defect of the broker", what, exc_info=error)
+        log_bug("%s failed", what, error=error)

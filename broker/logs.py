@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from typing import TextIO
 
 LINES_PER_WINDOW = 5
 WINDOW_SECONDS = 10.0
-CLASSES_MAX = 256  # the broker has fewer templates than this; a safety limit nevertheless
+_CLASSES_MAX = 256  # the broker has fewer templates than this; a safety limit nevertheless
 FIELD_LENGTH_MAX = 2_000
+
+logger = logging.getLogger("broker.bugs")
+
+BROKER_BUG = "(broker bug)"  # ends every line that only a bug of the broker can cause: tests look for it
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -25,6 +30,11 @@ def set_up_logging(stream: TextIO, *, level: str, form: str) -> None:
     handler = BoundedHandler(stream)
     handler.setFormatter(LineFormatter(json_lines=form == "json"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def log_bug(event: str, *args: object, error: BaseException | None = None, extra: Mapping[str, object] | None = None) -> None:
+    """Log an unexpected exception with its traceback: `error`, or the one being handled."""
+    logger.error(f"{event} {BROKER_BUG}", *args, exc_info=error or True, extra=extra)
 
 
 def report_suppressed(now: float) -> None:
@@ -96,7 +106,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         """Called with the handler's lock held, as logging does."""
         key = (record.name, str(record.msg))
-        if key not in self._windows and len(self._windows) >= CLASSES_MAX:
+        if key not in self._windows and len(self._windows) >= _CLASSES_MAX:
             key = ("", "")
         window = self._windows.get(key)
         if window is None or record.created - window.began >= WINDOW_SECONDS:

@@ -15,37 +15,38 @@ import sys
 import uuid
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.clock import SystemClock
 from broker.config.settings import BrokerConfig
+from broker.disk.filesystem import FileSystem, OpenFiles
+from broker.disk.kernel_sync import KernelSync
 from broker.engine import Engine
 from broker.errors import BrokerError
-from broker.helpers import HelperPool
+from broker.log.thread_pool import SystemThreadPool
 from broker.logs import report_suppressed
-from broker.metrics.collect import health, metrics_page
-from broker.metrics.exposition import CONTENT_TYPE
+from broker.metrics import health, metrics_page
 from broker.network.acceptor import bind
 from broker.network.http import HttpAnswer, HttpEndpoint, text
-from broker.network.poller import Poller
+from broker.network.poller import Poller, Wakeup
+from broker.network.prometheus import CONTENT_TYPE
 from broker.network.server import Server
-from broker.network.wakeup import Wakeup
-from broker.storage.filesystem import FileSystem
-from broker.storage.kernel_sync import KernelSync
-from broker.storage.open_files import OpenFiles
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
-    from broker.cluster import Outside
-    from broker.coordination.store import Store
+    from broker.cluster.store import Store
+    from broker.cluster_engine import ClusterEnvironment
 
 logger = logging.getLogger("broker.node")
 
-# A helper thread that returns from fsync waits for the interpreter lock; with Python's default switch interval of 5 ms, that wait
+# A pool thread that returns from fsync waits for the interpreter lock; with Python's default switch interval of 5 ms, that wait
 # measured nearly as long as the flush itself.
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _FILES_PER_PARTITION = 2
 _FILES_SPARE = 64
 _END_SESSION_SECONDS = 2.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SESSION_IDS_FIRST_MAX = 1 << 30  # session ids have 31 bits: this leaves as many again to count up
 
 
 class LogBroker:
@@ -71,19 +72,19 @@ class LogBroker:
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
-            logger.info("this system offers no asynchronous flush: %d helper threads flush", config.flush_threads)
-        # One poller for clients, connections to other brokers and the helpers' wake-up pipe: the loop sleeps in one place.
+            logger.info("this system offers no asynchronous flush: %d pool threads flush", config.flush_threads)
+        # One poller for clients, connections to other brokers and the threads' wake-up pipe: the loop sleeps in one place.
         poller: Poller[Any] = Poller()
-        helpers = HelperPool(config.background_threads, config.flush_threads, self._wakeup.wake, kernel)
+        thread_pool = SystemThreadPool(config.background_threads, config.flush_threads, self._wakeup.wake, kernel)
         self._engine = Engine(
             config,
             clock=clock,
             filesystem=filesystem,
-            helpers=helpers,
+            thread_pool=thread_pool,
             ports=ports,
             new_id=uuid.uuid4,
             freeze=gc.freeze,
-            outside=self._outside(helpers, poller, clock) if config.is_clustered else None,
+            environment=self._cluster_environment(thread_pool, poller, clock) if config.is_clustered else None,
             on_ready=self._entered,
         )
         # Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
@@ -110,15 +111,36 @@ class LogBroker:
             poller=poller,
             on_closed=self._engine.disconnected,
             is_open=self._engine.is_ready,
-            lane=self._engine.lane,
+            fast_path=self._engine.fast_path,
         )
 
-    def _outside(self, helpers: HelperPool, poller: Poller[Any], clock: SystemClock) -> Outside:
-        from broker.surroundings import outside_of
+    def _cluster_environment(self, thread_pool: SystemThreadPool, poller: Poller[Any], clock: SystemClock) -> ClusterEnvironment:
+        """The real one, as opposed to that of tests."""
+        # Imported here and not above: a standalone broker needs none of it.
+        import random
+        from itertools import count
 
-        outside = outside_of(self._config, helpers, poller, clock, wake=self._wakeup.wake, on_fenced=self._fenced)
-        self._store = outside.store
-        return outside
+        from broker.cluster.zookeeper import ZooKeeperStore
+        from broker.cluster_engine import ClusterEnvironment
+        from broker.network.peer import PeerConnections, resolver
+
+        config, chance = self._config, random.SystemRandom()
+        self._store = ZooKeeperStore(config.zookeeper_connect, config.zookeeper_session_ms, self._wakeup.wake, clock=clock)
+        return ClusterEnvironment(
+            store=self._store,
+            connect=lambda events: PeerConnections(
+                config.broker_id,
+                events=events,
+                poller=poller,
+                clock=clock,
+                resolve=resolver(thread_pool),
+                jitter=chance.random,
+                config=config,
+            ),
+            boot_id=_boot_id(),
+            session_ids=count(chance.randrange(1, _SESSION_IDS_FIRST_MAX)),
+            on_fenced=self._fenced,
+        )
 
     def _entered(self, error: BrokerError | None) -> None:
         """This broker has joined its cluster, or cannot."""
@@ -205,20 +227,30 @@ class LogBroker:
     def _warn_if_exposed(self) -> None:
         for listener, address in self._bound:
             if reach := reach_of(address):
-                logger.warning("%s is %s, and there is no authentication: all who reach it may do everything", listener, reach)
+                logger.warning(
+                    "%s is %s, and there is no authentication: anyone who can connect has full access", listener, reach
+                )
 
     def _check_open_files(self) -> None:
         limit = raise_open_files_limit()
         partition_count = len(self._engine.partitions)
-        wanted = partition_count * _FILES_PER_PARTITION + self._config.connections_max + _FILES_SPARE
-        if wanted > limit:
+        needed = partition_count * _FILES_PER_PARTITION + self._config.connections_max + _FILES_SPARE
+        if needed > limit:
             logger.warning(
                 "%d open files are allowed; %d partitions and %d connections may need %d: raise `ulimit -n`",
                 limit,
                 partition_count,
                 self._config.connections_max,
-                wanted,
+                needed,
             )
+
+
+def _boot_id() -> str:
+    """That of the machine; empty if it is unknown."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def reach_of(address: str) -> str:
@@ -233,11 +265,11 @@ def reach_of(address: str) -> str:
 def raise_open_files_limit() -> int:
     """Raise this process's soft limit on open files to the hard limit; returns the limit now in effect."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
-    if soft >= wanted:
+    raised = 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
+    if soft >= raised:
         return soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
     except (OSError, ValueError):
         return soft
-    return wanted
+    return raised

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
-from logbus.operators.maintain import MaintainOperator
+from logbus.operators.maintenance import MaintainOperator
 
 with DAG(
     "logbus_maintenance",

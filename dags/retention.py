@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Param
 from airflow.timetables.interval import CronDataIntervalTimetable
-from logbus.operators.retention import RetentionOperator
+from logbus.operators.maintenance import RetentionOperator
 
 with DAG(
     "logbus_retention",

@@ -13,17 +13,17 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 from logbus.provider import HOSTS_VARIABLE
-from logbus.ui.views import EXTERNAL_VIEWS
+from logbus.web.views import EXTERNAL_VIEWS
 
-# The pages, and what the first request to the warehouse (in SQLAlchemy) and to the broker (logbus.kafka.other_requests) imports.
-NEEDED = ("logbus.ui.app", "psycopg", "kafka.admin")
+# The pages, and what the first request to the warehouse (in SQLAlchemy) and to the broker (logbus.kafka.cluster) imports.
+NEEDED = ("logbus.web.app", "psycopg", "kafka.admin")
 
-logger = logging.getLogger("logbus.ui")
+logger = logging.getLogger("logbus.web")
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
     """The ASGI application behind /logbus."""
-    from logbus.ui.app import app
+    from logbus.web.app import app
 
     # Airflow's own application, for requests that the pages send to its API on behalf of the user.
     await app({**scope, "logbus.airflow": scope.get("app")}, receive, send)

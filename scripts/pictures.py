@@ -20,8 +20,8 @@ from pathlib import Path
 
 import httpx
 from confluent_kafka import Producer
+from logbus.loads.embedded import EmbeddedPostgres
 from logbus.model import instant_text
-from logbus.warehouse.embedded import EmbeddedPostgres
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.api_server import DAGS, ApiServer

@@ -11,13 +11,11 @@ from pathlib import Path
 
 
 def _leave_archives() -> None:
-    elsewhere = [place for place in sys.path if not place.endswith(".zip")]
+    elsewhere = [path for path in sys.path if not path.endswith(".zip")]
     installed = PathFinder.find_spec("pyspark", elsewhere)
     folders = (installed.submodule_search_locations or []) if installed is not None else []
-    same = {
-        place for place in sys.path if place.endswith(".zip") and any(Path(place).is_relative_to(folder) for folder in folders)
-    }
-    sys.path[:] = [place for place in sys.path if place not in same]
+    same = {path for path in sys.path if path.endswith(".zip") and any(Path(path).is_relative_to(folder) for folder in folders)}
+    sys.path[:] = [path for path in sys.path if path not in same]
 
 
 if "pyspark" not in sys.modules:

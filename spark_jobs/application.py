@@ -12,36 +12,64 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby, islice
+from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
 from logbus.kafka.topics import OffsetLog
-from logbus.ledger import attempts as attempts_of
-from logbus.ledger import testimony
-from logbus.ledger.definition import pipeline_of
-from logbus.ledger.error_budget import samples_of
-from logbus.ledger.heartbeats import Heartbeat
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.retained import refuse_if_recreated
-from logbus.ledger.testimony import Called, Place
-from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
+from logbus.loads import attempts as attempts_of
+from logbus.loads.attempts import Heartbeat
+from logbus.loads.commit import SealedWindow
+from logbus.loads.error_budget import samples_of
+from logbus.loads.ledger import Ledger
+from logbus.loads.run import WINDOWS_PER_JOB_MAX, in_groups
+from logbus.loads.sinks import Sink, sink_for
+from logbus.loads.tally import ReadTally
+from logbus.model import (
+    MILLISECOND,
+    Attempt,
+    FrozenWindow,
+    Pipeline,
+    WindowCounts,
+    Witness,
+    counts_json,
+    instant_text,
+    milliseconds,
+)
 from logbus.parsing import parser_for
-from logbus.parsing.json_inference import inferred_columns
-from logbus.proof.read_tally import ReadTally
-from logbus.warehouse.commit import SealedWindow
-from logbus.warehouse.sinks import Sink, sink_for
+from logbus.parsing.json_format import inferred_columns
+from logbus.windows import witnesses
+from logbus.windows.definition import pipeline_of
+from logbus.windows.log_changes import refuse_if_recreated
+from logbus.windows.rows import SUPERSEDED
+from logbus.windows.witnesses import Position, WitnessSet
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
-from spark_jobs.job import StagedWindow, TaskJob, TaskResult
-from spark_jobs.outcomes import LoadState, WindowOutcome
-from spark_jobs.packing import TASKS_PER_CORE, TaskPlan, pack
+from spark_jobs.job import TASKS_PER_CORE, StagedWindow, TaskJob, TaskPlan, TaskResult, pack
+from spark_jobs.load_task import load_plans
 from spark_jobs.records import sampled_values
-from spark_jobs.spark_job import runner_for
 
-# A job per window costs a second each; one job for everything would lose all of it if it failed.
-WINDOWS_PER_JOB_MAX = 84
+
+class LoadState(StrEnum):
+    COMMITTED = "committed"
+    SUPERSEDED = "superseded"
+    FAILED = "failed"
+
+
+# A superseded window is loaded by a newer attempt: nothing is wrong.
+SUCCESSFUL = (LoadState.COMMITTED, LoadState.SUPERSEDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOutcome:
+    """One window's outcome. `counts` if it is committed, `error` if not."""
+
+    attempt: Attempt
+    state: LoadState
+    counts: WindowCounts | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +93,9 @@ class Application:
 
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
         """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
-        registered = self.ledger.pipeline(pipeline_name)
         with self.ledger.engine.connect() as connection:
             attempts = sorted(
-                (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
+                (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda attempt: attempt.interval
             )
         outcomes: list[WindowOutcome] = []
         # For all attempts of this run, including those in the last group: an attempt that waits for its turn is alive, and its
@@ -76,7 +103,7 @@ class Application:
         with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
             # A pipeline may have been changed between two attempts. Each is loaded with the definition it began with, or a
             # parser would be applied to windows for which it was not requested.
-            for pipeline, alike in by_definition(registered, attempts):
+            for pipeline, alike in _by_definition(attempts):
                 for outcome in self.load_alike(pipeline, alike):
                     self.report(outcome)
                     outcomes.append(outcome)
@@ -88,7 +115,7 @@ class Application:
         except Exception as error:  # a catalog or a file system has errors of its own
             yield from [self.failed(attempt, error) for attempt in attempts]
             return
-        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
+        for group in in_groups(attempts, WINDOWS_PER_JOB_MAX):
             yield from self.load_group(pipeline, sink, group)
 
     def prepare(self, defined: Pipeline, attempts: Sequence[Attempt]) -> tuple[Pipeline, Sink]:
@@ -126,7 +153,7 @@ class Application:
         # witnesses among the records that it reads.
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
-            called = testimony.call(self.ledger.engine, list(windows.values()))
+            called = witnesses.witnesses_of(self.ledger.engine, list(windows.values()))
             readable, unreadable = self.split(pipeline, current, windows, called)
             for attempt, reason in unreadable:
                 yield self.failed(attempt, reason)
@@ -151,15 +178,15 @@ class Application:
             yield from self.load_group(pipeline, sink, others)
 
     def is_superseded(self, attempt: Attempt) -> bool:
-        return attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
+        return attempts_of.state_of(self.ledger.engine, attempt) == SUPERSEDED
 
     def split(
-        self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: Called
+        self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: WitnessSet
     ) -> tuple[list[Attempt], list[tuple[Attempt, WindowError]]]:
         """Attempts whose records all still exist and are the same ones, and the other attempts, with the reason."""
-        found = testimony.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
-        unreadable = [(attempt, found[attempt.window_id]) for attempt in attempts if attempt.window_id in found]
-        return [attempt for attempt in attempts if attempt.window_id not in found], unreadable
+        errors = witnesses.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
+        unreadable = [(attempt, errors[attempt.window_id]) for attempt in attempts if attempt.window_id in errors]
+        return [attempt for attempt in attempts if attempt.window_id not in errors], unreadable
 
     def read(
         self,
@@ -167,19 +194,19 @@ class Application:
         sink: Sink,
         attempts: Sequence[Attempt],
         windows: Mapping[int, FrozenWindow],
-        called: Called,
+        called: WitnessSet,
     ) -> TaskReads:
         """One Spark job over the attempts' windows. Windows without records need none."""
-        wanted = [windows[attempt.window_id] for attempt in attempts]
-        if not any(window.record_count for window in wanted):
+        to_read = [windows[attempt.window_id] for attempt in attempts]
+        if not any(window.record_count for window in to_read):
             return TaskReads()
         # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
         spark = SparkSession.builder.getOrCreate()
-        plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+        plans = pack(to_read, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
         reads = self.run_job(spark, pipeline, sink, plans, staged)
         # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
-        refuse_if_recreated(pipeline.topic, wanted[0].topic_id, self.log.topic(pipeline.topic).topic_id)
+        refuse_if_recreated(pipeline.topic, to_read[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return reads
 
     def run_job(
@@ -195,7 +222,6 @@ class Application:
             sink=sink.name,
             sink_options=sink.task_options(),
         )
-        run_job = runner_for(pipeline)
         try:
             results = run_job(spark, pipeline, plans, job, self.client_config)
         except LogbusError:
@@ -231,19 +257,24 @@ class Application:
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
 
 
-def by_definition(registered: Pipeline, attempts: Sequence[Attempt]) -> Iterator[tuple[Pipeline, list[Attempt]]]:
-    """Consecutive attempts that began with the same definition; those without one use what is registered now."""
+def run_job(
+    spark: SparkSession, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
+) -> list[TaskResult]:
+    """The results of the task attempts that won; a task that fails for good raises one of Spark's own errors.
+
+    The tasks are plain Python over a list of plans. With a Python data source in front of them, each row went from Python to the
+    JVM and back, and planning it started three more processes (docs/decisions).
+    """
+    return spark.sparkContext.parallelize(plans, len(plans)).mapPartitions(load_plans(pipeline, job, client_config)).collect()
+
+
+def _by_definition(attempts: Sequence[Attempt]) -> Iterator[tuple[Pipeline, list[Attempt]]]:
+    """Consecutive attempts that began with the same definition."""
     for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
-        yield registered if definition is None else pipeline_of(definition), list(alike)
+        yield pipeline_of(definition), list(alike)
 
 
-def groups(attempts: Sequence[Attempt], size: int) -> Iterator[list[Attempt]]:
-    rest = iter(attempts)
-    while group := list(islice(rest, size)):
-        yield group
-
-
-def staged_window(attempt: Attempt, witnesses: Mapping[Place, Witness] | None = None) -> StagedWindow:
+def staged_window(attempt: Attempt, witnesses: Mapping[Position, Witness] | None = None) -> StagedWindow:
     return StagedWindow(
         window_id=attempt.window_id,
         attempt=attempt.number,
@@ -281,3 +312,46 @@ def cause(error: Exception) -> str:
     return next(
         (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[0] if lines else repr(error)
     )
+
+
+def outcome_line(outcome: WindowOutcome, *, is_brief: bool = False) -> str:
+    """`2015-05-17T10:00:00Z committed read=118 loaded=118 dead_lettered=0`. `is_brief`: only the reason's first sentence."""
+    counts = outcome.counts
+    detail = (
+        f"read={counts.read} loaded={counts.loaded} dead_lettered={counts.dead_lettered} late={counts.late}"
+        if counts
+        else (outcome.error or "").partition(". ")[0]
+        if is_brief
+        else outcome.error
+    )
+    return f"{instant_text(outcome.attempt.interval.start)} {outcome.state} {detail}"
+
+
+def telling(say: Callable[[str], None]) -> Callable[[WindowOutcome], None]:
+    """Reports each outcome. One wrong setting fails every hour alike: errors with the same advice are printed in full once."""
+    known_advice: set[str] = set()
+
+    def tell(outcome: WindowOutcome) -> None:
+        advice = (outcome.error or "").rpartition(". ")[2]
+        say(outcome_line(outcome, is_brief=advice in known_advice))
+        known_advice.add(advice)
+
+    return tell
+
+
+def result(outcomes: Sequence[WindowOutcome]) -> dict[str, Any]:
+    """Everything as JSON-ready values: totals, and the windows one by one."""
+    states = {str(state): sum(outcome.state is state for outcome in outcomes) for state in LoadState}
+    return {
+        **states,
+        "windows": [
+            {
+                "start": instant_text(outcome.attempt.interval.start),
+                "attempt": outcome.attempt.number,
+                "state": str(outcome.state),
+                "counts": counts_json(outcome.counts),
+                "error": outcome.error,
+            }
+            for outcome in outcomes
+        ],
+    }

@@ -4,7 +4,7 @@
     records = read_records(spark, windows, os.environ)
 
 A row for each record of exactly these offsets: window_id, partition, offset, timestamp_ms, key, value, headers. A missing offset
-is an error, and so is a topic that was made again, or another log under its name: the driver compares them before anything is
+is an error, and so is a topic that was recreated, or another log under its name: the driver compares them before anything is
 read, and each task after it has read. Programs that have the Kafka connector's jar do not need this: they can pass it
 `windows.starting_offsets` and `windows.ending_offsets` as options.
 """
@@ -19,13 +19,13 @@ import pyarrow as pa
 from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.handover import HandedWindows, parse_text
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, WINDOWS_VARIABLE
+from logbus.windows.handover import HandedWindows, parse_text
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jobs.packing import TASKS_PER_CORE, TaskPlan, pack
+from spark_jobs.job import TASKS_PER_CORE, TaskPlan, pack
 from spark_jobs.records import read_plan, to_batch
 
 

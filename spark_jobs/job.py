@@ -1,13 +1,128 @@
-"""What a task is given and what it returns: values passed between the driver and the workers."""
+"""What the tasks of a job are given, and what they return: values passed between the driver and the workers. Pure.
+
+A Spark task costs tens of milliseconds and a Python worker more, whatever it reads; 84 hours of a quiet topic are 168
+small ranges. So many windows are packed into few tasks: the ranges of each partition are laid end to end and cut into about
+`task_count` shares with equal record counts. Adjacent ranges of one partition in a share are one RUN: read with one assignment,
+where the cuts determine which window an offset belongs to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from logbus.model import HOUR, MILLISECOND, Witness
-from logbus.proof.read_tally import ReadTally
+from logbus.loads.tally import ReadTally
+from logbus.model import HOUR, MILLISECOND, FrozenWindow, Witness
+
+# Two, so that a core has work while its other task waits for the broker or the warehouse.
+TASKS_PER_CORE = 2
+
+# Below this many records another task costs more than it saves.
+RECORDS_PER_TASK_MIN = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSlice:
+    """A part of one window's range in one partition."""
+
+    window_id: int
+    partition: int
+    start_offset: int
+    end_offset: int
+
+    @property
+    def count(self) -> int:
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Adjacent slices of one partition, in offset order; read as one."""
+
+    partition: int
+    slices: tuple[PlanSlice, ...]
+
+    @property
+    def start_offset(self) -> int:
+        return self.slices[0].start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.slices[-1].end_offset
+
+    def split(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Splits ascending offsets of the run by window: the window, its first index in `offsets`, the index after its last."""
+        index = 0
+        while index < len(offsets):
+            part = self.slices[bisect_right(self.slices, offsets[index], key=lambda part: part.start_offset) - 1]
+            end = bisect_left(offsets, part.end_offset, lo=index)
+            yield part.window_id, index, end
+            index = end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlan:
+    """What one task reads, in order."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for run in self.runs for part in run.slices)
+
+
+def pack(windows: Sequence[FrozenWindow], task_count: int, records_per_task_min: int = RECORDS_PER_TASK_MIN) -> list[TaskPlan]:
+    """At most `task_count` tasks that together read every record of the windows once; none if there is nothing to read."""
+    slices = sorted(_slices_of(windows), key=lambda part: (part.partition, part.start_offset))
+    total = sum(part.count for part in slices)
+    if not total:
+        return []
+    share = max(-(-total // max(1, task_count)), records_per_task_min)
+    return [TaskPlan(runs=tuple(join(shared))) for shared in shares(slices, share)]
+
+
+def _slices_of(windows: Iterable[FrozenWindow]) -> Iterator[PlanSlice]:
+    for window in windows:
+        for part in window.ranges:
+            if part.count:
+                yield PlanSlice(
+                    window_id=window.id,
+                    partition=part.partition,
+                    start_offset=part.readable_from,
+                    end_offset=part.end_offset,
+                )
+
+
+def shares(slices: Iterable[PlanSlice], share: int) -> Iterator[list[PlanSlice]]:
+    """The slices in order, cut so that every list but the last holds exactly `share` records."""
+    current: list[PlanSlice] = []
+    room = share
+    for part in slices:
+        start = part.start_offset
+        while start < part.end_offset:
+            end = min(part.end_offset, start + room)
+            current.append(PlanSlice(window_id=part.window_id, partition=part.partition, start_offset=start, end_offset=end))
+            room -= end - start
+            start = end
+            if not room:
+                yield current
+                current, room = [], share
+    if current:
+        yield current
+
+
+def join(slices: Iterable[PlanSlice]) -> Iterator[Run]:
+    """Joins adjacent slices into runs."""
+    run: list[PlanSlice] = []
+    for part in slices:
+        if run and (run[-1].partition, run[-1].end_offset) != (part.partition, part.start_offset):
+            yield Run(partition=run[0].partition, slices=tuple(run))
+            run = []
+        run.append(part)
+    if run:
+        yield Run(partition=run[0].partition, slices=tuple(run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

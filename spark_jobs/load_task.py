@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from logbus.fingerprint import MODULUS, as_signed, record_hashes
-from logbus.ledger.another_log import another_log, record_changed
-from logbus.ledger.stamped_hours import NO_HOUR, Histogram, bounded, joined
-from logbus.model import Witness
+from logbus.loads.sent_numbers import count_sent
+from logbus.loads.stamped_hours import NO_HOUR, Histogram, bounded, joined
+from logbus.loads.tally import ReadTally
+from logbus.model import Pipeline, Witness
 from logbus.parsing import Parser, parser_for, storable
 from logbus.parsing.chunks import Parsed, parse_chunk
 from logbus.parsing.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, TIMESTAMP, parser_schema, row_schema, timestamps
-from logbus.proof.read_tally import ReadTally
-from logbus.proof.sent_numbers import count_sent
+from logbus.windows.log_changes import log_changed, record_changed
+from pyspark import TaskContext
 
-from spark_jobs.job import StagedWindow, TaskJob, TaskResult
-from spark_jobs.records import Records, headers_json
+from spark_jobs.job import StagedWindow, TaskJob, TaskPlan, TaskResult
+from spark_jobs.records import Records, headers_json, read_plan
 from spark_jobs.sinks import TaskSink, sink_for
 
 Tallies = dict[tuple[int, int], ReadTally]
@@ -36,7 +38,7 @@ COLLECTED_AFTER = 100_000
 
 
 @contextmanager
-def relaxed_gc() -> Iterator[None]:
+def _relaxed_gc() -> Iterator[None]:
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED_AFTER, *before[1:])
     try:
@@ -45,14 +47,30 @@ def relaxed_gc() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+def load_plans(
+    pipeline: Pipeline, job: TaskJob, client_config: Mapping[str, Any]
+) -> Callable[[Iterator[TaskPlan]], Iterator[TaskResult]]:
+    """The tasks' function. It is sent pickled, with the secrets it holds."""
+
+    def run(plans: Iterator[TaskPlan]) -> Iterator[TaskResult]:
+        task = TaskContext.get()
+        assert task is not None, "runs inside a Spark task only"
+        chunks = (
+            records for plan in plans for records in read_plan(plan, client_config, pipeline.topic, pipeline.isolation_level)
+        )
+        yield from load(chunks, job, task.taskAttemptId())
+
+    return run
+
+
 def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]:
     """Stages every record and commits; then returns what it did."""
     parser = parser_for(job.parse, job.settings)
     tallies: Tallies = {}
-    with relaxed_gc(), sink_for(job, parser.columns, task) as sink:
+    with _relaxed_gc(), sink_for(job, parser.columns, task) as sink:
         for records in chunks:
             stage(records, job, parser, sink, tallies)
-    return to_results(task, tallies, job, sink)
+    return _to_results(task, tallies, job, sink)
 
 
 def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallies: Tallies) -> None:
@@ -61,27 +79,27 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
-    refuse_other_records(records, job, window, hashes)
+    check_witnesses(records, job, window, hashes)
     parsed = parse_chunk(parser, parser_schema(parser.columns), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
     count_stamps(tally, window, stamps, job.interval_ms)
     # Counted before they are written, and deliberately not from what was written: the commit compares these tallies with what the
     # sink holds, and two counts from one source would always agree.
-    if parsed.places:
-        sink.write_rows(window, to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
-    if parsed.refused:
-        sink.write_dead_letters(window, to_dead_letters(records, job.topic, window, hashes, parsed))
+    if parsed.indexes:
+        sink.write_rows(window, _to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
+    if parsed.rejected:
+        sink.write_dead_letters(window, _to_dead_letters(records, job.topic, window, hashes, parsed))
 
 
-def refuse_other_records(records: Records, job: TaskJob, window: StagedWindow, hashes: Sequence[int]) -> None:
+def check_witnesses(records: Records, job: TaskJob, window: StagedWindow, hashes: Sequence[int]) -> None:
     """A record that was recorded as a witness when the window was frozen is still the same, or this is another log."""
     for (partition, offset), witness in window.witnesses.items():
         if partition == records.partition and records.offsets[0] <= offset <= records.offsets[-1]:
-            place = bisect_left(records.offsets, offset)
-            if records.offsets[place] == offset and as_signed(hashes[place]) != witness.hash:
-                found = Witness(offset=offset, timestamp_ms=records.stamps_ms[place], hash=as_signed(hashes[place]))
-                raise another_log(job.pipeline, [record_changed(job.topic, partition, witness, found)])
+            index = bisect_left(records.offsets, offset)
+            if records.offsets[index] == offset and as_signed(hashes[index]) != witness.hash:
+                current = Witness(offset=offset, timestamp_ms=records.stamps_ms[index], hash=as_signed(hashes[index]))
+                raise log_changed(job.pipeline, [record_changed(job.topic, partition, witness, current)])
 
 
 def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, interval_ms: int) -> None:
@@ -93,8 +111,8 @@ def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, in
         tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
     hour = first - first % interval_ms
     of_one = first >= 0 and last < hour + interval_ms and last <= CALENDAR_MS_MAX
-    found = {hour: len(stamps_ms)} if of_one else by_hour(stamps_ms, interval_ms)
-    tally.hours = bounded(joined([tally.hours, found]), window.start_ms)
+    records_by_hour = {hour: len(stamps_ms)} if of_one else by_hour(stamps_ms, interval_ms)
+    tally.hours = bounded(joined([tally.hours, records_by_hour]), window.start_ms)
 
 
 def by_hour(stamps_ms: pa.Array, interval_ms: int) -> Histogram:
@@ -102,7 +120,7 @@ def by_hour(stamps_ms: pa.Array, interval_ms: int) -> Histogram:
     is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, CALENDAR_MS_MAX))
     starts = pc.multiply(pc.divide(stamps_ms, interval_ms), interval_ms)
     counted = pc.value_counts(pc.if_else(is_usable, starts, NO_HOUR))
-    return {one["values"]: one["counts"] for one in counted.to_pylist()}
+    return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 
 def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
@@ -111,12 +129,12 @@ def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: S
     tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
     read = sum(hashes)
     tally.fingerprint = (tally.fingerprint + read) % MODULUS
-    tally.staged_fingerprint = (tally.staged_fingerprint + read - sum(hashes[place] for place in filtered)) % MODULUS
+    tally.staged_fingerprint = (tally.staged_fingerprint + read - sum(hashes[index] for index in filtered)) % MODULUS
     if records.headers is not None:
         count_sent(tally.sent, records.headers)
 
 
-def to_rows(
+def _to_rows(
     records: Records,
     topic: str,
     window: StagedWindow,
@@ -133,56 +151,56 @@ def to_rows(
         pa.array(records.offsets, pa.int64()),
         timestamps(stamps),
         pa.array(records.keys, pa.binary()),
-        headers_column(records),
+        _headers_column(records),
         pa.repeat(pa.scalar(window.start_ms * 1000, TIMESTAMP), size),
-        signed_column(hashes),
+        _signed_column(hashes),
     ]
     # `take` copies every column. Nearly every chunk parses completely, and then its columns are used as they are.
-    if len(parsed.places) < size:
-        places = pa.array(parsed.places)
+    if len(parsed.indexes) < size:
+        places = pa.array(parsed.indexes)
         origin = [pc.take(column, places) for column in origin]
     return pa.RecordBatch.from_arrays([*origin, *parsed.rows.columns], schema=schema)
 
 
-def headers_column(records: Records) -> pa.Array:
+def _headers_column(records: Records) -> pa.Array:
     if records.headers is None:
         return pa.nulls(len(records), pa.string())
     return pa.array([headers_json(headers) for headers in records.headers], pa.string())
 
 
-def signed_column(hashes: Sequence[int]) -> pa.Array:
+def _signed_column(hashes: Sequence[int]) -> pa.Array:
     """The hashes' 64 bits as a signed bigint."""
     return pa.array(hashes, pa.uint64()).view(pa.int64())
 
 
-def to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes: Sequence[int], parsed: Parsed) -> pa.RecordBatch:
-    places = [place for place, _ in parsed.refused]
-    errors = [error for _, error in parsed.refused]
+def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes: Sequence[int], parsed: Parsed) -> pa.RecordBatch:
+    indexes = [index for index, _ in parsed.rejected]
+    errors = [error for _, error in parsed.rejected]
     columns = [
-        [topic] * len(places),
-        [records.partition] * len(places),
-        [records.offsets[place] for place in places],
-        [window.window_id] * len(places),
-        timestamps(pa.array([records.stamps_ms[place] for place in places], pa.int64())),
-        [records.keys[place] for place in places],
-        [records.values[place] for place in places],
-        [headers_json(records.headers[place]) if records.headers else None for place in places],
+        [topic] * len(indexes),
+        [records.partition] * len(indexes),
+        [records.offsets[index] for index in indexes],
+        [window.window_id] * len(indexes),
+        timestamps(pa.array([records.stamps_ms[index] for index in indexes], pa.int64())),
+        [records.keys[index] for index in indexes],
+        [records.values[index] for index in indexes],
+        [headers_json(records.headers[index]) if records.headers else None for index in indexes],
         [error.kind for error in errors],
         [storable(str(error)) for error in errors],
-        [window.attempt] * len(places),
-        [as_signed(hashes[place]) for place in places],
+        [window.attempt] * len(indexes),
+        [as_signed(hashes[index]) for index in indexes],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
 
 
-def to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> list[TaskResult]:
+def _to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> list[TaskResult]:
     """One for each partition of each window; a window's files are listed with the first of its partitions."""
     results = []
-    told: set[int] = set()
+    listed: set[int] = set()
     for (window_id, partition), tally in tallies.items():
         # The driver concatenates the files of all results of a window: each must be listed once, by whichever partition.
-        files = () if window_id in told else sink.files(job.windows[window_id])
-        told.add(window_id)
+        files = () if window_id in listed else sink.files(job.windows[window_id])
+        listed.add(window_id)
         results.append(TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files))
     return results

@@ -20,17 +20,16 @@ from typing import Any
 from logbus.errors import LogbusError, UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import utc_now
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, RESULT_PREFIX, WAREHOUSE_URL_VARIABLE
-from logbus.warehouse.engine import connect
 from sqlalchemy.exc import DBAPIError
 
-from spark_jobs.application import Application
-from spark_jobs.outcomes import SUCCESSFUL, WindowOutcome, result, telling
+from spark_jobs.application import SUCCESSFUL, Application, WindowOutcome, result, telling
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="load_windows.py", description="Load frozen offset windows into the warehouse.")
     parser.add_argument("--pipeline", required=True, help="the registered pipeline")
     parser.add_argument("--window", action="append", default=[], metavar="START=ATTEMPT", help="may be repeated")
@@ -51,7 +50,7 @@ def secret(environ: Mapping[str, str], name: str) -> str:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
     """Loads the windows; returns what became of each."""
-    arguments = parse_arguments(argv)
+    arguments = _parse_arguments(argv)
     client_config: dict[str, Any] = json.loads(secret(environ, KAFKA_CONFIG_VARIABLE))
     application = Application(
         ledger=Ledger(connect(secret(environ, WAREHOUSE_URL_VARIABLE))),

@@ -17,7 +17,7 @@ from logbus.kafka.exact_reader import exact_consumer, read_lists, read_with
 from logbus.model import FrozenWindow, OffsetRange, Pipeline
 from logbus.parsing import storable
 
-from spark_jobs.packing import Run, TaskPlan
+from spark_jobs.job import Run, TaskPlan
 
 HEADER_TYPE = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 
@@ -70,16 +70,16 @@ def of_messages(messages: Sequence[Message], offsets: Sequence[int], run: Run) -
             stamps_ms=list(map(itemgetter(1), map(Message.timestamp, chosen))),
             keys=list(map(Message.key, chosen)),
             values=list(map(Message.value, chosen)),
-            headers=[found or () for found in headers] if any(headers) else None,
+            headers=[pairs or () for pairs in headers] if any(headers) else None,
         )
 
 
-def to_batch(found: Records) -> pa.RecordBatch:
+def to_batch(records: Records) -> pa.RecordBatch:
     """A batch of `RECORD_SCHEMA`."""
-    size = len(found)
-    headers = [[{"name": name, "content": content} for name, content in pairs] for pairs in found.headers or [()] * size]
-    columns: list[Sequence[Any]] = [[found.window_id] * size, [found.partition] * size]
-    columns += [found.offsets, found.stamps_ms, found.keys, found.values, headers]
+    size = len(records)
+    headers = [[{"name": name, "content": content} for name, content in pairs] for pairs in records.headers or [()] * size]
+    columns: list[Sequence[Any]] = [[records.window_id] * size, [records.partition] * size]
+    columns += [records.offsets, records.stamps_ms, records.keys, records.values, headers]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, RECORD_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
@@ -88,10 +88,10 @@ def headers_json(headers: Headers) -> str | None:
     """Headers as JSON pairs, None if there are none; content that is not text as base64."""
     if not headers:
         return None
-    return json.dumps([[storable(name), header_content(content)] for name, content in headers])
+    return json.dumps([[storable(name), _header_content(content)] for name, content in headers])
 
 
-def header_content(content: bytes | None) -> Any:
+def _header_content(content: bytes | None) -> Any:
     if content is None:
         return None
     try:
@@ -114,10 +114,10 @@ def sampled_values(client_config: Mapping[str, Any], pipeline: Pipeline, windows
     ranges = [part for window in windows for part in window.ranges if part.count]
     chosen = ranges[:: max(1, -(-len(ranges) // SAMPLED_RANGES_MAX))]
     with exact_consumer(client_config, pipeline.isolation_level) as consumer:
-        return [value for part in chosen for value in first_values(consumer, part, SAMPLED_RECORDS_MAX // len(chosen))]
+        return [value for part in chosen for value in _first_values(consumer, part, SAMPLED_RECORDS_MAX // len(chosen))]
 
 
-def first_values(consumer: Any, part: OffsetRange, count: int) -> Iterator[bytes | None]:
+def _first_values(consumer: Any, part: OffsetRange, count: int) -> Iterator[bytes | None]:
     end = min(part.end_offset, part.readable_from + count)
     for message in islice(read_with(consumer, part.topic, part.partition, part.readable_from, end), count):
         yield message.value()

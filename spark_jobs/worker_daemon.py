@@ -9,8 +9,8 @@ from __future__ import annotations
 import pyspark.worker  # noqa: F401  # what the daemon runs in its workers
 from pyspark.daemon import manager
 
-import spark_jobs.sinks.postgres
-import spark_jobs.spark_job  # noqa: F401
+import spark_jobs.load_task
+import spark_jobs.sinks.postgres  # noqa: F401
 
 if __name__ == "__main__":
     manager()

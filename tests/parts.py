@@ -13,7 +13,7 @@ WITH_FEW_EXAMPLES = ("tests/property/", "tests/sim/", "tests/proof/")
 WHOLE = ("tests/unit/", *WITH_FEW_EXAMPLES)
 
 # The sides of a contract that a server has to be started for, or that another side stands for.
-SLOW_SIDES = ("kafka", "apache_kafka", "real", "connector", "parquet", "partitioned")
+SLOW_SIDES = ("kafka", "apache_kafka", "real", "partitioned")
 
 ONE_REAL_PASS = (
     "tests/contract/broker/test_answers.py",
@@ -24,15 +24,14 @@ ONE_REAL_PASS = (
     "tests/contract/test_log_admin.py",
     "tests/contract/test_log_batches.py",
     "tests/contract/test_offset_log.py",
-    "tests/contract/test_operations.py",
     "tests/contract/test_producing.py",
     "tests/integration/broker/test_confluent.py",  # real clients
     "tests/integration/broker/test_kafka_python.py",
     "tests/integration/broker/test_aiokafka.py",
     "tests/integration/broker/test_kcat.py",
     "tests/integration/broker/test_three_brokers.py",  # three brokers and their ZooKeeper: elections
-    "tests/integration/commands/test_signals.py",  # commands as processes
-    "tests/integration/collector/test_ship.py",
+    "tests/integration/cli/test_signals.py",  # commands as processes
+    "tests/integration/shipper/test_ship.py",
     "tests/integration/ledger/test_freezing.py",  # PostgreSQL: which offsets are an hour, their load, its proof
     "tests/integration/ledger/test_commit.py",
     "tests/integration/ledger/test_audit.py",

@@ -22,9 +22,9 @@ from benchmarks.costs.wire import whole_batches
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import RECORD_BYTES, Scale
 from benchmarks.peers.logbus import LogbusBroker
-from broker.records.batch import LENGTH_END, Buffer
-from broker.storage.file_names import offset_name
-from broker.storage.segment import LOG
+from broker.disk.file_names import offset_name
+from broker.log.segment import LOG
+from broker.protocol.batch import LENGTH_END, Buffer
 
 RECORDS = 150_000
 DIFFERENT_LINES = 20_000

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable, Sequence
 
 from benchmarks.loads import RECORD_BYTES
-from broker.records.builder import NewRecord, build_batch
-from broker.records.compression import NONE
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.compression import NONE
 
 BATCH_RECORDS = 50
 _PATHS = ("/", "/cart", "/checkout", "/login", "/api/items/{:06d}", "/api/users/{:05d}/orders", "/static/app.{:04x}.js")

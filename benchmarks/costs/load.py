@@ -22,7 +22,7 @@ from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_fra
 from benchmarks.figures import Figure, figure
 from benchmarks.peers.server import Server
 from benchmarks.processes import scheduled_seconds
-from broker.records.batch import read_header
+from broker.protocol.batch import read_header
 
 IN_FLIGHT = 5  # requests in flight, the default of Kafka's producer
 REQUESTS_PER_SECOND = 250  # of the steady producer

@@ -19,13 +19,13 @@ from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import RECORD_BYTES, Scale
 from broker.clock import SystemClock
 from broker.config.settings import LogConfig
-from broker.helpers import HelperPool
-from broker.partitions.partition import Partition
-from broker.records.batch import stamp
-from broker.records.builder import NewRecord, build_batch
-from broker.replication.follower import FollowedPartition, FollowerHooks
-from broker.storage.filesystem import FileSystem
-from broker.storage.partition_log import PartitionLog
+from broker.disk.filesystem import FileSystem
+from broker.log.partition import Partition
+from broker.log.partition_log import PartitionLog
+from broker.log.thread_pool import SystemThreadPool
+from broker.protocol.batch import stamp
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.replication.replicas import FollowedPartition, FollowerHooks
 
 RECORDS = 1_000_000
 BATCH_RECORDS = 77  # as many as fit into the default batch of 16 KiB
@@ -77,4 +77,4 @@ def _replica(directory: Path) -> FollowedPartition:
     partition = Partition("copied", 0, uuid.uuid4(), log)
     partition.become_follower(1, EPOCH)
     hooks = FollowerHooks(written=lambda *_: None, want_flush=lambda _: None, offline=lambda _: None)
-    return FollowedPartition(partition, helpers=HelperPool(1, 1, lambda: None), hooks=hooks)
+    return FollowedPartition(partition, thread_pool=SystemThreadPool(1, 1, lambda: None), hooks=hooks)

@@ -24,12 +24,12 @@ from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from broker.clock import SystemClock
 from broker.config.settings import DAY_MS, LogConfig
-from broker.records.batch import read_header, stamp
-from broker.records.builder import NewRecord, build_batch
-from broker.storage.file_names import offset_name
-from broker.storage.filesystem import FileSystem
-from broker.storage.partition_log import PartitionLog
-from broker.storage.segment import DELETED, LOG
+from broker.disk.file_names import offset_name
+from broker.disk.filesystem import FileSystem
+from broker.log.partition_log import PartitionLog
+from broker.log.segment import DELETED, LOG
+from broker.protocol.batch import read_header, stamp
+from broker.protocol.batch_builder import NewRecord, build_batch
 
 PARTITIONS = 2_000
 SEGMENTS, DUE = 5, 3

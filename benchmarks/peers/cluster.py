@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from logbus.local.processes import StackError
-from logbus.local.zookeeper import ZooKeeperServer, zookeeper_program
+from logbus.cli.local_brokers import ZooKeeperServer, zookeeper_program
+from logbus.cli.processes import StackError
 
 from benchmarks.peers.java import JvmTools
 from benchmarks.peers.kafka import ApacheKafka

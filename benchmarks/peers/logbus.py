@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from logbus.local.processes import ReservedPorts
+from logbus.cli.processes import ReservedPorts
 from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks import processes

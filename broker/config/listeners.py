@@ -46,12 +46,12 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
     """Parse a list of listeners with distinct names and ports; as in Kafka, an IPv4 and an IPv6 address may share a port."""
     listeners = tuple(map(parse_listener, text.split(",")))
     if len({listener.name for listener in listeners}) < len(listeners):
-        raise ValueError("gives one name to two listeners")
+        raise ValueError("gives two listeners the same name")
     by_port: dict[int, list[int]] = {}
     for listener in listeners:
         by_port.setdefault(listener.port, []).append(_ip_version(listener.host))
     if any(port and len(versions) > 1 and sorted(versions) != [4, 6] for port, versions in by_port.items()):
-        raise ValueError("gives one port to two listeners: only an IPv4 and an IPv6 address may share one")
+        raise ValueError("gives two listeners the same port: only an IPv4 and an IPv6 address may share one")
     return listeners
 
 
@@ -69,7 +69,7 @@ def parse_advertised(text: str) -> tuple[Listener, ...] | None:
         return None
     listeners = tuple(map(parse_listener, text.split(",")))
     if len({listener.name for listener in listeners}) < len(listeners):
-        raise ValueError("gives two addresses to one listener")
+        raise ValueError("gives one listener two addresses")
     return listeners
 
 

@@ -2,18 +2,20 @@
 
 A setting is one dataclass field: its Kafka name, its parser, its default and the reason for the default are in one place.
 `BrokerConfig` is the whole broker; `LogConfig` is the part that a topic may override (`retention.ms` for `log.retention.ms`).
-`config/properties.py` reads both from a file, `config/rules.py` checks which values contradict each other.
+`properties.py` reads both from a file and checks which values contradict each other.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from broker.config.fields import (
+from broker.config.listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
+from broker.config.parsers import (
     INT32_MAX,
     INT64_MAX,
     as_written,
@@ -28,9 +30,61 @@ from broker.config.fields import (
     setting,
     zookeeper_servers,
 )
-from broker.config.ignored import IgnoredSettings
-from broker.config.listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
 from broker.errors import InvalidConfig
+
+_REPLICAS = re.compile(r"|\*|[0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*")
+
+
+def _replicas(text: str) -> str:
+    listed = ",".join(part.strip() for part in text.split(","))
+    if not _REPLICAS.fullmatch(listed):
+        raise ValueError("must be PARTITION:BROKER,PARTITION:BROKER, or * for all, or empty")
+    return listed
+
+
+def _no_tiers(text: str) -> bool:
+    if boolean(text):
+        raise ValueError("must be false: there are no tiers, all records are stored locally")
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredSettings:
+    """Settings of Kafka that mean nothing here: accepted, shown and ignored; each with Kafka's default. Those without a name for
+    topics exist for brokers only.
+
+    Connect, Streams and Kafka's own tools set them, and would fail if they were rejected. Values are checked as in Kafka.
+    docs/protocol-support.md says for each why it means nothing."""
+
+    compression_type: str = setting(
+        "compression.type",
+        "producer",
+        one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        topic="compression.type",
+    )
+    compression_gzip_level: int = setting("compression.gzip.level", -1, between(-1, 9), topic="compression.gzip.level")
+    compression_lz4_level: int = setting("compression.lz4.level", 9, between(1, 17), topic="compression.lz4.level")
+    compression_zstd_level: int = setting("compression.zstd.level", 3, between(-131_072, 22), topic="compression.zstd.level")
+    delete_delay_ms: int = setting("log.segment.delete.delay.ms", 60_000, between(0, INT64_MAX), topic="file.delete.delay.ms")
+    roll_jitter_ms: int = setting("log.roll.jitter.ms", 0, between(0, INT64_MAX), topic="segment.jitter.ms")
+    index_bytes_max: int = setting("log.index.size.max.bytes", 10 << 20, between(4, INT32_MAX), topic="segment.index.bytes")
+    preallocate: bool = setting("log.preallocate", False, boolean, topic="preallocate")
+    local_retention_ms: int = setting("log.local.retention.ms", -2, between(-2, INT64_MAX), topic="local.retention.ms")
+    local_retention_bytes: int = setting("log.local.retention.bytes", -2, between(-2, INT64_MAX), topic="local.retention.bytes")
+    # Kafka has the following for topics only, or for brokers only.
+    remote_storage_enable: bool = setting("remote.storage.enable", False, _no_tiers, topic="remote.storage.enable")
+    remote_copy_disable: bool = setting("remote.log.copy.disable", False, boolean, topic="remote.log.copy.disable")
+    remote_delete_on_disable: bool = setting("remote.log.delete.on.disable", False, boolean, topic="remote.log.delete.on.disable")
+    leader_throttled_replicas: str = setting(
+        "leader.replication.throttled.replicas", "", _replicas, topic="leader.replication.throttled.replicas"
+    )
+    follower_throttled_replicas: str = setting(
+        "follower.replication.throttled.replicas", "", _replicas, topic="follower.replication.throttled.replicas"
+    )
+    leader_throttled_rate: int = setting("leader.replication.throttled.rate", INT64_MAX, between(0, INT64_MAX))
+    follower_throttled_rate: int = setting("follower.replication.throttled.rate", INT64_MAX, between(0, INT64_MAX))
+    log_dirs_throttled_rate: int = setting("replica.alter.log.dirs.io.max.bytes.per.second", INT64_MAX, between(0, INT64_MAX))
+
 
 DAY_MS = 86_400_000
 MIB = 1 << 20
@@ -103,6 +157,12 @@ class LogConfig(IgnoredSettings):
         """Whether old records are deleted by time and size."""
         return "delete" in self.cleanup_policy
 
+    @property
+    def segment_age_ms_max(self) -> int:
+        """How old the active segment may become. It is not compacted, so a limit on how long a record waits for compaction limits
+        the segment's age."""
+        return min(self.roll_ms, self.compaction_lag_ms_max) if self.is_compacted else self.roll_ms
+
     def with_topic_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """This configuration with a topic's own settings applied; InvalidConfig names the one that cannot be used."""
         return self._with(overrides, topic_fields(), "topic")
@@ -111,14 +171,14 @@ class LogConfig(IgnoredSettings):
         """The same under the broker's names, for settings changed at run time."""
         return self._with(overrides, broker_fields(), "dynamic broker")
 
-    def _with(self, overrides: Mapping[str, str], known: Mapping[str, Any], kind: str) -> LogConfig:
+    def _with(self, overrides: Mapping[str, str], settings: Mapping[str, Any], kind: str) -> LogConfig:
         changes: dict[str, Any] = {}
         for name, text in overrides.items():
-            if name not in known:
-                meant = nearest(name, known) or f"; known: {', '.join(sorted(known))}"
+            if name not in settings:
+                meant = nearest(name, settings) or f"; known: {', '.join(sorted(settings))}"
                 raise InvalidConfig(f"unknown {kind} configuration {name!r}{meant}")
             try:
-                changes[known[name].name] = known[name].metadata["parse"](text)
+                changes[settings[name].name] = settings[name].metadata["parse"](text)
             except ValueError as error:
                 raise InvalidConfig(f"invalid value {text!r} for {kind} configuration {name}: {error}") from None
         return replace(self, **changes)
@@ -166,7 +226,7 @@ class BrokerConfig:
     # A megabyte can name more topics than a broker may hold; decoded, it takes many times that and a share of the loop's time.
     control_frame_bytes_max: int = setting("logbus.control.request.max.bytes", MIB, between(65_536, INT32_MAX))
     # Each costs a descriptor and a small buffer. A new connection beyond the limit may replace one that has never sent a request,
-    # or an idle one of an address that has many more (broker/network/crowd.py).
+    # or an idle one of an address that has many more (broker/network/connection_table.py).
     connections_max: int = setting("max.connections", 4_096, between(1, INT32_MAX))
     # Incomplete requests and unread answers of all connections together: beyond the limit, the connections that have stalled
     # longest are closed, so many slow senders cannot hold more than a few large requests' worth; one within its share (by
@@ -180,8 +240,8 @@ class BrokerConfig:
         "logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX)
     )  # a frame must be completed within this time: slow senders hold memory
     # Typical requests of producers and consumers are handled and answered by short pieces of code, with half the CPU time of the
-    # ordinary path (docs/decisions/2026-11-23-fast-lane.md). Can be switched off to rule it out as the cause of a problem.
-    fast_lane: bool = setting("logbus.fast.lane", True, boolean)
+    # ordinary path (docs/decisions/2026-11-23-produce-fast-path.md). Can be switched off, to rule it out as a problem's cause.
+    fast_path: bool = setting("logbus.fast.path", True, boolean)
     output_bytes_max: int = setting("logbus.output.queue.max.bytes", 8 * MIB, between(1024, INT32_MAX))  # reading stops beyond it
     pipelined_requests_max: int = setting("logbus.pipelined.requests.max", 256, between(1, 100_000))
     fetch_bytes_max: int = setting("fetch.max.bytes", 55 * MIB, between(1024, INT32_MAX))
@@ -219,7 +279,6 @@ class BrokerConfig:
     zookeeper_session_ms: int = setting("zookeeper.session.timeout.ms", 6_000, between(1_000, INT32_MAX))
     # Has no effect: a starting broker waits as long as it takes for a ZooKeeper that is starting too, or electing its leader.
     zookeeper_connection_ms: int = setting("zookeeper.connection.timeout.ms", 18_000, between(1, INT32_MAX))
-    zookeeper_consumers: bool = setting("logbus.zookeeper.consumers", True, boolean)
     inter_broker_listener_name: str = setting("inter.broker.listener.name", "", str.upper)
     offsets_replication_factor: int = setting("offsets.topic.replication.factor", 3, between(1, 32_767))
     offsets_partitions: int = setting("offsets.topic.num.partitions", 50, between(1, 10_000))  # fixed forever once it is created
@@ -262,9 +321,10 @@ class BrokerConfig:
     def advertised_at(self, ports: Mapping[str, int]) -> dict[str, Listener]:
         """The advertised address of each listener, by name; `ports` are the ports chosen by the system. A listener on every
         interface must be advertised explicitly."""
-        told = {listener.name: listener for listener in (*self.listeners, *(self.advertised_listeners or ()))}
+        advertised = {listener.name: listener for listener in (*self.listeners, *(self.advertised_listeners or ()))}
         return {
-            name: listener if listener.port else replace(listener, port=ports.get(name, 0)) for name, listener in told.items()
+            name: listener if listener.port else replace(listener, port=ports.get(name, 0))
+            for name, listener in advertised.items()
         }
 
     @property

@@ -13,35 +13,17 @@ once, and the group is forgotten: the new coordinator has it from the log.
 from __future__ import annotations
 
 import heapq
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from broker.errors import (
-    BrokerError,
-    CoordinatorNotAvailable,
-    GroupIdNotFound,
-    InvalidGroupId,
-    InvalidRequest,
-    InvalidSessionTimeout,
-    NotCoordinator,
-    RequestError,
-    UnknownMember,
-)
+from broker import errors
 from broker.groups.group import Group
-from broker.groups.members import size_of
+from broker.groups.members import CONSUMER_PROTOCOL, size_of, subscribed_topics
 from broker.groups.messages import Answer, JoinRequest, MemberName, StoredGroup, SyncRequest, Ticket
-from broker.groups.rebalance import GroupRules
-from broker.groups.states import GroupState
-from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
-
-if TYPE_CHECKING:
-    from broker.groups.consumer_mirror import ConsumerMirror  # a standalone broker does without it
-
-logger = logging.getLogger("broker.groups")
+from broker.groups.rebalance import GroupRules, GroupState
+from broker.logs import log_bug
 
 _GROUP_ID_BYTES_MAX = 249  # fits wherever a topic name fits
 _DEFECTIVE_GROUP_PAUSE_SECONDS = 1.0
@@ -51,15 +33,15 @@ _INSTANCE_ID = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 def check_group_id(group_id: str | None) -> str:
     if not group_id or len(group_id.encode()) > _GROUP_ID_BYTES_MAX:
-        raise InvalidGroupId("a group id has 1 to 249 bytes")
+        raise errors.InvalidGroupId("a group id has 1 to 249 bytes")
     return group_id
 
 
-def check_instance_id(instance_id: str | None) -> None:
+def _validate_instance_id(instance_id: str | None) -> None:
     """InvalidRequest if the id could not be sent to other members: what one version can encode, another may not. Kafka's rule is
     the one for topic names."""
     if instance_id is not None and not _INSTANCE_ID.fullmatch(instance_id):
-        raise InvalidRequest("a group instance id is 1 to 249 of [a-zA-Z0-9._-]")
+        raise errors.InvalidRequest("a group instance id is 1 to 249 of [a-zA-Z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +68,8 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._held: dict[str, int] = {}
         self.held_bytes = 0  # approximate memory used by the members of all groups
-        self._timers = Timers()
+        self._timers = _Timers()
         self.due = NEVER  # when `expire` has something to do: the loop checks this in every turn
-        self.mirror: ConsumerMirror | None = None  # the paper's registries, if there is a ZooKeeper
         # Called for a group of which something is to be written: takes it by `begin_store`, and passes the outcome to `stored`.
         self.on_unstored: Callable[[Group], None] = lambda group: None
         self._former_generations = 0  # of removed groups, less those that restored ones had: a counter must not decrease
@@ -107,10 +88,10 @@ class GroupCoordinator:
     def join(self, group_id: str, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
         """Group.join, in a group that is created for its first member."""
         self._check_mine(check_group_id(group_id))
-        check_instance_id(request.name.instance_id)
+        _validate_instance_id(request.name.instance_id)
         rules = self._rules
         if not rules.session_ms_min <= request.session_timeout_ms <= rules.session_ms_max:
-            raise InvalidSessionTimeout(
+            raise errors.InvalidSessionTimeout(
                 f"{request.session_timeout_ms} ms is not between group.min.session.timeout.ms={rules.session_ms_min} "
                 f"and group.max.session.timeout.ms={rules.session_ms_max}"
             )
@@ -123,15 +104,15 @@ class GroupCoordinator:
 
     def _new_group(self, group_id: str, name: MemberName, now: float) -> Group:
         if name.member_id:
-            raise UnknownMember(f"group {group_id!r} has no members")
+            raise errors.UnknownMember(f"group {group_id!r} has no members")
         if len(self._groups) >= self._rules.groups_max:
-            raise CoordinatorNotAvailable(f"there are {len(self._groups)} groups already: logbus.groups.max")
+            raise errors.CoordinatorNotAvailable(f"there are {len(self._groups)} groups already: logbus.groups.max")
         group = self._groups[group_id] = Group(group_id, self._rules.group, self._new_id, now)
         return group
 
     def _check_memory(self, more_bytes: int) -> None:
         if self.held_bytes + more_bytes > self._rules.bytes_max:
-            raise CoordinatorNotAvailable(f"members hold {self.held_bytes} bytes already: logbus.groups.max.bytes")
+            raise errors.CoordinatorNotAvailable(f"members hold {self.held_bytes} bytes already: logbus.groups.max.bytes")
 
     def sync(self, group_id: str, request: SyncRequest, ticket: Ticket, now: float) -> list[Answer]:
         group = self._member_group(group_id)
@@ -158,13 +139,13 @@ class GroupCoordinator:
         if group is not None:
             group.check_commit(name, generation, now)
         elif generation >= 0:
-            raise GroupIdNotFound(f"group {group_id!r} has no generation {generation}")
+            raise errors.GroupIdNotFound(f"group {group_id!r} has no generation {generation}")
 
     def _member_group(self, group_id: str) -> Group:
         self._check_mine(check_group_id(group_id))
         group = self._groups.get(group_id)
         if group is None:
-            raise UnknownMember(f"group {group_id!r} has no members")
+            raise errors.UnknownMember(f"group {group_id!r} has no members")
         return group
 
     # -- the log -----------------------------------------------------------------------------------------------------------------
@@ -176,7 +157,7 @@ class GroupCoordinator:
         self._former_generations -= group.generation
         self._wake(group)
 
-    def stored(self, group: Group, generation: int, error: RequestError | None, now: float) -> list[Answer]:
+    def stored(self, group: Group, generation: int, error: errors.RequestError | None, now: float) -> list[Answer]:
         """Group.stored, unless the group was removed or has moved meanwhile."""
         if self.find(group.group_id) is not group:
             return []
@@ -194,8 +175,6 @@ class GroupCoordinator:
         self._held[group.group_id] = held_bytes
         self._timers.schedule(group.group_id, group.next_deadline())
         self.due = self._timers.next_deadline()
-        if self.mirror is not None:
-            self.mirror.changed(group)
         if group.is_unstored:
             self.on_unstored(group)
 
@@ -211,7 +190,7 @@ class GroupCoordinator:
         """A group that fails must neither be retried in every turn nor keep the others from being processed."""
         try:
             self._check_mine(group.group_id)
-        except BrokerError:
+        except errors.BrokerError:
             self._timers.schedule(group.group_id, now + _DOUBTFUL_GROUP_PAUSE_SECONDS)
             return
         try:
@@ -220,7 +199,7 @@ class GroupCoordinator:
                 deliver(answers)
             self._wake(group)
         except Exception:
-            logger.exception("group %s could not go on; this is a defect of the broker", group.group_id)
+            log_bug("advancing group %s failed", group.group_id)
             self._timers.schedule(group.group_id, now + _DEFECTIVE_GROUP_PAUSE_SECONDS)
 
     # -- administration ----------------------------------------------------------------------------------------------------------
@@ -233,8 +212,8 @@ class GroupCoordinator:
     def lose(self, is_lost: Callable[[str], bool]) -> list[Answer]:
         """Forget the groups for which `is_lost` holds: other brokers coordinate them now."""
         answers: list[Answer] = []
-        for group in [one for one in self if is_lost(one.group_id)]:
-            answers += group.move(NotCoordinator(f"this broker coordinates group {group.group_id!r} no longer"))
+        for group in [group for group in self if is_lost(group.group_id)]:
+            answers += group.move(errors.NotCoordinator(f"this broker coordinates group {group.group_id!r} no longer"))
             self._forget(group)
         return answers
 
@@ -242,8 +221,6 @@ class GroupCoordinator:
         del self._groups[group.group_id]
         self.held_bytes -= self._held.pop(group.group_id, 0)
         self._former_generations += group.generation
-        if self.mirror is not None:
-            self.mirror.hide(group.group_id)
 
     def is_active(self, group_id: str) -> bool:
         """Whether the group has members, or is about to."""
@@ -290,7 +267,7 @@ class GroupCoordinator:
 NEVER = float("inf")
 
 
-class Timers:
+class _Timers:
     """The earliest deadline of each key."""
 
     def __init__(self) -> None:

@@ -8,17 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.errors import (
-    FencedInstanceId,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    InvalidRequest,
-    MemberIdRequired,
-    RebalanceInProgress,
-    RequestError,
-    UnknownMember,
-)
+from broker import errors
 from broker.groups.members import Member
 from broker.groups.messages import Answer, GroupDescription, JoinRequest, MemberDescription, MemberName, SyncRequest, Ticket
 from broker.groups.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, Generations, GroupRules
@@ -56,23 +46,23 @@ class Group(Generations):
 
     def _check_protocols(self, request: JoinRequest) -> None:
         if not request.protocol_type or not request.protocols:
-            raise InconsistentGroupProtocol("a member brings a protocol type and at least one protocol")
+            raise errors.InconsistentGroupProtocol("JoinGroup needs a protocol type and at least one protocol")
         if len(request.protocols) > _PROTOCOLS_MAX:
-            raise InvalidRequest(f"{len(request.protocols)} protocols: at most {_PROTOCOLS_MAX} are taken")
+            raise errors.InvalidRequest(f"{len(request.protocols)} protocols: at most {_PROTOCOLS_MAX} are taken")
         if (
             max(len(name.encode()) for name in (request.protocol_type, *(name for name, _ in request.protocols)))
             > _NAME_BYTES_MAX
         ):
-            raise InvalidRequest(f"a protocol's type and names have at most {_NAME_BYTES_MAX} bytes")
+            raise errors.InvalidRequest(f"a protocol's type and names have at most {_NAME_BYTES_MAX} bytes")
         if len(self.members) and (request.protocol_type != self.protocol_type or not self.members.support(request.protocols)):
-            raise InconsistentGroupProtocol(f"no protocol in common with the other members of {self.group_id!r}")
+            raise errors.InconsistentGroupProtocol(f"no protocol in common with the other members of {self.group_id!r}")
 
     def _check_room(self, name: MemberName) -> None:
         has_seat = name.member_id in self.members or name.member_id in self.members.expected
         if name.instance_id is not None:
             has_seat = has_seat or self.members.find_instance(name.instance_id) is not None
         if not has_seat and len(self.members) + len(self.members.expected) >= self._rules.size_max:
-            raise GroupMaxSizeReached(f"group {self.group_id!r} is full: group.max.size={self._rules.size_max}")
+            raise errors.GroupMaxSizeReached(f"group {self.group_id!r} is full: group.max.size={self._rules.size_max}")
 
     def _make_id(self, prefix: str) -> str:
         return f"{prefix[:_CLIENT_ID_LENGTH_MAX]}-{self._new_id()}"
@@ -83,7 +73,7 @@ class Group(Generations):
             self.members.expect(member_id, now + request.session_timeout_ms / 1000)
             # KIP-394: a client that never returns with its id costs a table entry until its session times out, not a rebalance of
             # the whole group.
-            raise MemberIdRequired(member_id)
+            raise errors.MemberIdRequired(member_id)
         self._add(member_id, request, ticket, now)
 
     def _join_static(self, instance_id: str, request: JoinRequest, ticket: Ticket, now: float) -> None:
@@ -123,7 +113,7 @@ class Group(Generations):
         """A static member has returned under a new id: a process that still uses the old id is fenced (KIP-345)."""
         former_leader_id = self.members.leader_id
         # Before the rename: the former process's waiting requests are answered under the id that it knows.
-        self._refuse(member, FencedInstanceId(f"instance {member.instance_id!r} is now member {member_id!r}"))
+        self._refuse(member, errors.FencedInstanceId(f"instance {member.instance_id!r} is now member {member_id!r}"))
         self.members.rename(member, member_id)
         former_names = member.protocol_names
         self._update(member, request, ticket, now)
@@ -142,7 +132,7 @@ class Group(Generations):
 
     def _update(self, member: Member, request: JoinRequest, ticket: Ticket, now: float) -> None:
         if member.joining is not None:
-            self._answer(member.joining, RebalanceInProgress("the member has joined again since"))
+            self._answer(member.joining, errors.RebalanceInProgress("the member has joined again since"))
         self.members.update(member, request)
         self.members.wait_to_join(member, ticket)
         self.members.touch(member, now)
@@ -154,16 +144,18 @@ class Group(Generations):
         member = self.members.find(request.name)
         self._check_generation(request.generation)
         if request.protocol_type not in (None, self.protocol_type) or request.protocol_name not in (None, self.protocol_name):
-            raise InconsistentGroupProtocol(f"generation {self.generation} speaks {self.protocol_type}, {self.protocol_name}")
+            raise errors.InconsistentGroupProtocol(
+                f"generation {self.generation} uses {self.protocol_type}, {self.protocol_name}"
+            )
         if self.state is PREPARING:
-            raise RebalanceInProgress("members are joining")
+            raise errors.RebalanceInProgress("members are joining")
         self.members.touch(member, now)
-        self._answer_sync(member, RebalanceInProgress("the member has asked again since"))
+        self._answer_sync(member, errors.RebalanceInProgress("the member has sent another SyncGroup since"))
         self.members.wait_to_sync(member, ticket)
         if self.state is COMPLETING and member.member_id == self.members.leader_id:
             # A leader may omit a member: that member gets an empty assignment, rather than waiting for an answer.
-            for one in self.members:
-                self.members.assign(one, request.assignments.get(one.member_id, b""))
+            for other in self.members:
+                self.members.assign(other, request.assignments.get(other.member_id, b""))
             self._has_news = True  # `stored` hands them out
         elif self.state is STABLE:
             self._hand_out((member,), now)
@@ -175,7 +167,7 @@ class Group(Generations):
         self._check_generation(generation)
         self.members.touch(member, now)
         if self.state is PREPARING:
-            raise RebalanceInProgress("members are joining")
+            raise errors.RebalanceInProgress("members are joining")
 
     def leave(self, name: MemberName, now: float) -> list[Answer]:
         """A member leaves, named by id or (by an administrator) by instance id only. Raises UnknownMember, FencedInstanceId."""
@@ -192,18 +184,18 @@ class Group(Generations):
         if self.state is EMPTY and generation < 0:
             return
         if generation < 0 and not name.member_id and name.instance_id is None:
-            raise UnknownMember(f"group {self.group_id!r} has members: only they commit its offsets")
+            raise errors.UnknownMember(f"group {self.group_id!r} has members: only they commit its offsets")
         member = self.members.find(name)
         self._check_generation(generation)
         # The assignments of this generation do not exist yet, so the commit is for the member's previous one, which another
         # member may have by now.
         if self.state is COMPLETING:
-            raise RebalanceInProgress("assignments are being made")
+            raise errors.RebalanceInProgress("the leader is computing the assignments")
         self.members.touch(member, now)
 
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
-            raise IllegalGeneration(f"generation {generation} is not the current one, {self.generation}")
+            raise errors.IllegalGeneration(f"generation {generation} is not the current one, {self.generation}")
 
     # -- administration ----------------------------------------------------------------------------------------------------------
 
@@ -212,7 +204,7 @@ class Group(Generations):
         assert self.state is EMPTY, self.state
         self._enter(DEAD)
 
-    def move(self, error: RequestError) -> list[Answer]:
+    def move(self, error: errors.RequestError) -> list[Answer]:
         """Another broker coordinates the group now: waiting members get `error`, and rejoin there."""
         for member in self.members:
             self._refuse(member, error)

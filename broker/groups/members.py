@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from math import inf
+from struct import Struct
+from struct import error as StructError
 
-from broker.errors import FencedInstanceId, UnknownMember
+from broker.errors import FencedInstanceId, ProtocolError, UnknownMember
 from broker.groups.messages import JoinRequest, MemberName, Protocols, StoredMember, Ticket
+from broker.protocol.primitives import read_string
 
 _MEMBER_BYTES = 2_000  # memory of a member without metadata, ids included
 EXPECTED_BYTES = 500  # memory of an id that was handed out
@@ -129,7 +132,6 @@ class Members:
         self._by_instance: dict[str, Member] = {}
         self.expected: dict[str, float] = {}  # ids handed out, each with the time until which it may be used
         self.leader_id: str | None = None
-        self.revision = 0  # changes with the ids of the members
         self._member_bytes = 0
         self._joined = 0  # how many members wait for the answer to a join
         self._synced = 0  # how many have sent a sync in this generation
@@ -173,7 +175,6 @@ class Members:
         self._by_id[member.member_id] = member
         self._count(member, 1)
         self._deadline = min(self._deadline, member.deadline)
-        self.revision += 1
         if member.instance_id is not None:
             self._by_instance[member.instance_id] = member
         if self.leader_id is None:
@@ -182,7 +183,6 @@ class Members:
     def remove(self, member: Member) -> None:
         del self._by_id[member.member_id]
         self._count(member, -1)
-        self.revision += 1
         if member.instance_id is not None:
             del self._by_instance[member.instance_id]
         if self.leader_id == member.member_id:
@@ -195,7 +195,6 @@ class Members:
             self.leader_id = member_id
         member.member_id = member_id
         self._by_id[member_id] = member
-        self.revision += 1
 
     def _count(self, member: Member, sign: int) -> None:
         self._member_bytes += sign * member.held_bytes
@@ -302,3 +301,24 @@ class Members:
         candidates = {name for name in first.protocol_names if self._supporters[name] == len(self)}
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
+
+
+CONSUMER_PROTOCOL = "consumer"
+_HEAD = Struct(">hi")  # version, how many topics
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics that a consumer subscribes to, or None if the bytes have another format. In every version, Kafka's
+    ConsumerProtocolSubscription begins with a version and an array of topic names; what follows is not read."""
+    view = memoryview(metadata)
+    try:
+        _, count = _HEAD.unpack_from(view)
+        if not 0 <= count <= len(view):
+            return None
+        topics, position = [], _HEAD.size
+        for _ in range(count):
+            topic, position = read_string(view, position)
+            topics.append(topic or "")
+        return frozenset(topics)
+    except (StructError, ProtocolError):
+        return None

@@ -1,28 +1,55 @@
-"""A group's generations: how one begins, how it ends, and what timeouts do to it. Without I/O and without a clock.
+"""A group's states and generations: how a generation begins, how it ends, and what timeouts do to it. No I/O, no clock.
 
-A rebalance has two phases. Members join; when all have (or the longest rebalance timeout is over) a new generation begins:
-every member gets the chosen protocol, and the leader also gets the list of members. Members then request their assignment and
-wait until the leader sends it. Any change of membership on the way starts the first phase again.
+    Empty -> PreparingRebalance -> CompletingRebalance -> Stable
+      ^            |    ^                  |                |
+      +------------+    +------------------+----------------+
+
+A group is Empty without members. In PreparingRebalance, members join; when all have (or the longest rebalance timeout is over) a
+new generation begins: every member gets the chosen protocol, and the leader also gets the list of members. In
+CompletingRebalance, members request their assignment and wait until the leader sends it; the group is Stable once they can get
+it. Any change of membership on the way starts the first phase again. Dead is a group that was removed, or that another broker
+coordinates now: it is no longer visible here, and its name can be used again.
 
 The assignments are handed out once the log has them, and so is the new id of a static member that has returned: whoever
 coordinates the group next, this broker after a restart or another one, goes on with the members that the log has. `begin_store`
 returns what is to be written while `is_unstored` holds, and `stored` takes the outcome; there is one write at a time.
 
 Invariants: the generation only increases; all members of a generation get the same protocol; every waiting request is answered,
-at the latest when a deadline passes. Step by step this follows Apache Kafka's coordinator: its clients were written against
-that.
+at the latest when a deadline passes. Step by step this follows Apache Kafka's coordinator: its clients were written against that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 
 from broker.errors import RebalanceInProgress, RequestError, UnknownMember
 from broker.groups.members import Member, Members
 from broker.groups.messages import Answer, JoinAnswer, JoinedMember, StoredGroup, SyncAnswer, Ticket
-from broker.groups.states import REACHED_FROM, GroupState
+
+
+class GroupState(Enum):
+    """Kafka's names, as returned by DescribeGroups and ListGroups."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_REACHED_FROM: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(
+        {GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+    ),
+}
+
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
     GroupState.EMPTY,
@@ -109,7 +136,7 @@ class Generations:
 
     def _complete_join(self, now: float) -> None:
         """Members that have not joined in time are removed, except static ones: a new generation begins with the others."""
-        for member in [one for one in self.members if one.joining is None and not one.is_static]:
+        for member in [member for member in self.members if member.joining is None and not member.is_static]:
             self._remove(member)
         if len(self.members) and not self.members.elect_leader():  # only absent static members: their sessions decide
             self._join_deadline = min(member.deadline for member in self.members)
@@ -138,8 +165,8 @@ class Generations:
     def _join_answer(self, member: Member, *, leader_id: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
         leader_id = leader_id or self.members.leader_id or ""
         rows = [
-            JoinedMember(member_id=one.member_id, instance_id=one.instance_id, metadata=one.metadata(self.protocol_name))
-            for one in (self.members if leader_id == member.member_id else ())
+            JoinedMember(member_id=other.member_id, instance_id=other.instance_id, metadata=other.metadata(self.protocol_name))
+            for other in (self.members if leader_id == member.member_id else ())
         ]
         return JoinAnswer(
             member_id=member.member_id,
@@ -235,7 +262,7 @@ class Generations:
     def expire(self, now: float) -> list[Answer]:
         """Do what is due: remove silent members, withdraw unused ids, end the phases of a rebalance."""
         members = self.members
-        for member_id in [one for one, until in members.expected.items() if until <= now]:
+        for member_id in [member_id for member_id, until in members.expected.items() if until <= now]:
             del members.expected[member_id]
         self._lose([member for member in members if not member.is_waiting and member.deadline <= now], now)
         self._maybe_complete_join(now)
@@ -278,5 +305,5 @@ class Generations:
         return answers
 
     def _enter(self, state: GroupState) -> None:
-        assert self.state in REACHED_FROM[state], f"{self.state} -> {state}"
+        assert self.state in _REACHED_FROM[state], f"{self.state} -> {state}"
         self.state = state

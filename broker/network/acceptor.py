@@ -1,5 +1,5 @@
 """A listening socket and its limits: connections overall, per address, and by the file descriptors that the log itself needs. At
-the limit, another connection may have to be closed (`crowd.py`).
+the limit, another connection may have to be closed (`connection_table.py`).
 
 When descriptors run out, accepting pauses and new connections wait in the system's backlog: existing connections are still
 served, and the loop does not spin on a socket that stays readable.
@@ -18,7 +18,7 @@ from broker.config.listeners import Listener
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import StartupError
-from broker.network.crowd import Crowd
+from broker.network.connection_table import ConnectionTable
 from broker.network.poller import READ, Poller
 
 logger = logging.getLogger("broker.network")
@@ -85,7 +85,7 @@ class Acceptor:
         network: NetworkCounters,
         descriptors_end: int,
         poller: Poller[Any],
-        crowd: Crowd,
+        connection_table: ConnectionTable,
         make_room: Callable[[str], bool],
     ) -> None:
         self._listening = sock
@@ -95,7 +95,7 @@ class Acceptor:
         self._network = network
         self._descriptors_end = descriptors_end  # connections have lower numbers: the others are the log's
         self._poller = poller
-        self._crowd = crowd
+        self._connection_table = connection_table
         self._make_room = make_room
         self._again_at = -math.inf  # when to listen again; infinity while listening
 
@@ -115,7 +115,7 @@ class Acceptor:
             if sock.fileno() >= self._descriptors_end:
                 lower = self._below_the_end(sock, host)
                 if lower is None:
-                    self._pause(now, "no more connections: the last file descriptors are the log's")
+                    self._pause(now, "refusing connections: the remaining file descriptors are reserved for the log")
                     return
                 sock = lower
             if self._may_stay(host) and _prepare(sock):
@@ -133,7 +133,7 @@ class Acceptor:
         return lower
 
     def _may_stay(self, host: str) -> bool:
-        if self._crowd.count_of(host) >= (per_ip_max := self._per_ip_max()):
+        if self._connection_table.count_of(host) >= (per_ip_max := self._per_ip_max()):
             self._network.refused["max.connections.per.ip"] += 1
             logger.warning("refusing %s: it has max.connections.per.ip=%d open", host, per_ip_max)
         elif self._network.connections >= self._config.connections_max and not self._make_room(host):
@@ -176,6 +176,6 @@ def _prepare(sock: socket.socket) -> bool:
         if hasattr(socket, "TCP_KEEPIDLE"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_SECONDS)
     except OSError as error:
-        logger.debug("a newcomer is gone: %s", error)
+        logger.debug("a new connection is closed already: %s", error)
         return False
     return True

@@ -2,7 +2,8 @@
 
 Hot path. Bytes are received straight into the connection's own buffer and requests are views of it; they are valid until the
 loop's turn ends, when staged batches have been written. The buffer grows with the bytes that have arrived, never with the
-announced length, and never beyond a megabyte: the rest of a larger frame is received into a separate mapping (`large_frame.py`).
+announced length, and never beyond a megabyte: the rest of a larger frame is received into a separate mapping
+(`buffers.LargeFrame`).
 
 The socket is read only when nothing in the buffer can be handled: the buffer then holds at most the beginning of one frame. So a
 connection holds at most one frame plus the result of one read. Reading continues after a waiting produce (bounded by the
@@ -22,14 +23,14 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
+from broker.api.fetch_fast_path import ConnectionFetchFastPath
+from broker.api.handler import Parts, Pending, part_size
+from broker.api.produce_fast_path import ConnectionFastPath
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
-from broker.handlers.fast_lane import ConnectionLane
-from broker.handlers.fetch_lane import ConnectionFetchLane
-from broker.handlers.reply import Parts, Pending, part_size
-from broker.network.large_frame import LargeFrame
-from broker.network.output import Output
+from broker.logs import log_bug
+from broker.network.buffers import LargeFrame, Output
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Origin, Request, frame_length, read_request, response_head
 from broker.protocol.produce import check_counts
@@ -55,8 +56,8 @@ class Connection:
         "_config",
         "_dispatch",
         "_end",
+        "_fast_path",
         "_is_vetted",
-        "_lane",
         "_large",
         "_monotonic",
         "_network",
@@ -93,11 +94,11 @@ class Connection:
         settle: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = lambda: -math.inf,
         listener: str = "",
-        lane: ConnectionLane | None = None,
+        fast_path: ConnectionFastPath | None = None,
     ) -> None:
         """`settle` writes and answers what this turn has staged. `monotonic` decides when a slice of work is over; with the
-        default it never is. `listener` is the name of the listener that the peer connected to. `lane` is the shortcut for typical
-        Produce requests; without it all take the ordinary path."""
+        default it never is. `listener` is the name of the listener that the peer connected to. `fast_path` is the shortcut for
+        typical Produce requests; without it all take the ordinary path."""
         self.sock = sock
         self.peer = peer
         self.host = peer.rpartition(":")[0]
@@ -116,7 +117,7 @@ class Connection:
         self._on_ready = on_ready
         self._network = network
         self._settle = settle
-        self._lane = lane
+        self._fast_path = fast_path
         self._monotonic = monotonic
         self._slots: deque[tuple[Request, Pending]] = deque()
         self._buffer = bytearray(_BUFFER_BYTES_FIRST)
@@ -163,20 +164,25 @@ class Connection:
             return
         self._end += count
         self.received_at = now
-        lane = self._lane
-        if lane is None or self._slots or self.output or not (self._take_lane(lane, now) or self._take_fetch(lane.fetches, now)):
+        fast_path = self._fast_path
+        if (
+            fast_path is None
+            or self._slots
+            or self.output
+            or not (self._take_produces(fast_path, now) or self._take_fetch(fast_path.fetches, now))
+        ):
             self.process(now)
 
-    def _take_lane(self, lane: ConnectionLane, now: float) -> bool:
-        """Pass the typical requests at the front of the buffer to the lane, with nothing pending before them; False if there are
-        none. The requests after them are handled before their answers are sent: if one of those ends the connection, the answers
-        are dropped, as on the ordinary path. Raises OSError, ProtocolError."""
-        start = lane.take(self._buffer, self._view, self._start, self._end, self._config.pipelined_requests_max)
+    def _take_produces(self, fast_path: ConnectionFastPath, now: float) -> bool:
+        """Pass the typical requests at the front of the buffer to the fast path, with nothing pending before them; False if there
+        are none. The requests after them are handled before their answers are sent: if one of those ends the connection, the
+        answers are dropped, as on the ordinary path. Raises OSError, ProtocolError."""
+        start = fast_path.take(self._buffer, self._view, self._start, self._end, self._config.pipelined_requests_max)
         if start == self._start:
             return False
         self._start = start
         self.has_asked, self.frame_since = True, None
-        answers = lane.answers
+        answers = fast_path.answers
         answer = answers[0] if len(answers) == 1 else b"".join(answers)
         answers.clear()
         if start != self._end:
@@ -190,9 +196,9 @@ class Connection:
             self._send_at_once(answer, now)
         return True
 
-    def _take_fetch(self, lane: ConnectionFetchLane, now: float) -> bool:
+    def _take_fetch(self, fast_path: ConnectionFetchFastPath, now: float) -> bool:
         """The same for a typical Fetch request that is all the buffer contains. Raises OSError, ShortFile."""
-        taken = lane.take(self._buffer, self._view, self._start, self._end, self.origin)
+        taken = fast_path.take(self._buffer, self._view, self._start, self._end, self.origin)
         if taken is None:
             return False
         self._start = self._end
@@ -272,11 +278,11 @@ class Connection:
             frame = self._view[begin : self._start]
             request = read_request(frame, self.origin)
             self._handle(request)
-            if self._lane is not None:
+            if self._fast_path is not None:
                 if request.api_key == _PRODUCE:
-                    self._lane.learn(request, frame)
+                    self._fast_path.learn(request, frame)
                 elif request.api_key == _FETCH:
-                    self._lane.fetches.learn(request, frame)
+                    self._fast_path.fetches.learn(request, frame)
         self._on_ready(self)
 
     def _vet(self, length: int) -> bool:
@@ -297,9 +303,9 @@ class Connection:
     def _make_room(self) -> None:
         """The buffer is full: move the rest to the front, or to a buffer of twice the size, so it never grows beyond twice what
         has arrived. The rest is the beginning of one frame; a frame too large for the buffer continues in a mapping."""
-        held, capacity = self._end - self._start, len(self._buffer)
-        if capacity < _BUFFER_BYTES_MAX and (held > capacity // 2 or capacity < _BUFFER_BYTES_EAGER):
-            self._replace_buffer(capacity * 2, held)
+        byte_count, capacity = self._end - self._start, len(self._buffer)
+        if capacity < _BUFFER_BYTES_MAX and (byte_count > capacity // 2 or capacity < _BUFFER_BYTES_EAGER):
+            self._replace_buffer(capacity * 2, byte_count)
             return
         length = frame_length(self._buffer, self._start, self._end, limit=self._config.frame_bytes_max)
         if length is not None and length + 4 > _BUFFER_BYTES_MAX:
@@ -307,15 +313,15 @@ class Connection:
             self._network.held_bytes += self._large.arrived
             self._start = self._end = 0
         else:
-            self._view[:held] = self._view[self._start : self._end]
-            self._start, self._end = 0, held
+            self._view[:byte_count] = self._view[self._start : self._end]
+            self._start, self._end = 0, byte_count
 
-    def _replace_buffer(self, capacity: int, held: int) -> None:
+    def _replace_buffer(self, capacity: int, byte_count: int) -> None:
         other = bytearray(capacity)
         self._network.held_bytes += capacity - len(self._buffer)
-        other[:held] = self._view[self._start : self._end]
+        other[:byte_count] = self._view[self._start : self._end]
         self._buffer, self._view = other, memoryview(other)
-        self._start, self._end = 0, held
+        self._start, self._end = 0, byte_count
 
     def give_back(self) -> None:
         """Release a grown buffer that is empty. Between turns only."""
@@ -331,8 +337,8 @@ class Connection:
 
     def _handle(self, request: Request) -> None:
         self.has_asked = True
-        if self._lane is not None:
-            self._lane.pass_by()
+        if self._fast_path is not None:
+            self._fast_path.pass_by()
         if self._slots and request.api_key != _PRODUCE:
             self._settle()
         answer = self._dispatch(request)
@@ -441,7 +447,7 @@ class Connection:
                     if not isinstance(part, bytes):
                         part.release()
             except Exception:
-                logger.exception("a waiting request could not be given up; this is a defect of the broker")
+                log_bug("cancelling a waiting request failed")
         try:
             self.output.close()
             self.sock.close()

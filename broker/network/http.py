@@ -9,20 +9,18 @@ connection gets that of the oldest exchange that has had a second and has not se
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker.logs import log_bug
 from broker.network.poller import READ, WRITE, Poller
 
-logger = logging.getLogger("broker.http")
-
 EXCHANGES_MAX = 16  # scrapers, and a few people with curl
-ASKING_SECONDS = 1.0  # after this, an exchange without a request gives way to a new connection
-EXCHANGE_SECONDS_MAX = 10.0  # Prometheus itself gives up after 10 s
+_REQUEST_SECONDS = 1.0  # after this, an exchange without a request gives way to a new connection
+_EXCHANGE_SECONDS_MAX = 10.0  # Prometheus itself gives up after 10 s
 HEAD_BYTES_MAX = 8 * 1024
 
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
@@ -157,7 +155,7 @@ class HttpEndpoint:
         if is_full and not self._make_room():
             sock.close()
             return
-        exchange = HttpExchange(sock, self._routes, self._now() + EXCHANGE_SECONDS_MAX)
+        exchange = HttpExchange(sock, self._routes, self._now() + _EXCHANGE_SECONDS_MAX)
         try:
             sock.setblocking(False)
             self._poller.register(sock.fileno(), READ, lambda: self._step(exchange))
@@ -167,9 +165,9 @@ class HttpEndpoint:
         self._exchanges[exchange] = None
 
     def _make_room(self) -> bool:
-        came_before = self._now() - ASKING_SECONDS
+        came_before = self._now() - _REQUEST_SECONDS
         for exchange in self._exchanges:
-            if not exchange.answering and exchange.deadline - EXCHANGE_SECONDS_MAX <= came_before:
+            if not exchange.answering and exchange.deadline - _EXCHANGE_SECONDS_MAX <= came_before:
                 self._finish(exchange)
                 return True
         return False
@@ -186,7 +184,7 @@ class HttpEndpoint:
         except OSError:
             goes_on = False
         except Exception:
-            logger.exception("a page could not be made; this is a defect of the broker")
+            log_bug("building a page failed")
             goes_on = False
         if not goes_on:
             self._finish(exchange)

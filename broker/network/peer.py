@@ -23,16 +23,16 @@ from ipaddress import ip_address
 from typing import Any
 
 from broker.clock import Clock
+from broker.cluster.metadata_image import Endpoint
 from broker.config.settings import BrokerConfig
-from broker.coordination.image import Endpoint
 from broker.errors import ProtocolError
-from broker.helpers import Helpers
-from broker.network.large_frame import LargeFrame
-from broker.network.output import Output
+from broker.log.thread_pool import ThreadPool
+from broker.logs import log_bug
+from broker.network.buffers import LargeFrame, Output
 from broker.network.poller import READ, WRITE, Poller
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import FRAME_LENGTH, read_response, request_frame
-from broker.replication.peers import PeerEvents, PeerRequest, Then
+from broker.replication.interfaces import PeerEvents, PeerRequest, Then
 
 logger = logging.getLogger("broker.peers")
 
@@ -40,7 +40,7 @@ Addresses = Sequence[tuple[int, tuple[Any, ...]]]  # address family and what `co
 Resolve = Callable[[Endpoint, Callable[[Addresses], None]], None]
 
 CONNECT_SECONDS_MAX = 2.0  # a dead machine answers nothing: its network may be back before TCP's third attempt
-RETRY_SECONDS_FIRST = 0.05
+_RETRY_SECONDS_FIRST = 0.05
 RETRY_SECONDS_MAX = 1.0
 _LOOK_SECONDS = 1.0  # how often to look for overdue answers
 _BUFFER_BYTES = 256 * 1024  # a larger answer is received into a mapping
@@ -49,16 +49,16 @@ _WAITING_MAX = 64  # unanswered requests on one connection: a follower has two
 _HELLO = PeerRequest(int(ApiKey.API_VERSIONS), 0, b"")
 
 
-def resolver(helpers: Helpers) -> Resolve:
-    """Host names are resolved on a helper thread: a name server may take seconds."""
+def resolver(thread_pool: ThreadPool) -> Resolve:
+    """Host names are resolved on a pool thread: a name server may take seconds."""
 
     def resolve(endpoint: Endpoint, then: Callable[[Addresses], None]) -> None:
         def found(result: Any, error: BaseException | None) -> None:
             if error is not None:
-                logger.warning("the address of %s is unknown: %s", endpoint.host, error)
+                logger.warning("could not resolve %s: %s", endpoint.host, error)
             then([(family, address) for family, _, _, _, address in result or ()])
 
-        helpers.submit(lambda: socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM), found)
+        thread_pool.submit(lambda: socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM), found)
 
     return resolve
 
@@ -92,7 +92,7 @@ class _Link:
         self._large: LargeFrame | None = None
 
     def request(self, request: PeerRequest, then: Then, now: float) -> None:
-        assert len(self.waiting) < _WAITING_MAX, "nobody asks without end"
+        assert len(self.waiting) < _WAITING_MAX, "more requests in flight than any caller sends"
         self._correlation_id += 1
         number = self._correlation_id & 0x7FFFFFFF
         self.waiting.append(_Waiting(number, request, then, now))
@@ -109,7 +109,7 @@ class _Link:
         except (BlockingIOError, InterruptedError):
             return
         if not count:
-            raise ConnectionResetError(errno.ECONNRESET, "it ended")
+            raise ConnectionResetError(errno.ECONNRESET, "closed by the peer")
         if self._large is None:
             self._take_frames()
         elif self._large.is_whole:
@@ -168,7 +168,7 @@ class _Peer:
         self.interest = 0
         self.addresses: Addresses = ()  # not tried yet in this attempt
         self.all_refused = False  # whether every address tried in this attempt refused
-        self.pause = RETRY_SECONDS_FIRST
+        self.pause = _RETRY_SECONDS_FIRST
         self.retry_at = -math.inf  # infinity while an attempt is in progress, or has succeeded
         self.until = math.inf  # when the attempt times out
 
@@ -233,12 +233,12 @@ class PeerConnections:
     def work(self, now: float) -> None:
         unanswerable, self._unanswerable = self._unanswerable, []
         for then in unanswerable:
-            self._tell("a request that cannot be sent", partial(then, None))
+            self._tell("a request that was not sent", partial(then, None))
         for peer in list(self._peers.values()):
             if now >= peer.retry_at:
                 self._begin(peer)
             elif now >= peer.until:
-                self._attempt_failed(peer, "it does not answer")
+                self._attempt_failed(peer, "connection attempt timed out")
         unsent, self._unsent = self._unsent, {}
         for peer in unsent:
             self._guard(peer, self._send)
@@ -285,9 +285,9 @@ class PeerConnections:
             if sock is not None:
                 sock.close()
             peer.all_refused &= code == errno.ECONNREFUSED
-        self._attempt_failed(peer, "refused" if peer.all_refused else "there is no way to it")
+        self._attempt_failed(peer, "refused" if peer.all_refused else "unreachable")
         if peer.all_refused:
-            self._tell("that a connection was refused", partial(self._events.refused, peer.broker))
+            self._tell("a refused connection", partial(self._events.refused, peer.broker))
 
     def _attempt_failed(self, peer: _Peer, why: str) -> None:
         self._drop(peer)
@@ -321,10 +321,10 @@ class PeerConnections:
         if body is None or peer.link is not link:
             return
         if bytes(body[:2]) != b"\0\0":
-            raise ProtocolError("it does not say what it can do")
-        peer.is_reached, peer.until, peer.pause = True, math.inf, RETRY_SECONDS_FIRST
+            raise ProtocolError("it rejected ApiVersions")
+        peer.is_reached, peer.until, peer.pause = True, math.inf, _RETRY_SECONDS_FIRST
         logger.debug("broker %d is reached at %s:%d", peer.broker, peer.endpoint.host, peer.endpoint.port)
-        self._tell("that a broker is reached", partial(self._events.reached, peer.broker))
+        self._tell("an established connection", partial(self._events.reached, peer.broker))
 
     # -- a connection ----------------------------------------------------------------------------------------------------------
 
@@ -338,10 +338,10 @@ class PeerConnections:
 
     def _send(self, peer: _Peer, link: _Link) -> None:
         link.output.send(link.sock, _SEND_BYTES_MAX)
-        wanted = READ | WRITE if link.output else READ
-        if wanted != peer.interest:
-            self._poller.modify(link.sock.fileno(), wanted)
-            peer.interest = wanted
+        interest = READ | WRITE if link.output else READ
+        if interest != peer.interest:
+            self._poller.modify(link.sock.fileno(), interest)
+            peer.interest = interest
 
     def _guard(self, peer: _Peer, action: Callable[[_Peer, _Link], None]) -> None:
         """Any failure costs this connection, and no other."""
@@ -353,9 +353,7 @@ class PeerConnections:
         except (OSError, ProtocolError) as error:
             self._lost(peer, link, str(error))
         except Exception as error:
-            logger.error(
-                "an answer of broker %d could not be handled; this is a defect of the broker", peer.broker, exc_info=error
-            )
+            log_bug("handling a response of broker %d failed", peer.broker, error=error)
             self._lost(peer, link, "a defect")
 
     def _lost(self, peer: _Peer, link: _Link, why: str) -> None:
@@ -369,9 +367,9 @@ class PeerConnections:
         else:
             self._attempt_failed(peer, why)
         for then in left:
-            self._tell("a request whose answer is lost", partial(then, None))
+            self._tell("a lost response", partial(then, None))
         if was_reached:
-            self._tell("that a connection is lost", partial(self._events.closed, peer.broker))
+            self._tell("a lost connection", partial(self._events.closed, peer.broker))
 
     def _drop(self, peer: _Peer) -> list[Then]:
         link, peer.link, peer.is_reached, peer.interest, peer.until = peer.link, None, False, 0, math.inf
@@ -401,4 +399,4 @@ class PeerConnections:
         try:
             call()
         except Exception:
-            logger.exception("%s could not be told; this is a defect of the broker", what)
+            log_bug("the callback for %s failed", what)

@@ -1,4 +1,4 @@
-"""epoll, and a table from descriptor to the owner to call when it is ready.
+"""epoll, and a table from descriptor to the owner to call when it is ready; and how other threads wake the loop.
 
 The selectors module would do the same and costs 2 us per turn. The server's loop reads `epoll` and `owners` directly. epoll
 reports errors and resets whatever events were requested, even if none were.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -48,3 +49,36 @@ class Poller(Generic[Owner]):
     def close(self) -> None:
         self.owners.clear()
         self.epoll.close()
+
+
+class Wakeup:
+    """How a pool thread or a signal handler wakes the loop: one byte through a socket pair. `wake()` may be called from any
+    thread; a full pipe already means that the loop will wake."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._receiver.fileno()
+
+    def wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._sender.send(b"\0")
+
+    def drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(self._receiver.recv(4096)) == 4096:
+                pass
+
+    def wait(self, seconds: float) -> None:
+        """Block until `wake` is called or `seconds` have passed; for use when the loop has ended."""
+        self._receiver.settimeout(max(seconds, 0.001))
+        with contextlib.suppress(TimeoutError):
+            self._receiver.recv(4096)
+        self._receiver.setblocking(False)
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()

@@ -21,20 +21,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from broker.api.produce_fast_path import ProduceFastPath
 from broker.clock import Clock
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
+from broker.disk.kernel_sync import KernelSync
 from broker.errors import ProtocolError, UnsupportedVersion
-from broker.handlers.fast_lane import FastLane
+from broker.logs import log_bug
 from broker.network.acceptor import Acceptor
+from broker.network.buffers import ShortFile
 from broker.network.connection import Connection, Dispatch
-from broker.network.crowd import Crowd
+from broker.network.connection_table import ConnectionTable
 from broker.network.http import HttpEndpoint
-from broker.network.output import ShortFile
-from broker.network.poller import PEER_END, READ, RESET, WRITE, Poller
-from broker.network.wakeup import Wakeup
+from broker.network.poller import PEER_END, READ, RESET, WRITE, Poller, Wakeup
 from broker.protocol.framing import Origin
-from broker.storage.kernel_sync import KernelSync
 
 logger = logging.getLogger("broker.network")
 
@@ -55,12 +55,12 @@ class Turn(Protocol):
 
     def next_deadline(self) -> float: ...
 
-    def drain_helpers(self) -> None: ...
+    def drain_thread_pool(self) -> None: ...
 
 
-def log_defect(what: str, error: BaseException) -> None:
+def _log_defect(what: str, error: BaseException) -> None:
     """Log an unexpected exception."""
-    logger.error("%s failed; this is a defect of the broker", what, exc_info=error)
+    log_bug("%s failed", what, error=error)
 
 
 class Server:
@@ -83,14 +83,14 @@ class Server:
         descriptors_end: int,
         endpoint: HttpEndpoint | None = None,
         each_sweep: Callable[[], None] = lambda: None,
-        defect: Callable[[str, BaseException], None] = log_defect,
+        defect: Callable[[str, BaseException], None] = _log_defect,
         poller: Poller[Connection] | None = None,
         on_closed: Callable[[Origin], None] = lambda origin: None,
         is_open: bool = True,
-        lane: FastLane | None = None,
+        fast_path: ProduceFastPath | None = None,
     ) -> None:
         self._dispatch = dispatch
-        self._lane = lane
+        self._fast_path = fast_path
         self._turn = turn
         self._config = config
         self._clock = clock
@@ -102,8 +102,8 @@ class Server:
         self._on_closed = on_closed
         self._is_open = is_open
         self._poller: Poller[Connection] = poller or Poller()
-        self._crowd = Crowd(network)
-        self._connections = self._crowd.connections
+        self._connection_table = ConnectionTable(network)
+        self._connections = self._connection_table.connections
         self._acceptors = [
             Acceptor(
                 sock,
@@ -113,7 +113,7 @@ class Server:
                 network=network,
                 descriptors_end=descriptors_end,
                 poller=self._poller,
-                crowd=self._crowd,
+                connection_table=self._connection_table,
                 make_room=self._make_room,
             )
             for listener, sock in listening.items()
@@ -165,8 +165,8 @@ class Server:
         self._now = self._clock.monotonic()
         owners = self._poller.owners
         only_clients = bool(ready)
-        if self._lane is not None:
-            self._lane.is_alone = len(ready) == 1
+        if self._fast_path is not None:
+            self._fast_path.is_alone = len(ready) == 1
         for descriptor, events in ready:
             owner = owners.get(descriptor)  # None if it was closed in this turn to make room for a new connection
             try:
@@ -177,16 +177,16 @@ class Server:
                     owner()
             except Exception as error:
                 self._defect("what the loop was woken for", error)
-        self._was_short = only_clients and self._lane is not None and self._may_be_short(self._lane)
+        self._was_short = only_clients and self._fast_path is not None and self._may_be_short(self._fast_path)
         if not self._was_short:
             self._end_turn()
 
-    def _may_be_short(self, lane: FastLane) -> bool:
-        """Whether a turn that served only clients may end here: the lane has handled every request, no connection has anything
-        left to do, and no timer is due yet. Measured: the rest of a turn, finding nothing to do, costs as much as handling a
-        batch."""
+    def _may_be_short(self, fast_path: ProduceFastPath) -> bool:
+        """Whether a turn that served only clients may end here: the fast path has handled every request, no connection has
+        anything left to do, and no timer is due yet. Measured: the rest of a turn, finding nothing to do, costs as much as
+        handling a batch."""
         return (
-            lane.took_all()
+            fast_path.took_all()
             and not self._ready
             and not self._has_failed
             and self._now < self._deadline
@@ -252,24 +252,26 @@ class Server:
                 settle=self._turn.answer_staged,
                 monotonic=self._clock.monotonic,
                 listener=acceptor.listener,
-                lane=None if self._lane is None else self._lane.connect(),
+                fast_path=None if self._fast_path is None else self._fast_path.connect(),
             )
             self._network.accepted += 1
             try:
-                self._crowd.add(connection)
+                self._connection_table.add(connection)
                 self._poller.register(sock.fileno(), READ, connection)
                 connection.interest = READ
             except Exception as error:
                 self._fail(connection, error)
-                connection.close()  # even if the crowd does not have it yet
+                connection.close()  # even if the table does not have it yet
         self._next_sweep = min(self._next_sweep, acceptor.resumes_at)
 
     def _make_room(self, host: str) -> bool:
-        connection = self._crowd.gives_way(host, self._now)
+        connection = self._connection_table.gives_way(host, self._now)
         if connection is None:
             return False
         reason = "crowded" if connection.has_asked else "silent"
-        self._complain(connection, reason, "closing: all places are taken (max.connections=%d)", self._config.connections_max)
+        self._complain(
+            connection, reason, "closing it to make room for a new connection (max.connections=%d)", self._config.connections_max
+        )
         return True
 
     def _serve(self, connection: Connection, events: int) -> None:
@@ -299,7 +301,9 @@ class Server:
         if isinstance(error, UnsupportedVersion):
             connection.closing = "protocol"
             logger.warning(
-                "closing the connection of a client that is too old, or did not ask for our versions: %s", error, extra=peer
+                "closing the connection of a client that is too old, or did not ask which versions are supported: %s",
+                error,
+                extra=peer,
             )
         elif isinstance(error, ProtocolError):
             connection.closing = "protocol"
@@ -309,12 +313,12 @@ class Server:
             logger.warning("a log segment ended while it was being sent: %s", error, extra=peer)
         elif isinstance(error, MemoryError):
             connection.closing = "memory"
-            logger.warning("closing: there is no memory for what it sends: %s", error, extra=peer)
+            logger.warning("closing a connection: no memory for its request: %s", error, extra=peer)
         elif isinstance(error, OSError):
             connection.closing = "network"
             logger.debug("%s: %s", connection.peer, error)
         else:
-            logger.error("a request could not be handled; this is a defect of the broker", exc_info=error, extra=peer)
+            log_bug("handling a request failed", error=error, extra=peer)
 
     def _fail(self, connection: Connection, error: Exception) -> None:
         """The same, but close it here: the connection is not visited again in this turn."""
@@ -325,9 +329,9 @@ class Server:
 
     def _end_turn(self) -> None:
         try:
-            self._turn.drain_helpers()
+            self._turn.drain_thread_pool()
         except Exception as error:
-            self._defect("what a helper brought back", error)
+            self._defect("the outcome of a background job", error)
         try:
             self._turn.end_turn()
         except Exception as error:
@@ -363,15 +367,15 @@ class Server:
         if connection.has_unread_requests and reads and connection.frame_since is None:  # else it is an incomplete request
             self._guard(connection, connection.process)
             reads = connection.wants_to_read
-        wanted = (READ if reads else PEER_END if connection.is_parked else 0) | (WRITE if connection.output else 0)
-        if wanted != connection.interest:
-            self._watch(connection, wanted)
+        interest = (READ if reads else PEER_END if connection.is_parked else 0) | (WRITE if connection.output else 0)
+        if interest != connection.interest:
+            self._watch(connection, interest)
         if connection.output_held != connection.output.bytes_queued:
             connection.count_output()
 
-    def _watch(self, connection: Connection, wanted: int) -> None:
-        self._poller.modify(connection.sock.fileno(), wanted)
-        connection.interest = wanted
+    def _watch(self, connection: Connection, interest: int) -> None:
+        self._poller.modify(connection.sock.fileno(), interest)
+        connection.interest = interest
 
     def _close(self, connection: Connection, reason: str) -> None:
         """Raises nothing, and takes effect once. Whatever happens, the descriptor is unregistered: without an owner it would be
@@ -379,7 +383,7 @@ class Server:
         if connection not in self._connections:
             return
         try:
-            self._crowd.remove(connection)
+            self._connection_table.remove(connection)
             self._ready.discard(connection)
             self._network.closed[reason] += 1
         finally:
@@ -399,7 +403,10 @@ class Server:
         share = config.held_bytes_max // config.connections_max
         if self._network.held_bytes <= config.held_bytes_max:
             return
-        stalled = sorted((one for one in self._connections if one.held_bytes > share), key=lambda one: one.stalled_since)
+        stalled = sorted(
+            (connection for connection in self._connections if connection.held_bytes > share),
+            key=lambda connection: connection.stalled_since,
+        )
         enough = config.held_bytes_max - config.held_bytes_max // _RELIEF_PART
         for connection in stalled:
             if self._network.held_bytes <= enough:
@@ -407,7 +414,7 @@ class Server:
             self._complain(
                 connection,
                 "memory",
-                "closing who stalls longest: queued.max.request.bytes=%d are held",
+                "closing the connection that has stalled longest: queued.max.request.bytes=%d is exceeded",
                 config.held_bytes_max,
             )
 
@@ -423,7 +430,7 @@ class Server:
             except Exception as error:
                 self._defect(what, error)
         config = self._config
-        for connection in self._crowd.silent_since(now - config.first_request_ms_max / 1000):
+        for connection in self._connection_table.silent_since(now - config.first_request_ms_max / 1000):
             self._close(connection, "silent")
         idle_before = now - config.connections_idle_ms_max / 1000
         slow_before = now - config.frame_read_ms_max / 1000

@@ -14,7 +14,7 @@ from broker.protocol.primitives import skip_tags
 
 FRAME_LENGTH = Struct(">i")
 FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
-CONSTANT_START = FRAME_HEAD.size  # what is the same in all requests of one shape begins here (fetch_shape.py, produce_shape.py)
+CONSTANT_START = FRAME_HEAD.size  # what is the same in all requests of one shape begins here (fetch.py, produce.py)
 _HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
 _HEAD = Struct(">ii")
 # ApiVersions is always answered with the old header: the client does not know yet what the broker supports.
@@ -63,10 +63,12 @@ def read_request(frame: memoryview, origin: Origin = NOWHERE) -> Request:
         raise ProtocolError(f"a request header of {len(frame)} bytes") from error
     api = APIS.get(api_key)
     if api is None:
-        raise UnsupportedVersion(f"api key {api_key} version {version} is not offered")
+        raise UnsupportedVersion(f"api key {api_key} version {version} is not supported")
     if not api.first <= version <= api.last:
         if api_key != ApiKey.API_VERSIONS:
-            raise UnsupportedVersion(f"{ApiKey(api_key).name} version {version} is not offered (only {api.first} to {api.last})")
+            raise UnsupportedVersion(
+                f"{ApiKey(api_key).name} version {version} is not supported (only {api.first} to {api.last})"
+            )
         return Request(api_key, version, correlation_id, None, frame[0:0], supported=False, origin=origin)
     position = _HEADER.size + max(name_length, 0)
     if position > len(frame) or name_length < -1:

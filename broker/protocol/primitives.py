@@ -1,18 +1,21 @@
-"""The few primitives that the hand-written codecs share: unsigned varints, compact lengths, strings, tagged fields.
+"""The primitives that the hand-written codecs share: unsigned varints, compact lengths, strings, tagged fields, and the tags that
+name a partition's current leader.
 
 A reader takes (view, position) and returns (value, next position). Lengths are checked against the view before they are used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
+from typing import NamedTuple
 
 from broker.errors import ProtocolError
 
 _INT16 = Struct(">h")
 TOPIC_ID_BYTES = 16
 STRING_BYTES_MAX = 0x7FFF  # Kafka's own limit, even where the length field is wider than two bytes
-TAGS_MAX = 16  # in one section; current messages have at most five. Each takes two bytes of the request and far more CPU time
+_TAGS_MAX = 16  # in one section; current messages have at most five. Each takes two bytes of the request and far more CPU time
 # In one Produce or Fetch: the default of logbus.partitions.max. Each takes a few bytes of the request and some ten microseconds
 # of the loop's time.
 PARTITIONS_MAX = 10_000
@@ -81,8 +84,8 @@ def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int
 def read_tags(view: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
     """(number, start, size) of each field in a tagged-field section."""
     count, position = read_uvarint(view, position)
-    if count > TAGS_MAX:
-        raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
+    if count > _TAGS_MAX:
+        raise ProtocolError(f"{count} tagged fields (accepted: {_TAGS_MAX})")
     tags: list[tuple[int, int, int]] = []
     for _ in range(count):
         tag, position = read_uvarint(view, position)
@@ -119,3 +122,47 @@ def write_compact_string(text: str | None) -> bytes:
         return b"\0"
     raw = text.encode()
     return write_uvarint(len(raw) + 1) + raw
+
+
+_LEADER = Struct(">ii")
+_LEADER_BYTES = _LEADER.size + 1  # with its own, empty tag section
+_INT32 = Struct(">i")
+_ENDPOINTS_TAG = 0
+_NO_TAGS = b"\0"
+
+
+class CurrentLeader(NamedTuple):
+    """The broker that leads a partition, in which epoch, and its address."""
+
+    broker_id: int
+    leader_epoch: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def write_leader_tags(leader: CurrentLeader, tag: int) -> bytes:
+    """The tags of a partition's answer; `tag` is the tag number of CurrentLeader in that message."""
+    head = write_uvarint(1) + write_uvarint(tag) + write_uvarint(_LEADER_BYTES)
+    return head + _LEADER.pack(leader.broker_id, leader.leader_epoch) + _NO_TAGS
+
+
+def write_endpoint_tags(leaders: Iterable[CurrentLeader]) -> bytes:
+    """The tags of the whole answer: each broker once."""
+    nodes = {leader.broker_id: leader for leader in leaders}
+    if not nodes:
+        return _NO_TAGS
+    rows = [
+        b"".join(
+            (
+                _INT32.pack(node.broker_id),
+                write_compact_string(node.host),
+                _INT32.pack(node.port),
+                write_compact_string(node.rack),
+                _NO_TAGS,
+            )
+        )
+        for node in nodes.values()
+    ]
+    data = write_uvarint(len(rows) + 1) + b"".join(rows)
+    return write_uvarint(1) + write_uvarint(_ENDPOINTS_TAG) + write_uvarint(len(data)) + data

@@ -201,7 +201,7 @@ def parse_replica_fetch(body: memoryview) -> ReplicaFetch | None:
     except StructError as error:
         raise ProtocolError("a replica's Fetch request that ends too early") from error
     if position != len(body):
-        raise ProtocolError(f"a replica's Fetch request with {len(body) - position} bytes behind its end")
+        raise ProtocolError(f"a replica's Fetch request with {len(body) - position} bytes after its end")
     return fetch if fetch.replica_id >= 0 else None
 
 
@@ -343,14 +343,14 @@ def encode_replica_answer(answers: Sequence[ReplicaAnswer], *, session_id: int, 
 
 
 def _answer_tags(row: ReplicaAnswer) -> bytes:
-    diverging, wanted = row.diverging_epoch, row.wanted_offset
-    if diverging is None and wanted == NO_OFFSET:
+    diverging, flush_offset = row.diverging_epoch, row.wanted_offset
+    if diverging is None and flush_offset == NO_OFFSET:
         return b"\0"
-    tags = bytes(((diverging is not None) + (wanted != NO_OFFSET),))
+    tags = bytes(((diverging is not None) + (flush_offset != NO_OFFSET),))
     if diverging is not None:
         tags += _DIVERGING_HEAD + _DIVERGING.pack(*diverging) + b"\0"
-    if wanted != NO_OFFSET:
-        tags += _OWN_OFFSET_HEAD + _INT64.pack(wanted)
+    if flush_offset != NO_OFFSET:
+        tags += _OWN_OFFSET_HEAD + _INT64.pack(flush_offset)
     return tags
 
 
@@ -364,7 +364,7 @@ def parse_replica_answer(body: memoryview) -> ReplicaFetched:
     except StructError as error:
         raise ProtocolError("an answer to a replica's Fetch that ends too early") from error
     if position != len(body):
-        raise ProtocolError(f"an answer to a replica's Fetch with {len(body) - position} bytes behind its end")
+        raise ProtocolError(f"an answer to a replica's Fetch with {len(body) - position} bytes after its end")
     return answer
 
 
@@ -407,16 +407,16 @@ def _parse_row(body: memoryview, position: int, topic_id: bytes) -> tuple[Replic
     if end > len(body):
         raise ProtocolError("records beyond the end of their answer")
     records = body[position:end]
-    diverging_epoch, wanted = None, NO_OFFSET
+    diverging_epoch, flush_offset = None, NO_OFFSET
     if end < len(body) and not body[end]:  # no tags: nearly every answer
         position = end + 1
     else:
         tags, position = read_tags(body, end)
-        wanted = _own_offset(body, tags)
+        flush_offset = _own_offset(body, tags)
         for tag, start, length in tags:
             if tag == _TAG_DIVERGING_EPOCH:
                 diverging_epoch = _DIVERGING.unpack_from(body[start : start + length])
-    return ReplicaRecords(topic_id, index, error, visible, log_start, records, diverging_epoch, wanted), position
+    return ReplicaRecords(topic_id, index, error, visible, log_start, records, diverging_epoch, flush_offset), position
 
 
 # Shared by both

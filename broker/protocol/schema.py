@@ -2,7 +2,7 @@
 
 The descriptions are Kafka's own JSON files, which kafka-python ships as package data. Only `_DESCRIPTIONS` knows where they are;
 no code of that package runs (importing it would take half of the broker's startup time). A release that moves or changes them
-fails tests/unit/broker/protocol/test_schema.py with a clear message.
+fails tests/unit/broker/protocol/test_codec.py with a clear message.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Description:
 
 def describe(name: str) -> Description:
     """Read the description of a message by its name in Kafka, such as "MetadataRequest"."""
-    found = json.loads(_COMMENT.sub("", read_description(name)))
-    common = {struct["name"]: struct["fields"] for struct in found.get("commonStructs", ())}
-    return Description(name, _versions(found["flexibleVersions"]), _fields(found["fields"], common))
+    message = json.loads(_COMMENT.sub("", read_description(name)))
+    common = {struct["name"]: struct["fields"] for struct in message.get("commonStructs", ())}
+    return Description(name, _versions(message["flexibleVersions"]), _fields(message["fields"], common))
 
 
 def read_description(name: str) -> str:

@@ -1,8 +1,8 @@
 """The partitions this broker leads, in one place: how far each follower is, what is safe, and what to change in ZooKeeper.
 
-It is the `Watermarks` of the exposure: each write, flush and request for a flush is passed here and returns what is safe now;
-what a follower's fetch moves is reported by `on_moved`. `Roles` calls `lead`, `learn` and `end`, in the order in which the image
-shows them; the loop calls `work` after the writes of each turn.
+It is the `Watermarks` of log/high_watermark.py: each write, flush and request for a flush is passed here and returns what is
+safe now; what a follower's fetch moves is reported by `on_moved`. `ReplicaManager` calls `lead`, `learn` and `end`, in the order
+in which the image shows them; the loop calls `work` after the writes of each turn.
 
 No step walks all partitions: those with followers that lack something, or short of in-sync replicas, are looked at once a second;
 all others only when something happens to them.
@@ -17,21 +17,19 @@ from math import inf
 from typing import NamedTuple
 
 from broker.clock import Clock
-from broker.coordination.image import Image, PartitionState
-from broker.coordination.store import Store
+from broker.cluster.metadata_image import MetadataImage, PartitionState
+from broker.cluster.store import Store
 from broker.errors import BrokerError, NotLeaderOrFollower
-from broker.partitions.partition import Partition, Waiting
+from broker.log.partition import Partition, Waiting
 from broker.protocol.replica_fetch import ReplicaFetch
-from broker.replication.confirm import Confirmation
-from broker.replication.handover import propose_handover, takes_records
-from broker.replication.isr import Proposals, propose_isr
-from broker.replication.progress import PartitionProgress
-from broker.replication.replica import Key
-from broker.replication.serve import ReplicaServer, ServeLimits
-from broker.replication.sessions import Answer, FetchSession, Led
+from broker.replication.fetch_sessions import Answer, FetchSession
+from broker.replication.interfaces import TopicIdPartition
+from broker.replication.isr import Confirmation, Proposals, propose_handover, propose_isr, takes_records
+from broker.replication.led_partition import LedPartition, PartitionProgress
+from broker.replication.replica_server import ReplicaServer, ServeLimits
 
 LOOK_SECONDS = 1.0
-GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
+_GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +63,15 @@ class Leader:
         limits: LeaderLimits | None = None,
     ) -> None:
         self.me = me
-        self.led: dict[Key, Led] = {}
+        self.led: dict[TopicIdPartition, LedPartition] = {}
         self.on_moved: Callable[[Partition, int, int], None] = lambda partition, replicated, visible: None
         self._clock = clock
         self._limits = limits or LeaderLimits()
-        self._partitions: dict[Key, Partition] = {}
-        self._image = Image()
-        self._changed: dict[Key, Led] = {}  # something happened to them in this turn
-        self._watched: dict[Key, Led] = {}  # some replica lacks something
-        self._deletions: dict[Key, list[_Deletion]] = {}
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._image = MetadataImage()
+        self._changed: dict[TopicIdPartition, LedPartition] = {}  # something happened to them in this turn
+        self._watched: dict[TopicIdPartition, LedPartition] = {}  # some replica lacks something
+        self._deletions: dict[TopicIdPartition, list[_Deletion]] = {}
         self._look_at = -inf
         self.isr_shrinks = self.isr_expands = 0  # of partitions led here, since the start
         self._is_stirred = False  # something was written or requested that `turn_ends` has not handled
@@ -95,7 +93,7 @@ class Leader:
 
     def lead(self, partition: Partition, state: PartitionState, replicas: Sequence[int], insync_min: int) -> None:
         """This broker begins to lead a partition, in an epoch in which no process has led it before.
-        `ReplicatedExposure.lead` is called next, and asks at once what is safe."""
+        `ReplicatedHighWatermark.lead` is called next, and asks at once what is safe."""
         log = partition.log
         progress = PartitionProgress(
             self.me,
@@ -109,7 +107,7 @@ class Leader:
         )
         key = partition.topic_id.bytes, partition.index
         assert key not in self.led, "the lead before has to end first"
-        led = Led(partition.topic, partition.topic_id.bytes, partition.index, log, progress)
+        led = LedPartition(partition.topic, partition.topic_id.bytes, partition.index, log, progress)
         self.led[key], self._partitions[key] = led, partition
         partition.lacks_replicas = progress.lacks_replicas
         self._confirmation.lead_begins(led)
@@ -139,10 +137,10 @@ class Leader:
         self._proposals.forget(led)
         self.server.ended(led)
         for deletion in self._deletions.pop(led.key, ()):
-            deletion.then(NotLeaderOrFollower(f"this broker leads {partition.name} no longer"))
+            deletion.then(NotLeaderOrFollower(f"this broker no longer leads {partition.name}"))
         self._is_stirred = True
 
-    def learn_brokers(self, image: Image) -> None:
+    def learn_brokers(self, image: MetadataImage) -> None:
         """The image shows which brokers are registered, as which process, and which are being stopped."""
         raised = {
             broker: incarnation
@@ -172,10 +170,10 @@ class Leader:
         self.server.moved(led)
         return led.progress.replicated_offset, led.progress.visible_offset
 
-    def wanted(self, partition: Partition) -> None:
+    def flush_requested(self, partition: Partition) -> None:
         led = self._led(partition)
         led.progress.wanted(partition.log.end_offset, self._clock.monotonic())
-        self.server.wanted(led)
+        self.server.flush_requested(led)
         self._is_stirred = True
 
     def log_start_moved(self, partition: Partition) -> None:
@@ -223,15 +221,15 @@ class Leader:
 
     def closed(self, origin: object) -> None:
         """A connection was closed, a follower's or any other."""
-        known = self._origins.pop(id(origin), None)
-        if known is not None:
-            self.disconnected(known[1])
+        origin_session = self._origins.pop(id(origin), None)
+        if origin_session is not None:
+            self.disconnected(origin_session[1])
 
     def disconnected(self, session: FetchSession) -> None:
         """The connection of a follower's session was closed."""
         now = self._clock.monotonic()
         self.server.disconnected(session, now)
-        self._look_at = min(self._look_at, now + GONE_LOOK_SECONDS)
+        self._look_at = min(self._look_at, now + _GONE_LOOK_SECONDS)
 
     # The loop
 
@@ -257,7 +255,7 @@ class Leader:
         now = self._clock.monotonic()
         self.server.expire(now)
         if self._watched and now >= self._look_at:
-            self._look_at = now + (GONE_LOOK_SECONDS if self.server.gone_since else LOOK_SECONDS)
+            self._look_at = now + (_GONE_LOOK_SECONDS if self.server.gone_since else LOOK_SECONDS)
             for key, led in list(self._watched.items()):
                 if not (led.progress.has_laggards or led.progress.is_short):
                     del self._watched[key]
@@ -273,35 +271,35 @@ class Leader:
         look_at = self._look_at if self._watched else inf
         return min(look_at, self.server.next_deadline, self._proposals.next_retry, self._confirmation.next_question)
 
-    def _led(self, partition: Partition) -> Led:
+    def _led(self, partition: Partition) -> LedPartition:
         return self.led[partition.topic_id.bytes, partition.index]
 
-    def _note_change(self, led: Led) -> None:
+    def _note_change(self, led: LedPartition) -> None:
         self._changed[led.key] = led
         if led.progress.is_short:
             self._watched[led.key] = led
 
-    def _tell_moved(self, led: Led) -> None:
+    def _tell_moved(self, led: LedPartition) -> None:
         progress = led.progress
         self.on_moved(self._partitions[led.key], progress.replicated_offset, progress.visible_offset)
         self._tell_deleted(led)
 
-    def _tell_deleted(self, led: Led) -> None:
+    def _tell_deleted(self, led: LedPartition) -> None:
         """The last member that had to delete something may have done so, or may no longer be a member."""
         deletions = self._deletions.get(led.key)
         if not deletions:
             return
         start_offset = self.log_start_of_members(self._partitions[led.key])
-        left = [one for one in deletions if one.offset > start_offset and not one.waiting.is_over]
+        left = [deletion for deletion in deletions if deletion.offset > start_offset and not deletion.waiting.is_over]
         if left:
             self._deletions[led.key] = left
         else:
             del self._deletions[led.key]
-        for one in deletions:
-            if one.offset <= start_offset and not one.waiting.is_over:
-                one.then(None)
+        for deletion in deletions:
+            if deletion.offset <= start_offset and not deletion.waiting.is_over:
+                deletion.then(None)
 
-    def _consider(self, led: Led) -> None:
+    def _consider(self, led: LedPartition) -> None:
         """Propose a change if the state should be different."""
         if led.is_over or self._proposals.is_pending(led):
             return
@@ -309,16 +307,13 @@ class Leader:
             self._clock.monotonic(),
             lag_seconds=self._limits.lag_seconds,
             gone_seconds=self._limits.gone_seconds,
-            gone_since=self._gone_since,
+            gone_since=lambda broker: self.server.gone_since.get(broker, inf),
         )
         proposal = propose_isr(led.progress, departures, partial(self._may_belong, led)) or propose_handover(led.progress)
         if proposal is not None:
             self._proposals.offer(led, proposal)
 
-    def _gone_since(self, broker: int) -> float:
-        return self.server.gone_since.get(broker, inf)
-
-    def _may_belong(self, led: Led, broker: int, incarnation: int) -> bool:
+    def _may_belong(self, led: LedPartition, broker: int, incarnation: int) -> bool:
         """A broker that no longer follows must not be added for its earlier progress: its disk may have failed, and it left."""
         node = self._image.brokers.get(broker)
         return (

@@ -13,8 +13,8 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.take_windows import TakeWindowsOperator
+from logbus.sensors.window_event import WindowEventTrigger
 from logbus.sensors.window_loaded import WindowLoadedSensor
-from logbus.triggers.window_event import WindowEventTrigger
 
 AUDITED = WindowEventTrigger(pipeline="page_views", stage="audited", poll_seconds=10.0)
 AUDITED_HOUR = Asset("page_views audited hour", watchers=[AssetWatcher(name="page_views audited", trigger=AUDITED)])

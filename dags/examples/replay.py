@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Param
 from logbus.operators.audit_window import AuditWindowOperator
-from logbus.operators.commit_offsets import CommitOffsetsOperator
-from logbus.operators.replay import ReplayOperator
+from logbus.operators.consumer_group import CommitOffsetsOperator
+from logbus.operators.load_window import ReplayOperator
 from logbus.pipelines import Pipeline
 
 ACCESS_LOG = Pipeline(name="access_log", topic="access_log", table="access_log", parse="combined")

@@ -1,16 +1,22 @@
-"""Airflow assets: a pipeline's table as an asset that can schedule other DAGs, and what its events contain.
+"""What Airflow is told about data: a pipeline's table as an asset that can schedule other DAGs, and OpenLineage's names.
 
-An event carries the starts of its windows, so the DAG that it starts can see which hours to read. Nothing in it is secret: names,
-instants, offsets and counts.
+An asset's event carries the starts of its windows, so the DAG that it starts can see which hours to read. Nothing in it is
+secret: names, instants, offsets and counts. Lineage (used only if Airflow's OpenLineage provider is installed):
+
+    kafka://HOST:PORT  TOPIC   ->   postgres://HOST:PORT  DATABASE.SCHEMA.TABLE
+
+A pipeline whose rows are not stored in the warehouse names only its topic: the location of files is the sink's concern.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from airflow.sdk import Asset
+from sqlalchemy.engine import make_url
 
 from logbus.model import FrozenWindow, Pipeline, instant_text
 
@@ -33,13 +39,13 @@ def table_asset(pipeline: Pipeline | str) -> Asset:
 
 def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
     """What an event carries about its windows: the starts of all, and details of the first ones."""
-    found = list(windows)
-    counts = [window.counts for window in found if window.counts is not None]
+    window_list = list(windows)
+    counts = [window.counts for window in window_list if window.counts is not None]
     return {
-        "pipeline": found[0].pipeline if found else None,
+        "pipeline": window_list[0].pipeline if window_list else None,
         "loaded": sum(count.loaded for count in counts),
         "dead_lettered": sum(count.dead_lettered for count in counts),
-        **windows_extra([window.interval.start for window in found], found),
+        **windows_extra([window.interval.start for window in window_list], window_list),
     }
 
 
@@ -53,9 +59,47 @@ def windows_extra(starts: Iterable[datetime], windows: Sequence[Summarized]) -> 
     }
 
 
-def tell_outlets(context: Mapping[str, Any], outlets: Iterable[Any], windows: Iterable[FrozenWindow]) -> None:
+def add_to_outlet_events(context: Mapping[str, Any], outlets: Iterable[Any], windows: Iterable[FrozenWindow]) -> None:
     """Puts the windows into the events that the task's success will create for its outlet assets."""
     assets = [outlet for outlet in outlets if isinstance(outlet, Asset)]
     extra = event_extra(windows) if assets else {}
     for asset in assets:
         context["outlet_events"][asset].extra = extra
+
+
+POSTGRES_PORT = 5432
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetName:
+    """OpenLineage's name for a dataset that is read or written."""
+
+    namespace: str
+    name: str
+
+
+def topic_name(client_config: Mapping[str, Any], topic: str) -> DatasetName:
+    """The topic, by the first broker of the configuration."""
+    first = str(client_config["bootstrap.servers"]).split(",")[0].strip()
+    return DatasetName(namespace=f"kafka://{first.rpartition('://')[2]}", name=topic)
+
+
+def table_name(warehouse_url: str, table: str) -> DatasetName:
+    """The table; a server reached through a socket is on localhost."""
+    url = make_url(warehouse_url)
+    schema, _, plain = table.rpartition(".")
+    namespace = f"postgres://{url.host or 'localhost'}:{url.port or POSTGRES_PORT}"
+    return DatasetName(namespace=namespace, name=f"{url.database}.{schema or 'public'}.{plain}")
+
+
+def load_lineage(client_config: Mapping[str, Any], warehouse_url: str, pipeline: Pipeline) -> Any:
+    """The provider's `OperatorLineage` of a load."""
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    def dataset(name: DatasetName) -> Any:
+        return Dataset(namespace=name.namespace, name=name.name)
+
+    is_table = pipeline.options.sink == "postgres"
+    outputs = [dataset(table_name(warehouse_url, pipeline.table))] if is_table else []
+    return OperatorLineage(inputs=[dataset(topic_name(client_config, pipeline.topic))], outputs=outputs)

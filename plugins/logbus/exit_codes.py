@@ -19,10 +19,10 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAILED = 1  # the line on standard error says why and what to do
-    USAGE = 2  # the command line cannot be meant; nothing was done
-    NOT_THERE = 3  # a topic, group, pipeline or window of that name
-    NOT_REACHABLE = 4  # broker or warehouse: trying again later may help
-    NOT_AS_IT_SHOULD_BE = 5  # behind, not exact, different, overdue, an error found
+    USAGE = 2  # wrong usage; nothing was done
+    NOT_FOUND = 3  # a topic, group, pipeline or window of that name
+    UNREACHABLE = 4  # broker or warehouse: trying again later may help
+    CHECK_FAILED = 5  # behind, not exact, different, overdue, an error found
     INTERRUPTED = 128 + signal.SIGINT
     BROKEN_PIPE = 128 + signal.SIGPIPE
     TERMINATED = 128 + signal.SIGTERM
@@ -30,19 +30,19 @@ class ExitCode(IntEnum):
 
 # Looked up along an error's own ancestors; what is not named here has failed.
 BY_ERROR: Mapping[type[BaseException], ExitCode] = {
-    errors.TopicMissing: ExitCode.NOT_THERE,
-    errors.GroupMissing: ExitCode.NOT_THERE,
-    errors.PipelineUnknown: ExitCode.NOT_THERE,
-    errors.WindowUnknown: ExitCode.NOT_THERE,
+    errors.TopicMissing: ExitCode.NOT_FOUND,
+    errors.GroupMissing: ExitCode.NOT_FOUND,
+    errors.PipelineUnknown: ExitCode.NOT_FOUND,
+    errors.WindowUnknown: ExitCode.NOT_FOUND,
     errors.AccessDenied: ExitCode.FAILED,  # waiting does not help
-    errors.BrokerUnavailable: ExitCode.NOT_REACHABLE,
-    errors.NotInTime: ExitCode.NOT_REACHABLE,
-    errors.WarehouseUnavailable: ExitCode.NOT_REACHABLE,
-    errors.AuditMismatch: ExitCode.NOT_AS_IT_SHOULD_BE,
-    errors.RetentionOverdue: ExitCode.NOT_AS_IT_SHOULD_BE,
-    errors.LinesOutOfSight: ExitCode.NOT_AS_IT_SHOULD_BE,
-    errors.Behind: ExitCode.NOT_AS_IT_SHOULD_BE,
-    errors.UnderReplicated: ExitCode.NOT_AS_IT_SHOULD_BE,
+    errors.BrokerUnavailable: ExitCode.UNREACHABLE,
+    errors.NotInTime: ExitCode.UNREACHABLE,
+    errors.WarehouseUnavailable: ExitCode.UNREACHABLE,
+    errors.AuditMismatch: ExitCode.CHECK_FAILED,
+    errors.RetentionOverdue: ExitCode.CHECK_FAILED,
+    errors.LinesOutOfSight: ExitCode.CHECK_FAILED,
+    errors.Behind: ExitCode.CHECK_FAILED,
+    errors.UnderReplicated: ExitCode.CHECK_FAILED,
 }
 
 

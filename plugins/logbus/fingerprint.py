@@ -48,15 +48,15 @@ def headers_of_all(messages: Sequence[Any]) -> list[Sequence[Header] | None]:
     C, looks, and raises `SystemError`. The message keeps the list: it is replaced, since the second call would return it without
     any exception.
     """
-    found: list[Sequence[Header] | None] = []
+    headers: list[Sequence[Header] | None] = []
     rest = map(type(messages[0]).headers, messages) if messages else iter(())
-    while len(found) < len(messages):
+    while len(headers) < len(messages):
         try:
-            found.extend(rest)  # what was read before an exception is in the list, and `rest` goes on behind it
+            headers.extend(rest)  # what was read before an exception is in the list, and `rest` goes on behind it
         except SystemError:
-            messages[len(found)].set_headers(list(UNREADABLE_HEADERS))
-            found.append(UNREADABLE_HEADERS)
-    return found
+            messages[len(headers)].set_headers(list(UNREADABLE_HEADERS))
+            headers.append(UNREADABLE_HEADERS)
+    return headers
 
 
 def record_hash(

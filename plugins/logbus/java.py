@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from logbus.wording import first_line
+from logbus.formatting import first_line
 
 VERSION_MIN = 17  # what Spark 4 is compiled for
 INSTALL = "install one, such as Debian's openjdk-21-jre-headless, or set JAVA_HOME to one of 17 or newer"
@@ -28,19 +28,19 @@ def program(environment: Mapping[str, str]) -> str | None:
 
 def version(printed: str) -> tuple[int, str] | None:
     """Out of what `java -version` prints: 21 and "21.0.4"."""
-    found = _VERSION.search(printed)
-    return None if found is None else (int(found[1]), found[1] + found[2])
+    match = _VERSION.search(printed)
+    return None if match is None else (int(match[1]), match[1] + match[2])
 
 
 def problem(path: str | None, status: int | None, printed: str, *, is_named: bool) -> str | None:
     """What keeps Spark from running by it; None where nothing does. `is_named` by JAVA_HOME."""
     if path is None:
-        return f"there is no Java on the PATH, so Spark cannot run: {INSTALL}"
-    found = version(printed)
-    if status != 0 or found is None:
+        return f"no Java on the PATH, so Spark cannot run: {INSTALL}"
+    found_version = version(printed)
+    if status != 0 or found_version is None:
         return f"{path} does not run: {first_line(printed)}: {'unset JAVA_HOME, or ' if is_named else ''}{INSTALL}"
-    if found[0] < VERSION_MIN:
-        return f"{path} is version {found[1]}; Spark needs {VERSION_MIN} or newer: {INSTALL}"
+    if found_version[0] < VERSION_MIN:
+        return f"{path} is version {found_version[1]}; Spark needs {VERSION_MIN} or newer: {INSTALL}"
     return None
 
 

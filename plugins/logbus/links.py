@@ -1,7 +1,7 @@
-"""The button on every task that leads to its window in the ledger (logbus.ui serves the page).
+"""The button on every task that leads to its window in the ledger (logbus.web serves the page).
 
 Airflow asks for the link in the worker when the task ends, and passes the running task instance as its key; so the run's
-interval is at hand and nothing has to be stored for it.
+interval is at hand and nothing has to be stored for it. The provider's metadata names this module, so it stands alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperatorLink
 
 from logbus.errors import UserError
 from logbus.model import instant_text
-from logbus.run_interval import run_interval
+from logbus.task_context import run_interval
 
 PAGES = "/logbus/windows"
 

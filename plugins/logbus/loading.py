@@ -16,20 +16,18 @@ from typing import Any
 
 from logbus import java, spark_submit
 from logbus.errors import LoadFailed, UserError
+from logbus.formatting import many
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.adoption import refuse_busy
-from logbus.ledger.catch_up import LoadPlan, telling
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.migrations import create_ledger
-from logbus.ledger.standing import why_not_loaded
-from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, WindowState, ceiling, instant_text
-from logbus.proof.audit import audit_window
+from logbus.loads.audit import audit_window
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger, refuse_busy
+from logbus.loads.run import LoadRun, in_groups
+from logbus.loads.sinks import each_sink_once
+from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, ceiling, instant_text
 from logbus.waiting import Say, announced, say_nothing
-from logbus.warehouse.empty_windows import audit_empty, load_empty
-from logbus.warehouse.engine import connect
-from logbus.warehouse.sinks import each_sink_once
-from logbus.wording import many
+from logbus.windows.catch_up import LoadPlan, progress_to
+from logbus.windows.migrations import create_ledger
 
 # Java prints this at each start about a module that Spark itself requests: not news, and it looks like a fault.
 OF_JAVA = "WARNING: Using incubator modules:"
@@ -51,9 +49,6 @@ class Load:
     accept_other_records: bool = False  # a loaded window may be replaced with other records than it was loaded from
 
 
-# A larger load is split among several applications, one after another: attempts are passed on the command line.
-WINDOWS_PER_APPLICATION_MAX = 1_000
-
 # Called with the plan before anything is frozen; raises to stop the load.
 Confirm = Callable[[LoadPlan], None]
 
@@ -69,8 +64,8 @@ class Loader:
 
     def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises if Spark fails; failed audits are in the reports."""
-        refuse_without_java()
-        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
+        require_java()
+        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         create_ledger(ledger.engine)
         plan = ledger.plan_load(
             load.pipeline, log, self.now(), load.since, load.until, limit=load.limit, only_missing=load.only_missing
@@ -79,17 +74,14 @@ class Loader:
         windows = self.freeze(ledger, log, plan)
         if not load.supersede:
             refuse_busy(list(ledger.at_work_elsewhere(load.pipeline, starts_of(windows), None, self.now()).values()))
-        # Windows with records first: they are few, the newest of them would come last, and they are what the user waits for.
-        filled, empty = [window for window in windows if window.record_count], [one for one in windows if not one.record_count]
+        reports = [proven_empty(window) for window in windows if not window.needs_load]
+        if reports:
+            self.say(f"without any record, by their boundaries: {many(len(reports), 'window')}")
         try:
-            reports = self.load_and_audit(ledger, log, load, starts_of(filled))
-        except LoadFailed:  # an hour that does not parse must not block those with nothing to parse
-            self.load_empty(ledger, log, load, empty)
+            reports += self.load_and_audit(ledger, log, load, starts_of(window for window in windows if window.needs_load))
+        except LoadFailed:  # an hour that does not parse must not block the audits of those that do
             self.audit_unaudited(ledger, log, load)
             raise
-        reports += self.load_empty(ledger, log, load, empty)
-        known = {report.window.id for report in reports}
-        reports += self.load_and_audit(ledger, log, load, starts_of(window for window in empty if window.id not in known))
         reports += self.audit_unaudited(ledger, log, load)
         if not reports:
             self.say(next_to_load(plan.pipeline, load, self.now()))
@@ -97,80 +89,62 @@ class Loader:
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Loads frozen windows again, whatever their state, and audits them."""
-        refuse_without_java()
-        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
+        require_java()
+        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
 
     def audit_unaudited(self, ledger: Ledger, log: Topics, load: Load) -> list[AuditReport]:
-        """Audits the span's windows that an interrupted load has left loaded and not audited; empty ones thousands at a time."""
-        left = {one.start for one in ledger.unaudited(load.pipeline) if one.ends_between(load.since, load.until)}
+        """Audits the span's windows that an interrupted load has left loaded and not audited."""
+        left = {window.start for window in ledger.unaudited(load.pipeline) if window.ends_between(load.since, load.until)}
         if not left:
             return []
         self.say(f"loaded before and not audited: {many(len(left), 'window')}, audited now")
-        windows = [one for one in ledger.windows(load.pipeline, min(left), max(left)) if one.interval.start in left]
-        reports = [one for some in audit_empty(ledger.engine, log, load.pipeline, windows, self.now) for one in some]
-        sinks, known = each_sink_once(), {report.window.id for report in reports}
-        others = [one.interval.start for one in windows if one.id not in known]
-        return reports + [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in others]
-
-    def load_empty(self, ledger: Ledger, log: Topics, load: Load, windows: Sequence[FrozenWindow]) -> list[AuditReport]:
-        """Loads the windows without records, without Spark; those missing from the reports have to be loaded by Spark."""
-        reports = list[AuditReport]()
-        try:
-            for some in load_empty(ledger.engine, log, load.pipeline, windows, load.run_id, self.now):
-                reports += some
-                self.say(f"without any record: {len(reports):,} of {many(len(windows), 'window')} loaded and audited")
-        except KeyboardInterrupt:
-            # Between the two transactions some are loaded of which nobody has heard yet.
-            mine, span = {window.id for window in windows}, (windows[0].interval.start, windows[-1].interval.start)
-            found = [one for one in ledger.windows(load.pipeline, *span) if one.id in mine]
-            unaudited = sum(one.state is WindowState.LOADED for one in found)
-            self.say(how_far(load.pipeline, len(reports) + unaudited, len(reports), len(windows)))
-            raise
-        return reports
+        sinks = each_sink_once()
+        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in sorted(left)]
 
     def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Application by application, so that what one has loaded is audited even if a later one fails."""
-        sinks, reports, begun = each_sink_once(), list[AuditReport](), list[Attempt]()
+        run = LoadRun(
+            ledger=ledger,
+            pipeline_name=load.pipeline,
+            run_id=load.run_id,
+            submit=lambda attempts: self.submit(load, attempts),
+            now=self.now,
+            say=self.say,
+            supersede=load.supersede,
+        )
+        sinks, reports = each_sink_once(), list[AuditReport]()
+        loaded = 0
         try:
-            for begin in range(0, len(starts), WINDOWS_PER_APPLICATION_MAX):
-                some = starts[begin : begin + WINDOWS_PER_APPLICATION_MAX]
-                accepted = some if load.accept_other_records else ()
-                attempts = ledger.begin_attempts(
-                    load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted, supersede=load.supersede
-                )
-                begun += attempts
-                self.submit(ledger, load, attempts)
-                reports += [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in some]
-                if begin + len(some) < len(starts):
-                    self.say(f"{begin + len(some)} of {len(starts)} windows are loaded")
+            for group in in_groups(starts):
+                run.load(group, accept_other_records=group if load.accept_other_records else ())
+                loaded += len(group)
+                reports += [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in group]
+                if loaded < len(starts):
+                    self.say(f"{loaded} of {len(starts)} windows are loaded")
         except KeyboardInterrupt:
-            loaded = sum(standing.is_loaded for standing in ledger.settle_attempts(begun, self.now()))
+            loaded = sum(standing.is_loaded for standing in ledger.settle_attempts(run.attempts, self.now()))
             self.say(how_far(load.pipeline, loaded, len(reports), len(starts)))
             raise
         return sorted(reports, key=lambda report: report.window.interval)
 
     def freeze(self, ledger: Ledger, log: Topics, plan: LoadPlan) -> list[FrozenWindow]:
-        windows = ledger.freeze_plan(plan, log, self.now(), telling(plan.count, self.say))
+        windows = ledger.freeze_plan(plan, log, self.now(), progress_to(self.say, plan.count))
         self.say(f"{many(len(windows), 'closed window')}, {many(sum(window.record_count for window in windows), 'record')}")
         return windows
 
-    def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
+    def submit(self, load: Load, attempts: Sequence[Attempt]) -> None:
         """Runs the application until it ends; its output is passed to `say`."""
         command = spark_submit.command(load.pipeline, attempts, master=load.master)
-        handed = spark_submit.environment(self.warehouse_url, self.client_config)
-        try:
-            status = run_spark(command, {**spark_submit.launcher_environment(os.environ), **handed}, self.say)
-        except KeyboardInterrupt:
-            ledger.fail_attempts(attempts, "interrupted", self.now())
-            raise
+        environment = spark_submit.environment(self.warehouse_url, self.client_config)
+        status = run_spark(command, {**spark_submit.launcher_environment(os.environ), **environment}, self.say)
         if status != 0:
-            ledger.fail_attempts(attempts, f"spark-submit ended with {status}", self.now())
-            raise ledger.beyond_retry(attempts) or LoadFailed(
-                f"the Spark application ended with code {status}; its output above says why"
-            )
-        if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
-            raise missing
+            raise LoadFailed(f"the Spark application ended with code {status}; its output above says why")
+
+
+def proven_empty(window: FrozenWindow) -> AuditReport:
+    """What is reported of a window that its boundaries prove empty."""
+    return AuditReport(window=window, expected={part.partition: 0 for part in window.ranges}, counted={})
 
 
 def starts_of(windows: Iterable[FrozenWindow]) -> list[datetime]:
@@ -191,22 +165,22 @@ def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:
     return f"the window of {instant_text(start)} is open until {closes}: load it then"
 
 
-def how_far(pipeline_name: str, loaded: int, audited: int, wanted: int) -> str:
+def how_far(pipeline_name: str, loaded: int, audited: int, count: int) -> str:
     """What an interrupted load has done, and the command that continues it."""
     unaudited = f", {loaded - audited:,} of them not audited" if loaded > audited else ""
     return (
-        f"{loaded:,} of {many(wanted, 'window')} {'is' if loaded == 1 else 'are'} loaded for good{unaudited}: "
+        f"{loaded:,} of {many(count, 'window')} {'is' if loaded == 1 else 'are'} loaded for good{unaudited}: "
         f"`logbus load --pipeline {pipeline_name} --only-missing` loads and audits the rest"
     )
 
 
-def refuse_without_java() -> None:
+def require_java() -> None:
     """Called before anything is frozen or an attempt begun."""
     if (trouble := java.why_not(os.environ)) is not None:
         raise UserError(trouble)
 
 
-def end_group(process: subprocess.Popen[str], say: Say = say_nothing) -> None:
+def _end_group(process: subprocess.Popen[str], say: Say = say_nothing) -> None:
     """Ends the process and everything it started: gracefully, and by force if that takes too long."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
@@ -233,6 +207,6 @@ def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) 
                 if not line.startswith((spark_submit.RESULT_PREFIX, OF_JAVA)):
                     say(line.rstrip())
         except BaseException:
-            end_group(process, say)
+            _end_group(process, say)
             raise
     return process.returncode

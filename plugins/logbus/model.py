@@ -7,11 +7,11 @@ its number is the fence: only the newest attempt at a window may commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from logbus.errors import UserError
 from logbus.pipeline_settings import PipelineSettings
@@ -26,7 +26,8 @@ LATENESS_DEFAULT = timedelta(minutes=5)
 
 
 def utc(instant: datetime) -> datetime:
-    """The same instant in UTC. A naive datetime is an error: which instant it means is unknown."""
+    """The same instant in UTC, for values of users and of Airflow: all others are in UTC already. A naive datetime is an error:
+    which instant it means is unknown."""
     if instant.tzinfo is None:
         raise ValueError(f"{instant.isoformat()} has no time zone: give an aware datetime, such as {instant.isoformat()}+00:00")
     return instant.astimezone(UTC)
@@ -38,12 +39,12 @@ def utc_now() -> datetime:
 
 def milliseconds(instant: datetime) -> int:
     """Since the epoch, rounded up: a timestamp in whole milliseconds is at or after the instant if and only if it is >= this."""
-    return -((EPOCH - utc(instant)) // MILLISECOND)
+    return -((EPOCH - instant) // MILLISECOND)
 
 
 def instant_text(instant: datetime) -> str:
     """`2015-05-17T10:00:00Z`: how an instant is written in arguments, logs and reports."""
-    return utc(instant).isoformat().replace("+00:00", "Z")
+    return instant.isoformat().replace("+00:00", "Z")
 
 
 def parse_instant(text: str) -> datetime:
@@ -64,15 +65,16 @@ class Interval:
     end: datetime
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start", utc(self.start))
-        object.__setattr__(self, "end", utc(self.end))
+        if self.start.tzinfo is not UTC or self.end.tzinfo is not UTC:
+            object.__setattr__(self, "start", utc(self.start))
+            object.__setattr__(self, "end", utc(self.end))
         if self.end <= self.start:
             raise ValueError(f"an interval ends after it starts; got {self}")
 
     @classmethod
     def hour(cls, instant: datetime) -> Interval:
         """The hour that holds `instant`."""
-        start = utc(instant).replace(minute=0, second=0, microsecond=0)
+        start = floor(utc(instant), HOUR)
         return cls(start, start + HOUR)
 
     def ends_between(self, since: datetime | None, until: datetime | None) -> bool:
@@ -104,6 +106,8 @@ class Pipeline:
         if not isinstance(self.settings, Mapping):
             raise UserError(f"pipeline {self.name!r}: settings are a mapping of names to values; got {self.settings!r}")
         object.__setattr__(self, "settings", PipelineSettings(self.settings))
+        if isinstance(self.starts_at, datetime) and self.starts_at.tzinfo:  # others are rejected by pipeline_definition
+            object.__setattr__(self, "starts_at", utc(self.starts_at))
 
     @property
     def options(self) -> PipelineSettings:
@@ -171,6 +175,11 @@ class WindowCounts:
     bytes: int = 0
 
 
+# `loaded_attempt` of a window that begins and ends at the same offset in every partition: its boundaries prove that it holds no
+# record, so it is loaded, with nothing, from the moment it is frozen, and no attempt was needed.
+PROVEN_EMPTY = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenWindow:
     """A window whose offsets are decided forever. `counts` and `fingerprint` are those of the attempt that is loaded."""
@@ -191,12 +200,22 @@ class FrozenWindow:
     loaded_at: datetime | None = None
     audited_at: datetime | None = None
     other_records: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # reloads that were allowed to read others
-    values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.ledger.values
+    values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.loads.checksum
     loss_accepted: Mapping[str, Any] | None = None  # who accepted that records of it are gone, when and why
 
     @property
     def record_count(self) -> int:
         return sum(part.count for part in self.ranges)
+
+    @property
+    def is_proven_empty(self) -> bool:
+        """No attempt has loaded it, and none needs to: it cannot hold a record."""
+        return self.loaded_attempt == PROVEN_EMPTY
+
+    @property
+    def needs_load(self) -> bool:
+        """False for a window that is proven empty, unless an audit has found something in the table that should not be there."""
+        return not self.is_proven_empty or self.audited_at is None
 
     def summary(self) -> dict[str, Any]:
         """The window as JSON-ready values, for XComs, reports and `--json`."""
@@ -241,9 +260,9 @@ class Attempt:
     number: int
     staging_table: str
     dead_letter_table: str
-    key: str | None = None  # random; None: begun in a ledger from before revision 0008
-    # The pipeline's, as it was when the attempt began (logbus.ledger.definition); None: begun by a logbus that stored none.
-    definition: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    key: str  # random
+    # The pipeline's, as it was when the attempt began (logbus.windows.definition).
+    definition: Mapping[str, Any] = field(compare=False, repr=False)
 
     @property
     def token(self) -> str:
@@ -272,7 +291,7 @@ class AuditReport:
 
     window: FrozenWindow
     expected: Mapping[int, int]
-    found: Mapping[int, PartitionTally]
+    counted: Mapping[int, PartitionTally]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -293,7 +312,7 @@ class AuditReport:
             "window": self.window.summary(),
             "ok": self.ok,
             "expected": {str(partition): count for partition, count in self.expected.items()},
-            "found": {str(tally.partition): tally.loaded + tally.dead_lettered for tally in self.found.values()},
+            "counted": {str(tally.partition): tally.loaded + tally.dead_lettered for tally in self.counted.values()},
             "problems": list(self.problems),
             "notes": list(self.notes),
         }
@@ -301,12 +320,28 @@ class AuditReport:
 
 def floor(instant: datetime, length: timedelta) -> datetime:
     """The start of the interval that holds the instant."""
-    return utc(instant) - (utc(instant) - EPOCH) % length
+    return instant - (instant - EPOCH) % length
 
 
 def ceiling(instant: datetime, length: timedelta) -> datetime:
     """The start of the first interval that begins at the instant or later."""
-    return utc(instant) + (EPOCH - utc(instant)) % length
+    return instant + (EPOCH - instant) % length
+
+
+Point = TypeVar("Point", int, datetime)
+
+
+def uncovered(start: Point, end: Point, spans: Iterable[tuple[Point, Point]]) -> Iterator[tuple[Point, Point]]:
+    """The parts of [start, end) that none of the spans (ends exclusive, in any order) covers, in order."""
+    reached = start
+    for first, last in sorted(spans):
+        if first >= end:
+            break
+        if first > reached:
+            yield reached, first
+        reached = max(reached, last)
+    if reached < end:
+        yield reached, end
 
 
 def intervals(start: datetime, end: datetime, length: timedelta) -> Iterator[Interval]:

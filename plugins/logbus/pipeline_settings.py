@@ -4,13 +4,14 @@
 return the default for a setting that was not given. A setting that is None was not given. Values are checked where a pipeline is
 defined and registered, never where one is read: a ledger may hold what an older logbus accepted.
 
-Parsers, sinks and readers are named here and not imported, because a DAG file should not pay for importing Arrow; a test keeps
+Parsers and sinks are named here and not imported, because a DAG file should not pay for importing Arrow; a test keeps
 these names in line with theirs.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +20,7 @@ from typing import Any, Generic, TypeVar, overload
 from logbus.errors import UserError
 
 PARSERS = ("combined", "csv", "json", "lines", "logfmt", "nginx_json", "raw", "regex", "syslog")
-SINKS = ("postgres", "iceberg", "parquet")
-READERS = ("python", "connector")
+SINKS = ("postgres", "iceberg")
 DECLARABLE_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb")
 
 # Other systems' names for them.
@@ -53,8 +53,8 @@ COLUMN_NAMES = (
 MAX_AHEAD_LONGEST = timedelta(days=1)
 
 T = TypeVar("T")
-Say = Callable[[str], UserError]  # the error that names the pipeline
-Check = Callable[[str, Any, Say], None]
+MakeError = Callable[[str], UserError]  # the error that names the pipeline
+Check = Callable[[str, Any, MakeError], None]
 
 
 def advice(given: str, names: Iterable[str]) -> str:
@@ -67,21 +67,36 @@ def advice(given: str, names: Iterable[str]) -> str:
 def check_one_of(names: Iterable[str]) -> Check:
     choices = list(names)
 
-    def check(name: str, value: Any, wrong: Say) -> None:
+    def check(name: str, value: Any, wrong: MakeError) -> None:
         if value not in choices:
             raise wrong(f"there is no {name} {value!r}: {advice(str(value), choices)}")
 
     return check
 
 
-def check_boolean(name: str, value: Any, wrong: Say) -> None:
+def _check_sink(name: str, value: Any, wrong: MakeError) -> None:
+    if value == "parquet":
+        raise wrong("there is no sink 'parquet': sink='iceberg', warehouse='/data/lake' writes Parquet files, with a catalog")
+    check_one_of(SINKS)(name, value, wrong)
+
+
+def _check_boolean(name: str, value: Any, wrong: MakeError) -> None:
     if not isinstance(value, bool):
         raise wrong(f"{name} must be True or False; got {value!r}")
 
 
-def check_text(name: str, value: Any, wrong: Say) -> None:
+def _check_text(name: str, value: Any, wrong: MakeError) -> None:
     if not isinstance(value, str) or not value:
         raise wrong(f"{name} must be a non-empty string; got {value!r}")
+
+
+def _check_number(meaning: str, highest: float = math.inf, *, is_whole: bool = False) -> Check:
+    def check(name: str, value: Any, wrong: MakeError) -> None:
+        kinds = int if is_whole else (int, float)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value <= highest:  # to Python a bool is an int
+            raise wrong(f"{name} must be {meaning}; got {value!r}")
+
+    return check
 
 
 def is_column_name(name: Any) -> bool:
@@ -104,78 +119,53 @@ def twins(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def refuse_columns(what: str, names: Collection[str], wrong: Say) -> None:
-    """Refuses columns that no table can have together."""
+def validate_columns(what: str, names: Collection[str], wrong: MakeError) -> None:
+    """Rejects columns that no table can have together."""
     if len(names) > COLUMNS_MAX:
         raise wrong(
-            f"{what}: {len(names):,} columns, and a table has room for {COLUMNS_MAX:,}: leave some to one of the type jsonb"
+            f"{what}: {len(names):,} columns, and a table has room for {COLUMNS_MAX:,}: leave some of them to a jsonb column"
         )
     if pair := twins(names):
         raise wrong(
-            f"{what}: {pair[0]!r} and {pair[1]!r} differ only in upper and lower case, and many readers take them for one: "
+            f"{what}: {pair[0]!r} and {pair[1]!r} differ only in upper and lower case, and many readers treat them as one: "
             "leave one out or rename it"
         )
 
 
-def check_columns(name: str, value: Any, wrong: Say) -> None:
+def _check_columns(name: str, value: Any, wrong: MakeError) -> None:
     if not isinstance(value, Mapping):
         raise wrong(f"{name} must map names to types, such as {{'host': 'text', 'bytes': 'bigint'}}; got {value!r}")
     for column, kind in value.items():
         if not is_column_name(column):
             raise wrong(f"{column!r} cannot be a column name: {COLUMN_NAMES}")
         if kind not in DECLARABLE_TYPES:
-            raise wrong(f"column {column!r} has the type {kind!r}: {advised_type(kind)}")
-    refuse_columns(name, value, wrong)
+            raise wrong(f"column {column!r} has the type {kind!r}: {_advised_type(kind)}")
+    validate_columns(name, value, wrong)
 
 
-def advised_type(kind: Any) -> str:
+def _advised_type(kind: Any) -> str:
     if isinstance(kind, str) and kind.lower() in OTHER_NAMES:
         return f"did you mean {OTHER_NAMES[kind.lower()]}?"
     return advice(str(kind), DECLARABLE_TYPES)
 
 
-def check_filter(name: str, value: Any, wrong: Say) -> None:
-    if not isinstance(value, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in value.values()):
+def _check_filter(name: str, value: Any, wrong: MakeError) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(values, list | tuple) for values in value.values()):
         raise wrong(f"{name} must map columns to lists of values, such as {{'status': [500, 503]}}; got {value!r}")
 
 
-def check_names(name: str, value: Any, wrong: Say) -> None:
-    is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+def _check_names(name: str, value: Any, wrong: MakeError) -> None:
+    is_list = isinstance(value, list | tuple) and all(isinstance(field, str) for field in value)
     if not is_list or not value or len({*value}) < len(value):
         raise wrong(f"{name} must be a list of names, each once, in the order of a line's fields; got {value!r}")
-    if strangers := [one for one in value if not is_column_name(one)]:
+    if strangers := [field for field in value if not is_column_name(field)]:
         raise wrong(f"{name} become columns, and {strangers[0]!r} cannot be a column name: {COLUMN_NAMES}")
-    refuse_columns(name, value, wrong)
+    validate_columns(name, value, wrong)
 
 
-def check_delimiter(name: str, value: Any, wrong: Say) -> None:
+def _check_delimiter(name: str, value: Any, wrong: MakeError) -> None:
     if not isinstance(value, str) or len(value) != 1:
         raise wrong(f"{name} must be one character, such as ';'; got {value!r}")
-
-
-def is_number(value: Any, *kinds: type) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)  # to Python a bool is an int
-
-
-def check_days(name: str, value: Any, wrong: Say) -> None:
-    if not is_number(value, int, float) or value < 0:
-        raise wrong(f"{name} must be a number of days, 0 or more; got {value!r}")
-
-
-def check_errors(name: str, value: Any, wrong: Say) -> None:
-    if not is_number(value, int) or value < 0:
-        raise wrong(f"{name} must be a number of records, 0 or more; got {value!r}")
-
-
-def check_share(name: str, value: Any, wrong: Say) -> None:
-    if not is_number(value, int, float) or not 0 <= value <= 1:
-        raise wrong(f"{name} must be a share between 0 and 1; got {value!r}")
-
-
-def check_minutes_ahead(name: str, value: Any, wrong: Say) -> None:
-    longest = MAX_AHEAD_LONGEST / timedelta(minutes=1)
-    if not is_number(value, int, float) or not 0 <= value <= longest:
-        raise wrong(f"{name} must be a number of minutes, 0 to {longest:.0f}; got {value!r}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,11 +203,11 @@ class PipelineSettings(Mapping[str, Any]):
     columns = PipelineSetting[Mapping[str, str]](
         default={},
         meaning="columns and their types: {'host': 'text', 'bytes': 'bigint'}",
-        check=check_columns,
+        check=_check_columns,
         parsers=("csv", "json", "logfmt", "regex"),
     )
     infer = PipelineSetting(
-        default=False, meaning="infer the columns of JSON from the records", check=check_boolean, parsers=("json",)
+        default=False, meaning="infer the columns of JSON from the records", check=_check_boolean, parsers=("json",)
     )
     pattern = PipelineSetting[str | None](
         default=None, meaning="the regular expression of parse='regex', with named groups", parsers=("regex",)
@@ -225,80 +215,74 @@ class PipelineSettings(Mapping[str, Any]):
     fields = PipelineSetting[Sequence[str]](
         default=(),
         meaning="the names of a line's fields in their order, for parse='csv'",
-        check=check_names,
+        check=_check_names,
         parsers=("csv",),
     )
     delimiter = PipelineSetting(
         default=",",
         meaning="the character between the fields of parse='csv'; a comma by default",
-        check=check_delimiter,
+        check=_check_delimiter,
         parsers=("csv",),
     )
     comment = PipelineSetting[str | None](
         default=None,
         meaning="what a line of parse='csv' begins with that is no record, such as '#'; it is counted and left out",
-        check=check_text,
+        check=_check_text,
         parsers=("csv",),
     )
     null_value = PipelineSetting[str | None](
         default=None,
         meaning="what a field of parse='csv' holds if it has no value, such as '-'; an empty one has none either",
-        check=check_text,
+        check=_check_text,
         parsers=("csv",),
     )
     filter = PipelineSetting[Mapping[str, Sequence[Any]]](
-        default={}, meaning="which rows to load; the others are counted and left out", check=check_filter
+        default={}, meaning="which rows to load; the others are counted and left out", check=_check_filter
     )
     sink = PipelineSetting(
         default="postgres",
-        meaning="where rows go: by default a table of the warehouse; iceberg, parquet",
-        check=check_one_of(SINKS),
+        meaning="where rows go: postgres, a table of the warehouse, by default; or iceberg",
+        check=_check_sink,
     )
     warehouse = PipelineSetting[str | None](
-        default=None, meaning="the directory of Iceberg's tables", check=check_text, sink="iceberg"
+        default=None, meaning="the directory of Iceberg's tables", check=_check_text, sink="iceberg"
     )
     catalog = PipelineSetting[str | None](
-        default=None, meaning="the Iceberg catalog, as pyiceberg's own configuration names it", check=check_text, sink="iceberg"
+        default=None, meaning="the Iceberg catalog, as pyiceberg's own configuration names it", check=_check_text, sink="iceberg"
     )
     keep_snapshots_days = PipelineSetting[float | None](
-        default=None, meaning="how many days Iceberg's older snapshots are kept", check=check_days, sink="iceberg"
+        default=None,
+        meaning="how many days Iceberg's older snapshots are kept",
+        check=_check_number("a number of days, 0 or more"),
+        sink="iceberg",
     )
-    directory = PipelineSetting[str | None](
-        default=None, meaning="the directory of Parquet tables", check=check_text, sink="parquet"
-    )
-    reader = PipelineSetting(default="python", meaning="what reads the topic", check=check_one_of(READERS))
     max_error_rate = PipelineSetting[float | None](
         default=None,
         meaning="the share of records that may fail to parse before the hour fails instead, 0 to 1; a tenth by default",
-        check=check_share,
+        check=_check_number("a share between 0 and 1", 1),
     )
     max_errors = PipelineSetting[int | None](
         default=None,
         meaning="the number of records that may fail to parse before the hour fails instead",
-        check=check_errors,
-    )
-    accept_loss = PipelineSetting(
-        default=False,
-        meaning="load what is left if retention deleted records first, and record the loss",
-        check=check_boolean,
+        check=_check_number("a number of records, 0 or more", is_whole=True),
     )
     accept_producer_gaps = PipelineSetting(
         default=False,
         meaning="pass the audit even if producers have counted records that are missing",
-        check=check_boolean,
+        check=_check_boolean,
     )
     # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused there.
     max_ahead_minutes = PipelineSetting[float](
         default=60,
         meaning="how far ahead of the clock a record's timestamp may be and still begin an hour, 0 to 1440 (60)",
-        check=check_minutes_ahead,
+        check=_check_number("a number of minutes, 0 to 1440", MAX_AHEAD_LONGEST / timedelta(minutes=1)),
     )
     # Compaction and transactions leave offsets without a record, and no stock client can see why one is missing, so the pipeline
     # has to declare it.
     offset_gaps = PipelineSetting(
         default=False,
         meaning="the topic is compacted or holds transactions, so offsets are missing",
-        check=check_boolean,
+        check=_check_boolean,
     )
 
     __slots__ = ("_given",)
@@ -320,7 +304,7 @@ class PipelineSettings(Mapping[str, Any]):
     def __repr__(self) -> str:
         return repr(self._given)
 
-    def refuse_wrong(self, wrong: Say) -> None:
+    def validate(self, wrong: MakeError) -> None:
         """Raises for the first value that no load could use, whatever the parser and the sink."""
         for name, setting in SETTINGS.items():
             if setting.check is not None and name in self:

@@ -28,15 +28,15 @@ from logbus.assets import table_asset
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX
+from logbus.loads.run import WINDOWS_PER_JOB_MAX
 from logbus.model import HOUR, Pipeline
 from logbus.operators.audit_window import AuditWindowOperator
-from logbus.operators.catch_up import FreezeClosedWindowsOperator
-from logbus.operators.freeze_window import FreezeWindowOperator
-from logbus.operators.load_window import WINDOWS_PER_APPLICATION_MAX, LoadWindowOperator
-from logbus.pipeline_options import PipelineOptions, as_pipeline, define_pipeline
+from logbus.operators.freeze_window import FreezeClosedWindowsOperator, FreezeWindowOperator
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
 from logbus.spark_submit import LOAD_POOL
 from logbus.timetable import WindowTimetable
+from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
 __all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
 
@@ -65,7 +65,7 @@ def hourly_ingest(
     connections: Connections = CONNECTIONS_DEFAULT,
     *,
     dag_arguments: Mapping[str, Any] | None = None,
-    max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+    max_windows_per_application: int = WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
     **options: Unpack[PipelineOptions],
 ) -> DAG:
@@ -74,24 +74,24 @@ def hourly_ingest(
     Its runs are due when their hour is closed, so none waits in a slot: a run triggered at HH:01 begins at HH:01.
     The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
 
-    :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_options): `topic` and `table`, by
-        default the same name, `parse`, and whatever else it needs
+    :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_definition): `topic` and `table`,
+        by default the same name, `parse`, and whatever else it needs
     :param connections: which of Airflow's connections and which pool
     :param dag_arguments: arguments for the DAG itself, such as tags, default_args or callbacks
     :param max_windows_per_application: how many hours of a backfill one Spark application loads at most
     :param fill_gaps: a scheduled run also loads the missing closed hours before its own, in the same application: those whose run
         failed, or was never created while the scheduler was down
     """
-    made = as_pipeline(pipeline, options)
-    if made.interval != HOUR:
-        raise UserError(f"the windows of {made.name} are {made.interval} long: an hourly ingest needs windows of an hour")
-    common = common_arguments(made, connections)
+    defined = as_pipeline(pipeline, options)
+    if defined.interval != HOUR:
+        raise UserError(f"the windows of {defined.name} are {defined.interval} long: an hourly ingest needs windows of an hour")
+    common = _common_arguments(defined, connections)
     arguments = {
-        "description": f"Load each hour of the topic {made.topic} into {made.table}, exactly once",
-        "schedule": WindowTimetable(lateness=made.lateness),
+        "description": f"Load each hour of the topic {defined.topic} into {defined.table}, exactly once",
+        "schedule": WindowTimetable(lateness=defined.lateness),
         "max_active_runs": 1,  # its loads share one pool slot anyway; a triggered hour runs before the hour that is due
     }
-    with DAG(made.name, **dag_defaults(arguments, dag_arguments)) as dag:
+    with DAG(defined.name, **_dag_defaults(arguments, dag_arguments)) as dag:
         freeze = FreezeWindowOperator(task_id="freeze", **common)
         load = LoadWindowOperator(
             task_id="load",
@@ -101,7 +101,7 @@ def hourly_ingest(
             fill_gaps=fill_gaps,
             **common,
         )
-        audit = AuditWindowOperator(task_id="audit", also=FILLED, outlets=[table_asset(made)], **common)
+        audit = AuditWindowOperator(task_id="audit", also=FILLED, outlets=[table_asset(defined)], **common)
         freeze >> load >> audit
     return dag
 
@@ -111,7 +111,7 @@ def many_topics(
     connections: Connections = CONNECTIONS_DEFAULT,
     *,
     dag_arguments: Mapping[str, Any] | None = None,
-    max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+    max_windows_per_application: int = WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
     **options: Unpack[PipelineOptions],
 ) -> list[DAG]:
@@ -137,7 +137,7 @@ def catch_up(
     connections: Connections = CONNECTIONS_DEFAULT,
     *,
     dag_arguments: Mapping[str, Any] | None = None,
-    max_windows: int = WINDOWS_UNASKED_MAX,
+    max_windows: int = WINDOWS_UNCONFIRMED_MAX,
     **options: Unpack[PipelineOptions],
 ) -> DAG:
     """The DAG `<pipeline>_catchup`: load all closed hours between its parameters `since` and `until` in one Spark application.
@@ -146,48 +146,48 @@ def catch_up(
 
     :param max_windows: how many windows a run may begin at most; with more, it fails before anything is frozen
     """
-    made = as_pipeline(pipeline, options)
-    common = common_arguments(made, connections)
+    defined = as_pipeline(pipeline, options)
+    common = _common_arguments(defined, connections)
     arguments = {
-        "description": f"Load all closed hours of the topic {made.topic} into {made.table} with one Spark application",
+        "description": f"Load all closed hours of the topic {defined.topic} into {defined.table} with one Spark application",
         "schedule": None,
         "max_active_runs": 1,
     }
-    params = {"since": instant_parameter("the first hour"), "until": instant_parameter("the end of the last hour")}
+    params = {"since": _instant_parameter("the first hour"), "until": _instant_parameter("the end of the last hour")}
     given = {**(dag_arguments or {})}
     given["params"] = {**params, **given.get("params", {})}
-    with DAG(f"{made.name}_catchup", **dag_defaults(arguments, given)) as dag:
+    with DAG(f"{defined.name}_catchup", **_dag_defaults(arguments, given)) as dag:
         freeze = FreezeClosedWindowsOperator(
             task_id="freeze", since="{{ params.since }}", until="{{ params.until }}", max_windows=max_windows, **common
         )
         windows = freeze.output["starts"]
         load = LoadWindowOperator(task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common)
-        audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=[table_asset(made)], **common)
+        audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=[table_asset(defined)], **common)
         freeze >> load >> audit
     return dag
 
 
-def dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
     """The defaults of all our DAGs, then those of this kind, then the author's arguments."""
     defaults = {"catchup": False, "tags": ["logbus"], **arguments, **(given or {})}
     default_args = {**TASK_DEFAULTS, **(defaults.get("default_args") or {})}
     if "start_date" not in {**default_args, **defaults}:
         if defaults["catchup"]:
             raise UserError(
-                "catchup=True needs a start_date beside it in dag_arguments: Airflow makes a run for every hour since then"
+                "catchup=True needs a start_date in dag_arguments, too: Airflow creates a run for every hour since then"
             )
         defaults["start_date"] = START_DATE
     return {**defaults, "default_args": default_args}
 
 
-def common_arguments(pipeline: Pipeline, connections: Connections) -> dict[str, Any]:
+def _common_arguments(pipeline: Pipeline, connections: Connections) -> dict[str, Any]:
     """What every task over windows of this pipeline is built with."""
     if not isinstance(connections, Connections):
         raise UserError(f"pipeline {pipeline.name!r}: connections are Connections(...), not {connections!r}; topic= is the topic")
     return {"pipeline": pipeline, "kafka_conn_id": connections.kafka, "warehouse_conn_id": connections.warehouse}
 
 
-def instant_parameter(meaning: str) -> Param:
+def _instant_parameter(meaning: str) -> Param:
     """An optional instant, as the form of a manual run asks for it."""
     description = f"{meaning}, such as 2015-05-17T10:00:00Z; optional"
     return Param(None, type=["null", "string"], format="date-time", description=description)

@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logbus.connector_jars import JARS_VARIABLE, class_path
 from logbus.errors import UserError
 from logbus.model import Attempt
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
-WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for users' own programs: logbus.ledger.handover
+WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for users' own programs: logbus.windows.handover
 RESULT_PREFIX = "LOGBUS_RESULT "
 
 # Airflow's pool for loads. It has one slot: on one machine, two drivers at once only slow each other down.
@@ -64,8 +63,7 @@ def conf() -> dict[str, str]:
     # As a URI: options are separated by spaces, which a path may have.
     logging_file = application_path().with_name("log4j2.properties").as_uri()
     java_options = f"{CONF['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile={logging_file}"
-    jars = os.environ.get(JARS_VARIABLE)
-    return {**CONF, "spark.driver.extraJavaOptions": java_options, **({"spark.jars": class_path(Path(jars))} if jars else {})}
+    return {**CONF, "spark.driver.extraJavaOptions": java_options}
 
 
 def environment(warehouse_url: str | None, client_config: Mapping[str, Any]) -> dict[str, str]:

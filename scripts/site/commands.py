@@ -12,7 +12,7 @@ import click
 from logbus.cli import main
 
 from broker import cli as broker_cli
-from scripts.site.tables import code, plain, table
+from scripts.site.markdown import code, plain, table
 
 PROGRAM = "logbus"
 BROKER = "broker"  # passes its arguments on to a separate program

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from scripts.site import broker_settings, commands, failures, ledger_tables, links, provider, routes
+from scripts.site import commands, markdown, provider, reference
 
 PROJECT = Path(__file__).parents[2]
 
@@ -24,35 +24,35 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/commands.md": commands.command_page,
     "reference/pipelines.md": provider.pipelines_page,
     **{f"reference/{room}.md": partial(provider.room_page, room) for room in provider.ROOMS},
-    "reference/broker-settings.md": broker_settings.settings_page,
-    "reference/ledger-tables.md": ledger_tables.ledger_page,
-    "reference/addresses.md": routes.routes_page,
-    "reference/errors.md": failures.failures_page,
+    "reference/broker-settings.md": reference.settings_page,
+    "reference/ledger-tables.md": reference.ledger_page,
+    "reference/addresses.md": reference.addresses_page,
+    "reference/errors.md": reference.errors_page,
 }
 
 
 def write_pages(folder: Path) -> None:
     """Fills the folder from which the site is built."""
-    wanted = dict(everything())
-    for page, content in wanted.items():
-        place = folder / page
-        if not place.exists() or place.read_bytes() != content:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
-    for place in [one for one in folder.rglob("*") if one.is_file() and str(one.relative_to(folder)) not in wanted]:
-        place.unlink()
+    contents = dict(everything())
+    for page, content in contents.items():
+        path = folder / page
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    for path in [file for file in folder.rglob("*") if file.is_file() and str(file.relative_to(folder)) not in contents]:
+        path.unlink()
 
 
 def everything() -> Iterator[tuple[str, bytes]]:
     """Pages and the other files of the site, by their place in it."""
     texts = dict(written_pages())
     for page, (path, text) in texts.items():
-        yield page, links.within_site(text, posixpath.dirname(path), page, is_file, exists).encode()
+        yield page, markdown.within_site(text, posixpath.dirname(path), page, is_file, exists).encode()
     for page, make in PAGES.items():
         yield page, make().encode()
     for path in linked_programs(texts.values()):
-        yield f"{links.SOURCES}{path}.md", source_page(path).encode()
-    docs = PROJECT / links.DOCS
+        yield f"{markdown.SOURCES}{path}.md", source_page(path).encode()
+    docs = PROJECT / markdown.DOCS
     for file in docs.rglob("*"):
         if file.is_file() and file.suffix != ".md":
             yield str(file.relative_to(docs)), file.read_bytes()
@@ -60,12 +60,12 @@ def everything() -> Iterator[tuple[str, bytes]]:
 
 def written_pages() -> Iterator[tuple[str, tuple[str, str]]]:
     """By place in the site: their path in the repository, and their text."""
-    for path, page in links.OUTSIDE.items():
+    for path, page in markdown.OUTSIDE.items():
         yield page, (path, (PROJECT / path).read_text())
-    docs = PROJECT / links.DOCS
+    docs = PROJECT / markdown.DOCS
     for file in sorted(docs.rglob("*.md")):
         page = str(file.relative_to(docs))
-        yield page, (links.DOCS + page, file.read_text())
+        yield page, (markdown.DOCS + page, file.read_text())
 
 
 def is_file(path: str) -> bool:
@@ -78,8 +78,8 @@ def exists(path: str) -> bool:
 
 def linked_programs(pages: Iterable[tuple[str, str]]) -> list[str]:
     """Files outside of docs/ that pages (path and text) link to and that are not pages themselves."""
-    found = {target for path, text in pages for target in links.targets(text, posixpath.dirname(path))}
-    return sorted(path for path in found if is_file(path) and not path.startswith(links.DOCS) and path not in links.OUTSIDE)
+    paths = {target for path, text in pages for target in markdown.targets(text, posixpath.dirname(path))}
+    return sorted(path for path in paths if is_file(path) and not path.startswith(markdown.DOCS) and path not in markdown.OUTSIDE)
 
 
 def source_page(path: str) -> str:

@@ -1,7 +1,7 @@
 """The reference for DAG authors: which classes of the provider are documented. The text is their own docstrings.
 
 Classes are found by reading the source, not by importing it: Airflow takes seconds. A class is on a page if its name ends as is
-usual in its folder (`...Operator` in operators/).
+usual in its folder (`...Operator` in operators/, `...Trigger` in sensors/).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from logbus.pipeline_options import FIELDS
+from logbus.pipeline_definition import FIELDS
 from logbus.pipeline_settings import SETTINGS
+from logbus.provider import KINDS
 
-from scripts.site.tables import code, plain, table
+from scripts.site.markdown import code, plain, table
 
 PACKAGE = Path(__file__).parents[2] / "plugins" / "logbus"
 ROOMS: Mapping[str, str] = {"operators": "Operator", "sensors": "Sensor", "triggers": "Trigger", "hooks": "Hook"}
@@ -61,9 +62,13 @@ MEMBERS = "    options:\n      members: null\n      filters: ['!^_']\n"
 
 def pipelines_page() -> str:
     functions = "\n".join(directive(f"logbus.pipelines.{name}") for name in FUNCTIONS)
-    known = [*FIELDS.items(), *((name, setting.meaning) for name, setting in SETTINGS.items())]
+    settings = [*FIELDS.items(), *((name, setting.meaning) for name, setting in SETTINGS.items())]
     return (
-        PIPELINES + functions + OPTIONS + table(("option", "meaning"), [(code(name), plain(text)) for name, text in known]) + "\n"
+        PIPELINES
+        + functions
+        + OPTIONS
+        + table(("option", "meaning"), [(code(name), plain(text)) for name, text in settings])
+        + "\n"
     )
 
 
@@ -80,8 +85,8 @@ def directive(path: str) -> str:
 
 def public_classes(room: str) -> Sequence[str]:
     """Their full names."""
-    found = [(is_base, name, module) for is_base, name, module in classes(PACKAGE / room) if name.endswith(ROOMS[room])]
-    return [f"{module}.{name}" for _, name, module in sorted(found)]
+    listed = [(is_base, name, module) for is_base, name, module in classes(PACKAGE / KINDS[room]) if name.endswith(ROOMS[room])]
+    return [f"{module}.{name}" for _, name, module in sorted(listed)]
 
 
 def classes(folder: Path) -> Iterator[tuple[bool, str, str]]:

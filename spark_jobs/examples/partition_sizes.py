@@ -21,8 +21,8 @@ def main(environ: Mapping[str, str]) -> int:
     spark = SparkSession.builder.getOrCreate()
     records = read_records(spark, windows, environ)
     sizes = records.groupBy("partition").agg(f.count("*").alias("records"), f.sum(f.length("value")).alias("bytes"))
-    found = {row["partition"]: {"records": row["records"], "bytes": row["bytes"]} for row in sizes.collect()}
-    print("PARTITION_SIZES " + json.dumps({"pipeline": windows.pipeline, "partitions": found}), flush=True)
+    by_partition = {row["partition"]: {"records": row["records"], "bytes": row["bytes"]} for row in sizes.collect()}
+    print("PARTITION_SIZES " + json.dumps({"pipeline": windows.pipeline, "partitions": by_partition}), flush=True)
     return 0
 
 

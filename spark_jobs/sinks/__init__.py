@@ -1,4 +1,4 @@
-"""Sinks, as a task sees them: what takes the rows. The driver's side, under the same names, is `logbus.warehouse.sinks`.
+"""Sinks, as a task sees them: what takes the rows. The driver's side, under the same names, is `logbus.loads.sinks`.
 
 Each is a separate module that is imported only when a job uses it, so no worker pays for another sink's libraries.
 
@@ -42,8 +42,7 @@ MakeSink = Callable[[TaskJob, Mapping[str, str], int], TaskSink]
 
 SINKS: Mapping[str, str] = {
     "postgres": "spark_jobs.sinks.postgres:postgres_sink",
-    "iceberg": "spark_jobs.sinks.files:file_sink",
-    "parquet": "spark_jobs.sinks.files:file_sink",
+    "iceberg": "spark_jobs.sinks.iceberg:iceberg_sink",
 }
 
 

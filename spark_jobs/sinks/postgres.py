@@ -14,8 +14,8 @@ import adbc_driver_postgresql
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
-from logbus.ledger.table_names import STAGING_SCHEMA, TASK_COLUMN
 from logbus.parsing.schemas import is_json
+from logbus.windows.table_names import STAGING_SCHEMA, TASK_COLUMN
 
 from spark_jobs.job import StagedWindow, TaskJob
 
@@ -28,8 +28,8 @@ APPEND = {
     StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
 }
 
-# Rows buffered to be written together, over all windows, here and by the file sink: COPY's own cost becomes small, a row group
-# of a few megabytes reads well, and a worker's memory stays bounded.
+# Rows buffered to be written together, over all windows, here and for Iceberg: COPY's own cost becomes small, a row group of a
+# few megabytes reads well, and a worker's memory stays bounded.
 BUFFERED_ROWS_MAX = 50_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
@@ -85,7 +85,7 @@ class PostgresTaskSink:
     def flush(self) -> None:
         """Appends the buffered rows, one COPY per table; they become visible with the commit."""
         for table, batches in self._waiting.items():
-            tagged = [tagged_with(batch, self._task) for batch in batches]
+            tagged = [_tagged_with(batch, self._task) for batch in batches]
             self._append(table, pa.RecordBatchReader.from_batches(tagged[0].schema, tagged))
         self._waiting, self._rows, self._bytes = {}, 0, 0
 
@@ -96,14 +96,14 @@ class PostgresTaskSink:
             statement.execute_update()
 
 
-def tagged_with(batch: pa.RecordBatch, task: pa.Scalar) -> pa.RecordBatch:
+def _tagged_with(batch: pa.RecordBatch, task: pa.Scalar) -> pa.RecordBatch:
     """The batch as COPY takes it: JSON in PostgreSQL's form, and the task attempt as the last column."""
     columns = {
-        field.name: to_jsonb(column) if is_json(field) else column
+        field.name: _to_jsonb(column) if is_json(field) else column
         for field, column in zip(batch.schema, batch.columns, strict=True)
     }
     return pa.RecordBatch.from_pydict({**columns, TASK_COLUMN: pa.repeat(task, batch.num_rows)})
 
 
-def to_jsonb(texts: pa.Array) -> pa.Array:
+def _to_jsonb(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(JSONB_VERSION, texts.cast(pa.binary()), NOTHING)

@@ -12,8 +12,8 @@ from logbus.errors import GroupActive
 from logbus.kafka.client import Client
 from logbus.kafka.groups import GroupOffsets, Groups
 from logbus.kafka.topics import OffsetLog, Topics
-from logbus.status import group_seek
-from logbus.status.group_seek import TopicChoice
+from logbus.status import group_offsets
+from logbus.status.group_offsets import TopicChoice
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker, any_broker
@@ -116,14 +116,14 @@ def test_a_group_with_members_says_who_they_are_and_takes_no_offsets(subject: Su
         with pytest.raises(GroupActive, match="has members"):
             subject.groups.commit(group, {(topic, 0): 9})
         with pytest.raises(GroupActive, match="the-member"):
-            group_seek.plan(subject.groups, subject.log, group, [TopicChoice(topic=topic)], group_seek.earliest)
+            group_offsets.plan(subject.groups, subject.log, group, [TopicChoice(topic=topic)], group_offsets.earliest)
     assert subject.groups.committed(group)[topic, 0] == 3
 
 
 def test_a_seek_is_planned_then_done(subject: Subject, topic: str, group: str) -> None:
     choices = [TopicChoice(topic=topic, partitions=(1,))]
-    moves = group_seek.plan(subject.groups, subject.log, group, choices, group_seek.offset(RECORDS + 5))
-    assert [(move.current, move.wanted, move.new) for move in moves] == [(None, RECORDS + 5, RECORDS)]
+    moves = group_offsets.plan(subject.groups, subject.log, group, choices, group_offsets.offset(RECORDS + 5))
+    assert [(move.current, move.target, move.new) for move in moves] == [(None, RECORDS + 5, RECORDS)]
     assert subject.groups.committed(group) == {}
-    group_seek.execute(subject.groups, moves)
+    group_offsets.execute(subject.groups, moves)
     assert subject.groups.committed(group) == {(topic, 1): RECORDS}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 from logbus.errors import TopicMissing
-from logbus.kafka.batches import Kind, LogBatches, Question, TopicBatches, TopicPlaces
 from logbus.kafka.client import Client
+from logbus.kafka.multi_topic import Kind, LogBatches, Question, TopicBatches, TopicDescription
 from logbus.kafka.topics import SettingsLog, Topics
 
 from tests.support.consumers import produce_numbers
@@ -96,7 +96,7 @@ def test_topics_are_described_together_and_a_missing_one_harms_nobody(subject: S
     assert isinstance(found.pop("nowhere"), TopicMissing)
     for name in topics:
         places = found[name]
-        assert isinstance(places, TopicPlaces)
+        assert isinstance(places, TopicDescription)
         assert places.facts == subject.single.topic(name)
         assert all(place.leader is not None and place.leader in place.replicas for place in places.partitions)
 

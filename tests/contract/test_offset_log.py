@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, TopicMissing
 from logbus.kafka.client import Client
-from logbus.kafka.topics import FoundRecord, OffsetLog, Topics
+from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog, Topics
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import broker  # noqa: F401
@@ -76,7 +76,7 @@ def topic(subject: Subject) -> str:
     return name
 
 
-def found(record: FoundRecord) -> tuple[int, int]:
+def found(record: OffsetAndTimestamp) -> tuple[int, int]:
     return record.offset, record.timestamp_ms
 
 

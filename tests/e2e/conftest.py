@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from logbus.collector.sample import write_sample
-from logbus.ledger.ledger import Ledger
-from logbus.local.demo import PIPELINE, home_of_log
-from logbus.local.stack import LocalStack, project_directory
-from logbus.warehouse.engine import connect
+from logbus.cli.demo_run import PIPELINE, home_of_log
+from logbus.cli.stack import LocalStack, project_directory
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
+from logbus.shipper.sample import write_sample
 from playwright.sync_api import Browser, Page
 
 from tests.support.airflow_runs import wait_for_files

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
+from logbus.cli.demo_run import PIPELINE
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
-from logbus.local.demo import PIPELINE
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import HOUR, Interval, Pipeline, instant_text, milliseconds
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
 
@@ -28,7 +28,8 @@ from tests.support.topics import create_topic
 GREEN = "audited"
 MENDED = "mended"
 STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>\S+)"
-EMPTY_HOUR_AFTER = timedelta(hours=3)  # after the demo's log: a window without records is a window
+PAUSE = timedelta(hours=3)  # between the end of the demo's log and hours of our own
+LINE = '10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-"'
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +44,25 @@ def open_window(page: Page, pipeline: str, start: str) -> FrameLocator:
     return ours(page)
 
 
+def frozen_hour(second: SecondDemo, ledger: Ledger, start: datetime) -> Interval:
+    """An hour of one record that is not loaded. One without records would need no load."""
+    hour, producer = Interval(start, start + HOUR), Producer(second.stack.client_config)
+    producer.produce(ledger.pipeline(PIPELINE).topic, LINE, timestamp=milliseconds(start))
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    ledger.freeze_or_get(PIPELINE, hour, Topics(Client(second.stack.client_config)), hour.end + timedelta(days=1))
+    return hour
+
+
 def confirm(frame: FrameLocator, label: str) -> None:
     frame.get_by_role("button", name=label).click()
     frame.get_by_role("dialog").get_by_role("button", name=label).click()
 
 
 def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, page: Page) -> None:
-    ledger, last = Ledger(engine), second.windows[-1].interval
-    hour = Interval(last.end + EMPTY_HOUR_AFTER, last.end + EMPTY_HOUR_AFTER + HOUR)
+    ledger = Ledger(engine)
     # The Dag has one run at a time: the run of the hour now due may wait minutes for its close, or load everything frozen.
     second.stack.airflow.api.give_up_active_runs(PIPELINE)
-    ledger.freeze_or_get(PIPELINE, hour, Topics(Client(second.stack.client_config)), hour.end + timedelta(days=1))
+    hour = frozen_hour(second, ledger, second.windows[-1].interval.end + PAUSE)
     frame = open_window(page, PIPELINE, instant_text(hour.start))
     expect(frame.locator("#state")).to_have_attribute("data-state", "closed")
     confirm(frame, "Load this hour again")
@@ -67,11 +76,9 @@ def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, pa
 
 
 def test_hours_chosen_on_the_map_are_loaded_together(second: SecondDemo, engine: Engine, page: Page) -> None:
-    ledger, begin = Ledger(engine), second.windows[-1].interval.end + 2 * EMPTY_HOUR_AFTER
+    ledger, begin = Ledger(engine), second.windows[-1].interval.end + 2 * PAUSE
     second.stack.airflow.api.give_up_active_runs(PIPELINE)
-    hours = [Interval(start, start + HOUR) for start in (begin, begin + HOUR)]
-    for hour in hours:
-        ledger.freeze_or_get(PIPELINE, hour, Topics(Client(second.stack.client_config)), hour.end + timedelta(days=1))
+    hours = [frozen_hour(second, ledger, start) for start in (begin, begin + HOUR)]
     until = instant_text(hours[-1].end)
     page.goto(f"/plugin/logbus-ingestion/logbus/ui/ingestion?pipeline={PIPELINE}&hours=24&until={until}")
     frame = ours(page)

@@ -22,10 +22,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import Pipeline, WindowState, milliseconds
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.warehouse.engine import connect
 
 from benchmarks import processes
 from tests.support.compose import PROJECT, services

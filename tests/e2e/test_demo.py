@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from logbus.local.demo import CATCH_UP_DAG, PIPELINE
+from logbus.cli.demo_run import CATCH_UP_DAG, PIPELINE
+from logbus.loads.engine import connect
 from logbus.model import LATENESS_DEFAULT
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo

@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
-from logbus.ledger.ledger import Ledger
-from logbus.local.airflow_api import AirflowApi, ApiDagRun
-from logbus.local.stack import LocalStack
+from logbus.cli.local_airflow import AirflowApi, ApiDagRun
+from logbus.cli.stack import LocalStack
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import Interval, instant_text
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
 
 from tests.support.airflow_runs import (

@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from logbus.cli.local_airflow import AirflowApi, ApiDagRun
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
-from logbus.local.airflow_api import AirflowApi, ApiDagRun
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import FrozenWindow, instant_text
-from logbus.retention.model import RetentionPolicy
-from logbus.retention.store import RetentionStore
+from logbus.status.retention_plan import RetentionPolicy
+from logbus.status.retention_run import RetentionStore
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
 from sqlalchemy import Engine
 
 from tests.support.demos import SecondDemo

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from logbus.collector.sample import write_sample
-from logbus.collector.ship import ship
 from logbus.model import HOUR, Interval
+from logbus.shipper.sample import write_sample
+from logbus.shipper.ship import ship
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.airflow_runs import ask_for_run

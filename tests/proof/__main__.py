@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.loads.embedded import EmbeddedPostgres
 
 from tests.proof.bench import Bench
 from tests.proof.logs import BrokerLog

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from logbus.ledger.migrations import create_ledger
-from logbus.warehouse.engine import warehouse_url
+from logbus.loads.engine import warehouse_url
+from logbus.windows.migrations import create_ledger
 from sqlalchemy import create_engine, event, text
 
 # No statement here waits for another, unless the machine has a defect.
@@ -42,6 +42,8 @@ class Bench:
         number = next(self._numbers)
         with self.engine.begin() as connection:
             connection.execute(text(f"drop table if exists h{number - 1}"))
+            if connection.execute(text("select to_regclass('iceberg_tables') is not null")).scalar_one():
+                connection.execute(text("delete from iceberg_tables"))
             if number % STORIES_KEPT == 0:
                 empty(connection)
         return f"h{number}"
@@ -67,8 +69,9 @@ class Bench:
 
 def empty(connection: Any) -> None:
     """Remove what stories left: their rows in the ledger, tables of attempts that were killed."""
-    kept = "('alembic_version', 'schema_version')"
-    names = connection.execute(text(f"select tablename from pg_tables where schemaname = 'logbus' and tablename not in {kept}"))
+    names = connection.execute(
+        text("select tablename from pg_tables where schemaname = 'logbus' and tablename <> 'alembic_version'")
+    )
     connection.execute(text(f"truncate {', '.join(f'logbus.{name}' for name in names.scalars())} cascade"))
     staged = connection.execute(text("select tablename from pg_tables where schemaname = 'logbus_staging'")).scalars().all()
     if staged:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
 from sqlalchemy import Connection, Engine, text
 
 # The ledger's tables that hold a pipeline's rows, referenced ones first.
@@ -29,7 +32,7 @@ def places(name: str) -> dict[str, str]:
 
 @dataclass
 class ByHand:
-    """The table of one pipeline. `directory`: where its files are, if it has files."""
+    """The table of one pipeline. `directory`: the warehouse of its files, if it is one of Iceberg."""
 
     engine: Engine
     name: str
@@ -114,21 +117,22 @@ class ByHand:
 
     # Files
 
-    @property
-    def root(self) -> Path:
-        assert self.directory is not None
-        return self.directory / self.name
-
-    def public_files(self) -> list[Path]:
-        manifests = (json.loads(path.read_text()) for path in sorted((self.root / "_manifests").glob("*.json")))
-        return [self.root / name for manifest in manifests if manifest["entry"] for name in manifest["files"]]
+    def public_files(self, where: BooleanExpression | None = None) -> list[Path]:
+        """What the table's current snapshot lists, as any reader of Iceberg finds it."""
+        catalog = SqlCatalog("logbus", uri=self.engine.url.render_as_string(hide_password=False), warehouse=str(self.directory))
+        try:
+            scan = catalog.load_table(("public", self.name)).scan(row_filter=where or AlwaysTrue())
+            return sorted(Path(urlsplit(task.file.file_path).path) for task in scan.plan_files())
+        except NoSuchTableError:
+            return []
+        finally:
+            catalog.engine.dispose()
 
     def public_rows(self, start: datetime) -> Iterator[Mapping[str, Any]]:
-        """What the window's manifest lists as public, read as any reader would."""
-        manifest = self.root / "_manifests" / f"{start.astimezone(UTC):%Y%m%dT%H%M%SZ}.json"
-        for name in json.loads(manifest.read_text())["files"] if manifest.exists() else []:
-            if (self.root / name).exists():
-                yield from pq.read_table(self.root / name, partitioning=None).to_pylist()
+        for path in self.public_files(EqualTo("_window_start", start.isoformat())):
+            if path.exists():
+                rows = pq.read_table(path, partitioning=None).to_pylist()
+                yield from (row for row in rows if row["_window_start"] == start)  # the filter holds inside of a file too
 
     def rewrite(self, place: float, change: Callable[[pa.Table], pa.Table]) -> None:
         if path := self.file_at(place):
@@ -173,4 +177,4 @@ def with_column(table: pa.Table, value: str) -> pa.Table:
     """Changes the first row's parsed column."""
     name = next(one for one in ("line", "name") if one in table.column_names)
     index, column = table.column_names.index(name), table.column(name).to_pylist()
-    return table.set_column(index, name, pa.array([value, *column[1:]], pa.string()))
+    return table.set_column(index, table.schema.field(index), pa.array([value, *column[1:]], pa.string()))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.loads.embedded import EmbeddedPostgres
 
 from tests.proof.bench import Bench
 from tests.support.in_process import without_spark  # noqa: F401

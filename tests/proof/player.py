@@ -12,20 +12,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from logbus.errors import LogbusError
-from logbus.ledger.catch_up import runs
-from logbus.ledger.freezing import freeze_together
-from logbus.ledger.ledger import Ledger
+from logbus.loads import commit
+from logbus.loads.audit import audit_window
+from logbus.loads.ledger import Ledger
+from logbus.loads.redrive import Redrive
+from logbus.loads.sinks import MaintenanceOptions, sink_for
 from logbus.model import Attempt, FrozenWindow, Interval, Pipeline
 from logbus.parsing import parser_for
-from logbus.proof.audit import audit_window
-from logbus.status.checkup import check_all
-from logbus.warehouse import commit
-from logbus.warehouse.redrive import Redrive
-from logbus.warehouse.sinks import Upkeep, sink_for
+from logbus.status.ledger_checks import check_all
+from logbus.windows.catch_up import runs
+from logbus.windows.freezing import freeze_together
 
-from spark_jobs.application import Application
-from spark_jobs.outcomes import LoadState
-from spark_jobs.packing import Run
+from spark_jobs.application import Application, LoadState
+from spark_jobs.job import Run
 from spark_jobs.records import Records
 from tests.proof.bench import Bench
 from tests.proof.by_hand import ByHand
@@ -33,8 +32,8 @@ from tests.proof.checker import Checker
 from tests.proof.logs import Log, MemoryLog
 from tests.proof.story import Step, Story
 from tests.proof.truth import HOUR, Partition, Record, ms
+from tests.support.cutting import Killed
 from tests.support.in_process import Tasks
-from tests.support.stepping import Killed
 
 DAY = datetime(2015, 5, 17, tzinfo=UTC)
 FIRST = DAY + 9 * HOUR  # no record has an earlier timestamp
@@ -80,11 +79,11 @@ class Player:
         self.saved: tuple[Any, Any] | None = None
         self.serials, self.runs = itertools.count(1), itertools.count(1)
         self.directory = bench.directory / self.name
-        self.hand = ByHand(bench.engine, self.name, self.directory if story.sink == "parquet" else None)
+        self.hand = ByHand(bench.engine, self.name, self.directory if story.sink == "iceberg" else None)
         self.truth = Checker(
             self.name,
             healthy=not story.faults,
-            files=self.hand.public_rows if story.sink == "parquet" else None,
+            files=self.hand.public_rows if story.sink == "iceberg" else None,
         )
         self.log.create(self.name, story.partitions)
         self.ledger.register(self.pipeline(), self.log.asked, self.now)
@@ -92,8 +91,8 @@ class Player:
 
     def pipeline(self, **changes: Any) -> Pipeline:
         settings: dict[str, Any] = {**COLUMNS, "max_error_rate": 1, **({"offset_gaps": True} if self.story.gaps else {})}
-        if self.story.sink == "parquet":
-            settings |= {"sink": "parquet", "directory": str(self.directory)}
+        if self.story.sink == "iceberg":
+            settings |= {"sink": "iceberg", "warehouse": str(self.directory)}
         values: dict[str, Any] = {
             "name": self.name,
             "topic": self.name,
@@ -307,7 +306,7 @@ class Player:
         """The nightly maintenance, much later: hours become days, unneeded files are deleted."""
         later = datetime.now(UTC) + timedelta(days=400)
         sink = sink_for(self.ledger.pipeline(self.name), self.bench.engine)
-        sink.maintain(Upkeep(now=later, sleep=lambda seconds: None))
+        sink.maintain(MaintenanceOptions(now=later, sleep=lambda seconds: None))
 
     # What goes wrong with the log
 

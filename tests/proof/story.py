@@ -193,7 +193,7 @@ def draw(seed: int, wanted: str | None = None, *, on_a_broker: bool = False) -> 
     """The story of a seed. `wanted`: a fault, or an element of an ordinary day, that it must contain."""
     rng = random.Random(seed)
     fault = None if wanted in ORDINARY or wanted == UNUSABLE_HEAD else wanted
-    sink = "parquet" if (fault in FILE_FAULTS or rng.random() < 0.15) and fault not in TABLE_ONLY else "postgres"
+    sink = "iceberg" if (fault in FILE_FAULTS or rng.random() < 0.15) and fault not in TABLE_ONLY else "postgres"
     gaps = fault in ONLY_WITH_GAPS or (rng.random() < 0.2 and fault not in NOT_WITH_GAPS)
     unfit = {*(NOT_WITH_GAPS if gaps else ONLY_WITH_GAPS), *(TABLE_ONLY if sink != "postgres" else FILE_FAULTS)}
     if on_a_broker:

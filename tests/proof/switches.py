@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from logbus.ledger.values import ValuesReport
+from logbus.loads.checksum import ValuesReport
+from logbus.loads.ledger import Ledger
+from logbus.model import Pipeline
 
 from tests.proof.story import UNUSABLE_HEAD
 
@@ -36,9 +38,9 @@ def as_it_is(offset: int, *arguments: Any) -> int:
     return offset
 
 
-def as_registered(registered: Any, attempts: Any) -> list[tuple[Any, list[Any]]]:
+def as_registered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
     """Every attempt is loaded by the current definition."""
-    return [(registered, list(attempts))]
+    return ledger.pipeline(pipeline.name)
 
 
 def values_are_well(*arguments: Any) -> ValuesReport:
@@ -65,17 +67,17 @@ class Switch:
 
 SWITCHES: dict[str, Switch] = {
     # Where an hour begins
-    "neighbours": Switch("quiet_then_late", as_it_is, ("logbus.ledger.boundaries.clamp",)),
-    "stamps_ahead": Switch(UNUSABLE_HEAD, no, ("logbus.ledger.boundaries.needs_scan",)),
-    "unstamped_head": Switch(UNUSABLE_HEAD, as_it_is, ("logbus.ledger.boundaries.with_the_head",)),
-    "unknown_head": Switch("greedy_retention", no, ("logbus.ledger.freezing.Freeze.head_is_unknown",)),
+    "neighbours": Switch("quiet_then_late", as_it_is, ("logbus.windows.boundaries.clamp",)),
+    "stamps_ahead": Switch(UNUSABLE_HEAD, no, ("logbus.windows.boundaries.needs_scan",)),
+    "unstamped_head": Switch(UNUSABLE_HEAD, as_it_is, ("logbus.windows.boundaries.with_the_head",)),
+    "unknown_head": Switch("greedy_retention", no, ("logbus.windows.freezing.Freeze.head_is_unknown",)),
     # Whether it is the same log
     "topic_id": Switch(
         "made_again",
         nothing,
         (
-            "logbus.ledger.retained.refuse_if_recreated",
-            "logbus.ledger.freezing.refuse_if_recreated",
+            "logbus.windows.log_changes.refuse_if_recreated",
+            "logbus.windows.freezing.refuse_if_recreated",
             "spark_jobs.application.refuse_if_recreated",
         ),
     ),
@@ -83,18 +85,16 @@ SWITCHES: dict[str, Switch] = {
         "shortened",
         no_problems,
         (
-            "logbus.ledger.witnesses.refuse_if_shorter",
-            "logbus.ledger.testimony.refuse_if_shorter",
-            "logbus.proof.audit.broker_problems",
+            "logbus.windows.witnesses.refuse_if_shorter",
+            "logbus.loads.audit.broker_problems",
         ),
     ),
     "witnesses": Switch(
         "restored",
         no_differences,
         (
-            "logbus.ledger.witnesses.differences",
-            "logbus.ledger.testimony.differences",
-            "spark_jobs.load_task.refuse_other_records",
+            "logbus.windows.witnesses.differences",
+            "spark_jobs.load_task.check_witnesses",
         ),
     ),
     # Which attempt may publish what
@@ -102,22 +102,18 @@ SWITCHES: dict[str, Switch] = {
         "overtaken",
         nothing,
         (
-            "logbus.ledger.attempts.lock_if_current",
-            "logbus.warehouse.staging.lock_if_current",
-            "logbus.warehouse.commit.lock_if_current",
+            "logbus.loads.attempts.lock_if_current",
+            "logbus.loads.staging.lock_if_current",
+            "logbus.loads.commit.lock_if_current",
         ),
     ),
     "key_of_an_attempt": Switch("ledger_restored_within_a_load", one_key, ("secrets.token_hex",)),
-    "definition_of_an_attempt": Switch("changed_between", as_registered, ("spark_jobs.application.by_definition",)),
-    "winners": Switch("repeated_task", "true", ("logbus.warehouse.staging.WON",)),
-    "equation": Switch("reader_skips", nothing, ("logbus.warehouse.commit.refuse_mismatch",)),
-    "same_records": Switch("compacted", nothing, ("logbus.warehouse.commit.other_records",)),
-    "one_owner": Switch(
-        "alias",
-        nothing,
-        ("logbus.ledger.registration.refuse_shared_table", "logbus.ledger.attempts.refuse_shared_table"),
-    ),
+    "definition_of_an_attempt": Switch("changed_between", as_registered, ("logbus.loads.ledger.Ledger.with_inferred",)),
+    "winners": Switch("repeated_task", "true", ("logbus.loads.staging.WON",)),
+    "equation": Switch("reader_skips", nothing, ("logbus.loads.commit.refuse_mismatch",)),
+    "same_records": Switch("compacted", nothing, ("logbus.loads.commit.other_records",)),
+    "one_owner": Switch("alias", nothing, ("logbus.windows.registration.refuse_shared_table",)),
     # The second witness
-    "counts": Switch("row_deleted", no_problems, ("logbus.proof.audit.table_problems",)),
-    "values": Switch("row_changed", values_are_well, ("logbus.warehouse.sinks.postgres.PostgresSink.compare_values",)),
+    "counts": Switch("row_deleted", no_problems, ("logbus.loads.audit.table_problems",)),
+    "values": Switch("row_changed", values_are_well, ("logbus.loads.sinks.postgres.PostgresSink.compare_values",)),
 }

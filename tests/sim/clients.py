@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, read_header
-from broker.records.builder import NewRecord, build_batch
-from broker.records.crc import crc32c
-from broker.records.reader import read_records
+from broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, crc32c, read_header
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.records import read_records
 from tests.sim import wire
 from tests.sim.histories import History
 from tests.sim.network import Network, SimSocket

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from broker.logs import BROKER_BUG
 from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER, ClusterFaults
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.faults import draw
@@ -66,7 +67,7 @@ class _Defects(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "defect of the broker" in record.getMessage():
+        if BROKER_BUG in record.getMessage():
             self.found.append(f"defect: {logging.Formatter().format(record)}")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from broker.cluster import Outside
+from broker.cluster_engine import ClusterEnvironment
 from broker.engine import Engine
 from broker.errors import BrokerError
-from broker.partitions.partition import Partition
+from broker.log.partition import Partition
 from tests.sim.invariants import Invariants
 from tests.sim.network import Network, SimSocket
 from tests.sim.nodes import PORT, RETRY_START, SimNode, SimServer
@@ -62,7 +62,7 @@ class ClusterNode(SimNode):
         self._zookeeper.add(store)
         if self._is_cut_off:
             store.cut()
-        outside = Outside(
+        environment = ClusterEnvironment(
             store=store,
             connect=lambda events: SimPeers(self.name, self.network, events=events, clock=self.clock, wake=self.wake),
             boot_id=f"boot {self._boots}",
@@ -73,10 +73,10 @@ class ClusterNode(SimNode):
             self.config,
             clock=self.clock,
             filesystem=self.disk,
-            helpers=self._helpers_made(),
+            thread_pool=self._new_thread_pool(),
             ports={"PLAINTEXT": PORT},
             new_id=self.new_id,
-            outside=outside,
+            environment=environment,
             on_ready=self._entered,
         )
 
@@ -123,7 +123,7 @@ class ClusterNode(SimNode):
 
     @property
     def is_controller(self) -> bool:
-        return self.is_serving and self.engine.cluster.duty.mandate is not None  # type: ignore[union-attr]
+        return self.is_serving and self.engine.cluster.controller.mandate is not None  # type: ignore[union-attr]
 
     def held(self, topic: str, index: int) -> Partition | None:
         return None if self.engine is None else self.engine.partitions.held(topic, index)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.image import PartitionState
-from broker.coordination.store import Outcome, Unknown
-from broker.partitions.partition import Partition
-from broker.replication import isr, vouching
+from broker.cluster.metadata_image import PartitionState
+from broker.cluster.store import Outcome, Unknown
+from broker.log.partition import Partition
+from broker.replication import isr, replicas
 from broker.replication.isr import Proposals
-from broker.replication.progress import Departures, PartitionProgress
-from broker.replication.serve import ReplicaServer
-from broker.replication.vouching import Kept
+from broker.replication.led_partition import Departures, PartitionProgress
+from broker.replication.replica_server import ReplicaServer
+from broker.replication.replicas import LogIntegrity
 from tests.sim.cluster import draw_story
 from tests.sim.directed import STORIES
 from tests.sim.stage import Story
@@ -37,18 +37,18 @@ KILLS = ("kill", "kill within", "kill at join", "kill at election", "kill at ans
 def epoch_is_kept(
     me: int,
     state: PartitionState,
-    kept: Kept,
+    kept: LogIntegrity,
     minimum: int,
-    at_start: Callable[..., PartitionState] = vouching.state_at_start,
+    at_start: Callable[..., PartitionState] = replicas.state_at_start,
 ) -> PartitionState:
     """A returning leader continues to lead in its old epoch."""
     after = at_start(me, state, kept, minimum)
     return replace(after, leader_epoch=state.leader_epoch) if after.leader == me else after
 
 
-def all_is_whole(*arguments: Any, **named: Any) -> Kept:
+def all_is_whole(*arguments: Any, **named: Any) -> LogIntegrity:
     """A start vouches for whatever it finds."""
-    return Kept.WHOLE
+    return LogIntegrity.WHOLE
 
 
 def diverging_counts(
@@ -156,12 +156,16 @@ def any_of(kinds: tuple[str, ...]) -> Callable[[int], Story]:
     return lambda seed: draw_story(seed, kinds)
 
 
-PROGRESS = "broker.replication.progress.PartitionProgress"
+PROGRESS = "broker.replication.led_partition.PartitionProgress"
 CLUSTER_SWITCHES: Mapping[str, ClusterSwitch] = {
-    "a new process leads in a new epoch": ClusterSwitch("broker.replication.start.state_at_start", epoch_is_kept, any_of(KILLS)),
-    "who cannot vouch leaves": ClusterSwitch("broker.replication.start.Start._kept", all_is_whole, STORIES["powerless"]),
+    "a new process leads in a new epoch": ClusterSwitch(
+        "broker.replication.lifecycle.state_at_start", epoch_is_kept, any_of(KILLS)
+    ),
+    "who cannot vouch leaves": ClusterSwitch(
+        "broker.replication.lifecycle.ClusterStartup._kept", all_is_whole, STORIES["powerless"]
+    ),
     "a fetch that diverges is no progress": ClusterSwitch(
-        "broker.replication.serve.ReplicaServer._take", diverging_counts, STORIES["parted"]
+        "broker.replication.replica_server.ReplicaServer._take", diverging_counts, STORIES["parted"]
     ),
     "nothing moves below the minimum": ClusterSwitch(f"{PROGRESS}._count", moves_below_the_minimum, STORIES["alone"]),
     "what is pending counts": ClusterSwitch(
@@ -182,6 +186,6 @@ CLUSTER_SWITCHES: Mapping[str, ClusterSwitch] = {
     ),
     "a leader is confirmed": ClusterSwitch("broker.replication.leader.Leader.takes_records", yes, STORIES["stale"]),
     "a follower shows what it has flushed": ClusterSwitch(
-        "broker.partitions.partition.Partition.learn_visible", shown_as_told, STORIES["shown before"]
+        "broker.log.partition.Partition.learn_visible", shown_as_told, STORIES["shown before"]
     ),
 }

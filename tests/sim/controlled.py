@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from broker.controller.duty import Duty
-from broker.coordination import topic_writes, znodes
-from broker.coordination.image import ClusterTopic, PartitionState
-from broker.coordination.store import Node
+from broker.cluster import metadata_writes, znodes
+from broker.cluster.controller import ClusterController
+from broker.cluster.metadata_image import ClusterTopic, PartitionState
+from broker.cluster.store import Node
 from tests.sim.coordinated import SESSION_TIMEOUT_MS, Coordinated, World
 
 LOOP_SECONDS = 0.01
@@ -19,7 +19,7 @@ class Controlled:
     def __init__(self, world: World, broker_id: int, *, minimum: int = 1, is_unclean_allowed: bool = False) -> None:
         self.world = world
         self.process: Coordinated = world.started(broker_id)
-        self.duty = Duty(
+        self.controller = ClusterController(
             self.process.store,
             broker_id,
             world.timeline,
@@ -28,14 +28,14 @@ class Controlled:
             is_unclean_allowed=lambda _: is_unclean_allowed,
         )
         self._is_alive = True
-        self.duty.connected(self.process.store.session_id)
-        self._follower_connected = self.process.follower.connected
-        self.process.follower.connected = self._connected  # type: ignore[method-assign]
-        self.process.follower.listen(lambda image, _: self.duty.image_changed(image))
+        self.controller.connected(self.process.store.session_id)
+        self._follower_connected = self.process.watcher.connected
+        self.process.watcher.connected = self._connected  # type: ignore[method-assign]
+        self.process.watcher.listen(lambda image, _: self.controller.image_changed(image))
         self._turn()
 
     def _connected(self, session_id: int) -> None:
-        self.duty.connected(session_id)
+        self.controller.connected(session_id)
         self._follower_connected(session_id)
 
     def kill(self) -> None:
@@ -45,8 +45,8 @@ class Controlled:
     def _turn(self) -> None:
         if not self._is_alive:
             return
-        if self.duty.due <= self.world.timeline.monotonic():
-            self.duty.work()
+        if self.controller.due <= self.world.timeline.monotonic():
+            self.controller.work()
         self.world.timeline.after(LOOP_SECONDS, self._turn)
 
 
@@ -62,7 +62,7 @@ def create(
         states=(state,) * partitions,
         version=0,
     )
-    world.answered(broker.process, topic_writes.create_topic(topic, {}))
+    world.answered(broker.process, metadata_writes.create_topic(topic, {}))
     world.run(0.1)  # until every broker has read it
     return topic
 

@@ -6,14 +6,12 @@ import uuid
 from random import Random
 from typing import Any
 
-from broker.coordination import znodes
-from broker.coordination.asking import Script, ask
-from broker.coordination.follow import ImageFollower, News
-from broker.coordination.full_read import read_controller, read_image
-from broker.coordination.image import BrokerNode, ClusterTopic, Endpoint, Image, PartitionState
-from broker.coordination.member import EventFan
-from broker.coordination.registration import Registration
-from broker.coordination.store import Node
+from broker.cluster import znodes
+from broker.cluster.membership import EventFan
+from broker.cluster.metadata_image import BrokerNode, ClusterTopic, Endpoint, MetadataDelta, MetadataImage, PartitionState
+from broker.cluster.metadata_watcher import MetadataWatcher, read_controller, read_image
+from broker.cluster.registration import Registration
+from broker.cluster.store import Node, Script, run_script
 from broker.errors import BrokerError
 from tests.sim.timeline import Timeline
 from tests.sim.zookeeper import SimZooKeeper
@@ -51,7 +49,7 @@ class Coordinated:
     def __init__(self, world: World, broker_id: int, *, directory: str, cluster_id: str = "") -> None:
         self.world = world
         self.store = world.zookeeper.client(f"{broker_id} {directory}", self._wake, SESSION_TIMEOUT_MS)
-        self.news: list[News] = []
+        self.news: list[MetadataDelta] = []
         self.entered: Answer = Answer()
         self.registered: Answer = Answer()
         self.fenced: BrokerError | None = None
@@ -70,21 +68,21 @@ class Coordinated:
             session_timeout_ms=SESSION_TIMEOUT_MS,
             on_fenced=self._was_fenced,
         )
-        self.follower = ImageFollower(self.store)
-        self.follower.listen(lambda _, news: self.news.append(news))
-        self.follower.listen(lambda image, _: self.registration.seen(image))
-        self.store.begin(EventFan([self.registration, self.follower]))
+        self.watcher = MetadataWatcher(self.store)
+        self.watcher.listen(lambda _, news: self.news.append(news))
+        self.watcher.listen(lambda image, _: self.registration.seen(image))
+        self.store.begin(EventFan([self.registration, self.watcher]))
         self._is_alive = True
         self.registration.enter(self._entered)
         self._tick()
 
     @property
-    def image(self) -> Image:
-        return self.follower.image
+    def image(self) -> MetadataImage:
+        return self.watcher.image
 
     def ask(self, script: Script[Any]) -> Answer:
         answer = Answer()
-        ask(self.store, script, answer.take)
+        run_script(self.store, script, answer.take)
         return answer
 
     def kill(self) -> None:
@@ -102,7 +100,7 @@ class Coordinated:
     def _tick(self) -> None:
         if self._is_alive:
             self.registration.tick()
-            self.follower.tick()
+            self.watcher.tick()
             self.world.timeline.after(1, self._tick)
 
     def _entered(self, error: BrokerError | None) -> None:
@@ -129,7 +127,7 @@ class World:
 
     def started(self, broker_id: int, **settings: str) -> Coordinated:
         broker = self.start(broker_id, **settings)
-        self.timeline.run_until(lambda: broker.registered.is_there and broker.follower.is_known, 30)
+        self.timeline.run_until(lambda: broker.registered.is_there and broker.watcher.is_known, 30)
         assert broker.registered.error is None
         return broker
 
@@ -140,7 +138,7 @@ class World:
             raise answer.error
         return answer.value
 
-    def truth(self, position: int) -> Image:
+    def truth(self, position: int) -> MetadataImage:
         """The image as a full read of the leading server's tree shows it."""
         image = self._run(read_image(position))
         brokers = self.zookeeper.children(znodes.BROKERS)
@@ -152,7 +150,7 @@ class World:
             node = self.zookeeper.read(f"{znodes.BROKERS}/{name}")
             assert isinstance(node, Node)
             nodes[int(name)] = znodes.decode_broker(int(name), node.data)
-        return Image(
+        return MetadataImage(
             cluster_id=image.cluster_id,
             brokers=nodes,
             incarnations=image.incarnations,
@@ -167,7 +165,7 @@ class World:
 
     def _run(self, script: Script[Any]) -> Any:
         answer = Answer()
-        ask(_TruthStore(self.zookeeper), script, answer.take)
+        run_script(_TruthStore(self.zookeeper), script, answer.take)
         assert answer.is_there
         assert answer.error is None
         return answer.value

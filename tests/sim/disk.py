@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from weakref import ReferenceType, ref
 
-from broker.records.batch import Buffer
-from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
+from broker.disk.filesystem import FileSystem, OpenFile, PinnedDirectory
+from broker.protocol.batch import Buffer
 
 Chance = Callable[[int, int], int]  # a number in the given range, both ends included
 

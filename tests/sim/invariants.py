@@ -25,10 +25,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker.coordination import znodes
-from broker.coordination.image import PartitionState
-from broker.coordination.store import Check, Committed, Create, Operation, Set
-from broker.partitions.partition import Partition
+from broker.cluster import znodes
+from broker.cluster.metadata_image import PartitionState
+from broker.cluster.store import Check, Committed, Create, Operation, Set
+from broker.log.partition import Partition
 from tests.sim.world import SECOND, World
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.logs import headers_from
@@ -272,7 +272,7 @@ class Invariants:
             copy = known.copies.get(machine.broker_id) or self._copy(known, machine.broker_id)
             if copy.process != machine.starts or copy.partition is not partition:
                 self._process_begins(machine, copy, partition)
-            if log.is_being_cut:
+            if log.is_truncating:
                 continue
             offsets = (log.end_offset, log.flushed_offset, log.log_start_offset, partition.visible_offset)
             place = (*offsets, partition.replicated, partition.is_led, partition.leader_epoch, known.lowered)

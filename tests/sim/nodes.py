@@ -14,13 +14,13 @@ from uuid import UUID
 
 from broker.config.listeners import Listener
 from broker.config.settings import BrokerConfig, LogConfig
+from broker.disk.filesystem import FileSlice
 from broker.engine import Engine
 from broker.errors import BrokerError
+from broker.log.flusher import FlushTicket
+from broker.network.buffers import Output, ShortFile
 from broker.network.connection import Connection
-from broker.network.output import Output, ShortFile
 from broker.protocol.framing import Origin
-from broker.storage.file_slice import FileSlice
-from broker.storage.flush import FlushTicket
 from tests.sim.disk import SimDisk, Stopped
 from tests.sim.network import Network, SimSocket
 from tests.sim.world import MS, NodeClock, World
@@ -62,7 +62,7 @@ class SimOutput(Output):
         return sent
 
 
-class SimHelpers:
+class SimThreadPool:
     """Jobs outside the loop: the world decides when they run, and their outcomes wait for the next turn. A stopped process
     runs none; the kernel's own flushes continue."""
 
@@ -99,7 +99,7 @@ class SimHelpers:
         self._node.world.after(delay, self._ended, self._made, is_kernels)
 
     def _ended(self, number: int, is_kernels: bool) -> None:
-        if number not in self._running or self._node.helpers is not self:
+        if number not in self._running or self._node.thread_pool is not self:
             return  # the process is gone
         if self._node.is_paused and not is_kernels:
             self._node.when_continued.append(lambda: self._ended(number, is_kernels))
@@ -151,7 +151,7 @@ class SimServer:
             settle=self._engine.answer_staged,
             monotonic=self._node.clock.monotonic,
             listener="PLAINTEXT",
-            lane=None if self._engine.lane is None else self._engine.lane.connect(),
+            fast_path=None if self._engine.fast_path is None else self._engine.fast_path.connect(),
         )
         connection.output = SimOutput(self._node.disk)
         self._connections[sock] = connection
@@ -180,7 +180,7 @@ class SimServer:
             connection = self._connections.get(sock)
             if connection is not None:
                 self._read(sock, connection, now)
-        self._engine.drain_helpers()
+        self._engine.drain_thread_pool()
         self._engine.end_turn()
         for _ in range(ROUNDS_PER_TURN_MAX):
             if not self._ready:
@@ -237,12 +237,12 @@ class SimNode:
         self.make_data_directory()
         self.sync_delay = 0  # how much longer than usual a flush takes
         self.engine: Engine | None = None
-        self.helpers: SimHelpers | None = None
+        self.thread_pool: SimThreadPool | None = None
         self.is_paused = False
         self.when_continued: list[Callable[[], None]] = []
         self.on_death: Callable[[], None] | None = None  # what happens to the machine if the process ends inside a disk call
         self.starts = 0
-        self._took_lane = 0
+        self._took_fast_path = 0
         self.config = BrokerConfig(
             broker_id=broker_id,
             log_dirs=DATA,
@@ -281,7 +281,7 @@ class SimNode:
             self.world.after(RETRY_START, self.start)
 
     def _start(self) -> None:
-        self.helpers = SimHelpers(self)
+        self.thread_pool = SimThreadPool(self)
         try:
             engine = self._make_engine()
         except (BrokerError, OSError) as error:
@@ -296,16 +296,16 @@ class SimNode:
     def _make_server(self, engine: Engine) -> SimServer:
         return SimServer(self, engine)
 
-    def _helpers_made(self) -> SimHelpers:
-        assert self.helpers is not None, "before the engine"
-        return self.helpers
+    def _new_thread_pool(self) -> SimThreadPool:
+        assert self.thread_pool is not None, "before the engine"
+        return self.thread_pool
 
     def _make_engine(self) -> Engine:
         return Engine(
             self.config,
             clock=self.clock,
             filesystem=self.disk,
-            helpers=self._helpers_made(),
+            thread_pool=self._new_thread_pool(),
             ports={"PLAINTEXT": PORT},
             new_id=self.new_id,
         )
@@ -368,13 +368,13 @@ class SimNode:
         self.disk.release()
 
     @property
-    def took_lane(self) -> int:
-        """How many produce requests took the fast lane, over all processes so far."""
-        return self._took_lane + (0 if self.engine is None else self.engine.counters.fast_lane)
+    def took_fast_path(self) -> int:
+        """How many produce requests took the fast path, over all processes so far."""
+        return self._took_fast_path + (0 if self.engine is None else self.engine.counters.fast_path)
 
     def _forget(self) -> None:
-        self._took_lane = self.took_lane
-        self.engine = self._server = self.helpers = None
+        self._took_fast_path = self.took_fast_path
+        self.engine = self._server = self.thread_pool = None
         self._wakes_at = -1
         self.on_death = None
         self.when_continued = []

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from broker.clock import Clock
-from broker.coordination.image import Endpoint
+from broker.cluster.metadata_image import Endpoint
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import read_response, request_frame
-from broker.replication.peers import PeerEvents, PeerRequest, Then
+from broker.replication.interfaces import PeerEvents, PeerRequest, Then
 from tests.sim.network import Network, SimSocket
 
 CONNECT_SECONDS_MAX = 2.0

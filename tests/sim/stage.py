@@ -62,7 +62,7 @@ class Played:
     verdict: Verdict
     world: World
     history: History
-    took_lane: int  # how many produce requests took the fast lane
+    took_fast_path: int  # how many produce requests took the fast path
     problem: str = ""  # what went wrong besides the checker's findings
 
     @property
@@ -207,7 +207,7 @@ class Stage:
             verdict=check(self.history.events),
             world=self.world,
             history=self.history,
-            took_lane=sum(node.took_lane for node in self.nodes),
+            took_fast_path=sum(node.took_fast_path for node in self.nodes),
             problem=problem,
         )
 

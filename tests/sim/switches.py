@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.handlers import produce
-from broker.partitions.exposure import Exposure
-from broker.partitions.flusher import Flusher
-from broker.partitions.partition import Partition
-from broker.storage.flush import FlushTicket
-from broker.storage.partition_log import PartitionLog
-from broker.storage.recovery import LogOpener
+from broker.api import produce
+from broker.log.flusher import Flusher, FlushTicket
+from broker.log.high_watermark import HighWatermark
+from broker.log.partition import Partition
+from broker.log.partition_log import PartitionLog
+from broker.log.recovery import LogOpener
 
 
 def nothing(*arguments: Any, **named: Any) -> None:
@@ -29,16 +28,18 @@ def no(*arguments: Any) -> bool:
     return False
 
 
-def shown_when_written(exposure: Exposure, flusher: Flusher, init: Callable[..., None] = Exposure.__init__) -> None:
+def shown_when_written(
+    high_watermark: HighWatermark, flusher: Flusher, init: Callable[..., None] = HighWatermark.__init__
+) -> None:
     """Consumers see what is written but not flushed."""
-    init(exposure, flusher)
+    init(high_watermark, flusher)
 
     def written(partition: Partition, byte_count: int) -> None:
         flusher.appended(partition, byte_count)
         partition.visible_offset = partition.log.end_offset
-        exposure._expose(partition, byte_count)
+        high_watermark._advance(partition, byte_count)
 
-    exposure.written = written
+    high_watermark.written = written
 
 
 def flushed_to_the_end(log: PartitionLog, ticket: FlushTicket, finish: Callable[..., None] = PartitionLog.finish_flush) -> None:
@@ -79,33 +80,33 @@ class Switch:
 
 POWER = ("power cut", "power cut within", "slow disk", "kill within")
 SWITCHES: dict[str, Switch] = {
-    "visible is flushed": Switch("broker.partitions.exposure.Exposure.__init__", shown_when_written, POWER),
-    "acknowledged when flushed": Switch("broker.handlers.produce._finish_when_safe", produce._complete, POWER, first=6),
+    "visible is flushed": Switch("broker.log.high_watermark.HighWatermark.__init__", shown_when_written, POWER),
+    "acknowledged when flushed": Switch("broker.api.produce._finish_when_safe", produce._complete, POWER, first=6),
     "a flush counts to where it began": Switch(
-        "broker.storage.partition_log.PartitionLog.finish_flush", flushed_to_the_end, POWER, first=47
+        "broker.log.partition_log.PartitionLog.finish_flush", flushed_to_the_end, POWER, first=47
     ),
-    "new names are flushed": Switch("broker.storage.flush.FlushTicket.run", flushed_without_names, POWER),
+    "new names are flushed": Switch("broker.log.flusher.FlushTicket.run", flushed_without_names, POWER),
     "what a start finds is flushed": Switch(
-        "broker.storage.recovery.LogOpener._apply",
+        "broker.log.recovery.LogOpener._apply",
         recovered_without_flush,
         ("kill", "kill within", "power cut", "power cut within"),
         first=217,
     ),
     "a failed flush leaves a mark": Switch(
-        "broker.storage.partition_log.leave_mark",
+        "broker.log.partition_log.leave_flush_failed",
         nothing,
         ("failing sync", "kill", "power cut", "power cut within"),
         first=110,
     ),
-    "a start checks checksums": Switch("broker.storage.recovery.checksum_matches", yes, POWER, first=25),
-    "a start keeps what is whole": Switch("broker.storage.recovery.checksum_matches", no, ("kill", "kill within", "stop")),
+    "a start checks checksums": Switch("broker.log.recovery.checksum_matches", yes, POWER, first=25),
+    "a start keeps what is whole": Switch("broker.log.recovery.checksum_matches", no, ("kill", "kill within", "stop")),
     "producers are remembered": Switch(
-        "broker.partitions.producer_memory.ProducerMemory.restore",
+        "broker.log.producer_snapshots.ProducerSnapshots.restore",
         nothing,
         ("kill", "kill within", "pause", "reset clients"),
         first=11,
     ),
     "numbers are checked": Switch(
-        "broker.partitions.producer_state.ProducerStates.check", nothing, ("reset clients", "pause"), first=57
+        "broker.log.producer_state.ProducerStates.check", nothing, ("reset clients", "pause"), first=57
     ),
 }

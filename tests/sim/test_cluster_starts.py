@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordination import znodes
-from broker.coordination.store import Create, Node, Set
+from broker.cluster import znodes
+from broker.cluster.metadata_image import EVERY_BROKER
+from broker.cluster.store import Create, Node, Set
+from broker.disk.file_names import PARTITION_METADATA
 from broker.errors import BrokerError
-from broker.metrics.collect import health, metrics_page
-from broker.storage.file_names import PARTITION_METADATA
-from broker.storage.log_directory import LogDirectory
+from broker.log.log_directory import LogDirectory
+from broker.metrics import health, metrics_page
 from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
@@ -46,19 +47,19 @@ def test_a_start_waits_for_zookeeper_and_says_so(caplog: pytest.LogCaptureFixtur
         node.start()
     stage.run(10 * SECOND)
     assert not any(node.is_serving for node in stage.nodes)
-    assert "waiting for ZooKeeper at zookeeper:2181: it does not answer" in caplog.text
+    assert "waiting for ZooKeeper at zookeeper:2181: no answer" in caplog.text
     stage.zookeeper.start()
     assert stage.until(lambda: all(node.is_serving for node in stage.nodes), 20 * SECOND)
 
 
 def test_a_start_that_cannot_read_what_it_has_to_says_why(caplog: pytest.LogCaptureFixture, stage: ClusterStage) -> None:
-    path, node = znodes.broker_settings_path(znodes.EVERY_BROKER), stage.nodes[0]
+    path, node = znodes.broker_settings_path(EVERY_BROKER), stage.nodes[0]
     _write_by_hand(stage, path, b"{}", is_new=True)
     node.kill()
     node.start()
     stage.run(stage.world.now + 10 * SECOND)
     assert not node.is_serving
-    assert "not there yet, still reading what the brokers agree on: settings of brokers cannot be read: <default>" in caplog.text
+    assert "still starting: reading the cluster metadata: cannot read the settings of brokers: <default>" in caplog.text
     _write_by_hand(stage, path, znodes.encode_settings({}))
     assert stage.until(lambda: node.is_serving, 20 * SECOND)
 
@@ -78,7 +79,7 @@ def test_serving_goes_on_while_zookeeper_is_away_for_minutes_and_health_says_so(
     assert engine.cluster.serves_consumers(partition)
     is_healthy, text = health(engine)
     assert not is_healthy
-    assert "ZooKeeper at zookeeper:2181 has not answered for 180 s: what is led here is served" in text
+    assert "ZooKeeper at zookeeper:2181 has not answered for 180 s: partitions led here are served" in text
     stage.zookeeper.start()
     assert stage.until(lambda: not stage.ailments() and health(engine)[0], 20 * SECOND), stage.ailments()
 
@@ -248,16 +249,16 @@ def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: Cl
     assert engine is not None
     assert engine.cluster is not None
     assert partition is not None
-    here = engine.cluster.roles.here(engine.cluster.member.image.topics[TOPIC], 0)
+    here = engine.cluster.replica_manager.local_replica(engine.cluster.member.image.topics[TOPIC], 0)
     assert here is not None
-    assert here.replica is not None
+    assert here.followed is not None
     engine._directory.note_cleaned_offset(TOPIC, 0, partition.end_offset)
     engine._write_cleaned_offsets()
     stage.run(stage.world.now + SECOND)
-    here.replica.is_recovering = True
+    here.followed.is_recovering = True
     engine.cluster._fetchers.forget(here.key)
     told: list[BrokerError | None] = []
-    here.replica.cut(partition.leader_epoch, 3, told.append)
+    here.followed.cut(partition.leader_epoch, 3, told.append)
     stage.world.run(stage.world.now + 100 * MS, lambda: bool(told))
     assert told == [None]
     assert partition.end_offset == partition.visible_offset <= 3

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from broker.api.handler import Pending
 from broker.engine import Engine
-from broker.handlers.reply import Pending
-from broker.partitions.partition import Partition
-from broker.partitions.retention_rounds import Retention
+from broker.log.log_retention import LogRetention
+from broker.log.partition import Partition
 from broker.protocol.api import ApiKey
-from broker.protocol.control import request_class
+from broker.protocol.codec import request_class
 from broker.protocol.framing import Request
 from tests.sim.cluster import ClusterStage, quiet_stage
 from tests.sim.stage import FINISHING, TOPIC
@@ -40,9 +40,9 @@ def leading(stage: ClusterStage) -> tuple[Engine, Partition]:
 
 def test_what_retention_deletes_at_the_leader_goes_everywhere_though_nobody_writes(stage: ClusterStage) -> None:
     engine, partition = leading(stage)
-    assert partition.log.segment_count > 2
+    assert len(partition.log.segments) > 2
     partition.log.config = replace(partition.log.config, retention_bytes=1)
-    retention = Retention(engine.partitions, lambda paths: None, stage.nodes[0].clock, engine.config, engine.health)
+    retention = LogRetention(engine.partitions, lambda paths: None, stage.nodes[0].clock, engine.config, engine.health)
     retention.work(0)
     assert partition.log_start_offset > 0
     assert stage.until(lambda: {one.log_start_offset for one in held(stage)} == {partition.log_start_offset}, SECOND), [

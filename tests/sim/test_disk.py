@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.filesystem import BUFFERS_PER_WRITE_MAX, FileSystem
+from broker.disk.filesystem import BUFFERS_PER_WRITE_MAX, FileSystem
 from tests.sim.disk import SimDisk, Stopped
 
 Place = tuple[FileSystem, Path]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.coordination.image import NO_LEADER, PartitionState
+from broker.cluster.metadata_image import NO_LEADER, PartitionState
+from broker.disk.filesystem import OpenFile
 from broker.protocol.api import ApiKey
+from broker.protocol.batch import Buffer
 from broker.protocol.framing import Request
-from broker.records.batch import Buffer
-from broker.storage.filesystem import OpenFile
 from tests.sim import wire
 from tests.sim.cluster import quiet_stage
 from tests.sim.stage import FINISHING, TOPIC
@@ -26,7 +26,7 @@ def test_a_leader_whose_log_has_failed_is_followed_by_another() -> None:
     (engine,) = [one for one in engines if (held := one.partitions.held(TOPIC, 0)) is not None and held.is_led]
     partition = engine.partitions.get(TOPIC, 0)
     partition.log.go_offline("the disk has failed")
-    engine.context.exposure.on_offline(partition)
+    engine.context.high_watermark.on_offline(partition)
     member, me = engine.context.cluster, engine.config.broker_id
     assert member is not None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordination.image import Endpoint
+from broker.cluster.metadata_image import Endpoint
 from broker.protocol.api import ApiKey
-from broker.replication.peers import PeerRequest
+from broker.replication.interfaces import PeerRequest
 from tests.sim.network import Network
 from tests.sim.nodes import PORT, SimNode
 from tests.sim.peers import SimPeers

@@ -35,11 +35,11 @@ def test_clients_see_nothing_wrong_whatever_happens_to_the_machine() -> None:
         played = play(draw_story(seed))
         assert not played.kind, f"{shorten(played)}\n  play it again: python -m tests.sim --brokers 1 --seed {seed}"
         counts.update(played.verdict.counts)
-        counts["fast lane"] += played.took_lane
+        counts["fast path"] += played.took_fast_path
         kinds.update(fault.kind for fault in played.story.faults)
     if SEEDS >= USUAL:
         assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
-        assert counts["fast lane"] > 5 * SEEDS, f"too little took the fast lane: {counts}"
+        assert counts["fast path"] > 5 * SEEDS, f"too little took the fast path: {counts}"
         assert counts["send unknown"], f"nothing was disturbed: {counts}"
         assert set(kinds) == set(KINDS), f"not everything was tried: {kinds}"
 

@@ -4,9 +4,9 @@ all the time if nothing is wrong with them.
 
 from __future__ import annotations
 
-from broker.cluster import Cluster
-from broker.coordination.image import PartitionState
-from broker.partitions.partition import Partition
+from broker.cluster.metadata_image import PartitionState
+from broker.cluster_engine import Cluster
+from broker.log.partition import Partition
 from tests.sim.cluster import ClusterStage, quiet_stage
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.stage import TOPIC

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
-from broker.coordination.store import Committed, Node, NoNode, Operation, Unknown
+from broker.cluster.store import Committed, Node, NoNode, Operation, Unknown
 from tests.sim.timeline import Timeline
 from tests.sim.znode_tree import Change, Kind
 from tests.sim.zookeeper_connection import Connection, Request

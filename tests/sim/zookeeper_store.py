@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.coordination.store import (
+from broker.cluster.store import (
     TRANSACTION_BYTES_MAX,
     Children,
     Found,

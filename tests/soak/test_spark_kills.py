@@ -14,7 +14,7 @@ import pytest
 from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine, text
 
-from spark_jobs.outcomes import LoadState
+from spark_jobs.application import LoadState
 from tests.support import disturbed_load
 from tests.support.ledgers import NOW, at
 from tests.support.real_pipeline import HOURS, RealPipeline, secrets

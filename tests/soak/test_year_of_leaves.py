@@ -7,12 +7,12 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from logbus.ledger.migrations import create_ledger
-from logbus.ledger.table_names import leaf_name, parse_table
+from logbus.loads.engine import connect
+from logbus.loads.maintenance import leaves, merge_closed_days
+from logbus.loads.target import ensure_target
 from logbus.model import instant_text
-from logbus.warehouse.engine import connect
-from logbus.warehouse.leaves import leaves, merge_closed_days
-from logbus.warehouse.target import ensure_target
+from logbus.windows.migrations import create_ledger
+from logbus.windows.table_names import leaf_name, parse_table
 from sqlalchemy import Connection, Engine, text
 
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401

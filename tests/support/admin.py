@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.protocol.api import APIS, ApiKey
-from broker.protocol.control import request_class
+from broker.protocol.codec import request_class
 from tests.support.engine import Harness
 
 TOPIC, BROKER = 2, 4

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from confluent_kafka import Producer
-from logbus.local.airflow_api import RUN_OVER_STATES, AirflowApi, ApiDagRun
-from logbus.local.stack import LocalStack
+from logbus.cli.local_airflow import RUN_OVER_STATES, AirflowApi, ApiDagRun
+from logbus.cli.stack import LocalStack
 from logbus.model import Interval, instant_text, milliseconds
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx
-from logbus.local.airflow_instance import AirflowSettings, airflow_environment
-from logbus.local.processes import Program, ReservedPorts, Supervisor
-from logbus.local.stack import project_directory
+from logbus.cli.local_airflow import AirflowSettings, airflow_environment
+from logbus.cli.processes import Program, ReservedPorts, Supervisor
+from logbus.cli.stack import project_directory
+from logbus.loads.embedded import EmbeddedPostgres
 from logbus.provider import CONNECTION_TYPE
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.warehouse.embedded import EmbeddedPostgres
 
 BASE_PATH = "/team/airflow"  # behind a proxy that serves other applications at the root
 USERS: Mapping[str, str] = {"admin": "admin", "olga": "op", "vic": "viewer"}  # each password is the name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.metrics import catalogue, process
-from broker.metrics.exposition import Metric
+from broker import metrics
+from broker.network import prometheus
+from broker.network.prometheus import Metric
 
-CATALOGUE = tuple(value for module in (catalogue, process) for value in vars(module).values() if isinstance(value, Metric))
+METRICS = tuple(value for module in (prometheus, metrics) for value in vars(module).values() if isinstance(value, Metric))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from logbus.model import instant_text, parse_instant
-from logbus.ui.cells import LETTERS
+from logbus.web.cells import LETTERS
 
 STATES = {letter: state.value for state, letter in LETTERS.items()}
 IS_LOADED, WAS_TRIED = "DAL", "DALFR"

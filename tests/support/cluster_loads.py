@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.schema import attempt as attempt_table
 from logbus.model import Attempt, Pipeline
 from logbus.operators.load_window import LoadWindowOperator
+from logbus.windows.schema import attempt as attempt_table
 from sqlalchemy import select, text
 
-from spark_jobs.application import Application
-from spark_jobs.outcomes import SUCCESSFUL, WindowOutcome
+from spark_jobs.application import SUCCESSFUL, Application, WindowOutcome
 from tests.support.airflow_context import run_context
 from tests.support.in_process import TASKS, Tasks
 from tests.support.ledgers import NOW, World, at, hour, stamps

@@ -7,13 +7,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from broker.api.cluster_metadata import ClusterMetadata
+from broker.api.handler import Parts, Pending
+from broker.cluster.controller import ClusterController
+from broker.cluster.membership import ClusterMember
+from broker.cluster.metadata_image import BrokerNode, Endpoint
 from broker.config.settings import BrokerConfig
-from broker.controller.duty import Duty
-from broker.coordination.image import BrokerNode, Endpoint
-from broker.coordination.member import ClusterMember
 from broker.errors import BrokerError
-from broker.handlers.cluster_coordination import ClusterCoordination
-from broker.handlers.reply import Parts, Pending
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Origin, Request
 from tests.sim.timeline import Timeline
@@ -49,9 +49,9 @@ class ClusteredBroker(Harness):
         settings = {"zookeeper_connect": "zk:2181", "broker_id": broker_id, **settings}
         config = BrokerConfig(log_dirs=directory, **settings)
         ids = iter(range(broker_id * 1_000, broker_id * 1_000 + 1_000))
-        coordination = ClusterCoordination(self.member, config, lambda: uuid.UUID(int=next(ids), version=4))
-        super().__init__(directory, coordination=coordination, **settings)
-        self.duty = Duty(
+        metadata_source = ClusterMetadata(self.member, config, lambda: uuid.UUID(int=next(ids), version=4))
+        super().__init__(directory, metadata_source=metadata_source, **settings)
+        self.controller = ClusterController(
             self.store,
             broker_id,
             timeline,
@@ -59,9 +59,9 @@ class ClusteredBroker(Harness):
             minimum_of=lambda topic: 1,
             is_unclean_allowed=lambda topic: False,
         )
-        self.member.elect = lambda keys, is_unclean: self.duty.elect(keys, is_unclean=is_unclean)
-        self.member.follower.listen(lambda image, _: self.duty.image_changed(image))
-        self.member.begin([self.duty])
+        self.member.elect = lambda keys, is_unclean: self.controller.elect(keys, is_unclean=is_unclean)
+        self.member.watcher.listen(lambda image, _: self.controller.image_changed(image))
+        self.member.begin([self.controller])
         self.member.registration.enter(self._entered)
         self._tick()
 
@@ -88,8 +88,8 @@ class ClusteredBroker(Harness):
         if self._is_stopped:
             return
         self.member.work(self.timeline.monotonic())
-        if self.duty.due <= self.timeline.monotonic():
-            self.duty.work()
+        if self.controller.due <= self.timeline.monotonic():
+            self.controller.work()
         self.timeline.after(0.2, self._tick)
 
     def _wake(self) -> None:

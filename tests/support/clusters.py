@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
+from logbus.cli.processes import ReservedPorts
 from logbus.errors import NotInTime
-from logbus.local.processes import ReservedPorts
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks import processes

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.groups.offset_store import OFFSETS_TOPIC
-from broker.handlers.reply import Pending
-from broker.partitions.partition import Partition
-from broker.partitions.topic_admin import Growth, NewTopic
+from broker.api.handler import Pending
+from broker.groups.committed_offsets import OFFSETS_TOPIC
+from broker.log.partition import Partition
+from broker.log.topic_admin import Growth, NewTopic
 from broker.protocol.api import ApiKey
-from broker.protocol.control import request_class, response_class
-from broker.records.replicated import split_replicated
+from broker.protocol.codec import request_class, response_class
+from broker.protocol.validation import split_replicated
 from tests.support.engine import Harness
 from tests.support.group_client import Client, encode
 from tests.support.replicas import ScriptedWatermarks
@@ -36,11 +36,11 @@ class Coordinator:
 
     def _make(self, partitions: int) -> None:
         context = self.broker.engine.context
-        context.chores.enqueue(context.topic_changes.create([NewTopic(name=OFFSETS_TOPIC, overrides={})]), pytest.fail)
+        context.tasks.enqueue(context.topic_changes.create([NewTopic(name=OFFSETS_TOPIC, overrides={})]), pytest.fail)
         self.broker.settle()
         if partitions > 1:
             grown = {OFFSETS_TOPIC: Growth(name=OFFSETS_TOPIC, count=partitions)}
-            context.chores.enqueue(context.topic_changes.grow(grown), pytest.fail)
+            context.tasks.enqueue(context.topic_changes.grow(grown), pytest.fail)
             self.broker.settle()
 
     def partition(self, index: int = 0) -> Partition:
@@ -155,9 +155,9 @@ class Coordinators:
                 view = memoryview(batch)
                 log = target.log
                 log.append_replica(view, split_replicated(view, log.end_offset, self.epoch, log.epochs.written.latest))
-                self.other.broker.engine.context.exposure.written(target, len(batch))
+                self.other.broker.engine.context.high_watermark.written(target, len(batch))
             self.leader.judge.others_have(source, written=target.end_offset, flushed=target.end_offset)
-            self.leader.broker.engine.context.exposure.moved(source, *self.leader.judge.written(source))  # type: ignore[attr-defined]
+            self.leader.broker.engine.context.high_watermark.moved(source, *self.leader.judge.written(source))  # type: ignore[attr-defined]
         self.leader.broker.settle()
 
     def close(self) -> None:

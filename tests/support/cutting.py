@@ -15,9 +15,11 @@ from typing import Any
 import psycopg
 from sqlalchemy import Engine
 
-from tests.support.stepping import Killed
-
 Act = Callable[[Any], None]
+
+
+class Killed(BaseException):
+    """The process has been killed: no `except Exception` catches it."""
 
 
 @dataclass

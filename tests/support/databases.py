@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from logbus.ledger.migrations import create_ledger
-from logbus.warehouse.embedded import EmbeddedPostgres
-from logbus.warehouse.engine import connect, libpq_uri
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect, libpq_uri
+from logbus.windows.migrations import create_ledger
 
-KEPT = ("alembic_version", "schema_version")
+KEPT = ("alembic_version",)
 CLEAN_LOCK_TIMEOUT = "5s"
 
 END_THE_OTHERS = (
@@ -35,7 +35,6 @@ SHAPE = """
         (select count(*) from pg_trigger where not tgisinternal),
         (select count(*) from pg_proc where pronamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)),
         (select string_agg(version_num, ',') from logbus.alembic_version),
-        (select string_agg(version::text, ',') from logbus.schema_version),
         (select count(*) from pg_event_trigger), (select count(*) from pg_db_role_setting)
     ))
 """

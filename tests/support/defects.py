@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.logs import BROKER_BUG
+
 __all__ = ["defects"]
 
 
@@ -16,7 +18,7 @@ class _Collector(logging.Handler):
         self._found = found
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "defect of the broker" in record.getMessage():
+        if BROKER_BUG in record.getMessage():
             cause = record.exc_info[1] if record.exc_info else None
             self._found.append(f"{record.getMessage()}: {cause!r}")
 

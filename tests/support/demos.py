@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from logbus.local.stack import LocalStack
+from logbus.cli.stack import LocalStack
 from logbus.model import FrozenWindow
 
 LINES, HOURS = 600, 4

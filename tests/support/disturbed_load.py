@@ -99,16 +99,16 @@ def disturbed(run: Callable[[Iterator[Any]], Iterator[Any]], folder: str, how: s
 
 
 def main() -> int:
-    from logbus.warehouse.engine import connect
+    from logbus.loads.engine import connect
 
-    from spark_jobs import load_windows, spark_job
+    from spark_jobs import application, load_windows
 
     folder, stop, tasks = Path(os.environ[FOLDER]), os.environ[STOP], os.environ[TASKS]
     if stop:
         load_windows.connect = lambda url: Stop(stop.split("|"), folder).on(connect(url))
     if tasks:
-        undisturbed = spark_job.load_plans
-        spark_job.load_plans = lambda *arguments: disturbed(undisturbed(*arguments), str(folder), tasks)
+        undisturbed = application.load_plans
+        application.load_plans = lambda *arguments: disturbed(undisturbed(*arguments), str(folder), tasks)
     return load_windows.main(sys.argv[1:], os.environ)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from logbus.warehouse.embedded import binary
-from logbus.warehouse.engine import connect, libpq_uri
+from logbus.loads.embedded import binary
+from logbus.loads.engine import connect, libpq_uri
 from sqlalchemy import Engine
 
 

@@ -1,4 +1,4 @@
-"""The broker without sockets, for unit tests: the clock moves and helper jobs run only when the test says so, and requests are
+"""The broker without sockets, for unit tests: the clock moves and background jobs run only when the test says so, and requests are
 messages.
 """
 
@@ -11,25 +11,24 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from broker.api.handler import Parts, Pending
+from broker.api.metadata_source import MetadataSource
+from broker.cluster.cluster_view import ClusterView
 from broker.config.settings import BrokerConfig, LogConfig
-from broker.coordination.view import ClusterView
+from broker.disk.filesystem import FileSlice, FileSystem
 from broker.engine import Engine
-from broker.handlers.coordination import Coordination
-from broker.handlers.reply import Parts, Pending
-from broker.partitions.exposure import Watermarks
+from broker.log.flusher import FlushTicket
+from broker.log.high_watermark import Watermarks
 from broker.protocol.api import ApiKey
-from broker.protocol.control import request_class, response_class
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.codec import request_class, response_class
 from broker.protocol.framing import Request
-from broker.records.builder import NewRecord, build_batch
-from broker.storage.file_slice import FileSlice
-from broker.storage.filesystem import FileSystem
-from broker.storage.flush import FlushTicket
 from tests.support.manual_clock import ManualClock
 
 _IDS = count(1)  # of topics and members; a directory that is reopened gets other ones
 
 
-class ManualHelpers:
+class ManualThreadPool:
     """Jobs wait until `run` is called; their outcomes wait until they are drained. With a `refusal`, no more jobs are accepted:
     it is their outcome."""
 
@@ -76,7 +75,7 @@ class ManualHelpers:
 
 
 class Harness:
-    """An engine in a directory; `ask` sends a control request, `produce` and `fetch` the hand-written ones."""
+    """An engine in a directory; `ask` sends a control request, `produce` and `fetch` the others."""
 
     def __init__(
         self,
@@ -86,43 +85,43 @@ class Harness:
         log: LogConfig | None = None,
         watermarks: Watermarks | None = None,
         view: ClusterView | None = None,
-        coordination: Coordination | None = None,
+        metadata_source: MetadataSource | None = None,
         ids: Iterator[int] = _IDS,
         **settings: Any,
     ) -> None:
         self.clock = ManualClock()
-        self.helpers = ManualHelpers()
+        self.thread_pool = ManualThreadPool()
         config = BrokerConfig(log_dirs=directory, log=log or LogConfig(), **settings)
         self.engine = Engine(
             config,
             clock=self.clock,
             filesystem=filesystem or FileSystem(),
-            helpers=self.helpers,
+            thread_pool=self.thread_pool,
             ports={"PLAINTEXT": 9092},
             new_id=lambda: uuid.UUID(int=next(ids), version=4),
             watermarks=watermarks,
             view=view,
-            coordination=coordination,
+            metadata_source=metadata_source,
         )
 
     def turn(self) -> None:
-        """One turn of the loop, without letting helpers run."""
-        self.engine.drain_helpers()
+        """One turn of the loop, without letting threads run."""
+        self.engine.drain_thread_pool()
         self.engine.end_turn()
 
     def turns_until_helped(self) -> int:
-        """How many turns are taken until a helper gets work, which it does not do yet."""
+        """How many turns are taken until a thread gets work, which it does not do yet."""
         turns = 0
-        while not self.helpers.jobs:
+        while not self.thread_pool.jobs:
             turns += 1
             self.turn()
         return turns
 
     def settle(self) -> None:
-        """Turns until no helper has any work left."""
+        """Turns until no thread has any work left."""
         self.turn()
-        while self.helpers.jobs or self.engine.chores.due < self.clock.monotonic():
-            self.helpers.run()
+        while self.thread_pool.jobs or self.engine.tasks.due < self.clock.monotonic():
+            self.thread_pool.run()
             self.turn()
 
     def flush(self) -> None:

@@ -2,7 +2,7 @@
 Its state is reached as in production; nothing is written into the ledger by hand.
 
     orders    loaded into another table, without a DAG; a record from the future hides where its hours end: lag unknown
-              hour 9    retention was faster than the load, which was run with `accept_loss`
+              hour 9    retention was faster than the load, and the loss was accepted
               hour 8    more dead letters than a page shows, among them long ones and one that is not text
               hour 6    dead letters that were redriven, some of which became rows
               hour 4    loaded twice
@@ -16,14 +16,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from logbus.model import HOUR, Pipeline, milliseconds
+from logbus.loads.audit import audit_window
+from logbus.loads.redrive import Redrive
+from logbus.loads.sinks import sink_for
+from logbus.model import HOUR, Interval, Pipeline, milliseconds
 from logbus.parsing import parser_for
-from logbus.proof.audit import audit_window
-from logbus.retention.model import RetentionPolicy
-from logbus.retention.store import RetentionStore
+from logbus.status.retention_plan import RetentionPolicy
+from logbus.status.retention_run import RetentionStore
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.redrive import Redrive
-from logbus.warehouse.sinks import sink_for
 from sqlalchemy import text
 
 from tests.support.seeded_platform import HEAD, PARTITIONS, SeededPlatform, Story
@@ -50,6 +50,8 @@ def tell(platform: SeededPlatform) -> None:
     register(platform, STRICT)
     platform.freeze(STORY, CUT)
     platform.cut_log(NAME, CUT)
+    lost = Interval(platform.start(CUT), platform.start(CUT) + HOUR)
+    platform.ledger.accept_loss(NAME, lost, platform.log, platform.now, by="mary", reason="retention was faster")
     platform.load(STORY, range(CUT, 0, -1))
     platform.load(STORY, [TWICE], try_number=2)
     for hours_ago in (MANY_DEAD, REDRIVEN, TWICE, ODD_TIMES):
@@ -87,7 +89,7 @@ def produce(platform: SeededPlatform) -> None:
 
 
 def register(platform: SeededPlatform, pattern: str) -> None:
-    settings = {"pattern": pattern, "accept_loss": True, "max_error_rate": 0.9}
+    settings = {"pattern": pattern, "max_error_rate": 0.9}
     pipeline = Pipeline(name=NAME, topic=NAME, table=TABLE, parse="regex", lateness=timedelta(0), settings=settings)
     platform.ledger.register(pipeline, platform.log, platform.start(CUT + 1))
 

@@ -15,13 +15,13 @@ from confluent_kafka import Producer
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.audit import audit_window
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
+from logbus.loads.sinks import sink_for
 from logbus.model import Interval, Pipeline, milliseconds
-from logbus.proof.audit import audit_window
-from logbus.retention.store import RetentionStore
+from logbus.status.retention_run import RetentionStore
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
-from logbus.warehouse.sinks import sink_for
 
 from tests.support.broker import AnyBroker
 from tests.support.exporting import Samples

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from logbus.exporter.collector import PipelineCollector
-from logbus.exporter.sources import Limits, make_sources
 from logbus.waiting import PATIENCE_SECONDS
+from logbus.web.exporter import Limits, PipelineCollector, make_sources
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from logbus.errors import BrokerNotReady, LogbusError, TopicMissing
-from logbus.kafka.batches import Kind, PartitionPlace, Question, TopicPlaces
-from logbus.kafka.client import INTERNAL_PREFIX, Place
+from logbus.kafka.client import INTERNAL_PREFIX, PartitionId
+from logbus.kafka.multi_topic import Kind, PartitionDescription, Question, TopicDescription
 
 from tests.support.fake_log import FakeLog
 
@@ -15,7 +15,7 @@ from tests.support.fake_log import FakeLog
 class FakeBatches:
     """`rounds` counts the calls of `answers`. Of `leaderless` partitions it returns only their replicas."""
 
-    def __init__(self, log: FakeLog, leaderless: Collection[Place] = ()) -> None:
+    def __init__(self, log: FakeLog, leaderless: Collection[PartitionId] = ()) -> None:
         self.log = log
         self.leaderless = leaderless
         self.rounds = 0
@@ -23,24 +23,24 @@ class FakeBatches:
     def topic_names(self, *, with_internal: bool = False) -> list[str]:
         return sorted(name for name in self.log.topics if with_internal or not name.startswith(INTERNAL_PREFIX))
 
-    def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
+    def topics(self, names: Iterable[str]) -> dict[str, TopicDescription | LogbusError]:
         return {name: self._places(name) for name in sorted(set(names))}
 
     def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]:
         self.rounds += 1
         return {one: self._answer(one, partitions.get(one.topic, ())) for one in questions}
 
-    def _places(self, name: str) -> TopicPlaces | LogbusError:
+    def _places(self, name: str) -> TopicDescription | LogbusError:
         try:
             facts = self.log.topic(name)
         except TopicMissing as error:
             return error
         leaders = {part: None if (name, part) in self.leaderless else 0 for part in facts.partitions}
         places = (
-            PartitionPlace(partition=part, leader=leader, replicas=(0,), in_sync=() if leader is None else (0,))
+            PartitionDescription(partition=part, leader=leader, replicas=(0,), in_sync=() if leader is None else (0,))
             for part, leader in leaders.items()
         )
-        return TopicPlaces(name=name, topic_id=facts.topic_id, partitions=tuple(places))
+        return TopicDescription(name=name, topic_id=facts.topic_id, partitions=tuple(places))
 
     def _answer(self, question: Question, partitions: Sequence[int]) -> Any:
         topic = question.topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logbus.kafka.client import Place
+from logbus.kafka.client import PartitionId
 from logbus.kafka.groups import GroupFacts, active
 
 
@@ -12,7 +12,7 @@ class FakeGroups:
     """Committed offsets by group; tests set the `members`."""
 
     def __init__(self) -> None:
-        self.offsets: dict[str, dict[Place, int]] = {}
+        self.offsets: dict[str, dict[PartitionId, int]] = {}
         self.members: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
 
@@ -21,10 +21,10 @@ class FakeGroups:
         state = "Stable" if members else "Empty" if name in self.offsets else "Dead"
         return GroupFacts(name=name, state=state, members=members)
 
-    def committed(self, group: str) -> dict[Place, int]:
+    def committed(self, group: str) -> dict[PartitionId, int]:
         return dict(self.offsets.get(group, {}))
 
-    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
+    def commit(self, group: str, offsets: Mapping[PartitionId, int], note: str = "") -> None:
         if self.members.get(group):
             raise active(group, "")
         self.offsets.setdefault(group, {}).update(offsets)

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from logbus.errors import ErrorBudgetExceeded, LoadFailed
-from logbus.ledger.catch_up import LoadPlan
-from logbus.ledger.handover import hand_over
-from logbus.ledger.missing import Gap, Missing
-from logbus.ledger.registration import PipelineRegistration
-from logbus.ledger.standing import Standing
+from logbus.loads.attempt_outcomes import AttemptOutcome
 from logbus.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
+from logbus.windows.catch_up import LoadPlan
+from logbus.windows.handover import hand_over
+from logbus.windows.missing import Gap, Missing
+from logbus.windows.registration import PipelineRegistration
 
 from tests.support.ledgers import intervals_of
 
@@ -123,6 +123,7 @@ class FakeLedger:
         task: TaskKey | None = None,
         pipeline: Pipeline | None = None,
         accept_other_records: Sequence[datetime] = (),
+        supersede: bool = True,
     ) -> list[Attempt]:
         self._refuse(*starts)
         self.accepted += accept_other_records
@@ -138,6 +139,8 @@ class FakeLedger:
                 number=number,
                 staging_table=f"s{number}",
                 dead_letter_table=f"d{number}",
+                key=f"k{number}",
+                definition={},
             )
             for start in starts
         ]
@@ -161,9 +164,9 @@ class FakeLedger:
     def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
         self.failed.append((list(attempts), error))
 
-    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
+    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[AttemptOutcome]:
         return [
-            Standing(
+            AttemptOutcome(
                 attempt=attempt,
                 state="running",
                 loaded_attempt=self.window(attempt.pipeline, attempt.interval.start).loaded_attempt,

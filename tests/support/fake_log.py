@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from logbus.errors import BrokerUnavailable, TopicMissing, UserError
 from logbus.fingerprint import as_signed, record_hash
-from logbus.kafka.topics import FoundRecord, TopicFacts
+from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
 from logbus.model import Witness
 
 _ids = itertools.count(1)
@@ -43,25 +43,25 @@ class FakePartition:
         self.cuts.append(end_offset)
         self.start_offset, self.stable_end = min(self.start_offset, end_offset), None
 
-    def first_from(self, timestamp_ms: int) -> FoundRecord | None:
+    def first_from(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         found = (record for record in self.records(0, len(self.stamps_ms)) if record.timestamp_ms >= timestamp_ms)
         return next(found, None)
 
-    def records(self, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+    def records(self, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
         return self.all_records(max(start_offset, self.start_offset), end_offset)
 
-    def all_records(self, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+    def all_records(self, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
         """Including deleted ones."""
         for offset in range(start_offset, min(end_offset, len(self.stamps_ms))):
             stamp = self.stamps_ms[offset]
             if stamp is not None:
-                yield FoundRecord(offset=offset, timestamp_ms=stamp, leader_epoch=self.epoch(offset))
+                yield OffsetAndTimestamp(offset=offset, timestamp_ms=stamp, leader_epoch=self.epoch(offset))
 
     def epoch(self, offset: int) -> int:
         """How often the record at an offset has been replaced by another."""
         return sum(cut <= offset for cut in self.cuts)
 
-    def last_record(self, start_offset: int, end_offset: int) -> FoundRecord | None:
+    def last_record(self, start_offset: int, end_offset: int) -> OffsetAndTimestamp | None:
         """The last record of the range, if `start_offset` is within the log."""
         if not self.start_offset <= start_offset <= len(self.stamps_ms):
             return None
@@ -145,17 +145,17 @@ class FakeLog:
         self.interrupt("end_offsets")
         return {number: part.end_offset(isolation_level) for number, part in self.parts(topic, partitions).items()}
 
-    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, OffsetAndTimestamp]:
         self.interrupt("first_at_or_after")
         found = {number: part.first_from(timestamp_ms) for number, part in self.parts(topic, partitions).items()}
         return {part: record for part, record in found.items() if record is not None}
 
     def first_at_or_after_each(
         self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
-    ) -> dict[int, dict[int, FoundRecord]]:
+    ) -> dict[int, dict[int, OffsetAndTimestamp]]:
         return {stamp: self.first_at_or_after(topic, partitions, stamp) for stamp in timestamps_ms}
 
-    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
         self.interrupt("records")
         return self.topics[topic][partition].records(start_offset, end_offset)
 
@@ -168,11 +168,11 @@ class FakeLog:
     def cluster_id(self) -> str | None:
         return self.cluster
 
-    def value(self, topic: str, partition: int, record: FoundRecord) -> bytes:
+    def value(self, topic: str, partition: int, record: OffsetAndTimestamp) -> bytes:
         given = self.topics[topic][partition].values.get(record.offset)
         return value_of(self.ids[topic], partition, record.offset, record.leader_epoch or 0) if given is None else given
 
-    def witness(self, topic: str, partition: int, record: FoundRecord) -> Witness:
+    def witness(self, topic: str, partition: int, record: OffsetAndTimestamp) -> Witness:
         value = self.value(topic, partition, record)
         hashed = as_signed(record_hash(partition, record.offset, record.timestamp_ms, KEY, value))
         return Witness(offset=record.offset, timestamp_ms=record.timestamp_ms, hash=hashed, leader_epoch=record.leader_epoch)

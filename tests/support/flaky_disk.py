@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from broker.storage.filesystem import FileSystem
+from broker.disk.filesystem import FileSystem
 
 _CANNOT_FAIL = ("is_directory",)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
-from broker.coordination.image import Endpoint
-from broker.partitions.partition import Partition
+from broker.cluster.metadata_image import Endpoint
+from broker.log.partition import Partition
 from broker.protocol.replica_fetch import (
     NO_OFFSET,
     ReplicaAnswer,
@@ -18,11 +18,11 @@ from broker.protocol.replica_fetch import (
     encode_replica_answer,
     parse_replica_fetch,
 )
-from broker.replication.fetcher import FetchLimits, LeaderFetcher
-from broker.replication.follower import FollowedPartition, FollowerHooks
-from broker.replication.peers import PeerRequest, Then
+from broker.replication.interfaces import PeerRequest, Then
+from broker.replication.replica_fetcher import FetchLimits, ReplicaFetcher
+from broker.replication.replicas import FollowedPartition, FollowerHooks
 from tests.support.batches import plain_batch, stamped
-from tests.support.engine import ManualHelpers
+from tests.support.engine import ManualThreadPool
 from tests.support.logs import flush, open_log
 from tests.support.manual_clock import ManualClock
 
@@ -81,7 +81,7 @@ class FollowerScene:
 
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock()
-        self.helpers = ManualHelpers()
+        self.thread_pool = ManualThreadPool()
         self.peers = ScriptedPeers()
         self.wants_flush: list[int] = []
         self.written: list[int] = []
@@ -90,7 +90,7 @@ class FollowerScene:
         self.partitions: dict[int, Partition] = {}
         self.replicas: dict[int, FollowedPartition] = {}
         self._directory = directory
-        self.fetcher = LeaderFetcher(
+        self.fetcher = ReplicaFetcher(
             LEADER,
             me=ME,
             incarnation=INCARNATION,
@@ -110,7 +110,7 @@ class FollowerScene:
             offline=lambda partition: self.offline.append(partition.index),
             cut=lambda partition: self.cut.append(partition.end_offset),
         )
-        replica = self.replicas[index] = FollowedPartition(partition, helpers=self.helpers, hooks=hooks)
+        replica = self.replicas[index] = FollowedPartition(partition, thread_pool=self.thread_pool, hooks=hooks)
         return replica
 
     def follow(self, index: int = 0, epoch: int = 0) -> FollowedPartition:
@@ -130,9 +130,9 @@ class FollowerScene:
         while self.fetcher.due <= self.clock.monotonic():
             self.fetcher.work(self.clock.monotonic())
 
-    def run_helpers(self) -> None:
-        self.helpers.run()
-        self.helpers.drain()
+    def run_jobs(self) -> None:
+        self.thread_pool.run()
+        self.thread_pool.drain()
         self.turn()
 
     def flush(self, index: int = 0) -> None:

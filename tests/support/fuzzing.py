@@ -7,9 +7,9 @@ from pathlib import Path
 
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
+from broker.disk.filesystem import FileSystem, OpenFile
 from broker.errors import ProtocolError
 from broker.network.connection import Connection
-from broker.storage.filesystem import FileSystem, OpenFile
 from tests.support.engine import Harness
 from tests.support.mutations import mutated_frame
 from tests.support.sockets import ScriptedSocket

@@ -1,4 +1,4 @@
-"""Group requests, to an engine in this process or over a socket to any broker. Every answer is decoded with kio as well."""
+"""Group requests to an engine in this process. Every answer is decoded with kio as well."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 from kio.serial import entity_reader
 
-from broker.handlers.reply import Pending
+from broker.api.handler import Pending
 from broker.protocol.api import APIS, ApiKey
-from broker.protocol.control import request_class, response_class
+from broker.protocol.codec import request_class, response_class
 from tests.support.engine import Harness
-from tests.support.raw_client import RawClient
 
 SESSION_MS = 10_000
 MODULES = {
@@ -169,24 +168,6 @@ class Client:
         part = row.OffsetDeleteRequestPartition(partition_index=0)
         answer = self.ask(ApiKey.OFFSET_DELETE, 0, group_id=group, topics=[row(name=topic, partitions=[part])])
         return answer.error_code, [part.error_code for topic_row in answer.topics for part in topic_row.partitions]
-
-
-class WireClient(Client):
-    """The same over a socket; a request that has to wait blocks."""
-
-    def __init__(self, connection: RawClient, group: str = "g") -> None:
-        self._connection = connection
-        self.group = group
-
-    def send(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
-        return self.ask(api_key, version, **values)
-
-    def ask(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
-        version = APIS[api_key].last if version is None else version
-        flexible = version >= APIS[api_key].flexible_from
-        raw = self._connection.request(api_key, version, encode(api_key, version, values), flexible=flexible)
-        check_with_kio(api_key, version, raw)
-        return response_class(api_key).decode(raw, version=version)
 
 
 def encode(api_key: ApiKey, version: int, values: dict[str, Any]) -> bytes:

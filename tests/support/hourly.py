@@ -8,23 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from logbus.errors import LogbusError
-from logbus.ledger.ledger import Ledger
+from logbus.loads.audit import audit_window
+from logbus.loads.engine import warehouse_url as sqlalchemy_url
+from logbus.loads.ledger import Ledger
+from logbus.loads.sinks import sink_for
 from logbus.model import Pipeline, WindowState
 from logbus.parsing import parser_for
-from logbus.proof.audit import audit_window
-from logbus.warehouse.engine import warehouse_url as sqlalchemy_url
-from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from spark_jobs.application import Application
-from spark_jobs.outcomes import LoadState, WindowOutcome
+from spark_jobs.application import Application, LoadState, WindowOutcome
 from tests.support import oracle
-from tests.support.cutting import Act, Cut
+from tests.support.cutting import Act, Cut, Killed
 from tests.support.fake_log import FakeLog
 from tests.support.in_process import TASKS, Tasks
 from tests.support.ledgers import NOW, at, hour, stamps
-from tests.support.stepping import Killed
 
 HOURS = (10, 11)
 

@@ -6,18 +6,21 @@ import uuid
 
 from hypothesis import strategies as st
 
-from broker.coordination.changes import (
+from broker.cluster.metadata_image import (
+    BrokerNode,
     BrokerSettingsChange,
-    DeletionAsked,
+    DeletionRequested,
+    Endpoint,
     IncarnationRaised,
-    Journaled,
+    LoggedChange,
+    PartitionState,
+    Settings,
     StateChange,
     TopicChange,
-    TopicGone,
+    TopicDeleted,
+    TopicNode,
     TopicSettingsChange,
 )
-from broker.coordination.image import BrokerNode, Endpoint, PartitionState, Settings
-from broker.coordination.znodes import TopicNode
 
 broker_ids = st.integers(0, 5)
 replica_lists = st.lists(broker_ids, min_size=1, max_size=4, unique=True).map(tuple)
@@ -61,12 +64,12 @@ broker_nodes = st.builds(
     rack=texts,
     directory_id=texts,
 )
-journaled: st.SearchStrategy[Journaled] = st.one_of(
+logged_change: st.SearchStrategy[LoggedChange] = st.one_of(
     st.builds(TopicChange, topic=topic_nodes),
     st.builds(StateChange, topic=topic_names, topic_id=topic_ids, index=st.integers(0, 12), state=states),
     st.builds(TopicSettingsChange, topic=topic_names, topic_id=topic_ids, settings=settings_values),
     st.builds(BrokerSettingsChange, name=st.sampled_from(["<default>", "1"]), settings=settings_values),
-    st.builds(DeletionAsked, topic=topic_names, topic_id=topic_ids),
-    st.builds(TopicGone, topic=topic_names, topic_id=topic_ids),
+    st.builds(DeletionRequested, topic=topic_names, topic_id=topic_ids),
+    st.builds(TopicDeleted, topic=topic_names, topic_id=topic_ids),
     st.builds(IncarnationRaised, broker_id=broker_ids, incarnation=versions),
 )

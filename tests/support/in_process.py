@@ -22,9 +22,8 @@ from logbus.model import Pipeline
 from logbus.parsing import Parser, Unparsable
 
 from spark_jobs import application
-from spark_jobs.job import TaskJob, TaskResult
+from spark_jobs.job import Run, TaskJob, TaskPlan, TaskResult
 from spark_jobs.load_task import load
-from spark_jobs.packing import Run, TaskPlan
 from spark_jobs.records import Records, read_plan
 from tests.support.fake_log import KEY, FakeLog
 
@@ -124,5 +123,5 @@ def replace_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for callers that are not tests."""
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
     monkeypatch.setattr(application, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: session)))
-    monkeypatch.setattr(application, "runner_for", lambda pipeline: run_job)
+    monkeypatch.setattr(application, "run_job", run_job)
     monkeypatch.setattr(adbc_driver_postgresql, "connect", kept_database)

@@ -19,7 +19,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-_TEXT = st.sampled_from(["clicks", "group", "retention.ms", "1", "0", ""]) | st.text(max_size=8)
+_LONGEST = 32_767  # bytes of a string in versions that are not flexible
+_EXTREME = ["x" * _LONGEST, "é" * (_LONGEST // 2), "a\nb\0c\x1b[1m d"]
+_TEXT = st.sampled_from(["clicks", "group", "retention.ms", "1", "0", "", *_EXTREME]) | st.text(max_size=8)
 
 
 def _integers(bits: int) -> st.SearchStrategy[int]:
@@ -33,7 +35,7 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "int32": _integers(32),
     "int64": _integers(64),
     "string": _TEXT,
-    "bytes": st.binary(max_size=8),
+    "bytes": st.binary(max_size=8) | st.just(b"z" * 70_000),
     "records": st.binary(max_size=8),
     "uuid": st.uuids(),
     "error_code": st.sampled_from(ErrorCode),

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from broker.coordination.image import PartitionState
-from broker.handlers.error_codes import code_of
+from broker.api.error_codes import code_of
+from broker.cluster.metadata_image import PartitionState
+from broker.disk.filesystem import FileSlice
+from broker.log.partition_log import PartitionLog
 from broker.protocol.replica_fetch import (
     ReplicaFetch,
     ReplicaFetched,
@@ -18,11 +20,9 @@ from broker.protocol.replica_fetch import (
     parse_replica_answer,
     parse_replica_fetch,
 )
-from broker.replication.progress import PartitionProgress
-from broker.replication.serve import ReplicaServer, ServeLimits
-from broker.replication.sessions import FetchSession, Key, Led
-from broker.storage.file_slice import FileSlice
-from broker.storage.partition_log import PartitionLog
+from broker.replication.fetch_sessions import FetchSession, TopicIdPartition
+from broker.replication.led_partition import LedPartition, PartitionProgress
+from broker.replication.replica_server import ReplicaServer, ServeLimits
 from tests.support.batches import plain_batch, stamped
 from tests.support.logs import flush, open_log
 
@@ -49,7 +49,7 @@ class LeaderScene:
     def __init__(self, directory: Path, *, response_bytes_max: int = 1 << 20) -> None:
         self.directory = directory
         self.now = 100.0
-        self.led: dict[Key, Led] = {}
+        self.led: dict[TopicIdPartition, LedPartition] = {}
         self.moved: list[int] = []
         self.server = ReplicaServer(
             self.led,
@@ -62,7 +62,7 @@ class LeaderScene:
 
     def lead(
         self, index: int = 0, *, state: PartitionState = STATE, replicas: tuple[int, ...] = (0, 1, 2), visible: int = 0
-    ) -> Led:
+    ) -> LedPartition:
         log = open_log(self.directory / str(index), segment_bytes=1 << 20)
         progress = PartitionProgress(
             ME,
@@ -74,11 +74,11 @@ class LeaderScene:
             visible_offset=visible,
             now=self.now,
         )
-        led = Led("clicks", TOPIC_ID, index, log, progress)
+        led = LedPartition("clicks", TOPIC_ID, index, log, progress)
         self.led[led.key] = led
         return led
 
-    def append(self, led: Led, *counts: int, epoch: int = 0, value: bytes = b"value") -> None:
+    def append(self, led: LedPartition, *counts: int, epoch: int = 0, value: bytes = b"value") -> None:
         """Batches of `counts` records, written at the end of one turn."""
         assert isinstance(led.log, PartitionLog)
         offset, views, headers = led.log.end_offset, [], []
@@ -91,7 +91,7 @@ class LeaderScene:
         led.progress.written(led.log.end_offset, self.now)
         self.server.written(led)
 
-    def flush(self, led: Led) -> None:
+    def flush(self, led: LedPartition) -> None:
         assert isinstance(led.log, PartitionLog)
         flush(led.log)
         led.progress.flushed(led.log.flushed_offset)

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.ledger import schema
-from logbus.ledger.catch_up import LoadPlan, parts_of
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.pipeline_dags import remember_definition
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
-from logbus.warehouse.engine import connect
+from logbus.windows import schema
+from logbus.windows.catch_up import LoadPlan, parts_of
+from logbus.windows.dag_definitions import remember_definition
 from sqlalchemy import text, update
 
 from tests.support.databases import LedgerDatabases
@@ -88,6 +88,9 @@ class World:
 
     def freeze(self, number: int, now: datetime = NOW) -> FrozenWindow:
         return self.ledger.freeze_or_get("p", hour(number), self.log, now)
+
+    def accept_loss(self, number: int, now: datetime = NOW) -> FrozenWindow:
+        return self.ledger.accept_loss("p", hour(number), self.log, now, by="mary", reason="gone")
 
     def mark(self, number: int, **values: object) -> None:
         """Sets these columns of an hour's window, as a load or an audit would."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from logbus.local.processes import ReservedPorts
+from logbus.cli.processes import ReservedPorts
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 CHUNK_BYTES = 1 << 16
@@ -168,11 +168,6 @@ class PeerLink(Link):
 
     def gates_of(self, client_id: str) -> Gates:
         return self._of_client.setdefault(client_id, Gates())
-
-    def reset_client(self, client_id: str) -> None:
-        """Break this client's connections."""
-        meant = self.gates_of(client_id)
-        self._break(lambda gates: gates is meant)
 
     def let_go(self) -> None:
         """Release all clients."""

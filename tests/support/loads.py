@@ -13,12 +13,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Self
 
-from logbus.ledger.definition import pipeline_of
+from logbus.loads.commit import SealedWindow
+from logbus.loads.sinks import Sink, sink_for
+from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts
 from logbus.parsing import parser_for
-from logbus.warehouse.commit import SealedWindow
-from logbus.warehouse.sinks import Sink, sink_for
-from logbus.warehouse.sinks.files import FileSink
+from logbus.windows.definition import pipeline_of
 
 from spark_jobs.application import TaskReads, staged_window, to_reads
 from spark_jobs.job import TaskJob, TaskResult
@@ -54,7 +54,7 @@ class Loading:
     def pipeline(self) -> Pipeline:
         """The definition that the driver uses: that of when the attempt began."""
         ledger, attempt = self.world.ledger, getattr(self, "attempt", None)
-        if attempt is None or attempt.definition is None:
+        if attempt is None:
             return ledger.pipeline(self.window.pipeline)
         return ledger.with_inferred(pipeline_of(attempt.definition))
 
@@ -64,10 +64,10 @@ class Loading:
         return sink_for(self.pipeline, self.world.ledger.engine)
 
     @property
-    def file_sink(self) -> FileSink:
-        found = self.sink
-        assert isinstance(found, FileSink)
-        return found
+    def file_sink(self) -> IcebergSink:
+        sink = self.sink
+        assert isinstance(sink, IcebergSink)
+        return sink
 
     def begin(self) -> Loading:
         start = self.window.interval.start

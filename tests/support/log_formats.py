@@ -23,7 +23,7 @@ class LogFormat:
 
     name: str
     line: str
-    clock: str
+    time_format: str
     parse: str
     row: dict[str, Any] = field(default_factory=dict)
     header: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ FORMATS = [
     LogFormat(
         name="access.log",
         line='10.0.0.7 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "curl"',
-        clock="access log",
+        time_format="access log",
         parse="combined",
         row={"host": "10.0.0.7", "status": 200},
         key="10.0.0.7",
@@ -63,7 +63,7 @@ FORMATS = [
     LogFormat(
         name="other_vhosts_access.log",
         line='www.example.com:443 10.0.0.7 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "curl"',
-        clock="access log",
+        time_format="access log",
         parse="regex",
         row={
             "vhost": "www.example.com",
@@ -79,7 +79,7 @@ FORMATS = [
     LogFormat(
         name="forwarded.log",
         line='192.0.2.16, 198.51.100.22 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "curl"',
-        clock="access log",
+        time_format="access log",
         parse="combined",
         row={"host": "192.0.2.16, 198.51.100.22", "ident": None, "username": None, "path": "/0", "agent": "curl"},
         key="192.0.2.16",
@@ -87,7 +87,7 @@ FORMATS = [
     LogFormat(
         name="nginx_main.log",
         line='192.0.2.16 - jane [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "Mozilla/5.0 (X11; Linux; rv)" "10.0.0.9"',
-        clock="access log",
+        time_format="access log",
         parse="regex",
         row={
             "host": "192.0.2.16",
@@ -101,7 +101,7 @@ FORMATS = [
     LogFormat(
         name="traefik.log",
         line='192.0.2.16 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/2.0" 200 1 "-" "curl" 1 "web@docker" "http://10.0.0.9:80" 3ms',
-        clock="access log",
+        time_format="access log",
         parse="regex",
         row={"path": "/0", "agent": "curl", "rest": '1 "web@docker" "http://10.0.0.9:80" 3ms'},
         key="192.0.2.16",
@@ -109,14 +109,14 @@ FORMATS = [
     LogFormat(
         name="access_by_site.log",
         line='www.example.com 192.0.2.16 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 0.003',
-        clock="access log",
+        time_format="access log",
         parse="regex",
         row={"before": "www.example.com", "host": "192.0.2.16", "ident": None, "bytes": 1, "referer": None, "rest": "0.003"},
     ),
     LogFormat(
         name="auth.log",
         line="May 17 10:05:0~ combo sshd(pam_unix)[19939]: authentication failure ~",
-        clock="syslog (RFC 3164)",
+        time_format="syslog (RFC 3164)",
         parse="syslog",
         row={"host": "combo", "program": "sshd(pam_unix)", "pid": "19939"},
         has_zone=False,
@@ -125,7 +125,7 @@ FORMATS = [
     LogFormat(
         name="device.log",
         line="May 17 10:05:0~ dropbear[1252]: Password auth: ~",
-        clock="syslog (RFC 3164)",
+        time_format="syslog (RFC 3164)",
         parse="syslog",
         row={"host": None, "program": "dropbear", "pid": "1252", "message": "Password auth: 0"},
         has_zone=False,
@@ -133,7 +133,7 @@ FORMATS = [
     LogFormat(
         name="messages",
         line='<165>1 2015-05-17T10:05:0~.003Z web1 evntslog - ID47 [x@1 a="b"] started',
-        clock="syslog (RFC 5424)",
+        time_format="syslog (RFC 5424)",
         parse="syslog",
         row={"severity": "notice", "host": "web1", "message": "started"},
         fraction_ms=3,
@@ -142,7 +142,7 @@ FORMATS = [
     LogFormat(
         name="syslog",
         line="2015-05-17T12:05:0~.123456+02:00 web1 systemd[1]: Started ~",
-        clock="syslog (ISO 8601)",
+        time_format="syslog (ISO 8601)",
         parse="syslog",
         row={"time": "2015-05-17T10:05:00.123456Z", "host": "web1", "program": "systemd", "pid": "1", "message": "Started 0"},
         fraction_ms=123,
@@ -151,7 +151,7 @@ FORMATS = [
     LogFormat(
         name="service.log",
         line="2015-05-17T12:05:0~.250+02:00 INFO worker: item ~",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={"level": "INFO", "message": "worker: item 0"},
         fraction_ms=250,
@@ -159,14 +159,14 @@ FORMATS = [
     LogFormat(
         name="nginx.json",
         line='{"time_iso8601": "2015-05-17T10:05:0~+00:00", "remote_addr": "10.0.0.1", "request": "GET / HTTP/1.1", "status": "200"}',
-        clock="JSON",
+        time_format="JSON",
         parse="nginx_json",
         row={"host": "10.0.0.1", "method": "GET", "status": 200},
     ),
     LogFormat(
         name="nginx_msec.json",
         line='{"msec": "143185710~.250", "remote_addr": "10.0.0.1", "request_time": "0.012", "status": "200"}',
-        clock="JSON",
+        time_format="JSON",
         parse="nginx_json",
         row={"host": "10.0.0.1", "request_time": 0.012},
         fraction_ms=250,
@@ -174,7 +174,7 @@ FORMATS = [
     LogFormat(
         name="log4j.log",
         line="17 May 2015 10:05:0~,007 [main] WARN  org.example.App - started ~",
-        clock="DD Mon YYYY",
+        time_format="DD Mon YYYY",
         parse="regex",
         row={"level": "WARN", "before": "[main]", "message": "org.example.App - started 0"},
         fraction_ms=7,
@@ -183,7 +183,7 @@ FORMATS = [
     LogFormat(
         name="zookeeper.log",
         line="2015-05-17 10:05:0~,747 - INFO  [QuorumPeer[myid=1]@774] - Notification time out: ~",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={"level": "INFO", "before": None, "message": "[QuorumPeer[myid=1]@774] - Notification time out: 0"},
         fraction_ms=747,
@@ -192,7 +192,7 @@ FORMATS = [
     LogFormat(
         name="spark.log",
         line="15/05/17 10:05:0~ INFO SparkContext: Running Spark version 1.3.~",
-        clock="YY/MM/DD",
+        time_format="YY/MM/DD",
         parse="regex",
         row={"level": "INFO", "message": "SparkContext: Running Spark version 1.3.0"},
         has_zone=False,
@@ -200,7 +200,7 @@ FORMATS = [
     LogFormat(
         name="hdfs.log",
         line="150517 10050~ 143 INFO dfs.DataNode$PacketResponder: ~ for block blk_38 terminating",
-        clock="YYMMDD HHMMSS",
+        time_format="YYMMDD HHMMSS",
         parse="regex",
         row={"written": "150517 100500", "before": "143", "level": "INFO"},
         has_zone=False,
@@ -208,7 +208,7 @@ FORMATS = [
     LogFormat(
         name="kubelet.log",
         line="W0517 10:05:0~.000123       7 controller.go:12] started ~",
-        clock="klog",
+        time_format="klog",
         parse="regex",
         row={"level": "W", "thread": "7", "source": "controller.go:12", "message": "started 0"},
         has_zone=False,
@@ -216,7 +216,7 @@ FORMATS = [
     LogFormat(
         name="apache_error.log",
         line="[Sun May 17 10:05:0~.000123 2015] [core:error] [pid 7:tid 12] [client 10.0.0.1:4711] File ~ does not exist",
-        clock="Apache's error log",
+        time_format="Apache's error log",
         parse="regex",
         row={"module": "core", "level": "error", "client": "10.0.0.1:4711", "message": "File 0 does not exist"},
         has_zone=False,
@@ -224,7 +224,7 @@ FORMATS = [
     LogFormat(
         name="nginx_error.log",
         line='2015/05/17 10:05:0~ [error] 7#7: *1 open() "/~" failed',
-        clock="YY/MM/DD",
+        time_format="YY/MM/DD",
         parse="regex",
         row={"level": "error", "message": '7#7: *1 open() "/0" failed'},
         has_zone=False,
@@ -232,7 +232,7 @@ FORMATS = [
     LogFormat(
         name="python.log",
         line="2015-05-17 10:05:0~,123 - shop.orders - WARNING - order ~ is late",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={"before": "shop.orders", "level": "WARNING", "message": "order 0 is late"},
         fraction_ms=123,
@@ -241,7 +241,7 @@ FORMATS = [
     LogFormat(
         name="server.log",
         line="[2015-05-17 10:05:0~,123] INFO [KafkaServer id=0] started ~ (kafka.server.KafkaServer)",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={"level": "INFO", "before": None, "message": "[KafkaServer id=0] started 0 (kafka.server.KafkaServer)"},
         fraction_ms=123,
@@ -250,7 +250,7 @@ FORMATS = [
     LogFormat(
         name="postgresql.log",
         line="2015-05-17 10:05:0~.123 UTC [17] app@shop LOG:  duration: ~ ms",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={"before": "[17] app@shop", "level": "LOG", "message": "duration: 0 ms"},
         fraction_ms=123,
@@ -259,7 +259,7 @@ FORMATS = [
         name="traces.log",
         line="2015-05-17 10:05:0~ ERROR Main - failed",
         more=("java.lang.IllegalStateException: no", "\tat Main.run(Main.java:7)", "\tat Main.main(Main.java:1)"),
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={
             "level": "ERROR",
@@ -270,36 +270,43 @@ FORMATS = [
     LogFormat(
         name="logfmt.log",
         line="ts=143185710~.5 level=info msg=started",
-        clock="seconds since 1970",
+        time_format="seconds since 1970",
         parse="logfmt",
         fraction_ms=500,
     ),
     LogFormat(
-        name="logfmt_iso.log", line='time=2015-05-17T10:05:0~Z level=info msg="started up"', clock="ISO 8601", parse="logfmt"
+        name="logfmt_iso.log",
+        line='time=2015-05-17T10:05:0~Z level=info msg="started up"',
+        time_format="ISO 8601",
+        parse="logfmt",
     ),
     LogFormat(
         name="vmware.log",
         line="2015-05-17T10:05:0~Z In(05) vmx - app=vmx pid=~ -- the disk is full",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="lines",
         row={"line": "2015-05-17T10:05:00Z In(05) vmx - app=vmx pid=0 -- the disk is full"},
     ),
     LogFormat(
         name=f"web-5d78-x2x_default_web-{'0f' * 32}.log",
         line="2015-05-17T10:05:0~.123456789Z stdout F item ~, user jane, done",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="lines",
         row={"line": "2015-05-17T10:05:00.123456789Z stdout F item 0, user jane, done"},
         fraction_ms=123,
     ),
-    LogFormat(name="seconds.log", line="143185710~ something happened", clock="seconds since 1970", parse="lines"),
-    LogFormat(name="milli.log", line="143185710~250 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
-    LogFormat(name="micro.log", line="143185710~250000 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
-    LogFormat(name="nano.log", line="143185710~250000000 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
+    LogFormat(name="seconds.log", line="143185710~ something happened", time_format="seconds since 1970", parse="lines"),
+    LogFormat(name="milli.log", line="143185710~250 something", time_format="seconds since 1970", parse="lines", fraction_ms=250),
+    LogFormat(
+        name="micro.log", line="143185710~250000 something", time_format="seconds since 1970", parse="lines", fraction_ms=250
+    ),
+    LogFormat(
+        name="nano.log", line="143185710~250000000 something", time_format="seconds since 1970", parse="lines", fraction_ms=250
+    ),
     LogFormat(
         name="app.json",
         line='{"@timestamp": "2015-05-17T10:05:0~.5Z", "host": {"name": "web2"}, "user": ~}',
-        clock="JSON",
+        time_format="JSON",
         parse="json",
         row={"user": 0},
         fraction_ms=500,
@@ -308,7 +315,7 @@ FORMATS = [
     LogFormat(
         name="orders.json",
         line='{"id": 1234567890, "took": 0.25, "created": 143185710~250, "hostname": "web3"}',
-        clock="the field created",
+        time_format="the field created",
         parse="json",
         row={"took": 0.25},
         fraction_ms=250,
@@ -318,7 +325,7 @@ FORMATS = [
     LogFormat(
         name="events.json",
         line='{"event": {"raised": "17.05.2015 10:05:0~", "kind": "login"}}',
-        clock="the field event.raised",
+        time_format="the field event.raised",
         parse="json",
         has_zone=False,
         options=("--time-field", "event.raised", "--time-format", "%d.%m.%Y %H:%M:%S"),
@@ -327,7 +334,7 @@ FORMATS = [
         name="sales.csv",
         header=("time,user,amount",),
         line="2015-05-17T10:05:0~Z,jane,~.5",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="csv",
         row={"time": "2015-05-17T10:05:00Z", "user": "jane", "amount": "0.5"},
     ),
@@ -335,7 +342,7 @@ FORMATS = [
         name="export.csv",
         header=("Time,User Name,Amount (EUR),ctid,user name",),
         line="2015-05-17T10:05:0~Z,jane,~.5,7,j",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="csv",
         row={"time": "2015-05-17T10:05:00Z", "user_name": "jane", "amount_eur": "0.5", "ctid_": "7", "user_name_2": "j"},
     ),
@@ -343,19 +350,30 @@ FORMATS = [
         name="u_ex150517.log",
         header=(
             "#Software: Microsoft Internet Information Services 10.0",
+            "#Version: 1.0",
+            "#Date: 2015-05-17 10:05:00",
             "#Fields: date time cs-method cs-uri-stem cs(User-Agent)",
         ),
         line="2015-05-17 10:05:0~ GET /~ -",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="csv",
         row={"date": "2015-05-17", "time": "10:05:00", "cs_method": "GET", "cs_uri_stem": "/0", "cs_user_agent": None},
         has_zone=False,
     ),
     LogFormat(
         name="conn.log",
-        header=("#path\tconn", "#fields\tts\tuid\tid.orig_h\tservice", "#types\ttime\tstring\taddr\tstring"),
+        header=(
+            "#separator \\x09",
+            "#set_separator\t,",
+            "#empty_field\t(empty)",
+            "#unset_field\t-",
+            "#path\tconn",
+            "#open\t2015-05-17-10-05-00",
+            "#fields\tts\tuid\tid.orig_h\tservice",
+            "#types\ttime\tstring\taddr\tstring",
+        ),
         line="143185710~.250000\tC~\t192.0.2.16\t-",
-        clock="seconds since 1970",
+        time_format="seconds since 1970",
         parse="csv",
         row={"ts": "1431857100.250000", "uid": "C0", "id_orig_h": "192.0.2.16", "service": None},
         fraction_ms=250,
@@ -364,7 +382,7 @@ FORMATS = [
         name="visits.csv",
         header=("user;pages;at",),
         line="jane;~;143185710~",
-        clock="%s",
+        time_format="%s",
         parse="csv",
         row={"user": "jane", "pages": "0", "at": "1431857100"},
         options=("--time-format", "%s"),
@@ -372,7 +390,7 @@ FORMATS = [
     LogFormat(
         name="dotted.log",
         line="17.05.2015 10:05:0~ started ~",
-        clock="%d.%m.%Y %H:%M:%S",
+        time_format="%d.%m.%Y %H:%M:%S",
         parse="lines",
         has_zone=False,
         options=("--time-format", "%d.%m.%Y %H:%M:%S"),
@@ -380,7 +398,7 @@ FORMATS = [
     LogFormat(
         name="american.log",
         line="05/17/2015 10:05:0~ AM started ~",
-        clock="%m/%d/%Y %I:%M:%S %p",
+        time_format="%m/%d/%Y %I:%M:%S %p",
         parse="lines",
         has_zone=False,
         options=("--time-format", "%m/%d/%Y %I:%M:%S %p"),
@@ -388,7 +406,7 @@ FORMATS = [
     LogFormat(
         name="postgresql_saopaulo.log",
         line="2015-05-17 07:05:0~.123 -03 [17] app@shop LOG:  duration: ~ ms",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={"written": "2015-05-17 07:05:00.123 -03", "before": "[17] app@shop", "level": "LOG"},
         fraction_ms=123,
@@ -396,28 +414,28 @@ FORMATS = [
     LogFormat(
         name="utc_plus.log",
         line="2015-05-17 18:05:0~ UTC+8 INFO started ~",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="regex",
         row={"written": "2015-05-17 18:05:00 UTC+8", "level": "INFO", "message": "started 0"},
     ),
     LogFormat(
         name="php_errors.log",
         line="[17-May-2015 12:05:0~ Europe/Berlin] PHP Warning:  item ~ is missing",
-        clock="DD Mon YYYY",
+        time_format="DD Mon YYYY",
         parse="regex",
         row={"written": "17-May-2015 12:05:00 Europe/Berlin", "before": "PHP", "message": "item 0 is missing"},
     ),
     LogFormat(
         name="zones.json",
         line='{"time": "2015-05-17 12:05:0~+02", "user": ~}',
-        clock="JSON",
+        time_format="JSON",
         parse="json",
         row={"user": 0},
     ),
     LogFormat(
         name="distribution.tsv",
         line="2015-05-17\t10:05:0~\tFRA2\t~\t192.0.2.7",
-        clock="ISO 8601",
+        time_format="ISO 8601",
         parse="csv",
         row={"field_3": "FRA2", "field_4": "0"},
         has_zone=False,
@@ -425,7 +443,7 @@ FORMATS = [
     LogFormat(
         name="redis.log",
         line="1:M 17 May 2015 10:05:0~.018 * Ready ~",
-        clock="%d %b %Y %H:%M:%S.%f",
+        time_format="%d %b %Y %H:%M:%S.%f",
         parse="lines",
         fraction_ms=18,
         has_zone=False,
@@ -434,21 +452,21 @@ FORMATS = [
     LogFormat(
         name="backup.log",
         line="Sun May 17 10:05:0~ UTC 2015 backup ~",
-        clock="%a %b %d %H:%M:%S %Z %Y",
+        time_format="%a %b %d %H:%M:%S %Z %Y",
         parse="lines",
         options=("--time-format", "%a %b %d %H:%M:%S %Z %Y"),
     ),
     LogFormat(
         name="proxy.log",
         line="17-05-2015 13:05:0~ +0300 PROXY.3128 0000~",
-        clock="%d-%m-%Y %H:%M:%S %z",
+        time_format="%d-%m-%Y %H:%M:%S %z",
         parse="lines",
         options=("--time-format", "%d-%m-%Y %H:%M:%S %z"),
     ),
     LogFormat(
         name="game.log",
         line='L 05/17/2015 - 10:05:0~: Bad Rcon: "rcon 1146003691" ~',
-        clock="%m/%d/%Y - %H:%M:%S",
+        time_format="%m/%d/%Y - %H:%M:%S",
         parse="lines",
         has_zone=False,
         options=("--time-format", "%m/%d/%Y - %H:%M:%S"),
@@ -456,14 +474,14 @@ FORMATS = [
     LogFormat(
         name="cluster.log",
         line="- 143185710~ 2015.05.17 node7 May 17 12:05:0~ node7/node7 kernel: item ~",
-        clock="%s",
+        time_format="%s",
         parse="lines",
         options=("--time-format", "%s"),
     ),
     LogFormat(
         name="steps.log",
         line="20150517-10:5:~:444|Step|30002312|item ~",
-        clock="%Y%m%d-%H:%M:%S",
+        time_format="%Y%m%d-%H:%M:%S",
         parse="csv",
         fraction_ms=444,
         has_zone=False,

@@ -12,13 +12,12 @@ from typing import Any
 
 from broker.clock import Clock
 from broker.config.settings import LogConfig
-from broker.records.batch import BatchHeader, Buffer
-from broker.records.reader import Record, read_records
-from broker.storage.cleanable import begin_compaction
-from broker.storage.compaction import CompactionPass, Exchange
-from broker.storage.filesystem import FileSystem, OpenFile
-from broker.storage.key_map import KeyMap
-from broker.storage.partition_log import PartitionLog
+from broker.disk.filesystem import FileSystem, OpenFile
+from broker.log.cleaner import begin_compaction
+from broker.log.compaction import CompactionPass, Exchange, OffsetMap
+from broker.log.partition_log import PartitionLog
+from broker.protocol.batch import BatchHeader, Buffer
+from broker.protocol.records import Record, read_records
 from tests.support.batches import NOW_MS, stamped
 from tests.support.manual_clock import ManualClock
 
@@ -142,7 +141,7 @@ def pass_over(
         first_dirty,
         filesystem=filesystem or FileSystem(),
         producer_offsets=frozenset(producers),
-        keys=KeyMap(map_bytes),
+        offset_map=OffsetMap(map_bytes),
         now_ms=now_ms,
         limit_offset=limit_offset,
     )

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from broker.config.fields import INT32_MAX
+from broker.api.handler import Parts, Pending
+from broker.api.produce_fast_path import ProduceFastPath
+from broker.config.parsers import INT32_MAX
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
-from broker.handlers.fast_lane import FastLane
-from broker.handlers.reply import Parts, Pending
 from broker.network.connection import Connection
 from broker.network.poller import READ, RESET, Poller
 from broker.network.server import Server
@@ -77,8 +77,8 @@ class ScriptedTurn:
         if method in self.fails:
             raise self.fails[method]
 
-    def drain_helpers(self) -> None:
-        self._check("drain_helpers")
+    def drain_thread_pool(self) -> None:
+        self._check("drain_thread_pool")
 
     def end_turn(self) -> None:
         self._check("end_turn")
@@ -111,7 +111,7 @@ class Loop:
         self,
         dispatch: Callable[[Request], Parts | Pending],
         *,
-        lane: FastLane | None = None,
+        fast_path: ProduceFastPath | None = None,
         clock: ManualClock | None = None,
         turn: Any = None,
         **settings: Any,
@@ -139,7 +139,7 @@ class Loop:
             each_sweep=self._sweep,
             defect=lambda what, error: self.defects.append(f"{what}: {error}"),
             poller=self.poller,
-            lane=lane,
+            fast_path=fast_path,
         )
 
     def _sweep(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
+from broker.cluster.metadata_image import Endpoint
 from broker.config.settings import BrokerConfig
-from broker.coordination.image import Endpoint
 from broker.network.peer import Addresses, PeerConnections
 from broker.network.poller import Poller
-from broker.replication.peers import PeerRequest
+from broker.replication.interfaces import PeerRequest
 from tests.support.manual_clock import ManualClock
 
 HELLO = 18

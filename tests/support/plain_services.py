@@ -15,9 +15,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from logbus.local.processes import Program, SupervisedProcess, Supervisor
+from logbus.cli.processes import Program, SupervisedProcess, Supervisor
+from logbus.loads.embedded import EmbeddedPostgres, binary
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.warehouse.embedded import EmbeddedPostgres, binary
 
 from benchmarks.processes import free_port
 from tests.support.compose import PROJECT, filled, services, write_secrets

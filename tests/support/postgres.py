@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from logbus.loads.embedded import EmbeddedPostgres, running_postmaster
+from logbus.loads.engine import libpq_uri
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.embedded import EmbeddedPostgres, running_postmaster
-from logbus.warehouse.engine import libpq_uri
 
 # A test does not need its data to survive a crash of the machine.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

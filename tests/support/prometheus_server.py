@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import yaml
-from logbus.local.processes import Program, Supervisor
+from logbus.cli.processes import Program, Supervisor
 from logbus.waiting import wait_until
 
 from benchmarks.processes import free_port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -73,7 +72,3 @@ class RawClient:
                 raise Closed(f"after {len(received)} of {count} bytes")
             received += piece
         return bytes(received)
-
-
-def byte_by_byte(frame: bytes) -> Iterable[bytes]:
-    return (frame[index : index + 1] for index in range(len(frame)))

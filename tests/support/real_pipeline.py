@@ -13,17 +13,16 @@ from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.audit import audit_window
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
+from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport, Pipeline
 from logbus.parsing import parser_for
-from logbus.proof.audit import audit_window
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
-from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine
 
-from spark_jobs.application import Application
-from spark_jobs.outcomes import WindowOutcome
+from spark_jobs.application import Application, WindowOutcome
 from tests.support import oracle
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import NOW, at, hour, stamps

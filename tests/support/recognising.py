@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, tzinfo
 
-from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Stamp
 from logbus.parsing.times import TimeContext
+from logbus.shipper.line_timestamps import NO_STAMP, RECOGNISERS, Stamp
 
 
 def recognise(line: bytes, zone: tzinfo = UTC) -> Stamp:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.partitions.partition import Partition
-from broker.records.validation import validate_new_batch
+from broker.log.partition import Partition
+from broker.protocol.validation import validate_new_batch
 from tests.support.engine import Harness, batch
 
 
@@ -25,7 +25,7 @@ class ScriptedWatermarks:
     def flushed(self, partition: Partition) -> tuple[int, int]:
         return self.written(partition)
 
-    def wanted(self, partition: Partition) -> None:
+    def flush_requested(self, partition: Partition) -> None:
         self.wanted_by.append(partition)
 
 
@@ -37,4 +37,4 @@ def append(broker: Harness, partition: Partition, batches: int = 1) -> None:
         partition.stage(validate_new_batch(memoryview(raw), message_bytes_max=1 << 20, now_ms=broker.clock.now_ms()))
         byte_count += len(raw)
     partition.write_staged()
-    broker.engine.context.exposure.written(partition, byte_count)
+    broker.engine.context.high_watermark.written(partition, byte_count)

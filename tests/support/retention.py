@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from logbus.ledger.stretches import Anchor, PipelineChain
 from logbus.model import FrozenWindow, Interval, OffsetRange, WindowCounts, WindowState, milliseconds
-from logbus.retention.model import RetentionPolicy, TopicState
+from logbus.status.retention_plan import RetentionPolicy, TopicState
+from logbus.windows.pipeline_chains import Anchor, PipelineChain
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 RECORDS = 10

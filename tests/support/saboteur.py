@@ -12,7 +12,7 @@ Orders arrive as lines of JSON on stdin, and each is answered by a line on stdou
     {"do": "forget"}    drop all orders
     {"do": "counts"}    how often each (what, where) was called since the last "counts"
 
-`what` is a method of FileSystem, `flush_in_kernel` (storage/kernel_sync.py), or a step. `where` is an fnmatch pattern for the
+`what` is a method of FileSystem, `flush_in_kernel` (disk/kernel_sync.py), or a step. `where` is an fnmatch pattern for the
 kind of file (`kind_of`), and empty for a step. "before" raises instead of the call, "after" once it has done its work, and
 "partly" has `write_some` write a part and raise at the call for the rest, which is what a full disk does.
 
@@ -42,8 +42,8 @@ from typing import Any
 
 import broker.node
 from broker import cli
-from broker.storage.filesystem import FileSystem, OpenFile
-from broker.storage.kernel_sync import KernelSync
+from broker.disk.filesystem import FileSystem, OpenFile
+from broker.disk.kernel_sync import KernelSync
 
 BEFORE, AFTER, PARTLY = "before", "after", "partly"
 ERRORS: dict[str, Callable[[], BaseException]] = {

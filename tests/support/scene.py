@@ -13,7 +13,6 @@ from tests.support.bystanders import Bystanders
 from tests.support.sabotaged_broker import SabotagedBroker
 from tests.support.workload import BUSY, KEYED, TRIMMED, Place, Workload
 
-DEFECT = "defect of the broker"
 # Calls that prove that the broker's background work continues: compaction, retention, checkpoints.
 OWN_WORK = {
     ("open", f"{KEYED}/*.log.cleaned"),

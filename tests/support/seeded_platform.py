@@ -23,16 +23,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.audit import audit_window
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
+from logbus.loads.sinks import sink_for
 from logbus.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
-from logbus.proof.audit import audit_window
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
-from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine
 
-from spark_jobs.application import Application
-from spark_jobs.outcomes import WindowOutcome
+from spark_jobs.application import Application, WindowOutcome
 from tests.support.in_process import replace_spark
 from tests.support.ledgers import remember_dag
 from tests.support.topics import admin, create_topic

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from logbus.ledger.table_names import identifier, quoted
+from logbus.loads.audit import audit_window
+from logbus.loads.directory import AttemptFile
+from logbus.loads.sinks import Sink, sink_for
+from logbus.loads.sinks.iceberg import IcebergSink
+from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.model import AuditReport, Pipeline
-from logbus.proof.audit import audit_window
-from logbus.warehouse.directory import AttemptFile
-from logbus.warehouse.sinks import Sink, sink_for
-from logbus.warehouse.sinks.files import FileSink
-from logbus.warehouse.target import SYSTEM_COLUMNS
+from logbus.windows.table_names import quoted
 from sqlalchemy import Engine, text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -84,44 +82,6 @@ class IcebergReader:
         table.overwrite(forged(table.scan().to_arrow(), offset))
 
 
-@dataclass
-class ParquetReader:
-    """Reads with the SQL file next to the data files, as a user of DuckDB's shell does."""
-
-    sink: Any
-
-    @property
-    def root(self) -> Path:
-        return Path(self.sink.root)
-
-    def rows(self, *columns: str) -> list[Row]:
-        with duckdb.connect() as connection:
-            connection.execute((self.root / "read.sql").read_text())
-            found = connection.sql(f"select {', '.join(map(identifier, columns))} from t").to_arrow_table()
-        return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
-
-    def remove_row(self, offset: int) -> None:
-        for path in self.public_files():
-            table = pq.read_table(path)
-            kept = [value != offset for value in table["_offset"].to_pylist()]
-            pq.write_table(table.filter(kept), path)
-
-    def repeat_row(self, offset: int) -> None:
-        for path in self.public_files():
-            table = pq.read_table(path)
-            again = table.filter([value == offset for value in table["_offset"].to_pylist()])
-            pq.write_table(pa.concat_tables([table, again]), path)
-
-    def forge_row(self, offset: int) -> None:
-        for path in self.public_files():
-            pq.write_table(forged(pq.read_table(path), offset), path)
-
-    def public_files(self) -> list[Path]:
-        return [
-            self.sink.root / name for manifest in self.sink.manifests.all() for name in manifest["files"] if manifest["entry"]
-        ]
-
-
 def forged(rows: pa.Table, offset: int) -> pa.Table:
     lines = pa.array(["forged" if row["_offset"] == offset else row["line"] for row in rows.to_pylist()], rows.field("line").type)
     return rows.set_column(rows.schema.get_field_index("line"), rows.field("line"), lines)
@@ -148,13 +108,13 @@ class Bench:
 
     @property
     def is_files(self) -> bool:
-        return isinstance(self.sink, FileSink)
+        return isinstance(self.sink, IcebergSink)
 
     @property
     def reader(self) -> Reader:
         if self.kind == "iceberg":
             return IcebergReader(self.sink)
-        return ParquetReader(self.sink) if self.kind == "parquet" else PostgresReader(self.world.ledger.engine)
+        return PostgresReader(self.world.ledger.engine)
 
     def start(self, hour: int = 10, bad: Sequence[int] = (), **how: Any) -> Loading:
         return Loading(world=self.world, url=self.url, window=self.world.freeze(hour), bad_offsets=frozenset(bad), **how)
@@ -168,15 +128,12 @@ class Bench:
         return [row[len(keys) :] for row in self.reader.rows(*keys, *columns)]
 
 
-KINDS = ("partitioned", "own", "iceberg", "parquet")
+KINDS = ("partitioned", "own", "iceberg")
 
 
 @pytest.fixture(params=KINDS)
 def bench(request: pytest.FixtureRequest, world: World, warehouse_url: str, tmp_path: Path) -> Iterator[Bench]:
-    settings: dict[str, Any] = {
-        "iceberg": {"sink": "iceberg", "warehouse": f"file://{tmp_path}/lake"},
-        "parquet": {"sink": "parquet", "directory": f"{tmp_path}/files"},
-    }.get(request.param, {})
+    settings = {"sink": "iceberg", "warehouse": f"file://{tmp_path}/lake"} if request.param == "iceberg" else {}
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 10.2, 10.4, 11, 11.5), partition=0)
     world.log.append("t", *stamps(10.1, 10.3, 11.1), partition=1)
@@ -208,5 +165,5 @@ def audit(bench: Bench, hour: int = 10) -> AuditReport:
 def files_of(bench: Bench) -> list[AttemptFile]:
     """Every file that an attempt has left, public or not, in the order of windows and attempts."""
     sink = bench.sink
-    assert isinstance(sink, FileSink)
+    assert isinstance(sink, IcebergSink)
     return sorted(sink.directory().all_attempt_files(), key=lambda file: (file.start, file.number))

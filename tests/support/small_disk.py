@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from logbus.warehouse.embedded import SYSTEM_USER
+from logbus.loads.embedded import SYSTEM_USER
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 

@@ -6,8 +6,8 @@ import itertools
 import os
 import socket
 
-from broker.network.output import Output
-from broker.storage.file_slice import FileSlice
+from broker.disk.filesystem import FileSlice
+from broker.network.buffers import Output
 
 _NUMBERS = itertools.count(1000)
 

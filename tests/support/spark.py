@@ -8,36 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from logbus import connector_jars as connector
 from logbus import spark_submit
-from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import Attempt
-from logbus.warehouse.engine import connect
 from pyspark.sql import SparkSession
 
-from benchmarks.peers.maven import cache
-from spark_jobs.application import Application
-from spark_jobs.outcomes import WindowOutcome
+from spark_jobs.application import Application, WindowOutcome
 
 LoadInProcess = Callable[..., list[WindowOutcome]]
-
-
-def connector_jars() -> None:
-    """Puts the Kafka connector on the class path if Maven can fetch it; otherwise its tests are skipped."""
-    directory = cache() / "spark-connector"
-    with suppress(UserError, subprocess.TimeoutExpired):
-        connector.fetch(directory)
-        os.environ[connector.JARS_VARIABLE] = str(directory)
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +32,8 @@ def spark_session() -> Iterator[SparkSession]:
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each connection that it closes, in the middle of other tests
     worker = spark_submit.environment("", {})
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")
-    before = {name: os.environ.get(name) for name in (*names, connector.JARS_VARIABLE)}
+    before = {name: os.environ.get(name) for name in names}
     os.environ.update({name: worker[name] for name in names})
-    connector_jars()
     builder = SparkSession.builder.master(spark_submit.LOCAL_MASTER).appName("logbus tests")
     for name, value in {**spark_submit.conf(), "spark.driver.memory": spark_submit.LOCAL_DRIVER_MEMORY}.items():
         builder = builder.config(name, value)

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from broker.clock import SystemClock
-from broker.coordination.store import Children, Found, NoNode, Operation, Outcome, Store
-from broker.coordination.zookeeper import ZooKeeperStore
+from broker.cluster.store import Children, Found, NoNode, Operation, Outcome, Store
+from broker.cluster.zookeeper import ZooKeeperStore
 from tests.sim.timeline import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.link import Link

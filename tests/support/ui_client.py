@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
-from logbus.ui import access
-from logbus.ui import app as module
-from logbus.ui.sources import PageSources
 from logbus.waiting import PATIENCE_SECONDS
+from logbus.web import access
+from logbus.web import app as module
+from logbus.web.sources import PageSources
 
 from tests.support.ledgers import NOW
 

@@ -21,10 +21,10 @@ from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.costs.wire import whole_batches
 from broker.protocol.api import APIS, ApiKey, ErrorCode
-from broker.protocol.control import request_class, response_class
-from broker.records.batch import read_header
-from broker.records.builder import NewRecord, build_batch
-from broker.records.reader import Record, read_records
+from broker.protocol.batch import read_header
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.codec import request_class, response_class
+from broker.protocol.records import Record, read_records
 from tests.support.group_client import encode
 from tests.support.raw_client import Closed, RawClient
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body

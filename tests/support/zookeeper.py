@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from logbus import guard
-from logbus.local.processes import ReservedPorts, SupervisedProcess, living_guard
-from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
+from logbus import watchdog
+from logbus.cli.local_brokers import ZooKeeperServer, mode, zookeeper_program
+from logbus.cli.processes import ReservedPorts, SupervisedProcess, running_watchdog
 from logbus.waiting import wait_until
 
 TICK_MS = 200
@@ -77,9 +77,9 @@ class RunningServer:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        guard_pid = living_guard(self._program.pid_path)
-        for pid in guard.descendants(guard_pid) if guard_pid is not None else ():
-            guard.send(pid, number)
+        watchdog_pid = running_watchdog(self._program.pid_path)
+        for pid in watchdog.descendants(watchdog_pid) if watchdog_pid is not None else ():
+            watchdog.send(pid, number)
 
 
 class RunningZooKeeper:

@@ -16,10 +16,10 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
 from logbus.errors import LogbusError, UserError
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.migrations import create_ledger
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.provider import CONNECTION_TYPE
-from logbus.warehouse.engine import connect
+from logbus.windows.migrations import create_ledger
 
 CONNECTION_TYPES = (CONNECTION_TYPE, "postgres", "postgresql")
 LIBPQ_PARAMETERS = (

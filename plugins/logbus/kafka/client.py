@@ -35,12 +35,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, NotInTime, TopicMissing, UserError
-from logbus.kafka.connecting import ConnectionReports
-from logbus.kafka.errors import AWAY, explain, unavailable
+from logbus.kafka.errors import AWAY, ConnectionReports, explain, unavailable
 from logbus.waiting import Say, on_stderr, say_nothing, wait_until
 
 # A partition of a topic: the key of all offsets.
-Place = tuple[str, int]
+PartitionId = tuple[str, int]
 
 # A broker that is away: as long as a restart takes. Or, for a user who waits for the first answer: a wrong address never answers.
 TIMEOUT_SECONDS = 30.0
@@ -142,17 +141,17 @@ class Client:
         self._connections = ConnectionReports(logger)
 
     @classmethod
-    def of_a_command(cls, config: Mapping[str, Any]) -> Client:
+    def for_command(cls, config: Mapping[str, Any]) -> Client:
         """For a command line: a broker that is away and has not answered yet is soon given up."""
         return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX, say=on_stderr)
 
     @classmethod
-    def of_a_question(cls, config: Mapping[str, Any]) -> Client:
+    def for_question(cls, config: Mapping[str, Any]) -> Client:
         """For a user who waits for a few answers: a broker that is away is always given up soon."""
         return cls(config, timeout_seconds=ANSWER_SECONDS_MAX, say=on_stderr)
 
     @classmethod
-    def of_a_picture(cls, config: Mapping[str, Any], seconds_max: float) -> Client:
+    def for_page(cls, config: Mapping[str, Any], seconds_max: float) -> Client:
         """For what shows the last answer with its age and asks again by itself: there a slow broker has no longer limit."""
         return cls(config, timeout_seconds=seconds_max, slow_seconds_max=seconds_max)
 
@@ -232,11 +231,11 @@ class Client:
         needed = 1 if self._has_answered else self.address.count(",") + 1
         return reasons[0] if len(reasons) >= needed else None
 
-    def refuse_silence(self, since: float, subject: str) -> None:
+    def raise_if_silent(self, since: float, subject: str) -> None:
         """`BrokerUnavailable` where a consumer has received nothing of `subject` since then, for longer than it may wait."""
         seconds = time.monotonic() - since
         if seconds > self.slow_seconds_max or self._why_away(since) is not None:
-            raise self.unavailable(f"nothing came of {subject} for {seconds:.0f} s")
+            raise self.unavailable(f"received nothing of {subject} for {seconds:.0f} s")
 
     def ask(
         self,
@@ -289,9 +288,9 @@ class Client:
         """What `read` returns, read again within the time limit while the broker is not ready to answer part of it."""
         deadline = time.monotonic() + self.timeout_seconds
         while True:
-            found = read()
-            if time.monotonic() > deadline or not any(isinstance(one.error, BrokerNotReady) for one in found):
-                return found
+            readings = read()
+            if time.monotonic() > deadline or not any(isinstance(reading.error, BrokerNotReady) for reading in readings):
+                return readings
             time.sleep(RETRY_PAUSE_SECONDS)
 
     def outcome(self, future: Future[Any], about: str) -> Any:
@@ -349,33 +348,37 @@ class Client:
         return {"": self.admin().describe_cluster(**self.limits())}
 
     def ask_topics(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-        found: Mapping[str, Future[Any]] = self.admin().describe_topics(TopicCollection(list(names)), **self.limits())
-        return found
+        futures: Mapping[str, Future[Any]] = self.admin().describe_topics(TopicCollection(list(names)), **self.limits())
+        return futures
 
-    def ask_offsets(self, wanted: Mapping[Place, OffsetSpec], isolation_level: str = LATEST) -> dict[Place, Future[Any]]:
-        """All partitions, in one request to each broker that leads some of them; none where `wanted` is empty."""
-        if not wanted:
+    def ask_offsets(
+        self, specs: Mapping[PartitionId, OffsetSpec], isolation_level: str = LATEST
+    ) -> dict[PartitionId, Future[Any]]:
+        """All partitions, in one request to each broker that leads some of them; none if `specs` is empty."""
+        if not specs:
             return {}
-        specs = {TopicPartition(*place): spec for place, spec in wanted.items()}
-        asked = self.admin().list_offsets(specs, **self.limits(), isolation_level=ISOLATION_LEVELS[isolation_level])
-        return {(part.topic, part.partition): future for part, future in asked.items()}
+        request = {TopicPartition(*partition_id): spec for partition_id, spec in specs.items()}
+        futures = self.admin().list_offsets(request, **self.limits(), isolation_level=ISOLATION_LEVELS[isolation_level])
+        return {(part.topic, part.partition): future for part, future in futures.items()}
 
     def ask_settings(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        asked = self.admin().describe_configs(resources, **self.limits()) if resources else {}
-        return {resource.name: future for resource, future in asked.items()}
+        futures = self.admin().describe_configs(resources, **self.limits()) if resources else {}
+        return {resource.name: future for resource, future in futures.items()}
 
     def ask_group_names(self) -> Future[Any]:
         """The names of all groups that any broker of the cluster coordinates."""
-        found: Future[Any] = self.admin().list_consumer_groups(**self.limits())
-        return found
+        future: Future[Any] = self.admin().list_consumer_groups(**self.limits())
+        return future
 
     def ask_groups(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-        found: Mapping[str, Future[Any]] = self.admin().describe_consumer_groups(list(names), **self.limits())
-        return found
+        futures: Mapping[str, Future[Any]] = self.admin().describe_consumer_groups(list(names), **self.limits())
+        return futures
 
     def ask_committed(self, group: str) -> Mapping[str, Future[Any]]:
         """All committed offsets of a group; librdkafka takes only one group per call."""
-        wanted = [ConsumerGroupTopicPartitions(group)]
-        found: Mapping[str, Future[Any]] = self.admin().list_consumer_group_offsets(wanted, require_stable=False, **self.limits())
-        return found
+        request = [ConsumerGroupTopicPartitions(group)]
+        futures: Mapping[str, Future[Any]] = self.admin().list_consumer_group_offsets(
+            request, require_stable=False, **self.limits()
+        )
+        return futures

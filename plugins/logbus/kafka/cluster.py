@@ -1,21 +1,73 @@
 """The brokers of a cluster: which requests they support, how full their disks are, and which of them has which partition.
 
-All of it goes through `other_requests`, one conversation per reading. What needs a newer broker (DescribeTopicPartitions, for the
-eligible leader replicas) or another kind of cluster is asked last, and is unknown where it is refused.
-
-A broker that died a moment ago is still listed in the cluster until its session ends, and kafka-python picks a broker at random.
-That is just when an operator wants to see the cluster, so a conversation whose connection is refused is started again.
+These are requests that librdkafka does not have, so kafka-python's admin client sends them: the only place that needs a second
+library. The admin client of confluent-kafka 2.16 lacks ApiVersions, DescribeLogDirs, ListPartitionReassignments and
+DescribeTopicPartitions (eligible leader replicas), and leaves the offline replicas out of a topic's description. Everything else
+goes through `Client`. What needs a newer broker or another kind of cluster is asked last, and is unknown where it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from logbus.kafka.client import Client, Place
-from logbus.kafka.other_requests import conversation, explained
+from logbus.errors import UserError
+from logbus.kafka.client import Client, PartitionId
+from logbus.kafka.errors import MEANINGS, explain_code
+from logbus.waiting import announced
+
+# librdkafka's names, and kafka-python's for the same.
+NAMES: Mapping[str, str] = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+UPPER_CASE = ("security_protocol", "sasl_mechanism")
+
+
+@contextmanager
+def admin_client(client: Client) -> Iterator[Any]:
+    """A `KafkaAdminClient` connected to the client's broker; its errors are raised as logbus errors."""
+    from kafka.admin import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    client.ask(client.ask_cluster)
+    limit_ms = int(client.slow_seconds_max * 1000)
+    with announced(f"the broker at {client.address}", client.say):
+        try:
+            admin = KafkaAdminClient(**translated(client.config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
+        except (KafkaError, OSError, ValueError, AssertionError) as error:
+            raise explained(client, error) from None
+        try:
+            yield admin
+        except KafkaError as error:
+            raise explained(client, error) from None
+        finally:
+            admin.close()
+
+
+def explained(client: Client, error: Exception) -> UserError:
+    """kafka-python gives the broker's own errors Kafka's codes; other failures have none and mean an unavailable broker."""
+    code: int = 0 if isinstance(error, OSError) else getattr(error, "errno", 0)
+    if code in MEANINGS:
+        return explain_code(code, str(error), broker=f"the broker at {client.address}")
+    return client.unavailable(str(error))
+
+
+def translated(client_config: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {NAMES[name]: value for name, value in client_config.items() if name in NAMES}
+    return {name: str(value).upper() if name in UPPER_CASE else value for name, value in settings.items()}
+
 
 TRIES = 10  # with one broker of three dead, every try picks it once in 60,000 times
 
@@ -37,7 +89,7 @@ class DirectoryReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerPlace:
+class LiveBroker:
     """A live broker and its address."""
 
     broker_id: int
@@ -47,7 +99,7 @@ class BrokerPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionHolders:
+class PartitionReplicas:
     """The brokers of one partition. `leader` is None where it has none, `eligible` where the broker does not report it."""
 
     topic: str
@@ -81,50 +133,50 @@ class ClusterFacts:
 
     cluster_id: str | None
     controller: int | None
-    brokers: Sequence[BrokerPlace]
-    partitions: Sequence[PartitionHolders]
+    brokers: Sequence[LiveBroker]
+    partitions: Sequence[PartitionReplicas]
 
     @property
-    def offline(self) -> list[PartitionHolders]:
-        return [one for one in self.partitions if one.is_offline]
+    def offline(self) -> list[PartitionReplicas]:
+        return [part for part in self.partitions if part.is_offline]
 
     @property
-    def under_replicated(self) -> list[PartitionHolders]:
-        return [one for one in self.partitions if one.is_under_replicated]
+    def under_replicated(self) -> list[PartitionReplicas]:
+        return [part for part in self.partitions if part.is_under_replicated]
 
     @property
-    def moving(self) -> list[PartitionHolders]:
-        return [one for one in self.partitions if one.is_moving]
+    def moving(self) -> list[PartitionReplicas]:
+        return [part for part in self.partitions if part.is_moving]
 
     def counts(self, broker_id: int) -> tuple[int, int, int]:
         """How many partitions the broker has a replica of, how many of these it leads, and in how many it is not in sync."""
-        held = [one for one in self.partitions if broker_id in one.replicas]
-        behind = [one for one in held if broker_id not in one.in_sync]
-        return len(held), sum(one.leader == broker_id for one in held), len(behind)
+        replicas = [part for part in self.partitions if broker_id in part.replicas]
+        behind = [part for part in replicas if broker_id not in part.in_sync]
+        return len(replicas), sum(part.leader == broker_id for part in replicas), len(behind)
 
 
 def api_versions(client: Client) -> dict[str, tuple[int, int]]:
     """The first and last version that the broker supports, by the request's protocol name (`Produce`, `ListOffsets`)."""
-    with conversation(client) as broker:
+    with admin_client(client) as broker:
         return {camel_case(key.name): (first, last) for key, (first, last) in broker.api_versions().items()}
 
 
 def log_directories(client: Client) -> list[DirectoryReading]:
     """Every log directory of every broker, with the bytes that each partition takes up."""
-    with conversation(client) as broker:
+    with admin_client(client) as broker:
         answers = broker.describe_log_dirs()
-    return [log_directory(answer["broker"], found) for answer in answers for found in answer["log_dirs"]]
+    return [log_directory(answer["broker"], directory) for answer in answers for directory in answer["log_dirs"]]
 
 
-def log_directory(broker_id: int, found: Mapping[str, Any]) -> DirectoryReading:
+def log_directory(broker_id: int, described: Mapping[str, Any]) -> DirectoryReading:
     sizes = {
         (topic["name"], partition["partition_index"]): partition["partition_size"]
-        for topic in found["topics"]
+        for topic in described["topics"]
         for partition in topic["partitions"]
     }
-    total, usable = (known(found.get(name)) for name in ("total_bytes", "usable_bytes"))
+    total, usable = (_reported(described.get(name)) for name in ("total_bytes", "usable_bytes"))
     return DirectoryReading(
-        broker_id=broker_id, path=found["log_dir"], total_bytes=total, usable_bytes=usable, partition_bytes=sizes
+        broker_id=broker_id, path=described["log_dir"], total_bytes=total, usable_bytes=usable, partition_bytes=sizes
     )
 
 
@@ -132,12 +184,12 @@ def partition_bytes(directories: list[DirectoryReading]) -> dict[tuple[str, int]
     """The size of each partition: that of its largest replica, where several brokers have one."""
     sizes: dict[tuple[str, int], int] = {}
     for directory in directories:
-        for place, size in directory.partition_bytes.items():
-            sizes[place] = max(size, sizes.get(place, 0))
+        for partition_id, size in directory.partition_bytes.items():
+            sizes[partition_id] = max(size, sizes.get(partition_id, 0))
     return sizes
 
 
-def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManager[Any]] = conversation) -> ClusterFacts:
+def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManager[Any]] = admin_client) -> ClusterFacts:
     """`BrokerUnavailable` where no broker answers."""
     from kafka.errors import KafkaConnectionError
 
@@ -145,14 +197,14 @@ def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManag
     for _ in range(TRIES):
         with begin(client) as broker:
             try:
-                return told_by(broker)
+                return describe_cluster(broker)
             except KafkaConnectionError as refused:
                 error = refused
     assert error is not None
     raise explained(client, error)
 
 
-def told_by(client: Any) -> ClusterFacts:
+def describe_cluster(client: Any) -> ClusterFacts:
     """The cluster, read in one conversation."""
     from kafka.errors import KafkaError
 
@@ -163,51 +215,53 @@ def told_by(client: Any) -> ClusterFacts:
         eligible = eligible_replicas(client, [topic["name"] for topic in topics])
     except KafkaError:
         eligible = {}
-    places = [
-        BrokerPlace(broker_id=row.get("broker_id", row.get("node_id")), host=row["host"], port=row["port"], rack=row["rack"])
+    brokers = [
+        LiveBroker(broker_id=row.get("broker_id", row.get("node_id")), host=row["host"], port=row["port"], rack=row["rack"])
         for row in cluster["brokers"]
     ]
     controller = cluster.get("controller_id", -1)
-    moving = {(place.topic, place.partition): found for place, found in moves.items()}
+    moving = {(part.topic, part.partition): move for part, move in moves.items()}
     return ClusterFacts(
         cluster_id=cluster.get("cluster_id"),
         controller=None if controller < 0 else controller,
-        brokers=sorted(places, key=lambda place: place.broker_id),
-        partitions=list(holders(topics, eligible, moving)),
+        brokers=sorted(brokers, key=lambda broker: broker.broker_id),
+        partitions=list(partition_replicas(topics, eligible, moving)),
     )
 
 
-def eligible_replicas(client: Any, names: Sequence[str]) -> dict[Place, Sequence[int]]:
+def eligible_replicas(client: Any, names: Sequence[str]) -> dict[PartitionId, Sequence[int]]:
     """The eligible leader replicas by partition; the broker answers in pages."""
-    found: dict[Place, Sequence[int]] = {}
+    replicas: dict[PartitionId, Sequence[int]] = {}
     cursor = None
     while names:
         page = client.describe_topic_partitions(names, cursor=cursor)
         for topic in page["topics"]:
             for part in topic["partitions"]:
-                found[topic["name"], part["partition_index"]] = tuple(part["eligible_leader_replicas"] or ())
+                replicas[topic["name"], part["partition_index"]] = tuple(part["eligible_leader_replicas"] or ())
         cursor = page["next_cursor"]
         if cursor is None:
             break
-    return found
+    return replicas
 
 
-def holders(
-    topics: Iterable[Mapping[str, Any]], eligible: Mapping[Place, Sequence[int]], moving: Mapping[Place, Mapping[str, Any]]
-) -> Iterable[PartitionHolders]:
+def partition_replicas(
+    topics: Iterable[Mapping[str, Any]],
+    eligible: Mapping[PartitionId, Sequence[int]],
+    moving: Mapping[PartitionId, Mapping[str, Any]],
+) -> Iterable[PartitionReplicas]:
     """All partitions, ordered by topic and number."""
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         for part in sorted(topic["partitions"], key=lambda part: int(part["partition_index"])):
-            place = (topic["name"], part["partition_index"])
-            move = moving.get(place, {})
-            yield PartitionHolders(
-                topic=place[0],
-                partition=place[1],
+            partition_id = (topic["name"], part["partition_index"])
+            move = moving.get(partition_id, {})
+            yield PartitionReplicas(
+                topic=partition_id[0],
+                partition=partition_id[1],
                 leader=None if part["leader_id"] < 0 else part["leader_id"],
                 replicas=tuple(part["replica_nodes"]),
                 in_sync=tuple(part["isr_nodes"]),
                 offline=tuple(part.get("offline_replicas") or ()),
-                eligible=eligible.get(place),
+                eligible=eligible.get(partition_id),
                 adding=tuple(move.get("adding_replicas", ())),
                 removing=tuple(move.get("removing_replicas", ())),
             )
@@ -218,6 +272,6 @@ def camel_case(name: str) -> str:
     return name if "_" not in name and not name.isupper() else "".join(word.capitalize() for word in name.split("_"))
 
 
-def known(count: int | None) -> int | None:
+def _reported(count: int | None) -> int | None:
     """The count, or None for -1, with which a broker marks a value that it does not have."""
     return None if count is None or count < 0 else count

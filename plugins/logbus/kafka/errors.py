@@ -3,11 +3,19 @@
 Every failed request of logbus.kafka is explained here, whichever module and library sent it. Codes are Kafka's own (positive) and
 librdkafka's (negative: it got no answer, or no connection). A code that is not in the table becomes a `BrokerUnavailable` with
 the broker's own message.
+
+`ConnectionReports` tells a broker that is away from a slow one, by what librdkafka reports about its connections. Away: its name
+is unknown, nothing listens at its address, or it hangs up during the handshake. Time changes none of that; usually the address or
+a setting is wrong. Slow: its connections are accepted, if only by the kernel, or are still being made. A machine that swaps looks
+like that, and so does a process that is stopped: it answers later, and what waits for it has to go on waiting.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import socket
+import time
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError
@@ -45,7 +53,7 @@ TLS_FAILED = "SSL handshake failed"  # if the peer hung up, librdkafka gives the
 AROUND = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")
 
 _MISSING = "{broker} has no topic {about!r}: create it, or ship something to it first"
-_LOGIN = "{broker} refuses the login: {said}. Check sasl.mechanism, sasl.username and sasl.password"
+_AUTHENTICATION = "authentication with {broker} failed: {message}. Check sasl.mechanism, sasl.username and sasl.password"
 _GRANT = "kafka-acls --add --allow-principal User:NAME --operation {needs}"
 
 # The caller can fix it.
@@ -63,13 +71,13 @@ REFUSED: Mapping[int, str] = {
 
 # TLS, then SASL, then ACLs.
 DENIED: Mapping[int, str] = {
-    KafkaError._SSL: "no TLS connection to {broker}: {said}. Set security.protocol to SSL or SASL_SSL only where the port speaks "
+    KafkaError._SSL: "no TLS connection to {broker}: {message}. Set security.protocol to SSL or SASL_SSL only if the port speaks "
     "TLS, and ssl.ca.location to the certificate of the authority that signed the broker's",
-    KafkaError._AUTHENTICATION: _LOGIN,
-    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} does not support this login: set sasl.mechanism to one of its "
+    KafkaError._AUTHENTICATION: _AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _AUTHENTICATION,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} does not support this SASL mechanism: set sasl.mechanism to one of its "
     "sasl.enabled.mechanisms",
-    KafkaError.ILLEGAL_SASL_STATE: "{broker} wants a login first: set security.protocol to SASL_SSL or SASL_PLAINTEXT",
+    KafkaError.ILLEGAL_SASL_STATE: "{broker} requires authentication: set security.protocol to SASL_SSL or SASL_PLAINTEXT",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user lacks {needs} on topic {about}: grant it, " + _GRANT + " --topic {about}",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "this user lacks {needs} on group {about}: grant it, " + _GRANT + " --group {about}",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user lacks {needs} on the cluster: grant it, " + _GRANT + " --cluster",
@@ -89,36 +97,101 @@ MEANINGS: Mapping[int, tuple[type[UserError], str]] = {
 
 def explain(error: KafkaError, about: str, *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
     """The error in our words. `about` is the topic or group of the request, `needs` the ACL operation it requires."""
-    found = explain_code(error.code(), error.str(), about, broker=broker, needs=needs)
-    if type(found) is BrokerUnavailable and error.retriable():
-        return BrokerNotReady(str(found))
-    return found
+    explained = explain_code(error.code(), error.str(), about, broker=broker, needs=needs)
+    if type(explained) is BrokerUnavailable and error.retriable():
+        return BrokerNotReady(str(explained))
+    return explained
 
 
-def explain_code(code: int, said: str, about: str = "", *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
+def explain_code(code: int, message: str, about: str = "", *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
     """The same, from a code and the message that came with it."""
     if code not in MEANINGS:
-        return unavailable(said, about, broker=broker, kind=BrokerNotReady if code in COMING else BrokerUnavailable)
+        return unavailable(message, about, broker=broker, kind=BrokerNotReady if code in COMING else BrokerUnavailable)
     kind, sentence = MEANINGS[code]
-    text = sentence.format(broker=broker, about=about, needs=needs, said=said)
-    quoted = f"the broker: {said}" if code > 0 else said
-    return kind(text if "{said}" in sentence or not said or code in MISSING else f"{text} ({quoted})")
+    text = sentence.format(broker=broker, about=about, needs=needs, message=message)
+    quoted = f"the broker: {message}" if code > 0 else message
+    return kind(text if "{message}" in sentence or not message or code in MISSING else f"{text} ({quoted})")
 
 
 def failed_handshake(error: KafkaError) -> KafkaError | None:
     """Why no connection was made, from what librdkafka's callback reports; None for any other error."""
-    said = error.str()
-    if error.code() not in CONNECTING and TLS_FAILED not in said:
+    message = error.str()
+    if error.code() not in CONNECTING and TLS_FAILED not in message:
         return None
-    return KafkaError(error.code() if error.code() in CONNECTING else KafkaError._SSL, AROUND.sub("", said))
+    return KafkaError(error.code() if error.code() in CONNECTING else KafkaError._SSL, AROUND.sub("", message))
 
 
 def unavailable(
-    said: str, about: str = "", *, broker: str = THE_BROKER, kind: type[BrokerUnavailable] = BrokerUnavailable
+    reason: str, about: str = "", *, broker: str = THE_BROKER, kind: type[BrokerUnavailable] = BrokerUnavailable
 ) -> BrokerUnavailable:
     """The error when there was no answer."""
     subject = f" about {about!r}" if about else ""
     return kind(
-        f"{broker} did not answer a request{subject}: {said}. "
+        f"{broker} did not answer a request{subject}: {reason}. "
         "Check that it runs (`logbus up` or `logbus broker serve` starts one) and that bootstrap.servers is right"
     )
+
+
+# How old a failed handshake may be and still explain why there is no answer; librdkafka repeats it every 30 s at least.
+HANDSHAKE_SECONDS_MAX = 60.0
+
+LOOK_SECONDS_MAX = 1.0  # a refusal comes at once
+
+# "ssl://host:9093/bootstrap: Connect to ipv4#10.0.0.1:9093 failed: Connection refused (after 0ms in state CONNECT)"
+ADDRESS = re.compile(r"^(?:\w+://)?(\S+:\d+)/\S+: ")
+# The same after "[thrd:...]: ", about a peer that ends the connection when asked which requests it supports.
+HUNG_UP = re.compile(r"(?:\w+://)?([^\s/]+:\d+)/\S+: Disconnected.* in state APIVERSION_QUERY")
+HANGS_UP = "the port hangs up: does a Kafka broker listen there, and does security.protocol fit?"
+
+
+class ConnectionReports:
+    """What the handles of one client have reported. It is their logger, `note` their error callback; neither may refer to the
+    client, or handle and client would keep each other alive."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._handshake: tuple[float, KafkaError] | None = None  # the last one that failed
+        self._failed: set[str] = set()  # addresses
+        self._hung_up: set[str] = set()
+
+    def log(self, level: int, template: str, *values: object) -> None:
+        """Called by librdkafka, which reports only here that a peer hangs up."""
+        if (report := HUNG_UP.search(template % values)) is not None:
+            self._hung_up.add(report[1])
+        self._logger.log(level, template, *values)
+
+    def note(self, error: KafkaError) -> None:
+        if (handshake := failed_handshake(error)) is not None:
+            self._handshake = (time.monotonic(), handshake)
+        elif (address := ADDRESS.match(error.str())) is not None:
+            self._failed.add(address[1])
+
+    def forget(self) -> None:
+        """A broker has answered."""
+        self._handshake = None
+        self._failed.clear()
+        self._hung_up.clear()
+
+    def failed_handshake(self) -> KafkaError | None:
+        if self._handshake is None or self._handshake[0] < time.monotonic() - HANDSHAKE_SECONDS_MAX:
+            return None
+        return self._handshake[1]
+
+    def away(self) -> list[str]:
+        """Why, for each broker that is. An error may be over, or about one of a host's addresses only: so each is looked at."""
+        reasons = {address: _connect_error(address) for address in tuple(self._failed)}
+        self._failed.difference_update(address for address, reason in reasons.items() if reason is None)
+        reasons |= dict.fromkeys(tuple(self._hung_up), HANGS_UP)
+        return [reason for reason in reasons.values() if reason is not None]
+
+
+def _connect_error(address: str) -> str | None:
+    """Why no connection to `host:port` can be made; None where one is accepted, or may yet be."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS_MAX).close()
+    except TimeoutError:
+        return None
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None

@@ -60,7 +60,7 @@ SINGLE_CONFIG: Mapping[str, Any] = {
 }
 
 # The errors for a range whose first offset is not in the log.
-NOT_THERE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 # Errors that waiting does not cure; the client retries after any other.
 FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
 
@@ -116,41 +116,41 @@ def read_lists(
     if end_offset <= start_offset:
         return
     consumer.assign([TopicPartition(topic, partition, start_offset)])
-    next_offset, wanted = start_offset, MESSAGES_FIRST_CALL
+    next_offset, messages_max = start_offset, MESSAGES_FIRST_CALL
     heard_at = time.monotonic()
     while next_offset < end_offset:
-        count = min(wanted, end_offset - next_offset)
+        count = min(messages_max, end_offset - next_offset)
         with announced(f"records of {topic}-{partition}", say):
-            while not (found := consumer.consume(count, timeout=CALL_SECONDS_MAX)):
+            while not (consumed := consumer.consume(count, timeout=CALL_SECONDS_MAX)):
                 if time.monotonic() - heard_at > stall_seconds_max:
                     break
-        for messages, error in runs(found):
+        for messages, error in split_at_errors(consumed):
             if messages:
-                wanted = call_size(messages)
+                messages_max = call_size(messages)
                 offsets = ascending(messages, next_offset, end_offset)
                 next_offset = min(messages[-1].offset() + 1, end_offset)
                 if offsets:
                     yield messages[: len(offsets)], offsets
                 heard_at = time.monotonic()  # the caller's work on the records does not count as the broker's silence
             if error is not None:
-                next_offset = end_offset if at_end(error, end_offset) else next_offset
+                next_offset = end_offset if _at_end(error, end_offset) else next_offset
                 raise_for(error.error(), topic, partition, next_offset, end_offset)
         if time.monotonic() - heard_at > stall_seconds_max:
             raise BrokerUnavailable(
-                f"nothing came from {topic}-{partition} for {stall_seconds_max:g} s at offset {next_offset} of "
+                f"received nothing from {topic}-{partition} for {stall_seconds_max:g} s at offset {next_offset} of "
                 f"[{start_offset}, {end_offset}): check that the broker runs, then load the window again"
             )
 
 
-def runs(found: list[Message]) -> Iterator[tuple[list[Message], Message | None]]:
+def split_at_errors(consumed: list[Message]) -> Iterator[tuple[list[Message], Message | None]]:
     """The result of one call, split at its errors: the messages before an error with that error, the last ones with None."""
     start = 0
-    if any(map(Message.error, found)):
-        for place, message in enumerate(found):
+    if any(map(Message.error, consumed)):
+        for index, message in enumerate(consumed):
             if message.error() is not None:
-                yield found[start:place], message
-                start = place + 1
-    yield found[start:] if start else found, None
+                yield consumed[start:index], message
+                start = index + 1
+    yield consumed[start:] if start else consumed, None
 
 
 def ascending(messages: list[Message], next_offset: int, end_offset: int) -> list[int]:
@@ -158,7 +158,7 @@ def ascending(messages: list[Message], next_offset: int, end_offset: int) -> lis
     offsets = list(map(Message.offset, messages))
     is_dense = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
     if offsets[0] < next_offset or not (is_dense or all(map(lt, offsets, islice(offsets, 1, None)))):
-        raise ShortRead(f"the client gave offsets out of order after {next_offset}: {offsets[0]} to {offsets[-1]}")
+        raise ShortRead(f"the client returned offsets out of order after {next_offset}: {offsets[0]} to {offsets[-1]}")
     return offsets if offsets[-1] < end_offset else offsets[: bisect_left(offsets, end_offset)]
 
 
@@ -168,7 +168,7 @@ def call_size(messages: list[Message]) -> int:
     return max(1, min(MESSAGES_PER_CALL, BYTES_PER_CALL // mean))
 
 
-def at_end(message: Message, end_offset: int) -> bool:
+def _at_end(message: Message, end_offset: int) -> bool:
     """The log ends at or after the range's end: the offsets in between hold no record (a transaction marker, say)."""
     return bool(message.error().code() == KafkaError._PARTITION_EOF and message.offset() >= end_offset)
 
@@ -179,8 +179,8 @@ def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, e
         return
     missing = f"{topic}-{partition} [{next_offset}, {end_offset})"
     if error.code() == KafkaError._PARTITION_EOF:
-        raise ShortRead(f"the log ends before the range does: {missing} is not there; was the broker's data replaced or cut?")
-    if error.code() in NOT_THERE:
+        raise ShortRead(f"the log ends before the range does: {missing} is missing; was the broker's data replaced or truncated?")
+    if error.code() in OUT_OF_RANGE:
         raise RecordsLost(f"{missing} cannot be read from its start: retention has deleted it ({error.str()})", lost=[missing])
     if error.fatal() or error.code() in FINAL:
         cause = explain(error, topic, needs="Read")
@@ -198,47 +198,47 @@ class SingleRecords:
         """By partition the last record in the offsets [start, end); none where the range holds no record, or the log does not
         contain `start`. `BrokerUnavailable` where the broker does not answer in time.
 
-        What is not found is asked for once more: a client was seen to report the end of a partition that it had reached for one
+        A missing record is asked for once more: a client was seen to report the end of a partition that it had reached for one
         question only after the next question.
         """
-        found = self._read(topic, ranges)
-        return found | self._read(topic, {part: range_ for part, range_ in ranges.items() if part not in found})
+        last = self._read(topic, ranges)
+        return last | self._read(topic, {part: range_ for part, range_ in ranges.items() if part not in last})
 
     def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
         ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
         if not ends:
             return {}
-        consumer, found = self._made_consumer(), dict[int, Message]()
+        consumer, last = self._consumer_made_once(), dict[int, Message]()
         consumer.assign([TopicPartition(topic, partition, ranges[partition][0]) for partition in ends])
         heard_at = time.monotonic()
         try:
             while ends:
                 for message in consumer.consume(len(ends), timeout=CALL_SECONDS_MAX):
                     heard_at = time.monotonic()
-                    if self._take(message, ends, found) and ends:  # or the rest of it is fetched during the wait for others
+                    if self._take(message, ends, last) and ends:  # or the rest of it is fetched during the wait for others
                         consumer.incremental_unassign([TopicPartition(topic, message.partition())])
-                self.client.refuse_silence(heard_at, topic)
+                self.client.raise_if_silent(heard_at, topic)
         finally:
             consumer.unassign()
-        return found
+        return last
 
-    def _take(self, message: Message, ends: dict[int, int], found: dict[int, Message]) -> bool:
+    def _take(self, message: Message, ends: dict[int, int], last: dict[int, Message]) -> bool:
         """Keeps a record, and drops its partition from `ends` if no later record can be in its range; returns whether it did."""
         partition, offset, error = message.partition(), message.offset(), message.error()
         if partition not in ends or offset is None:
             return False
         if error is None:
             if offset < ends[partition]:
-                found[partition] = message
+                last[partition] = message
             if offset + 1 >= ends[partition]:
                 del ends[partition]
-        elif error.code() == KafkaError._PARTITION_EOF or error.code() in NOT_THERE:
+        elif error.code() == KafkaError._PARTITION_EOF or error.code() in OUT_OF_RANGE:
             del ends[partition]
         elif error.fatal() or error.code() in FINAL:
             raise self.client.explain(error, str(message.topic()), needs="Read")
         return partition not in ends
 
-    def _made_consumer(self) -> Consumer:
+    def _consumer_made_once(self) -> Consumer:
         if self._consumer is None:
             self._consumer = self.client.consumer(SINGLE_CONFIG)
         return self._consumer

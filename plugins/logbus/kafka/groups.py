@@ -20,9 +20,9 @@ from typing import Any, Protocol
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from logbus.errors import BrokerUnavailable, GroupActive, GroupMissing, LogbusError
-from logbus.kafka.batches import Kind, LogBatches, Question
-from logbus.kafka.client import LATEST, Client, Place
+from logbus.kafka.client import LATEST, Client, PartitionId
 from logbus.kafka.errors import explain, explain_code
+from logbus.kafka.multi_topic import Kind, LogBatches, Question
 from logbus.kafka.topic_list import led_partitions
 
 # The names that Kafka's tools print, where the client spells them differently.
@@ -52,7 +52,7 @@ class GroupMember:
     member_id: str
     client_id: str
     host: str
-    assignments: tuple[Place, ...] = ()
+    assignments: tuple[PartitionId, ...] = ()
 
     @property
     def address(self) -> str:
@@ -71,18 +71,18 @@ class GroupReading:
     protocol: str = ""
     coordinator: str = ""
     members: tuple[GroupMember, ...] = ()
-    committed: Mapping[Place, int] = field(default_factory=dict)
+    committed: Mapping[PartitionId, int] = field(default_factory=dict)
     error: LogbusError | None = None
 
     @property
-    def places(self) -> list[Place]:
+    def partitions(self) -> list[PartitionId]:
         """The partitions that it has committed an offset in or that are assigned to a member."""
         return sorted({*self.committed, *self.readers})
 
     @property
-    def readers(self) -> dict[Place, GroupMember]:
+    def readers(self) -> dict[PartitionId, GroupMember]:
         """The member that each assigned partition is assigned to."""
-        return {place: member for member in self.members for place in member.assignments}
+        return {partition_id: member for member in self.members for partition_id in member.assignments}
 
 
 class GroupOffsets(Protocol):
@@ -90,9 +90,9 @@ class GroupOffsets(Protocol):
 
     def group(self, name: str) -> GroupFacts: ...
 
-    def committed(self, group: str) -> dict[Place, int]: ...
+    def committed(self, group: str) -> dict[PartitionId, int]: ...
 
-    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None: ...
+    def commit(self, group: str, offsets: Mapping[PartitionId, int], note: str = "") -> None: ...
 
 
 class Groups:
@@ -104,29 +104,31 @@ class Groups:
     def group(self, name: str) -> GroupFacts:
         """State and members."""
         try:
-            found = self.client.ask(lambda: self.client.ask_groups([name]), name)[name]
+            described = self.client.ask(lambda: self.client.ask_groups([name]), name)[name]
         except GroupMissing:
             return GroupFacts(name=name, state=DEAD)
-        return GroupFacts(name=name, state=state_name(found.state), members=tuple(one.client_id for one in found.members))
+        return GroupFacts(
+            name=name, state=_state_name(described.state), members=tuple(member.client_id for member in described.members)
+        )
 
-    def committed(self, group: str) -> dict[Place, int]:
+    def committed(self, group: str) -> dict[PartitionId, int]:
         """Every offset the group has committed; empty for a group that does not exist."""
-        return to_committed(self.client.ask(lambda: self.client.ask_committed(group), group, check=raise_error)[group])
+        return _to_committed(self.client.ask(lambda: self.client.ask_committed(group), group, check=_raise_error)[group])
 
-    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
+    def commit(self, group: str, offsets: Mapping[PartitionId, int], note: str = "") -> None:
         """Sets the group's offsets, creating the group if it does not exist. `GroupActive` while it has members."""
         if not offsets:
             return
         parts = [TopicPartition(topic, partition, offset, note) for (topic, partition), offset in sorted(offsets.items())]
-        wanted = [ConsumerGroupTopicPartitions(group, parts)]
+        request = [ConsumerGroupTopicPartitions(group, parts)]
         self.client.ask(
-            lambda: self.client.admin().alter_consumer_group_offsets(wanted, **self.client.limits()),
+            lambda: self.client.admin().alter_consumer_group_offsets(request, **self.client.limits()),
             group,
             needs="Read",
             # Kafka has two error codes for a group with members, depending on its version and on whether the group is stable.
             # Both mean the same to the user.
             explained={KafkaError.UNKNOWN_MEMBER_ID: active(group, "")},  # from a broker that accepts commits of members only
-            check=raise_error,
+            check=_raise_error,
         )
 
     def delete(self, name: str) -> None:
@@ -140,23 +142,22 @@ class Groups:
             # Some brokers of a cluster may be down: the groups they coordinate are missing from the list, the others are
             # shown. It is an error only if there are none at all.
             raise self.client.explain(listed.errors[0], "")
-        return {one.group_id: state_name(one.state) for one in sorted(listed.valid, key=lambda one: str(one.group_id))}
+        return {group.group_id: _state_name(group.state) for group in sorted(listed.valid, key=lambda group: str(group.group_id))}
 
     def read(self, names: Sequence[str] | None = None) -> list[GroupReading]:
         """The named groups in this order, or all of them sorted by name."""
-        wanted = list(self.states()) if names is None else names
-        if not wanted:
+        names = list(self.states()) if names is None else names
+        if not names:
             return []
         # Both kinds of requests are sent before the first answer is read: a hundred groups cost about two round trips.
-        described = self.client.ask_groups(wanted)
-        offsets = {name: self.client.ask_committed(name)[name] for name in wanted}
+        described = self.client.ask_groups(names)
+        offsets = {name: self.client.ask_committed(name)[name] for name in names}
         return [
-            to_group(name, self.client.outcome(described[name], name), self.client.outcome(offsets[name], name))
-            for name in wanted
+            to_group(name, self.client.outcome(described[name], name), self.client.outcome(offsets[name], name)) for name in names
         ]
 
 
-def raise_error(answer: ConsumerGroupTopicPartitions) -> None:
+def _raise_error(answer: ConsumerGroupTopicPartitions) -> None:
     """Raises the first partition's error in an answer; the client raises only those of whole groups."""
     for part in answer.topic_partitions or []:
         if part.error is not None:
@@ -167,18 +168,18 @@ def active(group: str, members: str) -> GroupActive:
     """The refusal, with a message that says what to do."""
     who = f" ({members})" if members else ""
     return GroupActive(
-        f"group {group} is active: it has members{who} that would go on from where they are and overwrite what is set. "
+        f"group {group} is active: it has members{who} that would continue from their own position and overwrite the offsets. "
         "Stop them, wait for their session to end, and try again"
     )
 
 
-def refuse_if_active(facts: GroupFacts) -> None:
+def validate_inactive(facts: GroupFacts) -> None:
     """`GroupActive` where the group has members or is about to get some."""
     if facts.is_active:
         raise active(facts.name, ", ".join(facts.members) or f"state {facts.state}")
 
 
-def to_committed(answer: ConsumerGroupTopicPartitions) -> dict[Place, int]:
+def _to_committed(answer: ConsumerGroupTopicPartitions) -> dict[PartitionId, int]:
     """The offsets in an answer: those of partitions for which the group has committed one."""
     parts = answer.topic_partitions or []
     return {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0 and part.error is None}
@@ -186,39 +187,41 @@ def to_committed(answer: ConsumerGroupTopicPartitions) -> dict[Place, int]:
 
 def to_group(name: str, described: Any, offsets: Any) -> GroupReading:
     """A group from the client's answers, either of which may be an error. One that does not exist is in state Dead."""
-    error = next((one for one in (described, offsets) if isinstance(one, LogbusError)), None) or refusal(name, offsets)
-    committed = {} if isinstance(offsets, LogbusError) else to_committed(offsets)
+    error = next((answer for answer in (described, offsets) if isinstance(answer, LogbusError)), None) or _missing_offsets_error(
+        name, offsets
+    )
+    committed = {} if isinstance(offsets, LogbusError) else _to_committed(offsets)
     # One half can be missing: no right to describe the group, or a coordinator that is just moving. The half that is known is
     # shown, with the error of the other.
     if isinstance(described, LogbusError):
         state = DEAD if isinstance(described, GroupMissing) else UNKNOWN
         return GroupReading(name=name, state=state, committed=committed, error=error)
-    node, state = described.coordinator, state_name(described.state)
+    node, state = described.coordinator, _state_name(described.state)
     return GroupReading(
         name=name,
         state=state,
         protocol=described.partition_assignor or "",
         coordinator="" if node is None else f"{node.host}:{node.port} ({node.id})",
-        members=tuple(to_member(one) for one in sorted(described.members, key=lambda one: str(one.member_id))),
+        members=tuple(_to_member(member) for member in sorted(described.members, key=lambda member: str(member.member_id))),
         committed=committed,
         error=explain_code(KafkaError.GROUP_ID_NOT_FOUND, "", name) if state == DEAD else error,
     )
 
 
-def refusal(name: str, offsets: Any) -> LogbusError | None:
+def _missing_offsets_error(name: str, offsets: Any) -> LogbusError | None:
     """Why an answer lacks the offset of a partition; None where all are there."""
     for part in () if isinstance(offsets, LogbusError) else offsets.topic_partitions or ():
         if part.error is not None:
-            return BrokerUnavailable(f"the broker does not tell all offsets of {name!r}: {explain(part.error, part.topic)}")
+            return BrokerUnavailable(f"the broker did not return all offsets of {name!r}: {explain(part.error, part.topic)}")
     return None
 
 
-def state_name(state: Any) -> str:
+def _state_name(state: Any) -> str:
     """The client's name of a state as Kafka's tools print it."""
     return STATES.get(state.name, state.name.title())
 
 
-def to_member(described: Any) -> GroupMember:
+def _to_member(described: Any) -> GroupMember:
     parts = described.assignment.topic_partitions if described.assignment else ()
     return GroupMember(
         member_id=described.member_id,
@@ -228,62 +231,62 @@ def to_member(described: Any) -> GroupMember:
     )
 
 
-def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Place, int]:
+def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[PartitionId, int]:
     """The end offset of every partition that one of the groups reads or has read; those gone or without a leader are left out."""
-    read = {place for group in groups for place in group.places}
+    read = {partition_id for group in groups for partition_id in group.partitions}
     # Asking about a partition without a leader would hold the page up for the client's whole time limit.
     led = led_partitions(log.topics({topic for topic, _ in read}))
-    wanted = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
-    known = log.answers([Question(Kind.END, name, LATEST) for name in wanted], wanted)
+    partitions = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
+    answers = log.answers([Question(Kind.END, name, LATEST) for name in partitions], partitions)
     return {
         (question.topic, part): end
-        for question, ends in known.items()
+        for question, ends in answers.items()
         if not isinstance(ends, LogbusError)
         for part, end in ends.items()
     }
 
 
-def group_json(group: GroupReading, ends: Mapping[Place, int]) -> dict[str, Any]:
+def group_json(group: GroupReading, ends: Mapping[PartitionId, int]) -> dict[str, Any]:
     """As JSON-ready values."""
-    readers = {place: member.member_id for place, member in group.readers.items()}
-    lags = {place: lag_at(group, place, ends) for place in group.places}
+    readers = {partition_id: member.member_id for partition_id, member in group.readers.items()}
+    lags = {partition_id: lag_at(group, partition_id, ends) for partition_id in group.partitions}
     return {
         "group_id": group.name,
         "state": group.state,
         "protocol": group.protocol,
         "problem": None if group.error is None else str(group.error),
-        "lag": total(lags[place] for place in group.places),
+        "lag": _total(lags.values()),
         "members": [
             {
                 "member_id": member.member_id,
                 "client_id": member.client_id,
                 "host": member.address,
                 "assignments": [{"topic": topic, "partition": part} for topic, part in member.assignments],
-                "lag": total(lags[place] for place in member.assignments),
+                "lag": _total(lags[partition_id] for partition_id in member.assignments),
             }
             for member in group.members
         ],
         "partitions": [
             {
-                "topic": place[0],
-                "partition": place[1],
-                "committed_offset": group.committed.get(place),
-                "end_offset": ends.get(place),
-                "lag": lags[place],
-                "member_id": readers.get(place),
+                "topic": topic,
+                "partition": partition,
+                "committed_offset": group.committed.get((topic, partition)),
+                "end_offset": ends.get((topic, partition)),
+                "lag": lag,
+                "member_id": readers.get((topic, partition)),
             }
-            for place in group.places
+            for (topic, partition), lag in lags.items()
         ],
     }
 
 
-def lag_at(group: GroupReading, place: Place, ends: Mapping[Place, int]) -> int | None:
-    """Records between what is committed and the end; None where one of the two is not known."""
-    committed, end = group.committed.get(place), ends.get(place)
+def lag_at(group: GroupReading, partition_id: PartitionId, ends: Mapping[PartitionId, int]) -> int | None:
+    """Records between what is committed and the end; None where one of the two is unknown."""
+    committed, end = group.committed.get(partition_id), ends.get(partition_id)
     return None if committed is None or end is None else max(0, end - committed)
 
 
-def total(lags: Iterable[int | None]) -> int | None:
-    """The sum of those that are known; None where none is."""
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if known else None
+def _total(lags: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None if none is."""
+    reported = [lag for lag in lags if lag is not None]
+    return sum(reported) if reported else None

@@ -1,6 +1,6 @@
 """Records sent to a topic by a stock producer, with one promise: `settle` returns when all are acknowledged or one has failed.
 
-`Delivery` keeps that promise: records in, the first failure out. The collector sends through it; `Sending`, for `produce` and
+`Delivery` keeps that promise: records in, the first failure out. The shipper sends through it; `Sending`, for `produce` and
 `logbus produce`, adds which record failed and which offsets the others got, which costs a callback per record. The producer is
 idempotent and waits for all in-sync replicas: what it retries internally is stored once and in order. Records acknowledged
 before a failure stay stored.
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from logbus.errors import ProduceFailed, UserError
 from logbus.kafka.client import SLOW_SECONDS_MAX, Client
-from logbus.model import milliseconds
+from logbus.model import milliseconds, utc
 from logbus.waiting import Say, announced, say_nothing
 
 DELIVERY_SECONDS_MAX = SLOW_SECONDS_MAX  # how long a broker may be slow or away before a record counts as failed
@@ -147,14 +147,14 @@ class Sending:
         number, arguments = self.delivery.sent, produce_arguments(self.delivery.sent, record)
         self.delivery.send(**arguments, on_delivery=lambda *report: self.note(number, *report))
         if self.has_failed and not self.failed:
-            self.failed = named(number, arguments["key"])
+            self.failed = _named(number, arguments["key"])
 
     def note(self, number: int, error: KafkaError | None, message: Message) -> None:
         """The delivery report of a record."""
         if error is None:
             self.partitions.setdefault(message.partition() or 0, Acknowledged()).take(message.offset() or 0)
         elif not self.has_failed:
-            self.delivery.failure, self.failed = error, named(number, message.key())
+            self.delivery.failure, self.failed = error, _named(number, message.key())
 
     def finish(self, seconds_max: float) -> int:
         """Waits up to `seconds_max` for records in flight, then drops the rest; returns how many were not acknowledged."""
@@ -172,7 +172,7 @@ class Sending:
             )
 
 
-def named(number: int, key: Any) -> str:
+def _named(number: int, key: Any) -> str:
     return f"record {number}" + ("" if key is None else f" (key {str(key)[:KEY_SHOWN_MAX]})")
 
 
@@ -202,8 +202,8 @@ def summary(sending: Sending) -> dict[str, Any]:
         "topic": sending.topic,
         "records": sending.acknowledged,
         "partitions": {
-            str(part): {"records": found.records, "first_offset": found.first_offset, "last_offset": found.last_offset}
-            for part, found in sorted(sending.partitions.items())
+            str(part): {"records": stored.records, "first_offset": stored.first_offset, "last_offset": stored.last_offset}
+            for part, stored in sorted(sending.partitions.items())
         },
     }
 
@@ -216,22 +216,19 @@ def produce_arguments(number: int, record: Any) -> dict[str, Any]:
         raise UserError(
             f"record {number} has {', '.join(map(repr, unknown))}: a record has {', '.join(FIELDS)}; other data goes into value"
         )
-    arguments: dict[str, Any] = {"value": encoded(fields["value"]), "key": encoded(fields.get("key"))}
+    arguments: dict[str, Any] = {"value": _encoded(fields["value"]), "key": _encoded(fields.get("key"))}
     if fields.get("headers"):
-        arguments["headers"] = [(name, encoded(value)) for name, value in dict(fields["headers"]).items()]
+        arguments["headers"] = [(name, _encoded(value)) for name, value in dict(fields["headers"]).items()]
     if fields.get("timestamp") is not None:
-        arguments["timestamp"] = stamp_ms(fields["timestamp"])
+        at = fields["timestamp"]
+        arguments["timestamp"] = milliseconds(utc(at)) if isinstance(at, datetime) else int(at)
     if fields.get("partition") is not None:
         arguments["partition"] = int(fields["partition"])
     return arguments
 
 
-def encoded(value: Any) -> bytes | None:
+def _encoded(value: Any) -> bytes | None:
     """Bytes as they are, text as UTF-8, the rest as JSON; None stays None (as a value, a tombstone)."""
     if value is None or isinstance(value, bytes):
         return value
     return (value if isinstance(value, str) else json.dumps(value)).encode()
-
-
-def stamp_ms(timestamp: Any) -> int:
-    return milliseconds(timestamp) if isinstance(timestamp, datetime) else int(timestamp)

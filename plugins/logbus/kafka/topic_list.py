@@ -1,4 +1,4 @@
-"""Topics as they are now: partitions, leaders, offsets, bytes, how long records are kept. For pages, command line and exporter.
+"""Topics as they are now: partitions, leaders, offsets, bytes, growth, retention. For pages, command line and exporter.
 
 A handful of requests to each broker, however many topics. What the broker does not report is None, and so is every total over it:
 a partition without a leader has no offsets, and then the topic's number of records is unknown. Bytes are those on the broker's
@@ -7,18 +7,18 @@ disks; where it does not report them, a page estimates them from the average siz
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from threading import Lock
 from typing import Any
 
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.kafka.batches import Kind, LogBatches, PartitionPlace, Question, TopicPlaces
-from logbus.kafka.client import LATEST, Place
-from logbus.kafka.own_limits import RETENTION_BYTES, RETENTION_MS, limits_in_force
-from logbus.kafka.rates import Rates
-from logbus.model import utc
+from logbus.kafka.client import LATEST, PartitionId
+from logbus.kafka.multi_topic import Kind, LogBatches, PartitionDescription, Question, TopicDescription
+from logbus.kafka.topics import RETENTION_BYTES, RETENTION_MS, limits_in_force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class TopicReading:
     """A topic as it is now; offsets and bytes on disk by partition. `error` is why part of the reading is missing."""
 
     name: str
-    places: TopicPlaces | None
+    description: TopicDescription | None
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     sizes: Mapping[int, int] = field(default_factory=dict)
@@ -36,36 +36,35 @@ class TopicReading:
 
     @property
     def topic_id(self) -> str | None:
-        return None if self.places is None else self.places.topic_id
+        return None if self.description is None else self.description.topic_id
 
     @property
-    def partitions(self) -> tuple[PartitionPlace, ...]:
-        return () if self.places is None else self.places.partitions
+    def partitions(self) -> tuple[PartitionDescription, ...]:
+        return () if self.description is None else self.description.partitions
 
     @property
     def replication_factor(self) -> int:
-        return max((len(place.replicas) for place in self.partitions), default=0)
+        return max((len(part.replicas) for part in self.partitions), default=0)
 
     @property
     def records(self) -> int | None:
         """Offsets between start and end: an upper bound, as compaction and transaction markers leave holes."""
-        return known_sum(self.records_in(place.partition) for place in self.partitions)
+        return _known_sum(self.records_in(part.partition) for part in self.partitions)
 
     @property
     def size_bytes(self) -> int | None:
         """Bytes on disk, counting the largest replica of each partition."""
-        return known_sum(self.sizes.get(place.partition) for place in self.partitions)
+        return _known_sum(self.sizes.get(part.partition) for part in self.partitions)
 
     def records_in(self, partition: int) -> int | None:
         start, end = self.starts.get(partition), self.ends.get(partition)
         return None if start is None or end is None else end - start
 
 
-def known_sum(counts: Iterable[int | None]) -> int | None:
+def _known_sum(counts: Iterable[int | None]) -> int | None:
     """None where one of them is unknown, or there are none: a partial sum would be taken for the total."""
-    listed = list(counts)
-    known = [count for count in listed if count is not None]
-    return sum(known) if listed and len(known) == len(listed) else None
+    reported = list(counts)
+    return None if not reported or None in reported else sum(filter(None, reported))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,81 +77,81 @@ class TopicOwners:
 
 
 # Returns the bytes on disk of each partition; raises `BrokerUnavailable` where the broker does not report them.
-Sizes = Callable[[], Mapping[Place, int]]
+Sizes = Callable[[], Mapping[PartitionId, int]]
 
 
 def read_topics(
     log: LogBatches, names: Iterable[str] | None = None, sizes: Sizes = dict, *, with_settings: bool = True
 ) -> list[TopicReading]:
     """The named topics in this order, or all but Kafka's own by name. `BrokerUnavailable` if no broker answers at all."""
-    wanted = log.topic_names() if names is None else list(names)
-    described = log.topics(wanted)
+    topics = log.topic_names() if names is None else list(names)
+    described = log.topics(topics)
     led = led_partitions(described)
-    with ThreadPoolExecutor(1) as beside:  # sizes use another client and take as long as the rest
-        asked_sizes = beside.submit(sizes)
-        known = log.answers([question for name in led for question in questions(name, with_settings)], led)
-    answers = {name: [known.get(asked, {}) for asked in questions(name)] for name in wanted}
-    return with_sizes([to_reading(name, described[name], answers[name]) for name in wanted], asked_sizes.result)
+    with ThreadPoolExecutor(1) as executor:  # sizes use another client and take as long as the rest
+        future_sizes = executor.submit(sizes)
+        answers = log.answers([question for name in led for question in _questions(name, with_settings)], led)
+    by_topic = {name: [answers.get(question, {}) for question in _questions(name)] for name in topics}
+    return _with_sizes([_to_reading(name, described[name], by_topic[name]) for name in topics], future_sizes.result)
 
 
-def questions(topic: str, with_settings: bool = True) -> list[Question]:
+def _questions(topic: str, with_settings: bool = True) -> list[Question]:
     own = [Question(Kind.SETTINGS, topic)] if with_settings else []
     return [Question(Kind.START, topic), Question(Kind.END, topic, LATEST), *own]
 
 
-def led_partitions(described: Mapping[str, TopicPlaces | LogbusError]) -> dict[str, list[int]]:
+def led_partitions(described: Mapping[str, TopicDescription | LogbusError]) -> dict[str, list[int]]:
     """By topic, the partitions that have a leader to ask."""
     return {
-        name: [place.partition for place in one.partitions if place.leader is not None]
-        for name, one in described.items()
-        if isinstance(one, TopicPlaces)
+        name: [part.partition for part in topic.partitions if part.leader is not None]
+        for name, topic in described.items()
+        if isinstance(topic, TopicDescription)
     }
 
 
-def with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:
+def _with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:
     """The topics with their sizes; unchanged if the broker does not report them (too old, or not to this user)."""
     try:
-        known = sizes()
+        bytes_of = sizes()
     except BrokerUnavailable:
         return topics
     by_topic: dict[str, dict[int, int]] = {}
-    for (topic, partition), size in known.items():
+    for (topic, partition), size in bytes_of.items():
         by_topic.setdefault(topic, {})[partition] = size
-    return [replace(one, sizes=by_topic.get(one.name, {})) for one in topics]
+    return [replace(topic, sizes=by_topic.get(topic.name, {})) for topic in topics]
 
 
-def to_reading(name: str, described: TopicPlaces | LogbusError, answers: Sequence[Any]) -> TopicReading:
-    """A topic from the answers to its `questions`, each of which may be an error."""
+def _to_reading(name: str, described: TopicDescription | LogbusError, answers: Sequence[Any]) -> TopicReading:
+    """A topic from the answers to its `_questions`, each of which may be an error."""
     if isinstance(described, LogbusError):
-        return TopicReading(name=name, places=None, error=described)
-    error = next((one for one in answers if isinstance(one, LogbusError)), None)
-    starts, ends, settings = ({} if isinstance(one, LogbusError) else one for one in answers)
-    return TopicReading(name=name, places=described, starts=starts, ends=ends, settings=settings, error=error)
+        return TopicReading(name=name, description=None, error=described)
+    error = next((answer for answer in answers if isinstance(answer, LogbusError)), None)
+    starts, ends, settings = ({} if isinstance(answer, LogbusError) else answer for answer in answers)
+    return TopicReading(name=name, description=described, starts=starts, ends=ends, settings=settings, error=error)
 
 
-def with_rates(topics: Iterable[TopicReading], rates: Rates, now: datetime) -> list[TopicReading]:
+def with_rates(topics: Iterable[TopicReading], rates: ProduceRates, now: datetime) -> list[TopicReading]:
     """The topics with their growth rates, where their end offsets were seen before."""
-    return [replace(one, produced_per_second=rate_of(one, rates, utc(now))) for one in topics]
+    return [replace(topic, produced_per_second=_rate_of(topic, rates, now)) for topic in topics]
 
 
-def rate_of(topic: TopicReading, rates: Rates, now: datetime) -> float | None:
-    """Records per second. A reading that lacks some partitions is not recorded as a look."""
+def _rate_of(topic: TopicReading, rates: ProduceRates, now: datetime) -> float | None:
+    """Records per second. A reading that lacks some partitions is not recorded as a sample."""
     key = f"{topic.topic_id} {LATEST}"
     if topic.ends and len(topic.ends) == len(topic.partitions):
-        rates.put_down(key, topic.ends, now)
+        rates.record(key, topic.ends, now)
     return rates.per_second(key)
 
 
 def topic_json(topic: TopicReading, owners: TopicOwners) -> dict[str, Any]:
     """As JSON-ready values."""
-    sizes = {place.partition: partition_size(topic, place.partition, owners.bytes_each) for place in topic.partitions}
+    sizes = {part.partition: _partition_size(topic, part.partition, owners.bytes_each) for part in topic.partitions}
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "partitions": len(topic.partitions),
         "replicas": topic.replication_factor,
-        "size_bytes": known_sum(sizes.values()),
-        "size_is_estimated": known_sum(sizes.values()) is not None and topic.size_bytes is None,
+        "size_bytes": _known_sum(sizes.values()),
+        "size_is_estimated": _known_sum(sizes.values()) is not None and topic.size_bytes is None,
         "records": topic.records,
         "produced_per_second": topic.produced_per_second,
         "pipelines": list(owners.pipelines),
@@ -160,18 +159,18 @@ def topic_json(topic: TopicReading, owners: TopicOwners) -> dict[str, Any]:
         "problem": None if topic.error is None else str(topic.error),
         "partition_list": [
             {
-                "partition": place.partition,
-                "leader": place.leader,
-                "start_offset": topic.starts.get(place.partition),
-                "end_offset": topic.ends.get(place.partition),
-                "size_bytes": sizes[place.partition],
+                "partition": part.partition,
+                "leader": part.leader,
+                "start_offset": topic.starts.get(part.partition),
+                "end_offset": topic.ends.get(part.partition),
+                "size_bytes": sizes[part.partition],
             }
-            for place in topic.partitions
+            for part in topic.partitions
         ],
     }
 
 
-def partition_size(topic: TopicReading, partition: int, bytes_each: float | None) -> int | None:
+def _partition_size(topic: TopicReading, partition: int, bytes_each: float | None) -> int | None:
     """Bytes on disk, estimated from the record count where the broker does not report them; None where that is unknown too."""
     if partition in topic.sizes:
         return topic.sizes[partition]
@@ -185,3 +184,54 @@ def retention_json(settings: Mapping[str, str], is_managed: bool | None) -> dict
         return None
     limits = limits_in_force(settings)
     return {"ms": limits.get(RETENTION_MS), "bytes": limits.get(RETENTION_BYTES), "managed": is_managed}
+
+
+# How fast topics grow, computed from end offsets at two instants. It costs no request: code that reads end offsets for another
+# reason records them here. One sample gives no rate. A topic that was recreated is a different topic: its id is part of the key.
+
+# The time that a rate is averaged over: long enough to smooth bursts, short enough to show that a producer has stopped.
+RATE_WINDOW = timedelta(minutes=5)
+
+# Two looks closer together than this would show jitter.
+SAMPLES_APART_MIN = timedelta(seconds=2)
+
+SAMPLES_MAX = 64  # per topic; the oldest is dropped first
+TOPICS_MAX = 10_000  # the one added first is dropped
+
+
+@dataclass(frozen=True, slots=True)
+class EndOffsetSample:
+    """The sum of a topic's end offsets at an instant."""
+
+    at: datetime
+    records: int
+
+
+class ProduceRates:
+    """Shared by all threads of a process."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[EndOffsetSample]] = {}
+        self._lock = Lock()
+
+    def record(self, key: str, ends: Mapping[int, int], at: datetime) -> None:
+        """Records the end offsets seen of the topic with this key (its id, and whatever else distinguishes it)."""
+        sample = EndOffsetSample(at, sum(ends.values()))
+        with self._lock:
+            if key not in self._samples and len(self._samples) >= TOPICS_MAX:
+                self._samples.pop(next(iter(self._samples)))
+            samples = self._samples.setdefault(key, deque(maxlen=SAMPLES_MAX))
+            if samples and (sample.at - samples[-1].at < SAMPLES_APART_MIN or sample.records < samples[-1].records):
+                return
+            samples.append(sample)
+            while sample.at - samples[0].at > RATE_WINDOW and len(samples) > 2:
+                samples.popleft()
+
+    def per_second(self, key: str) -> float | None:
+        """Records per second between the oldest look kept and the newest."""
+        with self._lock:
+            samples = self._samples.get(key)
+            if not samples or len(samples) < 2:
+                return None
+            first, last = samples[0], samples[-1]
+        return (last.records - first.records) / (last.at - first.at).total_seconds()

@@ -1,4 +1,4 @@
-"""Topics of a broker: their partitions, offsets, first records after an instant and settings; and the orders that change them.
+"""Topics of a broker: their partitions, offsets, first records after an instant and settings; and the requests that change them.
 
 `OffsetLog`, `SettingsLog` and `LogAdmin` list what the ledger, lag and managed retention ask; `Topics` asks a real
 broker, the tests' fake answers from memory; one contract suite runs over both and over Apache Kafka. Offsets and timestamps only:
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ from logbus.kafka.client import LATEST, Client
 from logbus.kafka.exact_reader import SingleRecords, read_range
 from logbus.model import Witness
 
-UNDER_WAY_MAX = 100  # timestamps of one topic asked for at once
+REQUESTS_IN_FLIGHT_MAX = 100  # timestamps of one topic asked for at once
 BROKERS_CHOICE = -1  # as a count: the broker applies num.partitions or default.replication.factor
 
 
@@ -46,7 +47,7 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRecord:
+class OffsetAndTimestamp:
     """A record's offset and timestamp."""
 
     offset: int
@@ -78,13 +79,13 @@ class OffsetLog(Protocol):
 
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]: ...
 
-    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]: ...
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, OffsetAndTimestamp]: ...
 
     def first_at_or_after_each(
         self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
-    ) -> dict[int, dict[int, FoundRecord]]: ...
+    ) -> dict[int, dict[int, OffsetAndTimestamp]]: ...
 
-    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]: ...
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]: ...
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]: ...
 
@@ -98,7 +99,7 @@ class SettingsLog(OffsetLog, Protocol):
 
 
 class LogAdmin(SettingsLog, Protocol):
-    """The same, and what managed retention orders."""
+    """The same, and what managed retention changes."""
 
     def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]: ...
 
@@ -121,31 +122,31 @@ class Topics:
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The log start offset of each partition."""
-        found = self._list(topic, partitions, OffsetSpec.earliest())
-        return {partition: info.offset for partition, info in found.items()}
+        offsets = self._list(topic, partitions, OffsetSpec.earliest())
+        return {partition: info.offset for partition, info in offsets.items()}
 
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
         """High watermark, or last stable offset under read_committed; exclusive."""
-        found = self._list(topic, partitions, OffsetSpec.latest(), isolation_level)
-        return {partition: info.offset for partition, info in found.items()}
+        offsets = self._list(topic, partitions, OffsetSpec.latest(), isolation_level)
+        return {partition: info.offset for partition, info in offsets.items()}
 
-    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, OffsetAndTimestamp]:
         """By partition the first record, in offset order, whose timestamp is `timestamp_ms` or later."""
-        return to_found(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
+        return to_offsets_and_timestamps(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
 
     def first_at_or_after_each(
         self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
-    ) -> dict[int, dict[int, FoundRecord]]:
+    ) -> dict[int, dict[int, OffsetAndTimestamp]]:
         """The same for many timestamps, by timestamp; the requests are in flight together."""
         # In portions: each timestamp is a separate request to the leader, a backlog may have thousands of hours, and the
         # client's queue is bounded.
-        found: dict[int, dict[int, FoundRecord]] = {stamp: {} for stamp in timestamps_ms}
-        stamps = list(found)
-        for begin in range(0, len(stamps), UNDER_WAY_MAX):
-            some = stamps[begin : begin + UNDER_WAY_MAX]
-            for (stamp, part), info in self.client.ask(partial(self._ask_each, topic, partitions, some), topic).items():
-                found[stamp] |= to_found({part: info})
-        return found
+        records: dict[int, dict[int, OffsetAndTimestamp]] = {stamp: {} for stamp in timestamps_ms}
+        stamps = list(records)
+        for begin in range(0, len(stamps), REQUESTS_IN_FLIGHT_MAX):
+            portion = stamps[begin : begin + REQUESTS_IN_FLIGHT_MAX]
+            for (stamp, part), info in self.client.ask(partial(self._ask_each, topic, partitions, portion), topic).items():
+                records[stamp] |= to_offsets_and_timestamps({part: info})
+        return records
 
     def _ask_each(self, topic: str, partitions: Sequence[int], stamps: Iterable[int]) -> Mapping[tuple[int, int], Future[Any]]:
         return {
@@ -156,14 +157,14 @@ class Topics:
             ).items()
         }
 
-    def newest(self, topic: str, partitions: Iterable[int]) -> dict[int, FoundRecord]:
+    def newest(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetAndTimestamp]:
         """By partition the record with the largest timestamp."""
-        return to_found(self._list(topic, partitions, OffsetSpec.max_timestamp()))
+        return to_offsets_and_timestamps(self._list(topic, partitions, OffsetSpec.max_timestamp()))
 
-    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
         """Reads a range, for the rare search that the time index cannot answer."""
         for message in read_range(self.client.config, topic, partition, start_offset, end_offset, say=self.client.say):
-            yield FoundRecord(offset=message.offset(), timestamp_ms=message.timestamp()[1])
+            yield OffsetAndTimestamp(offset=message.offset(), timestamp_ms=message.timestamp()[1])
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
         """By partition the last record in the offsets [start, end), whether its transaction committed or aborted. A partition
@@ -172,38 +173,37 @@ class Topics:
 
     def cluster_id(self) -> str | None:
         """The id of the cluster that answers; None where it has none."""
-        found = self.client.ask(self.client.ask_cluster)[""].cluster_id
-        return None if found is None else str(found)
+        cluster_id = self.client.ask(self.client.ask_cluster)[""].cluster_id
+        return None if cluster_id is None else str(cluster_id)
 
     def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:
-        wanted = {(topic, partition): spec for partition in partitions}
-        answers = self.client.ask(lambda: self.client.ask_offsets(wanted, isolation_level), topic)
+        specs = {(topic, partition): spec for partition in partitions}
+        answers = self.client.ask(lambda: self.client.ask_offsets(specs, isolation_level), topic)
         return {partition: info for (_, partition), info in answers.items()}
 
     # Settings.
 
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
         """Those of the named settings that the broker has, with the values in force, wherever they are set."""
-        return {one.name: str(one.value) for one in self.settings_in_force([topic])[topic] if one.name in names}
+        return {setting.name: str(setting.value) for setting in self.settings_in_force([topic])[topic] if setting.name in names}
 
     def settings_in_force(self, topics: Sequence[str]) -> dict[str, list[TopicSetting]]:
         """All settings of each topic, sorted by name; read in one request."""
         if not topics:
             return {}
-        asked = partial(self.client.ask_settings, topics)
-        answers = self.client.ask(asked, ", ".join(topics), needs="DescribeConfigs")
-        return {topic: sorted(map(topic_setting, answers[topic].values()), key=lambda setting: setting.name) for topic in topics}
+        answers = self.client.ask(partial(self.client.ask_settings, topics), ", ".join(topics), needs="DescribeConfigs")
+        return {topic: sorted(map(_topic_setting, answers[topic].values()), key=lambda setting: setting.name) for topic in topics}
 
     def change_settings(self, topic: str, values: Mapping[str, str], deleted: Sequence[str] = ()) -> None:
         """Sets `values`, resets the `deleted` ones to the broker's defaults, leaves the others as they are."""
-        entries = [entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
-        entries += [entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
-        wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]
+        entries = [_config_entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
+        entries += [_config_entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
+        request = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]
         self.client.ask(
-            lambda: self.client.admin().incremental_alter_configs(wanted, **self.client.limits()), topic, needs="AlterConfigs"
+            lambda: self.client.admin().incremental_alter_configs(request, **self.client.limits()), topic, needs="AlterConfigs"
         )
 
-    # Orders.
+    # Changes.
 
     def create(
         self,
@@ -215,17 +215,17 @@ class Topics:
         if_not_exists: bool = False,
     ) -> bool:
         """Whether it was created now. `UserError` where it exists already, unless `if_not_exists`."""
-        wanted = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings or {}))
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings or {}))
         # Create and handle the refusal, not look up first: of two callers that create it at once, one gets the error.
-        there = _AlreadyThere(f"topic {name} is there already; --if-not-exists leaves it as it is")
+        exists = _TopicExists(f"topic {name} already exists; --if-not-exists leaves it as it is")
         try:
             self.client.ask(
-                lambda: self.client.admin().create_topics([wanted], **self.client.limits()),
+                lambda: self.client.admin().create_topics([topic], **self.client.limits()),
                 name,
                 needs="Create",
-                explained={KafkaError.TOPIC_ALREADY_EXISTS: there},
+                explained={KafkaError.TOPIC_ALREADY_EXISTS: exists},
             )
-        except _AlreadyThere:
+        except _TopicExists:
             if not if_not_exists:
                 raise
             return False
@@ -233,14 +233,14 @@ class Topics:
 
     def add_partitions(self, name: str, count: int) -> None:
         """`count` is the new total; a topic's partitions never become fewer."""
-        wanted = [NewPartitions(name, count)]
-        self.client.ask(lambda: self.client.admin().create_partitions(wanted, **self.client.limits()), name, needs="Alter")
+        request = [NewPartitions(name, count)]
+        self.client.ask(lambda: self.client.admin().create_partitions(request, **self.client.limits()), name, needs="Alter")
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes the topics with all their records."""
         for name in names:
-            asked = partial(self.client.admin().delete_topics, [name], **self.client.limits())
-            self.client.ask(asked, name, needs="Delete")
+            request = partial(self.client.admin().delete_topics, [name], **self.client.limits())
+            self.client.ask(request, name, needs="Delete")
 
     def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """Deletes the records before an offset in each partition; returns the resulting log start offsets.
@@ -252,14 +252,14 @@ class Topics:
             return {}
         # Some of the broker's error codes mean something else here than elsewhere, so their messages are passed with the request.
         self.topic(topic)  # raises `TopicMissing`; without this the client would report a missing leader instead
-        wanted = [TopicPartition(topic, partition, offset) for partition, offset in sorted(offsets.items())]
+        request = [TopicPartition(topic, partition, offset) for partition, offset in sorted(offsets.items())]
         # Two limits: how long the client waits for the response, and how long the broker may wait for its followers before it
         # responds.
         limits = {**self.client.limits(), "operation_timeout": self.client.timeout_seconds}
-        compacted = UserError(f"topic {topic} may not lose records by order: its cleanup.policy is compact")
+        compacted = UserError(f"topic {topic} does not allow records to be deleted: its cleanup.policy is compact")
         too_far = UserError(f"topic {topic} ends before the offset up to which records were to be deleted")
         answers = self.client.ask(
-            lambda: self.client.admin().delete_records(wanted, **limits),
+            lambda: self.client.admin().delete_records(request, **limits),
             topic,
             needs="Delete",
             explained={KafkaError.POLICY_VIOLATION: compacted, KafkaError.OFFSET_OUT_OF_RANGE: too_far},
@@ -267,19 +267,19 @@ class Topics:
         return {part.partition: answer.low_watermark for part, answer in answers.items()}
 
 
-class _AlreadyThere(UserError):
+class _TopicExists(UserError):
     """A topic of that name exists."""
 
 
-def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
+def _config_entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
     return ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=operation)
 
 
-def topic_setting(found: Any) -> TopicSetting:
+def _topic_setting(entry: Any) -> TopicSetting:
     """The admin client gives the source as a number or as its own enumeration."""
-    value = None if found.value is None else str(found.value)
+    value = None if entry.value is None else str(entry.value)
     return TopicSetting(
-        name=found.name, value=value, source=ConfigSource(found.source).name, is_sensitive=bool(found.is_sensitive)
+        name=entry.name, value=value, source=ConfigSource(entry.source).name, is_sensitive=bool(entry.is_sensitive)
     )
 
 
@@ -289,10 +289,48 @@ def to_witness(partition: int, message: Any) -> Witness:
     return Witness(offset=offset, timestamp_ms=stamp, hash=hashed, leader_epoch=message.leader_epoch())
 
 
-def to_found(answers: Mapping[int, Any]) -> dict[int, FoundRecord]:
+def to_offsets_and_timestamps(answers: Mapping[int, Any]) -> dict[int, OffsetAndTimestamp]:
     """The found records; the client marks "no match" as offset -1, which must never be taken for an offset."""
     return {
-        partition: FoundRecord(offset=info.offset, timestamp_ms=info.timestamp, leader_epoch=info.leader_epoch)
+        partition: OffsetAndTimestamp(offset=info.offset, timestamp_ms=info.timestamp, leader_epoch=info.leader_epoch)
         for partition, info in answers.items()
         if info.offset >= 0
     }
+
+
+# What the broker itself deletes of a topic, by age or by size. A topic has both limits whatever its `cleanup.policy`, but where
+# that is `compact` alone neither is applied: the last record of each key stays, whatever its age. So no code should read
+# `retention.ms` directly.
+CLEANUP_POLICY, DELETE_POLICY = "cleanup.policy", "delete"
+RETENTION_MS, RETENTION_BYTES = RETENTION_LIMITS = ("retention.ms", "retention.bytes")
+
+# The settings to read from a topic to compute its limits.
+LIMIT_SETTINGS = (*RETENTION_LIMITS, CLEANUP_POLICY)
+
+NO_LIMIT = "-1"  # Kafka's value for it
+LONGEST_MS = 10**14  # three thousand years; a longer one is as good as none, and would overflow a datetime
+
+
+def deletes(settings: Mapping[str, str]) -> bool:
+    """Whether records are deleted by age, size or DeleteRecords. If the policy is unknown the answer is yes, Kafka's default."""
+    return DELETE_POLICY in settings.get(CLEANUP_POLICY, DELETE_POLICY).split(",")
+
+
+def limits_in_force(settings: Mapping[str, str]) -> dict[str, int]:
+    """The limits that the broker applies, milliseconds and bytes per partition, under Kafka's names."""
+    limits = {name: int(settings.get(name, NO_LIMIT)) for name in RETENTION_LIMITS if deletes(settings)}
+    return {name: limit for name, limit in limits.items() if limit >= 0 and not (name == RETENTION_MS and limit > LONGEST_MS)}
+
+
+def age_kept(settings: Mapping[str, str]) -> timedelta | None:
+    """The age at which the broker deletes the topic's records; None where there is no such limit."""
+    milliseconds = limits_in_force(settings).get(RETENTION_MS)
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)
+
+
+def end_of(since: datetime, kept: timedelta) -> datetime | None:
+    """When what is kept for this long is deleted; None, meaning never, past the last possible datetime."""
+    try:
+        return since + kept
+    except OverflowError:
+        return None

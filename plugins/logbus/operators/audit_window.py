@@ -9,13 +9,14 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.assets import tell_outlets, windows_extra
+from logbus.assets import add_to_outlet_events, windows_extra
 from logbus.errors import AuditMismatch
+from logbus.formatting import many
+from logbus.loads.audit import audit_window
+from logbus.loads.sinks import each_sink_once
 from logbus.model import AuditReport, FrozenWindow, Pipeline, WindowState, instant_text
-from logbus.operators.window_operator import WindowOperator, fail_without_retry, window_starts
-from logbus.proof.audit import audit_window
-from logbus.warehouse.sinks import each_sink_once
-from logbus.wording import many
+from logbus.operators.window_operator import WindowOperator
+from logbus.task_context import fail_without_retry, window_starts
 
 PROBLEMS_SHOWN_MAX = 20  # in the error of an audit over many windows; the log has all of them
 
@@ -46,24 +47,24 @@ class AuditWindowOperator(WindowOperator):
             reports = [audit_window(engine, log, self.pipeline_name, start, self._now(), sinks) for start in starts]
         for report in reports:
             self._tell(report)
-        if problems := [problem for report in reports for problem in dated_problems(report)]:
+        if problems := [problem for report in reports for problem in _dated_problems(report)]:
             raise AuditMismatch(audit_failure(problems, len(reports)))
-        tell_outlets(context, self.outlets, [as_audited(report, self._now()) for report in reports])
+        add_to_outlet_events(context, self.outlets, [_as_audited(report, self._now()) for report in reports])
         return {"audited": len(reports), **windows_extra(starts, reports)}
 
     def _tell(self, report: AuditReport) -> None:
-        found = sum(tally.loaded + tally.dead_lettered for tally in report.found.values())
-        self.log.info("%s %s: %d records found", report.verdict if report.ok else "WRONG", report.window.interval, found)
+        count = sum(tally.loaded + tally.dead_lettered for tally in report.counted.values())
+        self.log.info("%s %s: %d records found", report.verdict if report.ok else "WRONG", report.window.interval, count)
         for remark in (*report.problems, *report.notes):
             self.log.info("  %s", remark)
 
 
-def as_audited(report: AuditReport, now: datetime) -> FrozenWindow:
+def _as_audited(report: AuditReport, now: datetime) -> FrozenWindow:
     """The window as it is after the audit that has just passed."""
     return replace(report.window, state=WindowState.AUDITED, audited_at=now)
 
 
-def dated_problems(report: AuditReport) -> list[str]:
+def _dated_problems(report: AuditReport) -> list[str]:
     start: datetime = report.window.interval.start
     return [f"{instant_text(start)}: {problem}" for problem in report.problems]
 

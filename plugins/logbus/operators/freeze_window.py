@@ -1,15 +1,18 @@
-"""Freeze a window: decide forever which offsets of each partition belong to it."""
+"""Freeze windows, a run's own or every closed one of a span: decide forever which offsets of each partition belong to them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.model import instant_text
-from logbus.operators.window_operator import WindowOperator, fail_without_retry
-from logbus.run_interval import run_interval
-from logbus.triggers.window_closed import WindowClosedTrigger
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator
+from logbus.sensors.window_closed import WindowClosedTrigger
+from logbus.task_context import fail_without_retry, optional_instant, run_interval, validate_count
+from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, progress_to
 
 
 class FreezeWindowOperator(WindowOperator):
@@ -42,3 +45,40 @@ class FreezeWindowOperator(WindowOperator):
             window = ledger.freeze_or_get(self.pipeline.name, run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))
         return window.summary()
+
+
+class FreezeClosedWindowsOperator(WindowOperator):
+    """Freeze the closed hours between `since` and `until` (templated; empty means from the first record, up to the last closed
+    hour that holds a record).
+
+    Returns the starts of the windows as `starts`, for downstream tasks, which are skipped if no hour is closed.
+
+    :param max_windows: how many windows may be frozen at most; if there are more, the task fails before it freezes any
+    """
+
+    template_fields: Sequence[str] = ("since", "until", *CONNECTION_FIELDS)
+    registers = True
+    ui_color = "#d7ecf5"
+
+    def __init__(
+        self, *, since: str | None = None, until: str | None = None, max_windows: int = WINDOWS_UNCONFIRMED_MAX, **kwargs: Any
+    ) -> None:
+        super().__init__(multiple_outputs=True, **kwargs)
+        validate_count("max_windows", max_windows)
+        self.max_windows = max_windows
+        self.since = since
+        self.until = until
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ledger, log, now = self.warehouse.ledger(), self.broker.log_offsets(), self._now()
+        since, until = optional_instant("since", self.since), optional_instant("until", self.until)
+        with fail_without_retry():
+            self._register(ledger, context)
+            plan = ledger.plan_load(self.pipeline.name, log, now, since, until)
+            plan.refuse_more_than(self.max_windows, "max_windows allows more, since and until choose some")
+            windows = ledger.freeze_plan(plan, log, now, progress_to(self.log.info, plan.count))
+        if not windows:
+            raise AirflowSkipException(f"no closed hour of {self.pipeline.name} lies between {self.since} and {self.until}")
+        records = sum(window.record_count for window in windows)
+        self.log.info("Frozen: %d hours from %s on, with %d records", len(windows), windows[0].interval, records)
+        return {"starts": [instant_text(window.interval.start) for window in windows], "records": records}

@@ -1,37 +1,37 @@
-"""Load frozen windows, one or many, with one Spark application.
+"""Load frozen windows, one or many, for the first time or again, with one Spark application (`logbus.loads.run`).
 
-The attempt number is taken here, before spark-submit; the driver only verifies it. So a slow first driver cannot fence out the
-good second one, and a driver that outlives its task is refused at commit. The application gets windows and attempt numbers as
-arguments; the warehouse's URL and the broker's configuration are passed in its environment only, never on a command line.
-
-Whether the load succeeded is read from the ledger, not from spark-submit or a cluster manager: those report only that a driver
-has ended, and some of them report the driver of an earlier try.
+The application gets windows and attempt numbers as arguments; the warehouse's URL and the broker's configuration are passed in
+its environment only, never on a command line.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
 from airflow.sdk import Context
 
 from logbus import spark_submit
-from logbus.assets import event_extra, tell_outlets
-from logbus.errors import AttemptSuperseded, LoadFailed, UserError
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.standing import Standing, why_not_loaded
-from logbus.lineage import load_lineage
+from logbus.assets import add_to_outlet_events, event_extra, load_lineage
+from logbus.errors import UserError
+from logbus.loads.ledger import Ledger
+from logbus.loads.run import WINDOWS_PER_JOB_MAX, LoadRun, in_groups
 from logbus.model import Attempt, FrozenWindow, Pipeline, instant_text
-from logbus.operators.adoption import Beside, is_loaded_since_asked
-from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import fail_without_retry, is_true, no_pipeline, refuse_no_count, task_key
-from logbus.pipeline_checks import check_pipeline
-
-WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and all that is lost if its driver dies
-WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts are passed on a command line, whose length is limited
-ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the task's log has all of it
+from logbus.operators.spark_submit_window import SparkWindowOperator
+from logbus.operators.waiting_runs import Beside, is_loaded_since_asked
+from logbus.pipeline_definition import check_pipeline
+from logbus.status import replay
+from logbus.status.replay import Span
+from logbus.task_context import (
+    fail_without_retry,
+    is_true,
+    not_a_pipeline,
+    optional_instant,
+    task_key,
+    validate_count,
+    window_starts,
+)
 
 
 class LoadWindowOperator(SparkWindowOperator):
@@ -62,7 +62,7 @@ class LoadWindowOperator(SparkWindowOperator):
         self,
         *,
         pipeline: Pipeline,
-        max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+        max_windows_per_application: int = WINDOWS_PER_JOB_MAX,
         accept_other_records: bool | str = False,
         fill_gaps: bool = False,
         application: str | None = None,
@@ -70,8 +70,8 @@ class LoadWindowOperator(SparkWindowOperator):
         **kwargs: Any,
     ) -> None:
         if not isinstance(pipeline, Pipeline):
-            raise no_pipeline(pipeline, type(self).__name__)
-        refuse_no_count("max_windows_per_application", max_windows_per_application)
+            raise not_a_pipeline(pipeline, type(self).__name__)
+        validate_count("max_windows_per_application", max_windows_per_application)
         super().__init__(
             application=application or str(spark_submit.application_path()),
             name=name or f"logbus {self.verb} {pipeline.name}",
@@ -80,30 +80,31 @@ class LoadWindowOperator(SparkWindowOperator):
         check_pipeline(pipeline)
         if self.durable:
             raise UserError(
-                f"durable=True is not for a load (task {self.task_id}): each try takes its windows over from the driver of the "
-                "try before, and to reconnect to that one is to wait for a load that may not commit any more. Leave it out"
+                f"durable=True does not work for a load (task {self.task_id}): each try supersedes the driver of the try "
+                "before it, and reconnecting to that one would be waiting for a load that may no longer commit. Leave it out"
             )
         self.pipeline = pipeline
-        self._under_way: tuple[Ledger, Sequence[Attempt]] | None = None
+        self._run: LoadRun | None = None
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
-        self._beside: Sequence[datetime] = ()
+        self._beside: list[datetime] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
         with fail_without_retry():
-            adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
-            if adopted:
-                self.log.info("Another run's application has loaded this hour since this run was asked for")
+            is_adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
+            if is_adopted:
+                self.log.info("Another run's application has loaded this hour since this run was requested")
             else:
-                groups = range(0, len(starts), WINDOWS_PER_COMMAND_MAX)
-                done = [self._load(ledger, starts[begin : begin + WINDOWS_PER_COMMAND_MAX], context) for begin in groups]
-                adopted = any(done)
+                waiting = [start for start in starts if ledger.window(self.pipeline.name, start).needs_load]
+                if len(waiting) < len(starts):
+                    self.log.info("%d window(s) hold no record, which their boundaries prove", len(starts) - len(waiting))
+                is_adopted = self._load(ledger, waiting, context)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
-        tell_outlets(context, self.outlets, windows)
-        return {**load_summary(windows), "adopted": adopted, "filled": [instant_text(start) for start in filled]}
+        add_to_outlet_events(context, self.outlets, windows)
+        return {**load_summary(windows), "adopted": is_adopted, "filled": [instant_text(start) for start in filled]}
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
@@ -127,103 +128,120 @@ class LoadWindowOperator(SparkWindowOperator):
             second()
 
     def _end_attempts(self) -> None:
-        if self._under_way is not None:
-            ledger, attempts = self._under_way
-            ledger.fail_attempts(attempts, "the task was ended while it loaded", self._now())
+        if self._run is not None:
+            self._run.end("the task was ended while it loaded")
 
     def _load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> bool:
-        """Runs one application for our windows and those of other waiting runs. The load failed only if ours are not loaded.
+        """Loads our windows, and with them those of other waiting runs. The task fails only if ours are not loaded.
 
         Returns whether a newer attempt than ours has loaded one of them: it began after our request, so it counts as ours.
         """
         environment = self._secrets()
-        self._refuse_early(environment)
-        self._beside = self._hours_beside(ledger, context)
-        beside = [*self._beside, *self._gaps_before(ledger, [*starts, *self._beside], context)]
-        attempts = self._begin(ledger, [*starts, *beside], context, starts if is_true(self.accept_other_records) else ())
-        self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
-        failure: LoadFailed | None = None
-        try:
-            with self._failure_recorded(ledger, attempts):
-                self._submit(context, environment)
-        except LoadFailed as error:
-            failure = error
-        own = [standing for standing in ledger.settle_attempts(attempts, self._now()) if standing.start in set(starts)]
-        self._raise_unless_loaded(ledger, own, failure)
-        return any(standing.is_loaded_by_newer for standing in own)
+        self._validate_connection(environment)
+        self._register(ledger, context)  # as the freeze did: if only the load is cleared, an edit of the DAG still applies
 
-    def _raise_unless_loaded(self, ledger: Ledger, own: Sequence[Standing], failure: LoadFailed | None) -> None:
-        """The ledger decides whether our windows are loaded; `failure` is what spark-submit reported."""
-        missing = why_not_loaded(own)
-        if missing is not None:
-            if final := ledger.beyond_retry([standing.attempt for standing in own]):
-                raise final from failure
-            raise failure if failure and not isinstance(missing, AttemptSuperseded) else missing
-        if failure is not None:
-            self.log.warning("What this task was to load is loaded; the application failed all the same: %s", failure)
-        for standing in own:
-            if standing.is_loaded_by_newer:
-                self.log.info("Attempt %d took over from ours and has loaded it: %s", standing.newest, standing.attempt.token)
+        def submit(attempts: Sequence[Attempt]) -> None:
+            self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
+            self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
+            self._submit(context, environment)
+
+        self._run = LoadRun(
+            ledger=ledger,
+            pipeline_name=self.pipeline.name,
+            definition=self.pipeline,
+            run_id=str(context["run_id"]),
+            try_number=int(context["ti"].try_number),
+            task=task_key(context),
+            submit=submit,
+            now=self._now,
+            say=self.log.info,
+        )
+        accepts_others = is_true(self.accept_other_records)
+        is_by_newer = False
+        for group in in_groups(starts):
+            beside = self._windows_beside(ledger, group, context)
+            loaded = self._run.load(group, beside, group if accepts_others else ())
+            is_by_newer = is_by_newer or any(standing.is_loaded_by_newer for standing in loaded)
+        return is_by_newer
 
     def _secrets(self) -> dict[str, str]:
         if not self.credentials_in_environment:
             return {}
         return spark_submit.environment(self.warehouse.url, self.broker.client_config())
 
-    def _hours_beside(self, ledger: Ledger, context: Context) -> list[datetime]:
+    def _windows_beside(self, ledger: Ledger, own: Sequence[datetime], context: Context) -> list[datetime]:
+        """Windows that other runs of the DAG wait for, and those that no run is to load."""
         if not self._shares:
             return []
+        room = self.max_windows_per_application - len(own)
         beside = Beside(ledger=ledger, log=self.broker.log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
-        hours = beside.hours(context, self.max_windows_per_application - 1)
-        if hours:
-            self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(hours))
-        return hours
-
-    def _gaps_before(self, ledger: Ledger, taken: Sequence[datetime], context: Context) -> list[datetime]:
-        if not self._fills:
-            return []
-        beside = Beside(ledger=ledger, log=self.broker.log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
-        hours = beside.missing_before(context, self.max_windows_per_application - len(taken), set(taken))
-        if hours:
-            self.log.info("%d hours before this one are missing and loaded with it: %s", len(hours), ", ".join(map(str, hours)))
-        return hours
-
-    @property
-    def _fills(self) -> bool:
-        return self.fill_gaps and self._shares
+        self._beside = beside.hours(context, room)
+        if self._beside:
+            self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(self._beside))
+        if not self.fill_gaps:
+            return self._beside
+        gaps = beside.missing_before(context, room - len(self._beside), {*own, *self._beside})
+        if gaps:
+            self.log.info("%d hours before this one are missing and loaded with it: %s", len(gaps), ", ".join(map(str, gaps)))
+        return [*self._beside, *gaps]
 
     def _filled(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[datetime]:
         """Windows that this run's attempts loaded, earlier tries included, but that neither it nor a waiting run was for."""
-        if not self._fills:
+        if not (self.fill_gaps and self._shares):
             return []
         loaded = ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
         return sorted(loaded - {*starts, *self._beside})
-
-    def _begin(
-        self, ledger: Ledger, starts: Sequence[datetime], context: Context, accepted: Sequence[datetime] = ()
-    ) -> list[Attempt]:
-        run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
-        self._register(ledger, context)  # as the freeze did: if only the load is cleared, an edit of the DAG still applies
-        task, now = task_key(context), self._now()
-        attempts = ledger.begin_attempts(
-            self.pipeline.name, starts, run_id, try_number, now, task, self.pipeline, accept_other_records=accepted
-        )
-        self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
-        return attempts
-
-    @contextlib.contextmanager
-    def _failure_recorded(self, ledger: Ledger, attempts: Sequence[Attempt]) -> Iterator[None]:
-        """Stores why the application failed in the ledger, with its attempts."""
-        self._under_way = ledger, attempts
-        try:
-            yield
-        except BaseException as error:  # Airflow's timeout is not an Exception
-            ledger.fail_attempts(attempts, str(error)[-ERROR_CHARACTERS_MAX:], self._now())
-            raise
-        finally:
-            self._under_way = None
 
 
 def load_summary(windows: Sequence[FrozenWindow]) -> dict[str, Any]:
     """What the task returns: totals, the starts of all windows, and details of the first ones."""
     return {"read": sum(window.counts.read for window in windows if window.counts is not None), **event_extra(windows)}
+
+
+class ReplayOperator(LoadWindowOperator):
+    """Load the frozen windows between `since` and `until` again (or those of `windows`), with one Spark application.
+
+    Logs what it replaces. Fails before it loads anything if records of a window are gone, or another run is at work on one.
+
+    Returns what LoadWindowOperator returns, and `starts` for downstream tasks.
+
+    :param since: windows that end after this instant; templated, as is `until`: windows that begin before it.
+    :param skip_lost: leave out windows of which retention has deleted records.
+    :param supersede: take over from other runs, whose attempts can then no longer commit.
+    """
+
+    template_fields: Sequence[str] = (*LoadWindowOperator.template_fields, "since", "until")
+    verb = "replay"
+
+    def __init__(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        skip_lost: bool = False,
+        supersede: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(multiple_outputs=True, **kwargs)
+        self.since = since
+        self.until = until
+        self.skip_lost = skip_lost
+        self.supersede = supersede
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ledger, log = self.warehouse.ledger(), self.broker.log_offsets()
+        with fail_without_retry():
+            plan = replay.plan(ledger, log, self.pipeline.name, self._span(), self._now(), str(context["run_id"]))
+            accepted = is_true(self.accept_other_records)
+            starts = plan.starts(skip_lost=self.skip_lost, supersede=self.supersede, accept_other_records=accepted)
+        for window in plan.windows:
+            lost = f"; left out, deleted: {', '.join(window.lost)}" if window.lost else ""
+            self.log.info("%s: %d rows are replaced%s", instant_text(window.start), window.rows_replaced, lost)
+        self.windows = [instant_text(start) for start in starts]
+        return {**super().execute(context), "starts": self.windows}
+
+    def _span(self) -> Span:
+        if self.is_given_windows and not self.windows and not isinstance(self.windows, str):
+            self._skip_without_windows()
+        starts = tuple(window_starts(self.windows))
+        return Span(since=optional_instant("since", self.since), until=optional_instant("until", self.until), starts=starts)

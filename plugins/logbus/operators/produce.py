@@ -43,7 +43,7 @@ class ProduceOperator(BaseOperator):
         super().__init__(**kwargs)
         if isinstance(records, Iterator):
             raise UserError(
-                "records is an iterator, which a second try would find empty: give a list, or the function that makes it"
+                "records is an iterator, which a retry would find exhausted: pass a list, or the function that creates it"
             )
         self.topic = topic
         # Airflow calls a function that it finds in a templated attribute, with arguments of its own.

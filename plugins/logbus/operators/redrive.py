@@ -9,7 +9,8 @@ from airflow.sdk import Context
 
 from logbus.assets import windows_extra
 from logbus.model import Pipeline
-from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, fail_without_retry
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator
+from logbus.task_context import fail_without_retry
 
 
 class RedriveOperator(WindowOperator):
@@ -36,8 +37,8 @@ class RedriveOperator(WindowOperator):
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from logbus.loads.redrive import Redrive
         from logbus.parsing import parser_for
-        from logbus.warehouse.redrive import Redrive
 
         starts, ledger = self._starts(context), self.warehouse.ledger()
         with fail_without_retry():

@@ -18,10 +18,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.errors import WrongRequest
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.announcements import take, told_since
 from logbus.model import instant_text, parse_instant, utc_now
-from logbus.operators.window_operator import fail_without_retry
-from logbus.run_interval import plain
+from logbus.task_context import fail_without_retry, plain
+from logbus.windows.announcements import take, told_since
 
 CLOCK_SKEW = timedelta(minutes=1)  # between Airflow's database, which dates events, and the triggerer, which dates announcements
 
@@ -53,53 +52,38 @@ class TakeWindowsOperator(BaseOperator):
         events = [event for events in context["triggering_asset_events"].values() for event in events]
         with fail_without_retry():
             announced = windows_of_events(events)
-        for (watcher, pipeline), since in first_events(events).items():
+        for (watcher, pipeline), since in _first_events(events).items():
             announced[pipeline] += told_since(engine, watcher, plain(since) - CLOCK_SKEW, now)
-        mine = {
+        taken = {
             start
             for pipeline, starts in announced.items()
             for start in take(engine, self.consumer, pipeline, starts, context["run_id"], now)
         }
-        if not mine:
-            raise AirflowSkipException("other runs of this DAG have taken up every window that was announced")
-        return [instant_text(start) for start in sorted(mine)]
+        if not taken:
+            raise AirflowSkipException("other runs of this DAG have taken every announced window")
+        return [instant_text(start) for start in sorted(taken)]
 
 
 def windows_of_events(events: Iterable[Any]) -> dict[str, list[datetime]]:
     """Starts of the announced windows by pipeline."""
-    found: dict[str, list[datetime]] = {}
+    starts_by_pipeline: dict[str, list[datetime]] = {}
     for event in events:
-        for pipeline, start in windows_of_event(event.extra or {}):
-            found.setdefault(pipeline, []).append(parse_instant(start))
-    if not found:
-        raise WrongRequest(
-            "no event that started this run tells of a window: schedule the DAG by assets whose events carry windows"
-        )
-    return found
+        for pipeline, start in _windows_of_event(event.extra or {}):
+            starts_by_pipeline.setdefault(pipeline, []).append(parse_instant(start))
+    if not starts_by_pipeline:
+        raise WrongRequest("no event that started this run names a window: schedule the DAG by assets whose events carry windows")
+    return starts_by_pipeline
 
 
-def windows_of_event(extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _windows_of_event(extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """An event of a WindowEventTrigger carries one window, that of a task the starts of all of its windows."""
     payload = extra.get("payload") or {}
     if "start" in payload:
         yield payload["pipeline"], payload["start"]
-    if "starts" in extra:
-        yield from ((extra["pipeline"], start) for start in extra["starts"])
-        return
-    # Events stored by an earlier version have the details of the first windows only. To work on those and pass over the others
-    # would look like success.
-    windows = extra.get("windows") or ()
-    count = extra.get("window_count", len(windows))
-    if count > len(windows):
-        raise WrongRequest(
-            f"an event of pipeline {extra.get('pipeline')} is about {count} windows and names only the first {len(windows)}, as "
-            "events of an earlier version do: clear the task that created it, and its new event names all of them"
-        )
-    for window in windows:
-        yield window["pipeline"], window["start"]
+    yield from ((extra["pipeline"], start) for start in extra.get("starts", ()))
 
 
-def first_events(events: Iterable[Any]) -> dict[tuple[str, str], datetime]:
+def _first_events(events: Iterable[Any]) -> dict[tuple[str, str], datetime]:
     """When the first event of each watcher arrived, by watcher and pipeline."""
     first: dict[tuple[str, str], datetime] = {}
     for event in events:

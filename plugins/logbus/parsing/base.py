@@ -90,16 +90,16 @@ def shown(text: str) -> str:
 # filtered: read = loaded + dead-lettered + filtered.
 
 
-def filtering(parser: Parser, wanted: Mapping[str, Sequence[Any]]) -> Parser:
+def filtering(parser: Parser, accepted: Mapping[str, Sequence[Any]]) -> Parser:
     """The parser with a filter on its rows."""
     names = list(parser.columns)
-    if not isinstance(wanted, Mapping) or any(name not in names or not isinstance(wanted[name], list) for name in wanted):
+    if not isinstance(accepted, Mapping) or any(name not in names or not isinstance(accepted[name], list) for name in accepted):
         raise UserError(f"settings.filter maps columns to lists of values; the columns are {', '.join(names)}")
-    places = [(names.index(name), tuple(values)) for name, values in wanted.items()]
+    filters = [(names.index(name), tuple(values)) for name, values in accepted.items()]
 
     def parse(value: bytes) -> Sequence[Any]:
         row = parser.parse(value)
-        if all(row[place] in values for place, values in places):
+        if all(row[index] in values for index, values in filters):
             return row
         raise Filtered
 

@@ -22,45 +22,45 @@ ONE_BY_ONE_MAX = 64
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """The result for a chunk. `rows` are from `places`; every other place was refused, with the reason, or filtered."""
+    """The result for a chunk. `rows` are the values at `indexes`; every other value was rejected, with a reason, or filtered."""
 
     rows: pa.RecordBatch
-    places: Sequence[int]
-    refused: Sequence[tuple[int, Unparsable]] = ()
+    indexes: Sequence[int]
+    rejected: Sequence[tuple[int, Unparsable]] = ()
     filtered: Sequence[int] = ()
 
 
 @dataclass(slots=True)
-class Gathered:
+class PartialResult:
     """The results so far of a chunk in progress."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    refused: list[tuple[int, Unparsable]] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    rejected: list[tuple[int, Unparsable]] = field(default_factory=list)
     filtered: list[int] = field(default_factory=list)
 
 
 def parse_chunk(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]) -> Parsed:
-    """Every value becomes a row, a refusal, or is filtered. `schema` is that of the parser's columns."""
-    found = Gathered()
-    for start, end in spans(parser, schema, values, found):
-        one_by_one(parser, schema, values[start:end], start, found)
-    rows = found.batches[0] if len(found.batches) == 1 else joined(found.batches, schema)
-    return Parsed(rows=rows, places=found.places, refused=found.refused, filtered=found.filtered)
+    """Every value becomes a row, a rejection, or is filtered. `schema` is that of the parser's columns."""
+    result = PartialResult()
+    for start, end in _spans(parser, schema, values, result):
+        _one_by_one(parser, schema, values[start:end], start, result)
+    rows = result.batches[0] if len(result.batches) == 1 else _joined(result.batches, schema)
+    return Parsed(rows=rows, indexes=result.indexes, rejected=result.rejected, filtered=result.filtered)
 
 
-def spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], found: Gathered) -> Iterator[tuple[int, int]]:
-    """Adds to `found`, in order, what the quick path can take; yields the spans in between that it cannot."""
+def _spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], result: PartialResult) -> Iterator[tuple[int, int]]:
+    """Adds to `result`, in order, what the quick path can take; yields the spans in between that it cannot."""
     if parser.quick is None:
         yield 0, len(values)
         return
     waiting = [(0, len(values))]
     while waiting:
         start, end = waiting.pop()
-        rows = quick_rows(parser, schema, values[start:end])
+        rows = _quick_rows(parser, schema, values[start:end])
         if rows is not None:
-            found.batches.append(rows)
-            found.places.extend(range(start, end))
+            result.batches.append(rows)
+            result.indexes.extend(range(start, end))
         elif end - start <= ONE_BY_ONE_MAX:
             yield start, end
         else:
@@ -68,8 +68,8 @@ def spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], fou
             waiting += [(middle, end), (start, middle)]
 
 
-def quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]) -> pa.RecordBatch | None:
-    """None, too, where the quick path fails: one by one, the values that it fails on are found."""
+def _quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]) -> pa.RecordBatch | None:
+    """None, too, where the quick path fails: one by one, it turns out which values it fails on."""
     if parser.quick is None or None in values:
         return None
     try:
@@ -82,58 +82,58 @@ def quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]
     return None if rows is None or rows.num_rows != len(values) or unstorable(rows) or too_long(rows) else rows
 
 
-def one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, found: Gathered) -> None:
+def _one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, result: PartialResult) -> None:
     rows: dict[int, Sequence[Any]] = {}
-    for place, value in enumerate(values, start):
+    for index, value in enumerate(values, start):
         try:
-            rows[place] = parse_value(parser, value)
+            rows[index] = parse_value(parser, value)
         except Filtered:
-            found.filtered.append(place)
+            result.filtered.append(index)
         except Unparsable as error:
-            found.refused.append((place, error))
+            result.rejected.append((index, error))
     if rows:
-        add_rows(rows, schema, found)
+        _add_rows(rows, schema, result)
 
 
 # What Arrow raises for a value that is not of its column's type; Arrow's own exceptions are subclasses of these.
 WRONG_TYPE = (TypeError, ValueError, OverflowError)
 
 
-def add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, found: Gathered) -> None:
-    """Rows by their places. A user's parser may return values of the wrong type, or what no sink can store: only those rows are
-    refused."""
+def _add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, result: PartialResult) -> None:
+    """Rows by their indexes. A user's parser may return values of the wrong type, or what no sink can store: only those rows are
+    rejected."""
     try:
         batch = to_batch(rows.values(), schema)
         reason = unstorable(batch)
     except WRONG_TYPE as error:
         reason = f"the parser's values are not of its columns' types: {error}"
     if reason is None:
-        add_fitting(batch, list(rows), found)
+        _add_fitting(batch, list(rows), result)
     elif len(rows) == 1:
-        found.refused += [(place, Unparsable("WrongType", reason)) for place in rows]
+        result.rejected += [(index, Unparsable("WrongType", reason)) for index in rows]
     else:
         items = list(rows.items())
         middle = len(items) // 2
         for half in (items[:middle], items[middle:]):
-            add_rows(dict(half), schema, found)
+            _add_rows(dict(half), schema, result)
 
 
-def add_fitting(batch: pa.RecordBatch, places: Sequence[int], found: Gathered) -> None:
-    """Rows of a batch and their places; those that are too long for a table are refused."""
+def _add_fitting(batch: pa.RecordBatch, indexes: Sequence[int], result: PartialResult) -> None:
+    """Rows of a batch and their indexes; those that are too long for a table are rejected."""
     reasons = too_long(batch)
     if reasons:
-        found.refused += [(places[row], Unparsable("RowTooLong", reason)) for row, reason in reasons.items()]
-        fitting = [row for row in range(len(places)) if row not in reasons]
-        batch, places = batch.take(pa.array(fitting, pa.int64())), [places[row] for row in fitting]
-    if places:
-        found.batches.append(batch)
-        found.places.extend(places)
+        result.rejected += [(indexes[row], Unparsable("RowTooLong", reason)) for row, reason in reasons.items()]
+        fitting = [row for row in range(len(indexes)) if row not in reasons]
+        batch, indexes = batch.take(pa.array(fitting, pa.int64())), [indexes[row] for row in fitting]
+    if indexes:
+        result.batches.append(batch)
+        result.indexes.extend(indexes)
 
 
-def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """Many batches, or none, as one."""
     arrays = [
-        pa.concat_arrays([batch.column(place) for batch in batches]) if batches else pa.array([], kind)
-        for place, kind in enumerate(schema.types)
+        pa.concat_arrays([batch.column(index) for batch in batches]) if batches else pa.array([], kind)
+        for index, kind in enumerate(schema.types)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -70,14 +70,14 @@ def from_text(name: str, kind: str, text: str | None) -> Any:
         raise Unparsable("WrongType", f"{name} is not a valid {kind}: {shown(text)}") from None
 
 
-def to_boolean(text: str) -> bool:
+def _to_boolean(text: str) -> bool:
     return BOOLEANS[text.lower()]
 
 
 BOOLEANS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
 
 
-def to_double(text: str) -> float:
+def _to_double(text: str) -> float:
     if "_" in text:  # which Python accepts between digits
         raise ValueError(text)
     number = float(text)
@@ -86,16 +86,16 @@ def to_double(text: str) -> float:
     return number
 
 
-def integers(bits: int) -> Callable[[str], int]:
+def _integers(bits: int) -> Callable[[str], int]:
     convert = to_integer(bits)
     return lambda text: convert(int(text) if "_" not in text else None)
 
 
 TEXT_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
-    "integer": integers(32),
-    "bigint": integers(64),
-    "double precision": to_double,
-    "boolean": to_boolean,
+    "integer": _integers(32),
+    "bigint": _integers(64),
+    "double precision": _to_double,
+    "boolean": _to_boolean,
     "timestamptz": instant,
     "jsonb": stored_json,
 }

@@ -19,40 +19,42 @@ from typing import Any
 import pyarrow as pa
 
 from logbus.errors import UserError
+from logbus.formatting import many
 from logbus.parsing.base import Parser, Quick, Unparsable, shown
 from logbus.parsing.columns import from_text
 from logbus.parsing.json_records import stored_json
 from logbus.parsing.schemas import ARROW_TYPES
 from logbus.pipeline_settings import COLUMN_NAMES, is_column_name
-from logbus.wording import many
 
 
 def custom_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     """The parser that `module:function` makes for the settings."""
-    parser = imported(name)(settings)
+    parser = _imported(name)(settings)
     if not isinstance(parser, Parser):
-        raise UserError(f"{name} gave {type(parser).__name__}; a function that makes a parser gives logbus.parsing.Parser")
+        raise UserError(
+            f"{name} returned {type(parser).__name__}; a function that makes a parser returns a logbus.parsing.Parser"
+        )
     unknown = sorted({kind for kind in parser.columns.values() if kind not in ARROW_TYPES})
     if unknown or not all(map(is_column_name, parser.columns)):
         raise UserError(
             f"the columns of {name}: types are {', '.join(ARROW_TYPES)}, and {COLUMN_NAMES}; got {dict(parser.columns)}"
         )
-    quick = None if parser.quick is None else checked_quick(parser.quick, parser.columns)
-    return replace(parser, parse=checked(parser.parse, parser.columns), quick=quick)
+    quick = None if parser.quick is None else _checked_quick(parser.quick, parser.columns)
+    return replace(parser, parse=_checked(parser.parse, parser.columns), quick=quick)
 
 
-def imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
+def _imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
     module_name, _, attribute = name.partition(":")
     try:
-        found: Callable[[Mapping[str, Any]], Any] = getattr(importlib.import_module(module_name), attribute)
+        function: Callable[[Mapping[str, Any]], Any] = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"the parser {name} cannot be imported: {error}") from None
-    return found
+    return function
 
 
-def checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str]) -> Callable[[bytes], Sequence[Any]]:
+def _checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str]) -> Callable[[bytes], Sequence[Any]]:
     """The same, with a value for each column that is stored as it is."""
-    checks = [(place, name, CHECKS[kind]) for place, (name, kind) in enumerate(columns.items()) if kind in CHECKS]
+    checks = [(index, name, CHECKS[kind]) for index, (name, kind) in enumerate(columns.items()) if kind in CHECKS]
 
     def checked_parse(value: bytes) -> Sequence[Any]:
         row = list(parse(value))
@@ -60,15 +62,15 @@ def checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str])
             raise Unparsable(
                 "WrongType", f"the parser returned {many(len(row), 'value')}, but it has {many(len(columns), 'column')}"
             )
-        for place, name, check in checks:
-            if row[place] is not None:
-                row[place] = check(name, row[place])
+        for index, name, check in checks:
+            if row[index] is not None:
+                row[index] = check(name, row[index])
         return row
 
     return checked_parse
 
 
-def whole(name: str, value: Any) -> Any:
+def _whole(name: str, value: Any) -> Any:
     """Arrow cuts the fraction off, and of the Decimal 1E+999999999 it would first write out all digits."""
     if not isinstance(value, int) and isinstance(value, Real | Decimal):
         if not math.isfinite(value):  # nor is a Decimal beyond all floats
@@ -85,14 +87,14 @@ def number(name: str, value: Any) -> Any:
     return value
 
 
-def instant(name: str, value: Any) -> Any:
+def _instant(name: str, value: Any) -> Any:
     """Arrow takes a number for microseconds since 1970, whatever it counts."""
     if isinstance(value, Real | Decimal):
         raise Unparsable("WrongType", f"{name} is a timestamptz column: return a datetime for it, not the number {value}")
     return value
 
 
-def json_text(name: str, value: Any) -> Any:
+def _json_text(name: str, value: Any) -> Any:
     """PostgreSQL refuses what is not JSON, and with it all rows of its window."""
     if not isinstance(value, str):
         raise Unparsable("WrongType", f"{name} is a jsonb column: return a text of JSON for it, not {shown(str(value))}")
@@ -100,27 +102,27 @@ def json_text(name: str, value: Any) -> Any:
 
 
 CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "integer": whole,
-    "bigint": whole,
+    "integer": _whole,
+    "bigint": _whole,
     "double precision": number,
-    "timestamptz": instant,
-    "jsonb": json_text,
+    "timestamptz": _instant,
+    "jsonb": _json_text,
 }
 
 
-def checked_quick(quick: Quick, columns: Mapping[str, str]) -> Quick:
+def _checked_quick(quick: Quick, columns: Mapping[str, str]) -> Quick:
     """Values for which the quick path returns what is not JSON are parsed one by one. Its columns are Arrow's already, so nothing
     is converted: those of another type are parsed one by one, too."""
-    json_places = [place for place, kind in enumerate(columns.values()) if kind == "jsonb"]
+    json_indexes = [index for index, kind in enumerate(columns.values()) if kind == "jsonb"]
 
     def checked_columns(values: Sequence[bytes]) -> Sequence[Any] | None:
-        found = quick(values)
-        if found is None or not json_places:
-            return found
-        arrays = list(found)
-        for place in json_places:
-            texts = arrays[place].to_pylist()
-            arrays[place] = pa.array([None if text is None else stored_json(text) for text in texts], pa.string())
+        arrays = quick(values)
+        if arrays is None or not json_indexes:
+            return arrays
+        arrays = list(arrays)
+        for index in json_indexes:
+            texts = arrays[index].to_pylist()
+            arrays[index] = pa.array([None if text is None else stored_json(text) for text in texts], pa.string())
         return arrays
 
     return checked_columns

@@ -22,51 +22,51 @@ from logbus.parsing.times import instant
 
 def parse_members(value: bytes, columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[Any]:
     """The object's members in the columns' order; then, if asked for, an object of all other members."""
-    found = parse_object(value)
+    members = parse_object(value)
     try:
-        row = [member(found, name, kind, value) for name, kind in columns.items()]
-        return [*row, rest_text(found, columns, value)] if with_rest else row
+        row = [_member(members, name, kind, value) for name, kind in columns.items()]
+        return [*row, _rest_text(members, columns, value)] if with_rest else row
     except RecursionError:
         raise nested_too_deeply() from None
 
 
-def rest_of(found: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any] | None:
+def rest_of(members: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any] | None:
     """The members that have no column; None where all have one."""
-    if found.keys() <= columns.keys():
+    if members.keys() <= columns.keys():
         return None
-    return {name: value for name, value in found.items() if name not in columns}
+    return {name: value for name, value in members.items() if name not in columns}
 
 
-def rest_text(found: Mapping[str, Any], columns: Mapping[str, str], source: bytes) -> str | None:
-    rest = rest_of(found, columns)
+def _rest_text(members: Mapping[str, Any], columns: Mapping[str, str], source: bytes) -> str | None:
+    rest = rest_of(members, columns)
     try:
-        return None if rest is None else to_json(rest)
+        return None if rest is None else _to_json(rest)
     except Imprecise:
-        return exact_text(rest_of(DECODER.decode(source.decode()), columns))
+        return _exact_text(rest_of(DECODER.decode(source.decode()), columns))
 
 
-def member(found: Mapping[str, Any], name: str, kind: str, source: bytes) -> Any:
-    """One member as its column stores it. `source` is what `found` was parsed from."""
-    value = found.get(name)
+def _member(members: Mapping[str, Any], name: str, kind: str, source: bytes) -> Any:
+    """One member as its column stores it. `source` is what `members` was parsed from."""
+    value = members.get(name)
     try:
         return None if value is None else CONVERTERS[kind](value)
     except Imprecise:
-        return exact_text(DECODER.decode(source.decode())[name])
+        return _exact_text(DECODER.decode(source.decode())[name])
     except (TypeError, ValueError, OverflowError, OSError):
         raise Unparsable("WrongType", f"member {name!r} is not a valid {kind}: {shown(json.dumps(value, default=str))}") from None
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
-    """The object, or `Unparsable`. What PostgreSQL's jsonb refuses (NaN, infinities, NUL, half surrogates) is refused here."""
+    """The object, or `Unparsable`. What PostgreSQL's jsonb refuses (NaN, infinities, NUL, half surrogates) is rejected here."""
     try:
-        found = orjson.loads(value)
+        parsed = orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        raise explained(value, error) from None
-    if not isinstance(found, dict):
-        raise Unparsable("NotAnObject", f"a JSON {type(found).__name__}, not an object: {shown(decode(value))}")
-    if escapes_nul(value):
+        raise _explained(value, error) from None
+    if not isinstance(parsed, dict):
+        raise Unparsable("NotAnObject", f"a JSON {type(parsed).__name__}, not an object: {shown(decode(value))}")
+    if _escapes_nul(value):
         raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
-    return found
+    return parsed
 
 
 EXACT_TYPES = frozenset((str, int, bool, type(None)))
@@ -74,33 +74,32 @@ EXACT_TYPES = frozenset((str, int, bool, type(None)))
 
 def parse_exact_object(value: bytes) -> dict[str, Any]:
     """The same, with all digits of whole numbers beyond 64 bits."""
-    found = parse_object(value)
-    if {*map(type, found.values())} <= EXACT_TYPES:  # usually: no search for numbers then
-        return found
+    members = parse_object(value)
+    if {*map(type, members.values())} <= EXACT_TYPES:  # usually: no search for numbers then
+        return members
     try:
-        to_json(found)
+        _to_json(members)
     except Imprecise:
         try:
-            found = DECODER.decode(value.decode())
+            members = DECODER.decode(value.decode())
         except RecursionError:
             raise nested_too_deeply() from None
-    return found
+    return members
 
 
 ESCAPED_NUL = b"\\u0000"
 
 
-def escapes_nul(source: bytes) -> bool:
+def _escapes_nul(source: bytes) -> bool:
     """Whether JSON has the escape \\u0000, which stands for a NUL; after another backslash it is just six characters."""
     return ESCAPED_NUL in source and ESCAPED_NUL in source.replace(b"\\\\", b"")
 
 
-def explained(value: bytes, error: Exception) -> Unparsable:
-    """Why a value was refused: the standard library's error where it has one, else orjson's."""
+def _explained(value: bytes, error: Exception) -> Unparsable:
+    """Why a value was rejected: the standard library's error where it has one, else orjson's."""
     try:
         text = decode(value)
-        found = DECODER.decode(text)
-        json.dumps(found, ensure_ascii=False).encode()
+        json.dumps(DECODER.decode(text), ensure_ascii=False).encode()
     except Unparsable as reason:
         return reason
     except RecursionError:
@@ -117,11 +116,11 @@ def nested_too_deeply() -> Unparsable:
     return Unparsable("BadJson", "nested too deeply")
 
 
-def refuse_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-DECODER = json.JSONDecoder(parse_constant=refuse_constant)  # made once: json.loads would make one for each record
+DECODER = json.JSONDecoder(parse_constant=_reject_constant)  # made once: json.loads would make one for each record
 
 # PostgreSQL's numeric has at most 16,383 digits after the point and 131,072 before it, zeros included (0e999999): an object that
 # may exceed them is rewritten with doubles.
@@ -134,15 +133,15 @@ def parse_whole(value: bytes) -> Sequence[Any]:
     """The object's text for jsonb."""
     parse_object(value)
     try:
-        return (text_as_sent(value),)
+        return (_text_as_sent(value),)
     except RecursionError:
         raise nested_too_deeply() from None
 
 
-def text_as_sent(value: bytes) -> str:
+def _text_as_sent(value: bytes) -> str:
     """JSON with all its digits, unless it may contain a number that PostgreSQL refuses."""
     text = value.decode()
-    return text if is_plain(value) else exact_text(DECODER.decode(text))
+    return text if is_plain(value) else _exact_text(DECODER.decode(text))
 
 
 def is_plain(value: bytes) -> bool:
@@ -153,7 +152,7 @@ def has_tiny_number(value: bytes) -> bool:
     return (b"e-" in value or b"E-" in value) and TINY_NUMBER.search(value) is not None
 
 
-def exact_text(value: Any) -> str:
+def _exact_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -161,9 +160,9 @@ def stored_json(text: str | bytes) -> str:
     """Any JSON for jsonb. Raises a `TypeError`, `ValueError` or `RecursionError` for what PostgreSQL refuses."""
     source = text if isinstance(text, bytes) else str.encode(text)
     orjson.loads(source)
-    if escapes_nul(source):
+    if _escapes_nul(source):
         raise ValueError("a NUL character")
-    return text_as_sent(source)
+    return _text_as_sent(source)
 
 
 class Imprecise(Exception):
@@ -175,7 +174,7 @@ class Imprecise(Exception):
 ROUNDED_NUMBER = re.compile(rb"(?:^|[\[:,])-?[\d.]+e\+?\d")
 
 
-def to_json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     try:
         text = orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -185,7 +184,7 @@ def to_json(value: Any) -> str:
     return text.decode()
 
 
-def to_text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
@@ -202,13 +201,13 @@ def to_integer(bits: int) -> Converter:
     return convert_integer
 
 
-def to_double(value: Any) -> float:
+def _to_double(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return float(value)
 
 
-def to_boolean(value: Any) -> bool:
+def _to_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
@@ -217,11 +216,11 @@ def to_boolean(value: Any) -> bool:
 Converter = Callable[[Any], Any]
 
 CONVERTERS: Mapping[str, Converter] = {
-    "text": to_text,
+    "text": _to_text,
     "integer": to_integer(32),
     "bigint": to_integer(64),
-    "double precision": to_double,
-    "boolean": to_boolean,
+    "double precision": _to_double,
+    "boolean": _to_boolean,
     "timestamptz": instant,
-    "jsonb": to_json,
+    "jsonb": _to_json,
 }

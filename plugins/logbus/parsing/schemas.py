@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-# The Arrow types of a parser's columns, by PostgreSQL's type names (logbus.warehouse.target.COLUMN_TYPES).
+# The Arrow types of a parser's columns, by PostgreSQL's type names (logbus.loads.target.COLUMN_TYPES).
 ARROW_TYPES: Mapping[str, pa.DataType] = {
     "text": pa.string(),
     "integer": pa.int32(),
@@ -98,23 +98,23 @@ def unstorable(batch: pa.RecordBatch) -> str | None:
 
 
 def too_long(batch: pa.RecordBatch) -> Mapping[int, str]:
-    """The rows that do not fit into PostgreSQL's page, by their place, and why."""
+    """The rows that do not fit into PostgreSQL's page, by their index, and why."""
     count = batch.num_columns
     room = ROW_BYTES_MAX - ORIGIN_BYTES_MAX - count // 8
     if count * INLINE_BYTES_MAX <= room:  # whatever they hold
         return {}
     ends = pa.repeat(pa.scalar(0, pa.int64()), len(batch))
     for field, values in zip(batch.schema, batch.columns, strict=True):
-        ends = ends_with(field, values, ends)
+        ends = _ends_with(field, values, ends)
     return {
-        place: f"{count} columns hold {end:,} bytes in PostgreSQL's row, which has room for {room:,} after long texts are moved "
+        row: f"{count} columns hold {end:,} bytes in PostgreSQL's row, which has room for {room:,} after long texts are moved "
         "out of it: declare fewer columns, or one of the type jsonb for many members"
-        for place, end in enumerate(ends.to_pylist())
+        for row, end in enumerate(ends.to_pylist())
         if end > room
     }
 
 
-def ends_with(field: pa.Field, values: pa.Array, ends: pa.Array) -> pa.Array:
+def _ends_with(field: pa.Field, values: pa.Array, ends: pa.Array) -> pa.Array:
     """Where each row ends with this column, if it ended at `ends` before: long texts are moved out, null takes nothing."""
     size = FIXED_BYTES.get(field.type)
     if size is not None:
@@ -144,11 +144,11 @@ def timestamps(stamps_ms: pa.Array) -> pa.Array:
     """Records' timestamps in milliseconds as instants; null where there is none (-1) or it is out of range."""
     span = pc.min_max(stamps_ms).as_py()
     if span["min"] < 0 or span["max"] > CALENDAR_MS_MAX:
-        return pa.array([stamp * 1000 if on_calendar(stamp) else None for stamp in stamps_ms.to_pylist()], TIMESTAMP)
+        return pa.array([stamp * 1000 if _on_calendar(stamp) else None for stamp in stamps_ms.to_pylist()], TIMESTAMP)
     return stamps_ms.cast(pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
 
 
-def on_calendar(stamp_ms: int) -> bool:
+def _on_calendar(stamp_ms: int) -> bool:
     return stamp_ms != -1 and CALENDAR_MS_MIN <= stamp_ms <= CALENDAR_MS_MAX
 
 

@@ -5,7 +5,7 @@
     2015-05-17T10:05:03.123456+02:00 web1 sshd[7]: Accepted publickey for jane
     <34>1 2015-05-17T10:05:03.003Z web1 su - ID47 [x@32473 class="high"] 'su root' failed
 
-The first kind has neither year nor zone, so its `time` is null: the record's `_timestamp` is the collector's reading of it.
+The first kind has neither year nor zone, so its `time` is null: the record's `_timestamp` is the shipper's reading of it.
 Facility and severity are the names for the leading priority, which files seldom have. Structured data is a `jsonb`,
 by element and name.
 """
@@ -51,20 +51,20 @@ ESCAPE = re.compile(r'\\([\\"\]])')
 
 
 def syslog_parser(settings: Mapping[str, Any]) -> Parser:
-    return Parser(columns=COLUMNS, parse=parse_line)
+    return Parser(columns=COLUMNS, parse=_parse_line)
 
 
-def parse_line(value: bytes) -> Sequence[Any]:
+def _parse_line(value: bytes) -> Sequence[Any]:
     """The columns of one line, or `Unparsable`."""
     text = decode(value).rstrip("\r\n")
-    sent = SENT_LINE.fullmatch(text)
+    sent = SENT_LINE.fullmatch(text) if text[:1] == "<" else None
     if sent is not None:
         priority, time, host, program, pid, message_id, data, message = sent.groups()
         return (
-            *names_of(priority, text),
-            to_instant(time, text),
+            *_names_of(priority, text),
+            _to_instant(time, text),
             *map(null, (host, program, pid, message_id)),
-            to_data(data),
+            _to_data(data),
             message.removeprefix("\ufeff") if message is not None else None,
         )
     line = FILE_LINE.fullmatch(text)
@@ -72,10 +72,11 @@ def parse_line(value: bytes) -> Sequence[Any]:
     # Lines of many other formats begin with an ISO time and two words: with an ISO time host and program are required.
     if line is None or (time is not None and None in (host, program)):
         raise Unparsable("NotSyslog", f"neither `Mon DD HH:MM:SS host program[pid]: message` nor RFC 5424: {shown(text)}")
-    return *names_of(priority, text), to_instant(time or "-", text), host, program, pid, None, None, message
+    written = None if time is None else _to_instant(time, text)
+    return *_names_of(priority, text), written, host, program, pid, None, None, message
 
 
-def names_of(priority: str | None, text: str) -> tuple[str | None, str | None]:
+def _names_of(priority: str | None, text: str) -> tuple[str | None, str | None]:
     """Facility and severity."""
     if priority is None:
         return None, None
@@ -85,16 +86,16 @@ def names_of(priority: str | None, text: str) -> tuple[str | None, str | None]:
     return FACILITIES[facility], SEVERITIES[severity]
 
 
-def to_instant(written: str, text: str) -> datetime | None:
+def _to_instant(written: str, text: str) -> datetime | None:
     if written == "-":
         return None
     try:
         return instant(written)
     except (TypeError, ValueError, OverflowError):
-        raise Unparsable("NoSuchTime", f"there is no time {written} in {shown(text)}") from None
+        raise Unparsable("NoSuchTime", f"{written} is not a valid time: {shown(text)}") from None
 
 
-def to_data(written: str) -> str | None:
+def _to_data(written: str) -> str | None:
     if written == "-":
         return None
     elements = {

@@ -112,7 +112,7 @@ def zone_of(written: bytes) -> tzinfo | None:
     try:
         return ZoneInfo(text)
     except (LookupError, OSError, ValueError):
-        raise ValueError(f"there is no zone {text}") from None
+        raise ValueError(f"there is no time zone {text}") from None
 
 
 def in_zone(local: datetime, zone: bytes | None, given: tzinfo) -> Moment:
@@ -226,7 +226,7 @@ def milliseconds(moment: datetime) -> int:
     return (moment - EPOCH) // MILLISECOND
 
 
-def read(value: Any) -> Written | None:
+def _read(value: Any) -> Written | None:
     """A number, or text in one of the forms of ISO 8601, of access logs, or with the month as a word; None for anything else."""
     if isinstance(value, bool):
         return None
@@ -256,7 +256,7 @@ def read(value: Any) -> Written | None:
 def instant(value: Any) -> datetime:
     """A value as a column stores it, in UTC. TypeError for what is no time, ValueError or OverflowError for one that does not
     exist."""
-    # The common values of a column, in a fifth of the time that `read` needs: ISO 8601, of which the standard library takes no
+    # The common values of a column, in a fifth of the time that `_read` needs: ISO 8601, of which the standard library takes no
     # other form for another time, as it would fourteen digits; seconds as a number; ten digits.
     if isinstance(value, str):
         if len(value) > 18 and value[4] == "-" and value[10] in "T ":
@@ -270,7 +270,7 @@ def instant(value: Any) -> datetime:
             return EPOCH + timedelta(seconds=int(value))
     elif isinstance(value, (int, float)) and NUMBER_OF_A_TIME_MIN <= value < 10**11:
         return datetime.fromtimestamp(value, UTC)
-    written = read(value)
+    written = _read(value)
     if written is None:
         raise TypeError
     zone = UTC if written.zone is None else zone_of(written.zone)
@@ -291,7 +291,7 @@ def any_time(value: Any, given: tzinfo) -> Moment | None:
     # Tried first because it is cached by second, unlike all that follows: nearly all fields are written so.
     if isinstance(value, str) and value.isascii() and (moment := iso_time(value.encode("ascii"), given)) is not None:
         return moment
-    written = read(value)
+    written = _read(value)
     if written is None or not written.has_clock:
         return None
     try:

@@ -1,28 +1,36 @@
 """May a downstream DAG read an hour? Once its window is loaded, or audited if required.
 
-For use in another DAG: one team's `hourly_ingest` fills a table, another team's daily report waits for the 24 windows of its day.
+For use in another DAG: one team's `hourly_ingest` fills a table, another team's daily report waits for the 24 windows of its
+day.
 
 A window is a range of offsets, named after the hour at which it begins. A DAG that selects rows by `_timestamp` should set
 `event_time`, to wait also for the later windows that may hold records of the interval.
+
+In the triggerer: one short query every `poll_seconds`, in a thread outside its event loop, on a connection that is closed in
+between. If the warehouse is slow or restarts, the wait goes on: hours of it should not fail because of one minute, and it
+ends with the sensor's own `timeout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk import Context
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from sqlalchemy import Engine
+from sqlalchemy.exc import InterfaceError, OperationalError
 
-from logbus.errors import UserError
+from logbus.errors import UserError, WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.stamped_hours import windows_holding
 from logbus.links import WindowLink
-from logbus.model import Interval, Pipeline, instant_text
-from logbus.operators.window_operator import no_pipeline
-from logbus.run_interval import run_interval
+from logbus.loads.stamped_hours import missing_of_stamped, windows_holding
+from logbus.model import Interval, Pipeline, instant_text, parse_instant
 from logbus.sensors.window_sensor import WindowSensor
-from logbus.triggers.window_loaded import AWAY, WindowLoadedTrigger
+from logbus.task_context import not_a_pipeline, run_interval
+from logbus.windows.coverage import missing_span
 
 
 class WindowLoadedSensor(WindowSensor):
@@ -54,9 +62,9 @@ class WindowLoadedSensor(WindowSensor):
     ) -> None:
         super().__init__(**kwargs)
         if lateness is not None and not event_time:
-            raise UserError("lateness is for event_time=True: without it the sensor waits for the windows of the interval alone")
+            raise UserError("lateness requires event_time=True: without it the sensor waits only for the windows of the interval")
         if not isinstance(pipeline, (Pipeline, str)):
-            raise no_pipeline(pipeline, type(self).__name__)
+            raise not_a_pipeline(pipeline, type(self).__name__)
         self.event_time = event_time
         self.lateness = lateness
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
@@ -110,3 +118,70 @@ class WindowLoadedSensor(WindowSensor):
             warehouse_conn_id=self.warehouse_conn_id,
             poll_seconds=self.poke_interval,
         )
+
+
+POLL_SECONDS_DEFAULT = 30.0
+AWAY = (WarehouseUnavailable, OperationalError, InterfaceError)
+Answer = TypeVar("Answer")
+
+
+def ask_ledger(hook: WarehouseHook, question: Callable[[Engine], Answer]) -> Answer:
+    """The answer of the ledger, on a connection that is closed afterwards: a thousand waits would hold a thousand of them."""
+    engine = hook.ledger().engine
+    try:
+        return question(engine)
+    finally:
+        engine.dispose()
+
+
+class WindowLoadedTrigger(BaseTrigger):
+    """Fires when [start, end), instants as text, is covered by loaded windows of the pipeline; with `event_time`, when the
+    records stamped within it are loaded (which ones: see `WindowLoadedSensor`)."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        start: str,
+        end: str,
+        audited: bool = False,
+        event_time: bool = False,
+        lateness_seconds: float | None = None,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        poll_seconds: float = POLL_SECONDS_DEFAULT,
+    ) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.start = start
+        self.end = end
+        self.audited = audited
+        self.event_time = event_time
+        self.lateness_seconds = lateness_seconds
+        self.warehouse_conn_id = warehouse_conn_id
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        fields = ("pipeline", "start", "end", "audited", "event_time", "lateness_seconds", "warehouse_conn_id", "poll_seconds")
+        return ("logbus.sensors.window_loaded.WindowLoadedTrigger", {name: getattr(self, name) for name in fields})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        hook = WarehouseHook(self.warehouse_conn_id)
+        while not await self.is_loaded(hook):
+            await asyncio.sleep(self.poll_seconds)
+        yield TriggerEvent({"pipeline": self.pipeline, "start": self.start, "end": self.end})
+
+    async def is_loaded(self, hook: WarehouseHook) -> bool:
+        """Whether the whole span is loaded now; False if the warehouse does not answer."""
+        try:
+            return await asyncio.to_thread(ask_ledger, hook, self.missing) is None
+        except AWAY as error:
+            self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poll_seconds, error)
+            return False
+
+    def missing(self, engine: Engine) -> Interval | None:
+        """The first part of the span that is not loaded yet; None once all of it is."""
+        span = Interval(parse_instant(self.start), parse_instant(self.end))
+        if not self.event_time:
+            return missing_span(engine, self.pipeline, span, audited=self.audited)
+        lateness = None if self.lateness_seconds is None else timedelta(seconds=self.lateness_seconds)
+        return missing_of_stamped(engine, self.pipeline, span, lateness, audited=self.audited)

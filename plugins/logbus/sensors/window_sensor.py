@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger
 
 from logbus.model import utc_now
-from logbus.operators.window_operator import fail_without_retry
+from logbus.task_context import fail_without_retry
 
 RETRIES_DEFAULT = 2
 RETRY_DELAY_DEFAULT = timedelta(seconds=10)
@@ -71,7 +71,7 @@ class WindowSensor(BaseSensorOperator):
         except Exception as error:
             is_final = isinstance(error, AirflowFailException)
             if self.silent_fail and not is_final:
-                self.log.exception("The check failed, and is made again in the triggerer")
+                self.log.exception("The check failed, and will be repeated in the triggerer")
                 return False
             if self.never_fail or (self.soft_fail and is_final):
                 raise AirflowSkipException(f"skipped, as soft_fail or never_fail asks: {error}") from error

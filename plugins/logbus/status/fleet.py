@@ -21,16 +21,19 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 
 from logbus.errors import LogbusError, TopicMissing, UserError
-from logbus.kafka.batches import Kind, LogBatches, Question, TopicPlaces
-from logbus.kafka.topics import FoundRecord, TopicFacts
-from logbus.ledger.chain_loading import is_loaded, load_chains
-from logbus.ledger.missing import PROBED_FROM
-from logbus.ledger.rows import Row, pipeline_rows, to_pipeline
-from logbus.ledger.stretches import PipelineChain
-from logbus.model import Pipeline, Witness, milliseconds, utc
-from logbus.retention.model import RetentionPolicy
-from logbus.retention.store import policies_by_topic
+from logbus.kafka.multi_topic import Kind, LogBatches, Question, TopicDescription
+from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
+from logbus.model import Pipeline, Witness, milliseconds
+from logbus.status import window_facts
 from logbus.status.lag import Lag, lag_over
+from logbus.status.retention_plan import RetentionPolicy
+from logbus.status.retention_run import policies_by_topic
+from logbus.status.window_facts import Loaded
+from logbus.windows.dag_definitions import dags_by_pipeline
+from logbus.windows.missing import PROBED_FROM
+from logbus.windows.pipeline_chains import PipelineChain, is_loaded, load_chains
+from logbus.windows.rows import Row, pipeline_rows, to_pipeline
+from logbus.windows.sql_errors import ledger_errors
 
 FUTURE_STAMPS = "a record's timestamp is in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
 TOPIC_GONE = "the topic {topic} is gone: name the right broker, or recreate the topic and `logbus pipeline rebase {name}`"
@@ -65,7 +68,7 @@ class Unanswered(Exception):
 class Answers:
     """What is known of a log so far, for `lag_over` to count from. Answers that are errors are raised."""
 
-    def __init__(self, topics: Mapping[str, TopicPlaces | LogbusError]) -> None:
+    def __init__(self, topics: Mapping[str, TopicDescription | LogbusError]) -> None:
         self.topics = topics
         self.known: dict[Question, Any] = {}
 
@@ -73,34 +76,34 @@ class Answers:
         question = Question(kind, topic, detail)
         if question not in self.known:
             raise Unanswered(question)
-        return raised_if_error(self.known[question])
+        return _raised_if_error(self.known[question])
 
     def topic(self, name: str) -> TopicFacts:
-        places: TopicPlaces = raised_if_error(self.topics[name])
+        places: TopicDescription = _raised_if_error(self.topics[name])
         return places.facts
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        found = self.find(Kind.START, topic)
-        return {part: found[part] for part in partitions}
+        offsets = self.find(Kind.START, topic)
+        return {part: offsets[part] for part in partitions}
 
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
-        found = self.find(Kind.END, topic, isolation_level)
-        return {part: found[part] for part in partitions}
+        offsets = self.find(Kind.END, topic, isolation_level)
+        return {part: offsets[part] for part in partitions}
 
-    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
-        found = self.find(Kind.AT, topic, timestamp_ms)
-        return {part: found[part] for part in partitions if part in found}
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, OffsetAndTimestamp]:
+        records = self.find(Kind.AT, topic, timestamp_ms)
+        return {part: records[part] for part in partitions if part in records}
 
     def first_at_or_after_each(
         self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
-    ) -> dict[int, dict[int, FoundRecord]]:
+    ) -> dict[int, dict[int, OffsetAndTimestamp]]:
         stamps = list(timestamps_ms)
         questions = [Question(Kind.AT, topic, stamp) for stamp in stamps]
         if unknown := [question for question in questions if question not in self.known]:
             raise Unanswered(*unknown)
         return {stamp: self.first_at_or_after(topic, partitions, stamp) for stamp in stamps}
 
-    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
         raise NeedsReading(f"{topic}-{partition} from {start_offset} to {end_offset} would have to be read")
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
@@ -110,15 +113,15 @@ class Answers:
         return None
 
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
-        found = self.find(Kind.SETTINGS, topic)
-        return {name: found[name] for name in names if name in found}
+        values = self.find(Kind.SETTINGS, topic)
+        return {name: values[name] for name in names if name in values}
 
 
 class NeedsReading(UserError):
     """Only reading records would answer this."""
 
 
-def raised_if_error(answer: Any) -> Any:
+def _raised_if_error(answer: Any) -> Any:
     if isinstance(answer, LogbusError):
         raise answer
     return answer
@@ -138,17 +141,17 @@ def read_pipelines(
     pipelines = {row["name"]: to_pipeline(row) for row in rows}
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(read_chains, engine, rows)
-        answers, partitions = with_ends(log, list(pipelines.values()))
+        answers, partitions = _with_ends(log, list(pipelines.values()))
         loaded = loading.result()
-    chains = {row["name"]: on_topic(loaded[row["name"]], row, answers) for row in rows}
-    there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
-    guessed = {question for one in there for question in second_questions(one, chains[one.name], utc(now))}
+    chains = {row["name"]: _on_topic(loaded[row["name"]], row, answers) for row in rows}
+    existing = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
+    guessed = {question for pipeline in existing for question in _second_questions(pipeline, chains[pipeline.name], now)}
     answers.known |= log.answers(guessed, partitions)
 
     def count(name: str) -> Lag:
-        return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), utc(now))
+        return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), now)
 
-    lags = settle(list(pipelines), count, lambda asked: answers.known.update(log.answers(asked, partitions)))
+    lags = _compute_all(list(pipelines), count, lambda questions: answers.known.update(log.answers(questions, partitions)))
     return [reading(pipelines[name], chains[name], lags[name], answers, policies) for name in sorted(pipelines)]
 
 
@@ -157,32 +160,34 @@ def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, PipelineChain]
         return load_chains(connection, rows, is_loaded())
 
 
-def with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
+def _with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
     """The topics, with the end offsets of those that are there, and their partitions. `BrokerUnavailable` is raised here."""
     log.topic_names()
     answers = Answers(log.topics(pipeline.topic for pipeline in pipelines))
     partitions: dict[str, Sequence[int]] = {
-        name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)
+        name: topic.facts.partitions for name, topic in answers.topics.items() if isinstance(topic, TopicDescription)
     }
-    ends = {Question(Kind.END, one.topic, one.isolation_level) for one in pipelines if one.topic in partitions}
+    ends = {
+        Question(Kind.END, pipeline.topic, pipeline.isolation_level) for pipeline in pipelines if pipeline.topic in partitions
+    }
     answers.known |= log.answers(ends, partitions)
     return answers, partitions
 
 
-def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
+def _on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
     """The chain, marked if the broker has another topic of that name."""
-    found = answers.topics[row["topic"]]
-    return replace(chain, is_other_topic=isinstance(found, TopicPlaces) and found.topic_id != row["topic_id"])
+    topic = answers.topics[row["topic"]]
+    return replace(chain, is_other_topic=isinstance(topic, TopicDescription) and topic.topic_id != row["topic_id"])
 
 
-def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
+def _second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
     """What a pipeline will ask after its end offsets: end offsets come before first records. The oldest hour behind is most often
     that of the first window that is not loaded."""
     until = pipeline.closed_until(now)
     instants = {until}
     if chain.windows and until - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
         instants.add(chain.windows[-1].interval.end)
-    oldest = next((one for one in chain.windows if one.loaded_attempt is None), None)
+    oldest = next((window for window in chain.windows if window.loaded_attempt is None), None)
     if oldest is not None:
         instants.add(oldest.interval.start)
     for instant in instants:
@@ -191,7 +196,9 @@ def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) ->
     yield Question(Kind.SETTINGS, pipeline.topic)
 
 
-def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]) -> dict[str, Result]:
+def _compute_all(
+    names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]
+) -> dict[str, Result]:
     """Computes all; the questions that they need are asked together."""
     done: dict[str, Result] = {}
     while len(done) < len(names):
@@ -229,16 +236,92 @@ def reading(
     places = answers.topics[pipeline.topic]
 
     def known(kind: Kind, detail: str = "") -> Mapping[Any, Any]:
-        found = answers.known.get(Question(kind, pipeline.topic, detail), {})
-        return {} if isinstance(found, LogbusError) else found
+        answer = answers.known.get(Question(kind, pipeline.topic, detail), {})
+        return {} if isinstance(answer, LogbusError) else answer
 
     return PipelineReading(
         pipeline=pipeline,
         chain=chain,
         lag=lag,
-        topic_id=places.topic_id if isinstance(places, TopicPlaces) else None,
+        topic_id=places.topic_id if isinstance(places, TopicDescription) else None,
         starts=known(Kind.START),
         ends=known(Kind.END, pipeline.isolation_level),
         policy=policies.get(pipeline.topic),
         settings=known(Kind.SETTINGS),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """All pipelines as rows of the ledger; `policies` by topic; by pipeline its Dags, what it has loaded so far, and where the
+    last of its windows with records ends."""
+
+    rows: Sequence[Row]
+    policies: Mapping[str, RetentionPolicy]
+    dag_ids: Mapping[str, Sequence[str]]
+    loaded: Mapping[str, Loaded]
+    newest_ends: Mapping[str, datetime]
+
+    @property
+    def names(self) -> list[str]:
+        return [row["name"] for row in self.rows]
+
+    @property
+    def pipelines(self) -> list[Pipeline]:
+        return [to_pipeline(row) for row in self.rows]
+
+
+def read_registered(engine: Engine, now: datetime) -> Registered:
+    with engine.connect() as connection:
+        return Registered(
+            rows=pipeline_rows(connection),
+            policies=policies_by_topic(connection),
+            dag_ids=dags_by_pipeline(connection),
+            loaded=window_facts.loaded_by_pipeline(connection, now),
+            newest_ends=window_facts.newest_ends(connection),
+        )
+
+
+OK, TOPIC_MISSING, TOPIC_RECREATED, FUTURE, REFUSED = "ok", "topic_missing", "topic_recreated", "future_timestamps", "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLag:
+    """A pipeline's lag, or why there is none."""
+
+    pipeline: str
+    topic: str
+    lag: Lag | None
+    reason: str = OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagReading:
+    """The lags of all pipelines, and when they were read."""
+
+    at: datetime
+    pipelines: Mapping[str, PipelineLag]
+
+
+def read_lags(engine: Engine, log: LogBatches, now: datetime) -> LagReading:
+    """All pipelines. `BrokerUnavailable` where the broker does not answer: then no pipeline's lag is known."""
+    with ledger_errors():
+        lags = {pipeline_reading.pipeline.name: _to_lag(pipeline_reading) for pipeline_reading in read_fleet(engine, log, now)}
+    return LagReading(at=now, pipelines=lags)
+
+
+def _to_lag(reading: PipelineReading) -> PipelineLag:
+    reason = reason_of(reading)
+    lag = reading.lag if reason == OK else None
+    return PipelineLag(pipeline=reading.pipeline.name, topic=reading.pipeline.topic, lag=lag, reason=reason)
+
+
+def reason_of(reading: PipelineReading) -> str:
+    """A label should have few values; the full message is on the pages and in the output of `logbus lag`."""
+    if reading.lag.problem is None:
+        return OK
+    if reading.topic_id is None:
+        return TOPIC_MISSING
+    if reading.chain.is_other_topic:
+        return TOPIC_RECREATED
+    return FUTURE if reading.lag.problem == FUTURE_STAMPS.format(name=reading.pipeline.name) else REFUSED

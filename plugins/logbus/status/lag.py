@@ -1,30 +1,48 @@
 """Lag, in the schedule's terms: how many closed hours are not loaded, which is the oldest, how many records they hold.
 
 Counted from the ledger's windows and the broker's offsets, with a few requests for each topic; nothing is interpolated, and
-what cannot be known is None. `logbus.ledger.missing` decides which hours are missing. Records of the hour that is still open are
+what cannot be known is None. `logbus.windows.missing` decides which hours are missing. Records of the hour that is still open are
 counted separately: they cannot be loaded yet. So are hours that are not loaded and hold no record: nothing waits for them.
+
+`unloaded_of` says which pipelines still need the records of a topic that is to be deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.kafka.own_limits import LIMIT_SETTINGS, RETENTION_BYTES, RETENTION_MS, age_kept, deletes, end_of, limits_in_force
-from logbus.kafka.topics import SettingsLog
-from logbus.ledger import closed_ends, witnesses
-from logbus.ledger.chain_loading import is_loaded, load_chain
-from logbus.ledger.closed_ends import Seen
-from logbus.ledger.missing import Gap, behind, empty, find_gaps, oldest
-from logbus.ledger.rows import pipeline_row, to_pipeline
-from logbus.ledger.stretches import OTHER_TOPIC, PipelineChain, Stretch, not_loaded, undone_stretches
-from logbus.model import Pipeline, instant_text, utc
-from logbus.retention.model import DELETE, RetentionPolicy
-from logbus.retention.store import RetentionStore
+from logbus.formatting import many
+from logbus.kafka.topics import (
+    LIMIT_SETTINGS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SettingsLog,
+    age_kept,
+    deletes,
+    end_of,
+    limits_in_force,
+)
+from logbus.model import Pipeline, instant_text
+from logbus.status.retention_plan import DELETE, RetentionPolicy
+from logbus.status.retention_run import RetentionStore
+from logbus.windows import boundaries, witnesses
+from logbus.windows.boundaries import LogSnapshot
+from logbus.windows.missing import Gap, behind, empty, find_gaps, oldest
+from logbus.windows.pipeline_chains import (
+    OTHER_TOPIC,
+    PendingRange,
+    PipelineChain,
+    is_loaded,
+    load_chain,
+    not_loaded,
+    pending_ranges,
+)
+from logbus.windows.rows import pipeline_row, pipeline_rows, to_pipeline
 
 # Bytes of the keys and values in the offsets [start, end) of a partition of a topic; known only by reading them.
 Measure = Callable[[str, int, int, int], int]
@@ -71,7 +89,7 @@ class Lag:
     def age(self, now: datetime) -> timedelta | None:
         """Time since the oldest record that could be loaded and is not; None if nothing is behind."""
         since = self.oldest_record_at or self.oldest_hour
-        return None if since is None else utc(now) - since
+        return None if since is None else now - since
 
     def summary(self, now: datetime) -> dict[str, Any]:
         """The lag as JSON-ready values."""
@@ -93,7 +111,7 @@ class Lag:
             "records_open": self.records_open,
             "records_lost": self.records_lost,
             "bytes_behind": self.bytes_behind,
-            "seconds_until_expiry": None if self.expires_at is None else (self.expires_at - utc(now)).total_seconds(),
+            "seconds_until_expiry": None if self.expires_at is None else (self.expires_at - now).total_seconds(),
             "expires_by": self.expires_by,
             "problem": self.problem,
         }
@@ -105,8 +123,8 @@ def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, 
         row = pipeline_row(connection, pipeline_name)
         facts = witnesses.topic_on_its_cluster(row, log)
         pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id, is_loaded())
-    policy = next((one for one in RetentionStore(engine).policies() if one.topic == pipeline.topic), None)
-    return lag_over(pipeline, chain, log, utc(now), facts.partitions, policy, measure)
+    policy = next((candidate for candidate in RetentionStore(engine).policies() if candidate.topic == pipeline.topic), None)
+    return lag_over(pipeline, chain, log, now, facts.partitions, policy, measure)
 
 
 def lag_over(
@@ -122,47 +140,48 @@ def lag_over(
     if chain.is_other_topic:
         problem = OTHER_TOPIC.format(pipeline=pipeline.name)
         return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
-    undone = {part: list(undone_stretches(chain, part, not_loaded)) for part in partitions}
-    seen = closed_ends.ask(log, pipeline, {part: found[-1].first for part, found in undone.items()}, now)
-    lag = count(pipeline, undone, seen, find_gaps(log, pipeline, chain, seen))
+    undone = {part: list(pending_ranges(chain, part, not_loaded)) for part in partitions}
+    offsets = boundaries.take_snapshot(log, pipeline, {part: stretches[-1].first for part, stretches in undone.items()}, now)
+    lag = count(pipeline, undone, offsets, find_gaps(log, pipeline, chain, offsets))
     if lag.oldest_hour is not None:
-        lag = replace(lag, oldest_record_at=closed_ends.first_record_at(log, pipeline, undone, seen, lag.oldest_hour))
-    size = None if measure is None else measured(pipeline.topic, undone, seen, measure)
-    return replace(lag, bytes_behind=size, **taken(lag, pipeline, policy, log.settings(pipeline.topic, LIMIT_SETTINGS)))
+        lag = replace(lag, oldest_record_at=boundaries.first_record_at(log, pipeline, undone, offsets, lag.oldest_hour))
+    size = None if measure is None else measured(pipeline.topic, undone, offsets, measure)
+    return replace(lag, bytes_behind=size, **expiry(lag, pipeline, policy, log.settings(pipeline.topic, LIMIT_SETTINGS)))
 
 
-def count(pipeline: Pipeline, undone: Mapping[int, Sequence[Stretch]], seen: Seen, gaps: tuple[Gap, ...]) -> Lag:
+def count(pipeline: Pipeline, undone: Mapping[int, Sequence[PendingRange]], offsets: LogSnapshot, gaps: tuple[Gap, ...]) -> Lag:
     """What follows from windows and offsets."""
-    with_starts = [(part, seen.starts[part], found) for part, found in undone.items()]
+    with_starts = [(part, offsets.starts[part], stretches) for part, stretches in undone.items()]
     return Lag(
         pipeline=pipeline.name,
         topic=pipeline.topic,
         hours_behind=behind(gaps),
         hours_empty=empty(gaps),
         oldest_hour=oldest(gaps),
-        records_behind={part: total(found, first, seen.closed[part]) for part, first, found in with_starts},
+        records_behind={part: total(stretches, first, offsets.closed[part]) for part, first, stretches in with_starts},
         records_open=sum(
-            total(found, max(seen.closed[part], seen.starts[part]), seen.ends[part]) for part, found in undone.items()
+            total(stretches, max(offsets.closed[part], offsets.starts[part]), offsets.ends[part])
+            for part, stretches in undone.items()
         ),
-        records_lost=sum(total(found, 0, first) for _, first, found in with_starts),
+        records_lost=sum(total(stretches, 0, first) for _, first, stretches in with_starts),
         gaps=gaps,
     )
 
 
-def total(stretches: Sequence[Stretch], start: int, end: int) -> int:
-    return sum(one.within(start, end) for one in stretches)
+def total(stretches: Sequence[PendingRange], start: int, end: int) -> int:
+    return sum(stretch.within(start, end) for stretch in stretches)
 
 
-def measured(topic: str, undone: Mapping[int, Sequence[Stretch]], seen: Seen, measure: Measure) -> int:
+def measured(topic: str, undone: Mapping[int, Sequence[PendingRange]], offsets: LogSnapshot, measure: Measure) -> int:
     parts = [
-        (part, max(one.first, seen.starts[part]), min(one.end, seen.closed[part]))
-        for part, found in undone.items()
-        for one in found
+        (part, max(stretch.first, offsets.starts[part]), min(stretch.end, offsets.closed[part]))
+        for part, stretches in undone.items()
+        for stretch in stretches
     ]
     return sum(measure(topic, part, start, end) for part, start, end in parts if start < end)
 
 
-def taken(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
+def expiry(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
     """When the oldest record that is behind would be deleted, and by what; empty if nothing deletes it."""
     if lag.oldest_hour is None or not lag.records or not deletes(own):
         return {}
@@ -175,3 +194,35 @@ def taken(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Map
     if soonest is not None:
         return {"expires_at": soonest, "expires_by": limits[soonest]}
     return {"expires_by": RETENTION_BYTES} if RETENTION_BYTES in limits_in_force(own) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloaded:
+    """What a pipeline has not loaded of its topic. `records` None: they cannot be counted, for the reason in `problem`."""
+
+    pipeline: str
+    topic: str
+    records: int | None
+    hours: int = 0
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        if self.records is None:
+            return f"{self.pipeline} (how many is unknown: {self.problem})"
+        return f"{self.pipeline} ({many(self.records, 'record')} in {many(self.hours, 'closed hour')} and the open one)"
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {"pipeline": self.pipeline, "topic": self.topic, "records": self.records, "problem": self.problem}
+
+
+def unloaded_of(engine: Engine, log: SettingsLog, topics: Collection[str], now: datetime) -> Iterator[Unloaded]:
+    """Of the pipelines that read these topics, those that have not loaded everything."""
+    with engine.connect() as connection:
+        places = [(row["name"], row["topic"]) for row in pipeline_rows(connection) if row["topic"] in topics]
+    for name, topic in places:
+        lag = lag_of(engine, log, name, now)
+        if lag.problem is not None:
+            yield Unloaded(pipeline=name, topic=topic, records=None, problem=lag.problem)
+        elif lag.records + lag.records_open:
+            yield Unloaded(pipeline=name, topic=topic, records=lag.records + lag.records_open, hours=lag.hours_behind)

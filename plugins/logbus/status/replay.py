@@ -13,16 +13,15 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError
+from logbus.formatting import many, several
 from logbus.kafka.topics import OffsetLog, TopicFacts
-from logbus.ledger import witnesses
-from logbus.ledger.adoption import refuse_busy
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.retained import lost_ranges
-from logbus.ledger.rows import pipeline_row
-from logbus.model import FrozenWindow, instant_text, utc
-from logbus.proof.comparison import WindowReading
-from logbus.retention.store import RetentionStore
-from logbus.wording import many, several
+from logbus.loads.comparison import WindowReading
+from logbus.loads.ledger import Ledger, refuse_busy
+from logbus.model import FrozenWindow, instant_text
+from logbus.status.retention_run import RetentionStore
+from logbus.windows import witnesses
+from logbus.windows.log_changes import lost_ranges
+from logbus.windows.rows import pipeline_row
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
 
@@ -47,8 +46,8 @@ class Span:
     def covers(self, window: FrozenWindow) -> bool:
         if self.starts:
             return window.interval.start in self.starts
-        begins_before = self.until is None or window.interval.start < utc(self.until)
-        return begins_before and (self.since is None or window.interval.end > utc(self.since))
+        begins_before = self.until is None or window.interval.start < self.until
+        return begins_before and (self.since is None or window.interval.end > self.since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,41 +101,41 @@ class ReplayPlan:
     @property
     def differing(self) -> tuple[ReplayWindow, ...]:
         """Those whose records are not the ones that are loaded."""
-        return tuple(one for one in self.windows if one.differs)
+        return tuple(replayed for replayed in self.windows if replayed.differs)
 
     def starts(self, *, skip_lost: bool = False, supersede: bool = False, accept_other_records: bool = False) -> list[datetime]:
         """The windows to load. Raises `RecordsLost`, `OtherRecords` or `WindowBusy` for those that cannot be, unless that is
         accepted."""
-        lost = [one for one in self.windows if one.lost]
+        lost = [replayed for replayed in self.windows if replayed.lost]
         # A window whose records are gone cannot be loaded by any run: that one is trying adds no further problem.
-        busy = [one for one in self.windows if one.busy and not one.lost]
+        busy = [replayed for replayed in self.windows if replayed.busy and not replayed.lost]
         if lost and not skip_lost:
-            names = [name for one in lost for name in one.lost]
+            names = [name for replayed in lost for name in replayed.lost]
             raise RecordsLost(
                 f"{len(lost)} of {len(self.windows)} windows cannot be loaded again, retention has deleted records of them: "
                 f"{several(names, NAMED_MAX)}. To load the others, leave these out (skip lost)",
                 lost=names,
             )
         if self.differing and not accept_other_records:
-            names = [f"{instant_text(one.start)}: {one.differs}" for one in self.differing]
+            names = [f"{instant_text(replayed.start)}: {replayed.differs}" for replayed in self.differing]
             raise OtherRecords(
                 f"the log now holds other records for {len(self.differing)} of {len(self.windows)} windows than they were loaded "
                 f"from: {several(names, NAMED_MAX)}. They keep what they hold; to replace it for good, accept other records "
                 "(--accept-other-records, accept_other_records=True)"
             )
         if not supersede:
-            refuse_busy([str(one.busy) for one in busy])
-        return [one.start for one in self.windows if not one.lost]
+            refuse_busy([str(replayed.busy) for replayed in busy])
+        return [replayed.start for replayed in self.windows if not replayed.lost]
 
     def summary(self) -> dict[str, Any]:
         """The plan as JSON-ready values."""
         return {
             "pipeline": self.pipeline,
-            "windows": [one.summary() for one in self.windows],
-            "records": sum(one.window.record_count for one in self.windows if not one.lost),
-            "rows_replaced": sum(one.rows_replaced for one in self.windows if not one.lost),
-            "lost_windows": sum(bool(one.lost) for one in self.windows),
-            "read_windows": sum(one.is_read for one in self.windows),
+            "windows": [replayed.summary() for replayed in self.windows],
+            "records": sum(replayed.window.record_count for replayed in self.windows if not replayed.lost),
+            "rows_replaced": sum(replayed.rows_replaced for replayed in self.windows if not replayed.lost),
+            "lost_windows": sum(bool(replayed.lost) for replayed in self.windows),
+            "read_windows": sum(replayed.is_read for replayed in self.windows),
             "differing_windows": len(self.differing),
             "notes": list(self.notes),
         }
@@ -167,36 +166,38 @@ def plan(
     With a `reader` the loaded windows are compared with what the broker holds now, unless that is more than `records_max`.
     """
     windows = [window for window in ledger.windows(pipeline_name) if span.covers(window)]
-    refuse_unknown(pipeline_name, span, windows)
-    workers = ledger.at_work_elsewhere(pipeline_name, [one.interval.start for one in windows], run_id, now)
+    _require_windows(pipeline_name, span, windows)
+    workers = ledger.at_work_elsewhere(pipeline_name, [window.interval.start for window in windows], run_id, now)
     with ledger.engine.connect() as connection:
         row = pipeline_row(connection, pipeline_name)
-    lost = lost_of(log, witnesses.topic_on_its_cluster(row, log), windows)
-    found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.interval.start)) for one in windows]
+    lost = _lost_of(log, witnesses.topic_on_its_cluster(row, log), windows)
+    replay_windows = [
+        ReplayWindow(window=window, lost=tuple(lost[window.id]), busy=workers.get(window.interval.start)) for window in windows
+    ]
     holds = RetentionStore(ledger.engine).holds(now, row["topic"])
     notes = [f"nothing is deleted from the topic: {hold}" for hold in holds]
-    comparable = [one for one in found if is_comparable(one)]
-    records = sum(one.window.record_count for one in comparable)
+    comparable = [replayed for replayed in replay_windows if _is_comparable(replayed)]
+    records = sum(replayed.window.record_count for replayed in comparable)
     if comparable and reader is not None and (records_max is None or records <= records_max):
         reader.begin(len(comparable), records)
-        found = [compared(one, reader) if is_comparable(one) else one for one in found]
+        replay_windows = [compared(each, reader) if _is_comparable(each) else each for each in replay_windows]
     elif comparable:
         notes.append(
             f"whether the log still holds the same records was not checked: `logbus replay plan --read` reads {records:,}"
         )
-    return ReplayPlan(pipeline=pipeline_name, windows=tuple(found), notes=(*notes, *gaps(windows)))
+    return ReplayPlan(pipeline=pipeline_name, windows=tuple(replay_windows), notes=(*notes, *gaps(windows)))
 
 
-def is_comparable(one: ReplayWindow) -> bool:
-    return one.window.fingerprint is not None and not one.lost
+def _is_comparable(replayed: ReplayWindow) -> bool:
+    return replayed.window.fingerprint is not None and not replayed.lost
 
 
-def compared(one: ReplayWindow, reader: ReadsWindows) -> ReplayWindow:
+def compared(replayed: ReplayWindow, reader: ReadsWindows) -> ReplayWindow:
     """The window, with how its records differ, if they do."""
     try:
-        return replace(one, is_read=True, differs=difference(one.window, reader.window(one.window)))
+        return replace(replayed, is_read=True, differs=difference(replayed.window, reader.window(replayed.window)))
     except ShortRead as error:
-        return replace(one, is_read=True, differs=str(error))
+        return replace(replayed, is_read=True, differs=str(error))
 
 
 def difference(window: FrozenWindow, now: WindowReading) -> str | None:
@@ -208,7 +209,7 @@ def difference(window: FrozenWindow, now: WindowReading) -> str | None:
     return f"{many(now.read, 'record')} with fingerprint {now.fingerprint}; loaded: {read:,} with {window.fingerprint}"
 
 
-def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:
+def _require_windows(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:
     missing = set(span.starts) - {window.interval.start for window in windows}
     if missing or not windows:
         which = ", ".join(instant_text(start) for start in sorted(missing)) or "in that span"
@@ -218,15 +219,15 @@ def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindo
         )
 
 
-def lost_of(log: OffsetLog, facts: TopicFacts, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
+def _lost_of(log: OffsetLog, facts: TopicFacts, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
     """By window what the broker no longer holds. One request for all of them."""
     starts = log.start_offsets(facts.name, facts.partitions)
-    return {window.id: lost_in(window, facts.topic_id, starts) for window in windows}
+    return {window.id: _lost_in(window, facts.topic_id, starts) for window in windows}
 
 
-def lost_in(window: FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> list[str]:
+def _lost_in(window: FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> list[str]:
     if window.topic_id != topic_id:
-        return [f"{window.topic} was deleted and made again since {instant_text(window.interval.start)}"]
+        return [f"{window.topic} was deleted and recreated since {instant_text(window.interval.start)}"]
     everything = {part.partition: starts.get(part.partition, part.end_offset) for part in window.ranges}
     return lost_ranges(window, everything)
 

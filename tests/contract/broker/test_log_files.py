@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.group_records import encode_group
-from broker.groups.offset_records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
-from broker.inspection.dump import dump_file
-from broker.partitions.producer_memory import encode_producers
-from broker.partitions.producer_state import ProducerStates
-from broker.records.batch import read_header
-from broker.records.builder import NewRecord, build_batch
-from broker.storage.filesystem import FileSystem
-from broker.storage.segment import INDEX, LOG, TIME_INDEX
+from broker.disk.filesystem import FileSystem
+from broker.groups.records import CommittedOffset, GroupKey, OffsetKey, encode_group, encode_key, encode_value
+from broker.log.inspection import dump_file
+from broker.log.producer_snapshots import encode_producers
+from broker.log.producer_state import ProducerStates
+from broker.log.segment import INDEX, LOG, TIME_INDEX
+from broker.protocol.batch import read_header
+from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.support.batches import NOW_MS, produced
 from tests.support.groups import STORED_PAIR
 from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip

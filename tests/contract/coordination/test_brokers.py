@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.coordination import topic_writes, znodes
-from broker.coordination.asking import Script, ask, commit
-from broker.coordination.changes import StateChange
-from broker.coordination.follow import ImageFollower
-from broker.coordination.image import BrokerNode, Endpoint, PartitionState
-from broker.coordination.journal import state_writes
-from broker.coordination.member import EventFan
-from broker.coordination.producer_id_blocks import cluster_producer_ids
-from broker.coordination.registration import Registration, RunningElsewhere
-from broker.coordination.store import Committed, Refused
+from broker.cluster import metadata_writes
+from broker.cluster.membership import EventFan
+from broker.cluster.metadata_image import EVERY_BROKER, BrokerNode, Endpoint, PartitionState, StateChange
+from broker.cluster.metadata_log import state_writes
+from broker.cluster.metadata_watcher import MetadataWatcher
+from broker.cluster.metadata_writes import cluster_producer_ids
+from broker.cluster.registration import Registration, RunningElsewhere
+from broker.cluster.store import Committed, Refused, Script, commit, run_script
 from broker.errors import BrokerError
 from tests.sim.coordinated import topic
 from tests.sim.timeline import Timeline
@@ -44,9 +42,9 @@ class _Broker:
             session_timeout_ms=SESSION_TIMEOUT_MS,
             on_fenced=self.fenced.append,
         )
-        self.follower = ImageFollower(self.client.store)
-        self.follower.listen(lambda image, _: self.registration.seen(image))
-        fan = EventFan([self.registration, self.follower])
+        self.watcher = MetadataWatcher(self.client.store)
+        self.watcher.listen(lambda image, _: self.registration.seen(image))
+        fan = EventFan([self.registration, self.watcher])
         self.client.connected = fan.connected  # type: ignore[method-assign]
         self.client.suspended = fan.suspended  # type: ignore[method-assign]
         self.client.changed = fan.changed  # type: ignore[method-assign]
@@ -62,62 +60,62 @@ class _Broker:
     def until(self, condition: Any) -> None:
         def holds() -> bool:
             self.registration.tick()
-            self.follower.tick()
+            self.watcher.tick()
             return bool(condition())
 
         self.stores.until(holds)
 
     def started(self) -> _Broker:
-        self.until(lambda: self.outcomes and self.follower.is_known)
+        self.until(lambda: self.outcomes and self.watcher.is_known)
         assert self.outcomes == [None]
         return self
 
     def answered(self, script: Script[Any]) -> Any:
         answers: list[tuple[Any, BrokerError | None]] = []
-        ask(self.client.store, script, lambda value, error: answers.append((value, error)))
+        run_script(self.client.store, script, lambda value, error: answers.append((value, error)))
         self.until(lambda: answers)
         assert answers[0][1] is None
         return answers[0][0]
 
     def state(self, name: str, index: int) -> PartitionState | None:
         """None until the broker has read the topic: others see a write only later."""
-        found = self.follower.image.topics.get(name)
+        found = self.watcher.image.topics.get(name)
         return None if found is None else found.states[index]
 
     def settings(self, name: str) -> dict[str, str] | None:
-        found = self.follower.image.topic_settings.get(name)
+        found = self.watcher.image.topic_settings.get(name)
         return None if found is None else dict(found.values)
 
     def settings_of_all(self) -> dict[str, str] | None:
-        found = self.follower.image.broker_settings.get(znodes.EVERY_BROKER)
+        found = self.watcher.image.broker_settings.get(EVERY_BROKER)
         return None if found is None else dict(found.values)
 
 
 def test_brokers_see_each_other_and_what_each_writes(stores: Stores) -> None:
     first = _Broker(stores, 1).started()
     second = _Broker(stores, 2).started()
-    first.until(lambda: sorted(first.follower.image.brokers) == [1, 2])
+    first.until(lambda: sorted(first.watcher.image.brokers) == [1, 2])
     made = topic("access", 1, partitions=300)
-    first.answered(topic_writes.create_topic(made, {"retention.ms": "1"}))
-    second.until(lambda: second.follower.image.topics == {"access": made})
+    first.answered(metadata_writes.create_topic(made, {"retention.ms": "1"}))
+    second.until(lambda: second.watcher.image.topics == {"access": made})
     state = PartitionState(leader=2, leader_epoch=1, isr=(2,), version=1)
     changes = [StateChange(topic="access", topic_id=made.topic_id, index=index, state=state) for index in range(250)]
     assert isinstance(second.answered(commit(state_writes(changes))), Committed)
     assert isinstance(second.answered(commit(state_writes(changes))), Refused)
     first.until(lambda: first.state("access", 249) == state)
     more = topic("access", 1, partitions=2)
-    second.answered(topic_writes.grow_topic("access", made.topic_id, 300, more.replicas, more.states))
-    second.answered(topic_writes.change_topic_settings("access", made.topic_id, lambda old: {**old, "a": "b"}))
-    second.answered(topic_writes.change_broker_settings(znodes.EVERY_BROKER, lambda old: {**old, "c": "d"}))
-    second.answered(topic_writes.delete_topic("access", made.topic_id))
+    second.answered(metadata_writes.grow_topic("access", made.topic_id, 300, more.replicas, more.states))
+    second.answered(metadata_writes.change_topic_settings("access", made.topic_id, lambda old: {**old, "a": "b"}))
+    second.answered(metadata_writes.change_broker_settings(EVERY_BROKER, lambda old: {**old, "c": "d"}))
+    second.answered(metadata_writes.delete_topic("access", made.topic_id))
     late = _Broker(stores, 3).started()
     for broker in (first, second, late):
-        broker.until(lambda broker=broker: broker.follower.image.deleting == {"access"})
+        broker.until(lambda broker=broker: broker.watcher.image.deleting == {"access"})
         broker.until(lambda broker=broker: broker.settings("access") == {"retention.ms": "1", "a": "b"})
         broker.until(lambda broker=broker: broker.settings_of_all() == {"c": "d"})
-    first.until(lambda: len(first.follower.image.topics["access"].states) == 302)
+    first.until(lambda: len(first.watcher.image.topics["access"].states) == 302)
     for broker in (second, late):
-        broker.until(lambda broker=broker: broker.follower.image.topics == first.follower.image.topics)
+        broker.until(lambda broker=broker: broker.watcher.image.topics == first.watcher.image.topics)
 
 
 def test_a_predecessor_is_replaced_and_a_stranger_refused(stores: Stores) -> None:
@@ -130,7 +128,7 @@ def test_a_predecessor_is_replaced_and_a_stranger_refused(stores: Stores) -> Non
     stranger.clock.run(SESSION_TIMEOUT_MS / 1000 + 1)
     stranger.until(lambda: stranger.outcomes)
     assert isinstance(stranger.outcomes[0], RunningElsewhere)
-    second.until(lambda: second.follower.image.brokers == {1: second.registration.node})
+    second.until(lambda: second.watcher.image.brokers == {1: second.registration.node})
     stores.heal(first.client)
     first.until(lambda: first.fenced)
     assert second.fenced == []
@@ -140,9 +138,9 @@ def test_writes_whose_answers_are_lost_are_done_once(stores: Stores) -> None:
     broker = _Broker(stores, 1).started()
     made = topic("access", 1)
     stores.lose_answer(broker.client, is_committed=True)
-    broker.answered(topic_writes.create_topic(made, {}))
+    broker.answered(metadata_writes.create_topic(made, {}))
     stores.lose_answer(broker.client, is_committed=True)
-    broker.answered(topic_writes.change_topic_settings("access", made.topic_id, lambda old: {"n": old.get("n", "") + "x"}))
+    broker.answered(metadata_writes.change_topic_settings("access", made.topic_id, lambda old: {"n": old.get("n", "") + "x"}))
     broker.until(lambda: broker.settings("access") == {"n": "x"})
     ids: list[int] = []
     cluster_producer_ids(broker.client.store, 1).take(lambda producer_id, error: ids.append(producer_id))
@@ -154,7 +152,7 @@ def test_a_broker_that_leaves_in_good_order_is_gone_at_once(stores: Stores) -> N
     first = _Broker(stores, 1).started()
     second = _Broker(stores, 2).started()
     second.registration.leave(second.outcomes.append)
-    first.until(lambda: first.follower.image.leaving == {2})
+    first.until(lambda: first.watcher.image.leaving == {2})
     second.registration.close()
     second.client.close()
-    first.until(lambda: sorted(first.follower.image.brokers) == [1] and not first.follower.image.leaving)
+    first.until(lambda: sorted(first.watcher.image.brokers) == [1] and not first.watcher.image.leaving)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from broker.coordination.store import (
+from broker.cluster.store import (
     TRANSACTION_BYTES_MAX,
     Check,
     Committed,

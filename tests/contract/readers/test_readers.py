@@ -1,35 +1,27 @@
-"""What every reader must deliver: the same records, the same fingerprint, and an error if records are gone.
-
-Over a real broker and in a real Spark: our own reader, and Spark's official connector if its jars can be fetched.
-"""
+"""What a load reads in a real Spark from a real broker: every record as it is, an error if records are gone."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from logbus.connector_jars import JARS_VARIABLE, missing
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.handover import parse_content
-from logbus.ledger.ledger import Ledger
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
+from logbus.windows.handover import parse_content
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from spark_jobs import connector
-from spark_jobs.application import Application
+from spark_jobs.application import Application, WindowOutcome
 from spark_jobs.given_windows import SOURCE_NAME, windows_source
-from spark_jobs.outcomes import WindowOutcome
-from spark_jobs.packing import pack
+from spark_jobs.job import pack
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic
 
@@ -38,15 +30,6 @@ START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_PER_HOUR = 100
 HOURS = 3
-
-
-@pytest.fixture(params=["python", "connector"])
-def reader(request: pytest.FixtureRequest, spark_session: SparkSession) -> str:
-    jars = os.environ.get(JARS_VARIABLE)
-    if request.param == "connector" and (not jars or missing(Path(jars))):
-        pytest.skip("the connector's jars could not be fetched with Maven")
-    name: str = request.param
-    return name
 
 
 def fill(bootstrap: str) -> None:
@@ -82,9 +65,6 @@ class Reading:
         attempts = ledger.begin_attempts(self.pipeline.name, starts, "test", 1, datetime.now(UTC))
         return self.application.load(self.pipeline.name, [attempt.token for attempt in attempts])
 
-    def fingerprints(self) -> list[str | None]:
-        return [window.fingerprint for window in self.application.ledger.windows(self.pipeline.name)]
-
 
 @pytest.fixture(scope="module")
 def filled(broker: AnyBroker) -> AnyBroker:
@@ -92,11 +72,11 @@ def filled(broker: AnyBroker) -> AnyBroker:
     return broker
 
 
-def pipeline_reading(broker: AnyBroker, warehouse_url: str, reader: str) -> Reading:
+def pipeline_reading(broker: AnyBroker, warehouse_url: str) -> Reading:
     config = {"bootstrap.servers": broker.bootstrap}
     ledger, log = Ledger(connect(warehouse_url)), Topics(Client(config))
     now = datetime.now(UTC)
-    pipeline = ledger.register(Pipeline(name="r", topic=TOPIC, table="r", parse="raw", settings={"reader": reader}), log, now)
+    pipeline = ledger.register(Pipeline(name="r", topic=TOPIC, table="r", parse="raw"), log, now)
     windows = [ledger.freeze_or_get("r", Interval.hour(START + timedelta(hours=hour)), log, now) for hour in range(HOURS)]
     application = Application(
         ledger=ledger, log=log, client_config=config, now=lambda: datetime.now(UTC), report=lambda outcome: None
@@ -105,8 +85,8 @@ def pipeline_reading(broker: AnyBroker, warehouse_url: str, reader: str) -> Read
 
 
 @pytest.fixture
-def reading(filled: AnyBroker, warehouse_url: str, reader: str) -> Iterator[Reading]:
-    made = pipeline_reading(filled, warehouse_url, reader)
+def reading(filled: AnyBroker, warehouse_url: str, spark_session: SparkSession) -> Iterator[Reading]:
+    made = pipeline_reading(filled, warehouse_url)
     yield made
     made.application.ledger.engine.dispose()
 
@@ -116,19 +96,13 @@ def rows(reading: Reading, query: str) -> list[Any]:
         return [tuple(row) for row in connection.execute(text(query))]
 
 
-# Fingerprints of the records that `fill` sends, by reader: the encoding is the same for every one.
-_fingerprints: dict[str, list[str | None]] = {}
-
-
-def test_every_record_arrives_with_its_key_value_and_headers_and_the_same_fingerprint(reading: Reading, reader: str) -> None:
+def test_every_record_arrives_with_its_key_value_and_headers(reading: Reading) -> None:
     outcomes = reading.load(0, 1, 2)
     assert [outcome.error for outcome in outcomes] == [None] * HOURS
     assert [outcome.counts and outcome.counts.loaded for outcome in outcomes] == [RECORDS_PER_HOUR] * HOURS
     assert rows(reading, "select count(*), count(value), count(_key), count(_headers) from r") == [(300, 297, 150, 102)]
     (row,) = rows(reading, "select _key, _headers, value from r where _window_start = '2026-11-20T09:00:00Z' and _key = 'k9'")
     assert row == (b"k9", [["host", "web-1"], ["host", None], ["odd", {"base64": "/wA="}]], b"1/9 " * 20)
-    _fingerprints[reader] = reading.fingerprints()
-    assert len({tuple(found) for found in _fingerprints.values()}) == 1
 
 
 def test_hours_that_do_not_touch_are_read_alike(reading: Reading) -> None:
@@ -141,9 +115,8 @@ def test_hours_that_do_not_touch_are_read_alike(reading: Reading) -> None:
     ]
 
 
-def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: Reading) -> None:
     """The log ends before the range does, as on a broker that lost its data."""
-    monkeypatch.setattr(connector, "SILENCE_MS_MAX", 3_000)
     with reading.application.ledger.engine.begin() as connection:
         connection.execute(
             text("update logbus.window_range set end_offset = end_offset + 1000 where window_id = :id"),
@@ -156,7 +129,7 @@ def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: 
 
 def test_frozen_windows_can_be_read_as_a_data_frame(filled: AnyBroker, spark_session: SparkSession, warehouse_url: str) -> None:
     """The data source without jars, for programs that want more from the records than a load."""
-    reading = pipeline_reading(filled, warehouse_url, "python")
+    reading = pipeline_reading(filled, warehouse_url)
     content = reading.application.ledger.hand_over(reading.pipeline, reading.windows, reading.application.log)
     source = windows_source(pack(reading.windows, 2), {"bootstrap.servers": filled.bootstrap}, parse_content(content))
     spark_session.dataSource.register(source)

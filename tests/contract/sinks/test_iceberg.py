@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from logbus.errors import UserError
-from logbus.warehouse.sinks import Upkeep, iceberg
-from logbus.warehouse.sinks.entry import LedgerEntry, from_json
-from logbus.warehouse.sinks.iceberg_table import open_catalog
+from logbus.loads.sinks import MaintenanceOptions, iceberg
+from logbus.loads.sinks.iceberg_table import open_catalog
+from logbus.loads.sinks.snapshot_entry import LedgerEntry, from_json
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
@@ -100,7 +100,7 @@ def test_snapshots_expire_where_the_pipeline_says_so_and_what_only_they_read_goe
         bench.start(10).load()
     bench.start(11).load()
     newest = max(file.changed_at for file in files_of(bench))
-    upkeep = Upkeep(now=newest + timedelta(days=8), sleep=lambda seconds: None)
+    upkeep = MaintenanceOptions(now=newest + timedelta(days=8), sleep=lambda seconds: None)
     assert bench.sink.maintain(upkeep) == []
     bench.register(keep_snapshots_days=7)
     assert bench.sink.maintain(upkeep) == [
@@ -133,7 +133,10 @@ def test_a_warehouse_may_be_a_plain_path(bench: Bench, tmp_path: Path) -> None:
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN
     assert [file.number for file in files_of(bench)] == [2]
-    assert bench.sink.maintain(Upkeep(now=files_of(bench)[0].changed_at + timedelta(days=2), sleep=lambda seconds: None)) == []
+    assert (
+        bench.sink.maintain(MaintenanceOptions(now=files_of(bench)[0].changed_at + timedelta(days=2), sleep=lambda seconds: None))
+        == []
+    )
     assert audit(bench).ok
 
 

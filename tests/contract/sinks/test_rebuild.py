@@ -8,15 +8,15 @@ import pytest
 from click.testing import CliRunner
 from logbus.cli import main
 from logbus.errors import OtherRecords, UserError
-from logbus.ledger.stamped_hours import StampedHours, stamped_hours
+from logbus.loads.rebuild import rebuild
+from logbus.loads.stamped_hours import StampedHours, stamped_hours
 from logbus.model import FrozenWindow, WindowState
-from logbus.warehouse.rebuild import rebuild
 from sqlalchemy import text
 
 from tests.support.ledgers import World, at, hour
 from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit
 
-on_file_sinks = pytest.mark.parametrize("bench", ["iceberg", "parquet"], indirect=True)
+on_iceberg = pytest.mark.parametrize("bench", ["iceberg"], indirect=True)
 
 
 def lose_the_ledger(bench: Bench) -> None:
@@ -30,7 +30,7 @@ def facts(window: FrozenWindow) -> tuple[object, ...]:
     return window.interval, window.ranges, window.topic_id, *counted
 
 
-@on_file_sinks
+@on_iceberg
 def test_windows_are_made_again_as_they_were_and_the_audit_is_exact(bench: Bench) -> None:
     bench.start(9).load()
     bench.start(10).load()
@@ -39,13 +39,13 @@ def test_windows_are_made_again_as_they_were_and_the_audit_is_exact(bench: Bench
     before = [facts(window) for window in bench.world.ledger.windows("p")]
     lose_the_ledger(bench)
     done = rebuild(bench.world.ledger.engine, "p")
-    assert (done.made, done.refused, done.without_dead_letters) == ([hour(9), hour(10), hour(11)], [], [])
+    assert (done.rebuilt, done.refused, done.without_dead_letters) == ([hour(9), hour(10), hour(11)], [], [])
     assert [facts(window) for window in bench.world.ledger.windows("p")] == before
     assert audit(bench).ok
     assert bench.world.ledger.window("p", at(10)).state is WindowState.AUDITED
 
 
-@on_file_sinks
+@on_iceberg
 def test_that_records_were_replaced_by_others_is_not_forgotten_with_the_ledger(bench: Bench) -> None:
     bench.start(10).load()
     bench.start(10, accept_other_records=True).load(value=b"others")
@@ -59,7 +59,7 @@ def test_that_records_were_replaced_by_others_is_not_forgotten_with_the_ledger(b
         bench.start(10).load()
 
 
-@on_file_sinks
+@on_iceberg
 def test_the_hours_that_records_are_stamped_with_ride_in_the_tables_own_commit(bench: Bench) -> None:
     for number in (10, 11):
         bench.start(number).load()
@@ -75,7 +75,7 @@ def stamped(bench: Bench, window: FrozenWindow) -> StampedHours | None:
         return stamped_hours(connection, window)
 
 
-@on_file_sinks
+@on_iceberg
 def test_a_rebuilt_pipeline_goes_on_where_it_was(bench: Bench) -> None:
     bench.start(10).load()
     bench.start(10).load()
@@ -88,19 +88,19 @@ def test_a_rebuilt_pipeline_goes_on_where_it_was(bench: Bench) -> None:
     assert bench.world.offsets(11) == (3, 5)
 
 
-@on_file_sinks
+@on_iceberg
 def test_windows_whose_records_retention_has_taken_since_are_made_again_too(bench: Bench) -> None:
     bench.start(10).load()
     bench.world.log.delete_records("t", before_offset=4, partition=0)
     bench.world.log.delete_records("t", before_offset=2, partition=1)
     lose_the_ledger(bench)
-    assert rebuild(bench.world.ledger.engine, "p").made == [hour(10)]
+    assert rebuild(bench.world.ledger.engine, "p").rebuilt == [hour(10)]
     report = audit(bench)
     assert report.ok
     assert "no longer replayable" in report.notes[0]
 
 
-@on_file_sinks
+@on_iceberg
 def test_windows_that_had_dead_letters_are_named(bench: Bench) -> None:
     bench.start(10, bad=[1]).load()
     lose_the_ledger(bench)
@@ -110,13 +110,13 @@ def test_windows_that_had_dead_letters_are_named(bench: Bench) -> None:
     assert audit(bench).ok
 
 
-@on_file_sinks
+@on_iceberg
 def test_a_window_that_the_ledger_has_frozen_otherwise_since_is_named_and_left(bench: Bench) -> None:
     bench.start(10).load()
     lose_the_ledger(bench)
     freeze_with_fewer_records(bench.world)
     done = rebuild(bench.world.ledger.engine, "p")
-    assert done.made == []
+    assert done.rebuilt == []
     assert "load the window again" in done.refused[0]
 
 
@@ -126,16 +126,16 @@ def freeze_with_fewer_records(world: World) -> None:
         connection.execute(text('update logbus.window_range set end_offset = end_offset - 1 where "partition" = 0'))
 
 
-@on_file_sinks
+@on_iceberg
 def test_rebuilding_again_changes_nothing(bench: Bench) -> None:
     bench.start(10).load()
     lose_the_ledger(bench)
     rebuild(bench.world.ledger.engine, "p")
     done = rebuild(bench.world.ledger.engine, "p")
-    assert (done.made, done.unchanged) == ([], [hour(10)])
+    assert (done.rebuilt, done.unchanged) == ([], [hour(10)])
 
 
-@on_file_sinks
+@on_iceberg
 def test_the_command_says_what_it_did(bench: Bench) -> None:
     bench.start(10, bad=[1]).load()
     lose_the_ledger(bench)
@@ -144,7 +144,7 @@ def test_the_command_says_what_it_did(bench: Bench) -> None:
     assert "1 window rebuilt, 0 in the ledger already" in result.output
     assert "2015-05-17T10:00:00Z had dead letters, which were lost with the ledger: load it again" in result.output
     again = CliRunner().invoke(main, ["ledger", "rebuild", "--pipeline", "p", "--warehouse", bench.url, "-o", "json"])
-    known = {"made": [], "unchanged": ["2015-05-17T10:00:00Z"], "without_dead_letters": [], "refused": []}
+    known = {"rebuilt": [], "unchanged": ["2015-05-17T10:00:00Z"], "without_dead_letters": [], "refused": []}
     assert json.loads(again.stdout) == known
 
 

@@ -1,4 +1,4 @@
-"""What every sink promises, run on each of them: PostgreSQL with a partitioned and a user-owned table, Iceberg, Parquet."""
+"""What every sink promises, run on each of them: PostgreSQL with a partitioned and a user-owned table, and Iceberg."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
-from logbus.ledger.values import NOT_WITNESSED
+from logbus.loads.checksum import WITHOUT_CHECKSUM
 from logbus.model import FrozenWindow, WindowState
 from logbus.parsing import Parser, Unparsable
 from logbus.waiting import PATIENCE_SECONDS
@@ -239,13 +239,13 @@ def test_a_window_of_which_a_filter_leaves_records_out_is_witnessed_too(bench: B
     assert any(problem.startswith("t-0 [0, 3): the rows' fingerprint is") for problem in problems)
 
 
-def test_a_window_loaded_before_values_were_witnessed_is_noted_as_such(bench: Bench) -> None:
+def test_a_window_without_a_checksum_is_noted_as_such(bench: Bench) -> None:
     bench.start(10).load()
     with bench.world.ledger.engine.begin() as connection:
-        connection.execute(text("update logbus.window set values_hash = null"))
+        connection.exec_driver_sql("""update logbus.window set values_hash = values_hash || '{"table": null, "files": null}'""")
     report = audit(bench)
     assert report.ok
-    assert report.notes == NOT_WITNESSED.notes
+    assert report.notes == WITHOUT_CHECKSUM.notes
 
 
 ALL_TYPES = {
@@ -281,9 +281,11 @@ def test_values_of_every_type_and_nulls_arrive_as_they_are(bench: Bench) -> None
 
 
 def test_a_pipeline_keeps_its_sink(bench: Bench) -> None:
-    other = "postgres" if bench.is_files else "parquet"
-    with pytest.raises(PipelineConflict, match=f"sink: .* against {other}"):
-        bench.register(sink=other)
+    other: dict[str, Any] = (
+        {"sink": "postgres", "warehouse": None} if bench.is_files else {"sink": "iceberg", "warehouse": "/data"}
+    )
+    with pytest.raises(PipelineConflict, match=f"sink: .* against {other['sink']}"):
+        bench.register(**other)
 
 
 def test_a_load_under_way_shows_no_reader_anything(bench: Bench) -> None:

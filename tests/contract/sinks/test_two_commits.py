@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, LoadFailed, OtherRecords, UserError
+from logbus.loads.checksum import Published
+from logbus.loads.directory import Directory
+from logbus.loads.engine import libpq_uri
+from logbus.loads.sinks import MaintenanceOptions, iceberg
+from logbus.loads.sinks.iceberg import IcebergSink
+from logbus.loads.sinks.snapshot_entry import LedgerEntry, entry_of, from_json
 from logbus.model import FrozenWindow, WindowState
-from logbus.warehouse.directory import Directory
-from logbus.warehouse.engine import libpq_uri
-from logbus.warehouse.sinks import Upkeep
-from logbus.warehouse.sinks.entry import LedgerEntry, entry_of, from_json
-from logbus.warehouse.sinks.files import FileSink
+from pyiceberg.table import Table
 from sqlalchemy import event, text
 
 from spark_jobs.load_task import load
@@ -23,17 +25,17 @@ from tests.support.ledgers import NOW, at
 from tests.support.loads import Loading
 from tests.support.sinks import HOUR_TEN, Bench, audit, files_of
 
-pytestmark = pytest.mark.parametrize("bench", ["iceberg", "parquet"], indirect=True)
+pytestmark = pytest.mark.parametrize("bench", ["iceberg"], indirect=True)
 
 
 class Killed(BaseException):
     """No cleanup code catches it, as with kill -9."""
 
 
-def die_after_publishing(monkeypatch: pytest.MonkeyPatch, sink: FileSink) -> None:
+def die_after_publishing(monkeypatch: pytest.MonkeyPatch, sink: IcebergSink) -> None:
     publish = type(sink).publish
 
-    def publish_and_die(self: FileSink, entry: LedgerEntry, files: Any) -> None:
+    def publish_and_die(self: IcebergSink, entry: LedgerEntry, files: Any) -> None:
         publish(self, entry, files)
         raise Killed
 
@@ -71,15 +73,15 @@ def test_an_attempt_that_is_overtaken_after_it_looked_at_the_table_leaves_the_le
 ) -> None:
     bench.start(10).load()
     older = bench.start(10).begin()
-    look, newer = type(older.file_sink).public_entries, iter([bench.start(10)])
+    look, newer = iceberg.newest_entries, iter([bench.start(10)])
 
-    def look_and_be_overtaken(self: FileSink, starts: Any) -> Any:
-        found = look(self, starts)
+    def look_and_be_overtaken(table: Table) -> dict[datetime, LedgerEntry]:
+        entries = look(table)
         for loading in newer:
             loading.load()
-        return found
+        return entries
 
-    monkeypatch.setattr(type(older.file_sink), "public_entries", look_and_be_overtaken)
+    monkeypatch.setattr(iceberg, "newest_entries", look_and_be_overtaken)
     assert older.sink.create_staging([older.attempt]) == ([], [older.attempt])
     assert bench.world.ledger.window("p", at(10)).loaded_attempt == 3
     assert audit(bench).ok
@@ -135,7 +137,7 @@ def test_a_database_whose_connection_dies_at_a_commit_is_written_again(bench: Be
 def test_the_tables_own_fence_refuses_an_attempt_that_lost_the_ledgers(bench: Bench) -> None:
     """Its connection died, a newer attempt has since loaded the window, and it goes on to publish."""
     slow = bench.start(10).begin().create().run_task(1)
-    entry = entry_of(slow.seal(), NOW)
+    entry = entry_of(slow.seal(), NOW, Published())
     bench.start(10).load()
     with pytest.raises(AttemptSuperseded):
         slow.file_sink.publish(entry, slow.reads.files[slow.window.id])
@@ -145,7 +147,7 @@ def test_the_tables_own_fence_refuses_an_attempt_that_lost_the_ledgers(bench: Be
 
 def test_publishing_again_changes_nothing(bench: Bench) -> None:
     loading = bench.start(10).begin().create().run_task(1)
-    entry = entry_of(loading.seal(), NOW)
+    entry = entry_of(loading.seal(), NOW, Published())
     for _ in range(2):
         loading.file_sink.publish(entry, loading.reads.files[loading.window.id])
     assert bench.rows() == HOUR_TEN
@@ -269,25 +271,26 @@ def test_upkeep_removes_old_files_that_nobody_needs_and_no_others(bench: Bench) 
     bench.start(11).begin().create().run_task(1)
     bench.start(11).begin().create().run_task(1)
     sink = bench.sink
-    assert sink.maintain(Upkeep(now=files_of(bench)[0].changed_at + timedelta(hours=23), sleep=lambda seconds: None)) == []
-    done = sink.maintain(Upkeep(now=files_of(bench)[0].changed_at + timedelta(hours=25), sleep=lambda seconds: None))
+    assert (
+        sink.maintain(MaintenanceOptions(now=files_of(bench)[0].changed_at + timedelta(hours=23), sleep=lambda seconds: None))
+        == []
+    )
+    done = sink.maintain(MaintenanceOptions(now=files_of(bench)[0].changed_at + timedelta(hours=25), sleep=lambda seconds: None))
     kept = sorted((file.start.hour, file.number) for file in files_of(bench))
-    if bench.kind == "parquet":  # replaced a day ago
-        assert (kept, done) == ([(10, 2), (11, 2)], ["2 files removed that are not public (any more)"])
-    else:  # an older snapshot can still be read
-        assert (kept, done) == ([(10, 1), (10, 2), (11, 2)], ["1 files removed that are not public (any more)"])
+    # An older snapshot can still be read.
+    assert (kept, done) == ([(10, 1), (10, 2), (11, 2)], ["1 files removed that are not public (any more)"])
     assert bench.rows() == HOUR_TEN
 
 
 def test_an_entry_is_read_as_it_was_written(bench: Bench) -> None:
     loading = bench.start(10, bad=[0]).begin().create().run_task(1)
-    entry = entry_of(loading.seal(), NOW)
+    entry = entry_of(loading.seal(), NOW, Published())
     assert from_json(entry.to_json()) == entry
 
 
 def test_a_directory_that_cannot_be_made_is_named(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     place = f"{tmp_path}/taken/below"
-    bench.register(warehouse=f"file://{place}", directory=place)
+    bench.register(warehouse=f"file://{place}")
     with pytest.raises(UserError, match="taken"):
         bench.start(10).load()

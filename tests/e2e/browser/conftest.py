@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.loads.embedded import EmbeddedPostgres
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.api_server import BASE_PATH, DAGS, ApiServer
 from tests.support.broker import LogbusBroker
 from tests.support.browsing import PATIENCE_MS, WIDE, chromium, errors_of
 from tests.support.eventful_pipeline import tell
-from tests.support.platform_facts import Facts, read_facts
 from tests.support.postgres import postgres_server, server_directory  # noqa: F401
 from tests.support.seeded_platform import STORIES, SeededPlatform, seeded
 
@@ -78,12 +77,6 @@ def places(
 @pytest.fixture(scope="package")
 def platform(places: tuple[SeededPlatform, ApiServer]) -> SeededPlatform:
     return places[0]
-
-
-@pytest.fixture(scope="package")
-def facts(platform: SeededPlatform, broker: LogbusBroker) -> Facts:
-    """The platform's facts, read without the pages. No test here changes them."""
-    return read_facts(platform.engine, platform.bootstrap, broker.data)
 
 
 @pytest.fixture(scope="package")

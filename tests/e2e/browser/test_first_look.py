@@ -151,7 +151,7 @@ def test_commands_are_code_that_can_be_copied_and_no_page_shows_a_backtick(open_
         page.goto(address)
         expect(page.locator("#fresh")).to_have_text(re.compile("^updated"))
         assert "`" not in page.locator("body").inner_text(), address
-    by_hand = page.locator(".actions .one", has_text="no Dag works on this pipeline").locator("code")
+    by_hand = page.locator(".actions .one", has_text="no Dag loads this pipeline").locator("code")
     expect(by_hand).to_have_text(re.compile(rf"^logbus replay run --pipeline {orders.NAME} --window \S+$"))
     page.get_by_role("button", name="What would a replay do?").click()
     expect(page.locator("dialog .plan code")).to_have_text(re.compile(r"^logbus replay run --pipeline orders --window \S+$"))

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from logbus.ledger.fleet import MICROSECOND, micros
 from logbus.model import HOUR, Interval, instant_text
-from logbus.ui.cells import Cell, CellState, columns_of
+from logbus.status.window_facts import MICROSECOND, micros
+from logbus.web.cells import Cell, CellState, columns_of
 from playwright.sync_api import FrameLocator, Page, Route, expect
 
 from tests.support.api_server import BASE_PATH, ApiServer
@@ -263,7 +263,7 @@ def test_a_rerun_is_asked_of_the_airflow_around_us(open_page: Open, platform: Se
         frame.reload()
         button.click()
         frame.get_by_role("dialog").get_by_role("button", name="Load this hour again").click()
-        expect(frame.locator("main")).to_contain_text("is queued: wait for its end, then rerun it")
+        expect(frame.locator("main")).to_contain_text("is queued: wait until it has ended, then rerun it")
 
 
 @contextmanager

@@ -16,10 +16,11 @@ import pytest
 from confluent_kafka import KafkaError
 from logbus.waiting import wait_until
 
+from broker.logs import BROKER_BUG
 from tests.support.killing import PARTITIONS, Sender
 from tests.support.sabotaged_broker import SabotagedBroker
 from tests.support.saboteur import AFTER, BEFORE, PARTLY
-from tests.support.scene import DEFECT, Scene, health
+from tests.support.scene import Scene, health
 from tests.support.topics import create_topic, read_topic
 from tests.support.workload import BUSY, KEYED, PLAIN, Workload
 
@@ -102,7 +103,7 @@ def refuse(scene: Scene, call: str, where: str, error: str, when: str, skip: int
         assert not offline or call in FLUSHES, f"{offline} went offline for no flush"
         assert len(offline) <= 1, f"{offline} went offline"
         log = broker.log_since(log_bytes)
-        assert DEFECT not in log, log[log.index(DEFECT) - 500 :][:3_000]
+        assert BROKER_BUG not in log, log[log.index(BROKER_BUG) - 500 :][:3_000]
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from broker.protocol.api import ApiKey
-from broker.protocol.control import request_class, response_class
+from broker.protocol.codec import request_class, response_class
 from tests.support.broker import LogbusBroker
 from tests.support.raw_client import RawClient
 from tests.support.topics import create_topic

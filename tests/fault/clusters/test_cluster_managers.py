@@ -16,7 +16,7 @@ from logbus.model import WindowState
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.waiting import wait_until
 
-from spark_jobs.outcomes import LoadState
+from spark_jobs.application import LoadState
 from tests.support.airflow_context import run_context
 from tests.support.cluster_loads import HOUR, PIPELINE, StartTask, Task, nothing, tokens
 from tests.support.ledgers import NOW, at
@@ -93,7 +93,7 @@ def test_a_driver_called_failed_after_its_commit_has_loaded_its_hour(task: Task,
     """spark-submit lost its cluster manager, or the JVM died while exiting."""
     assert task.run(lambda arguments: task.load(arguments) or 1)["read"] == 5
     assert task.states() == ["committed"]
-    assert "is loaded; the application failed all the same" in capsys.readouterr().out
+    assert "The windows are loaded, although the application failed" in capsys.readouterr().out
 
 
 def test_a_kill_ends_the_driver_of_this_try_and_no_other_and_it_cannot_commit(task: Task) -> None:
@@ -135,7 +135,7 @@ def test_a_backfill_is_one_application_and_the_other_runs_find_their_hours_loade
 
 @NEAR_AND_FAR
 def test_a_backfill_of_which_only_another_hour_was_loaded_fails_ours(task: Task) -> None:
-    with pytest.raises(LoadFailed, match="not loaded, says the ledger: 1 of 1 window"):
+    with pytest.raises(LoadFailed, match="not loaded, according to the ledger: 1 of 1 window"):
         task.run(lambda arguments: task.load(arguments[:2] + arguments[4:]), waiting=[at(HOUR + 1)])
     assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [None, 1, None, None]
     task.run(waiting=[at(HOUR + 1)])
@@ -166,7 +166,7 @@ def test_a_backfill_leaves_an_hour_alone_that_somebody_else_is_loading(task: Tas
 @NEAR_AND_FAR
 def test_of_many_windows_in_one_task_the_one_without_a_commit_is_named(task: Task) -> None:
     windows = [f"2015-05-17T{number}:00:00Z" for number in (10, 11, 12)]
-    with pytest.raises(LoadFailed, match=r"^not loaded, says the ledger: 1 of 3 windows: 2015-05-17T12:00:00Z"):
+    with pytest.raises(LoadFailed, match=r"^not loaded, according to the ledger: 1 of 3 windows: 2015-05-17T12:00:00Z"):
         task.run(lambda arguments: task.load(arguments[:-2]), windows=windows)
 
 
@@ -229,7 +229,7 @@ def test_a_load_that_should_reconnect_is_refused_where_the_dag_is_read() -> None
     arguments: Mapping[str, Any] = {"task_id": "load", "pipeline": PIPELINE}
     assert LoadWindowOperator(**arguments).durable is False
     for asked in ({"durable": True}, {"default_args": {"durable": True}}):
-        with pytest.raises(UserError, match="durable=True is not for a load"):
+        with pytest.raises(UserError, match="durable=True does not work for a load"):
             LoadWindowOperator(**arguments, **asked)
 
 
@@ -245,7 +245,7 @@ def test_a_sidecars_exit_code_does_not_pass_for_the_drivers(start_task: StartTas
         yield from [*lines[:-1], "\t container name: istio-proxy", "\t exit code: 0", lines[-1]]
 
     monkeypatch.setattr(task.cluster, "submit_to_kubernetes", with_a_sidecar)
-    with pytest.raises(LoadFailed, match="not loaded, says the ledger: 1 of 1 window"):
+    with pytest.raises(LoadFailed, match="not loaded, according to the ledger: 1 of 1 window"):
         task.run(lambda arguments: 1)
 
 

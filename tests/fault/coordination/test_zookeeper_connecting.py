@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 from broker.clock import SystemClock
-from broker.coordination.store import Committed, Create, Unknown
-from broker.coordination.zookeeper import ZooKeeperStore
+from broker.cluster.store import Committed, Create, Unknown
+from broker.cluster.zookeeper import ZooKeeperStore
 from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer
 
@@ -110,6 +110,6 @@ def test_a_chroot_that_cannot_be_made_is_told(
 ) -> None:
     with RealStores(server.port, f"{closed_chroot}/missing") as stores:
         client = stores.client(is_connected=False)
-        stores.until(lambda: "make it with" in caplog.text)
+        stores.until(lambda: "create it with ZooKeeper" in caplog.text)
         assert client.events == []
         assert isinstance(client.commit(Create(path="/x")), Unknown)

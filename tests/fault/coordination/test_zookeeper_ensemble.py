@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.coordination.store import Committed, Create, Node, Set
+from broker.cluster.store import Committed, Create, Node, Set
 from tests.support.stores import RealStores, StoreClient
 from tests.support.zookeeper import RunningZooKeeper
 

@@ -9,8 +9,8 @@ import pytest
 from kazoo.client import KazooClient
 from logbus.waiting import PATIENCE_SECONDS
 
-from broker.coordination import zookeeper as room
-from broker.coordination.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
+from broker.cluster import zookeeper as room
+from broker.cluster.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
 from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer, RunningZooKeeper
 

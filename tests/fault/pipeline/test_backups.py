@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.loads.embedded import EmbeddedPostgres
 from sqlalchemy import Engine
 
-from spark_jobs.outcomes import LoadState
+from spark_jobs.application import LoadState
 from tests.support.dumps import dump, restored
 from tests.support.real_pipeline import RealPipeline
 from tests.support.restoring import RestorableBroker

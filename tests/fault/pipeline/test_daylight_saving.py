@@ -11,8 +11,8 @@ from airflow.sdk import timezone
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus.model import Interval, milliseconds
-from logbus.operators.adoption import Beside
-from logbus.run_interval import run_interval
+from logbus.operators.waiting_runs import Beside
+from logbus.task_context import run_interval
 
 from tests.support.airflow_context import Runs, run_context, runs  # noqa: F401
 from tests.support.ledgers import NOW, World

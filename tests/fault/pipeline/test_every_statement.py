@@ -7,7 +7,7 @@ after it, never anything else; the ledger records which; and repeating the same 
 from __future__ import annotations
 
 import pytest
-from logbus.warehouse.engine import connect
+from logbus.loads.engine import connect
 
 from tests.support.cutting import Cut, kill, lose
 from tests.support.examples import TIMES

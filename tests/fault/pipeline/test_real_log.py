@@ -6,29 +6,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from logbus.errors import OtherRecords
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger import attempts
+from logbus.loads import attempts
+from logbus.loads.engine import connect
 from logbus.model import milliseconds
 from logbus.waiting import wait_until
-from logbus.warehouse.engine import connect
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from spark_jobs import records
-from spark_jobs.outcomes import LoadState, WindowOutcome
+from spark_jobs.application import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.ledgers import at
-from tests.support.log_machine import IN_2099
 from tests.support.real_pipeline import RealPipeline
 from tests.support.topics import read_partition
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
 Make = Callable[..., RealPipeline]
+IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
 
 
 @pytest.fixture(scope="module")
@@ -82,56 +83,6 @@ def test_records_of_any_time_are_loaded_once(make: Make) -> None:
     assert [pipeline.audit(number).problems for number in (10, 11)] == [(), ()]
 
 
-POISON = {
-    "a tombstone": None,
-    "nothing": b"",
-    "no text": b"\xff\xfe\xfd",
-    "a NUL": b'{"a": "x\0y"}',
-    "an escaped NUL": b'{"a": "\\u0000"}',
-    "half a surrogate pair": b'{"a": "\\ud800"}',
-    "a number beyond all numbers": b'{"a": 1e400000}',
-    "an integer beyond all integers": b'{"a": %s}' % (b"9" * 5000),
-    "not a number": b'{"a": NaN}',
-    "deeply nested": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "nested beyond what jsonb holds": b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
-    "a key twice": b'{"a": 1, "a": 2}',
-    "a name of 100,000 characters": b'{"%s": 1}' % (b"n" * 100_000),
-    "no object": b"[1, 2]",
-    "a program for the database": b"'; drop table logbus.window; --",
-    "five megabytes": b'{"a": "%s"}' % (b"x" * 5_000_000),
-    "five megabytes of nothing": b"[" * 5_000_000,
-}
-
-
-@pytest.mark.parametrize("parse", ["json", "lines", "combined", "logfmt", "raw"])
-def test_a_poison_record_becomes_a_row_or_a_dead_letter_and_stops_nothing(make: Make, parse: str) -> None:
-    pipeline = make(partitions=1, parse=parse, settings={"max_error_rate": 1})
-    good = b'{"a": 1}'
-    pipeline.send([(10 + number / 100, value) for number, poison in enumerate(POISON.values()) for value in (poison, good)])
-    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
-    found = pipeline.found()
-    assert found == pipeline.expected()
-    assert [record.offset for record in found] == list(range(2 * len(POISON)))
-    assert pipeline.audit(10).problems == ()
-
-
-def test_dead_letters_keep_a_poison_record_byte_for_byte(make: Make, engine: Engine) -> None:
-    pipeline = make(partitions=1, parse="json", settings={"max_error_rate": 1})
-    pipeline.send([(10, POISON["no text"]), (10.1, POISON["five megabytes of nothing"])])
-    pipeline.load(10)
-    with engine.connect() as connection:
-        query = 'select d.value from logbus.dead_letter d where topic = :topic order by "offset"'
-        kept = connection.execute(text(query), {"topic": pipeline.name}).scalars().all()
-    assert kept == [POISON["no text"], POISON["five megabytes of nothing"]]
-
-
-def test_an_hour_without_any_record_is_loaded_as_such(make: Make) -> None:
-    pipeline = make()
-    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
-    assert pipeline.audit(10).problems == ()
-    assert pipeline.found() == []
-
-
 def test_partitions_added_between_hours_lose_and_repeat_nothing(make: Make) -> None:
     pipeline = make(partitions=1)
     pipeline.send([(10, b"a"), (11, b"b")])
@@ -160,7 +111,7 @@ def test_a_topic_made_again_while_it_is_read_fails_the_load(make: Make, monkeypa
     assert states(pipeline.load(10, freeze=False)) == [LoadState.FAILED]
     assert pipeline.found() == before
     (again,) = pipeline.load(10, freeze=False)
-    assert (again.state, "was deleted and made again" in str(again.error)) == (LoadState.FAILED, True)
+    assert (again.state, "was deleted and recreated" in str(again.error)) == (LoadState.FAILED, True)
 
 
 def test_retention_that_overtakes_a_load_fails_it_with_the_lost_range(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

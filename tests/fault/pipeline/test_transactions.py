@@ -8,7 +8,7 @@ from logbus.errors import TransactionOpen
 from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine
 
-from spark_jobs.outcomes import LoadState
+from spark_jobs.application import LoadState
 from tests.support.kafka_peer import ApacheKafka
 from tests.support.ledgers import stamps
 from tests.support.real_pipeline import RealPipeline

@@ -1,6 +1,7 @@
-"""kill -9 of PostgreSQL, all its processes at once, in the middle of each step of a run; and a full disk.
+"""kill -9 of PostgreSQL, all its processes at once, while tasks write; and a full disk. A kill behind any other statement is a
+lost connection to the driver: test_every_statement.py.
 
-These tests have a server to themselves: it is killed again and again. It recovers from its WAL while the run is still going on.
+The server is these tests' own, and recovers from its WAL while the run goes on.
 """
 
 from __future__ import annotations
@@ -11,33 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from logbus.ledger.ledger import Ledger
-from logbus.warehouse.embedded import EmbeddedPostgres
-from logbus.warehouse.engine import connect
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect
 from sqlalchemy import Engine
 
-from spark_jobs.outcomes import LoadState
-from spark_jobs.packing import TaskPlan
+from spark_jobs.application import LoadState
+from spark_jobs.job import TaskPlan
 from spark_jobs.records import Records
 from spark_jobs.sinks import postgres
-from tests.support.cutting import Cut, kill
-from tests.support.hourly import HOURS, Hourly, cut_at, cut_engine
+from tests.support.hourly import HOURS, Hourly
 from tests.support.in_process import Tasks
 from tests.support.postgres import SURVIVES_A_KILL, crash
 from tests.support.small_disk import fill, run_alone, small_disk
 
 pytestmark = pytest.mark.usefixtures("without_spark")
-
-# A step, and the statement or commit behind which the server is killed.
-STEPS = {
-    "while an hour is frozen": "INSERT INTO logbus.boundary",
-    "while attempts are taken": "INSERT INTO logbus.attempt",
-    "while staging tables are made": 'create table if not exists "logbus_staging"',
-    "while a table is sealed": 'alter table "logbus_staging"',
-    "while rows become public": 'insert into "public"',
-    "before the commit": "before commit",
-    "when the commit is done and nobody knows": "after commit",
-}
 
 
 @pytest.fixture(scope="module")
@@ -66,37 +54,6 @@ def loaded(url: str, engine: Engine, name: str) -> Hourly:
     hourly = Hourly.make(url, engine, name)
     hourly.settle()
     return hourly
-
-
-def point_of(url: str, hourly: Hourly, statement: str) -> int:
-    """The last point of that kind up to the commit of the first window."""
-    cut = Cut(kill)
-    hourly.run(cut_engine(url, cut))
-    committed = next(number for number, what in enumerate(cut.passed) if what.startswith("UPDATE logbus.window_range"))
-    until = next(number for number in range(committed, len(cut.passed)) if cut.passed[number] == "after commit")
-    return max(number for number, what in enumerate(cut.passed[: until + 1]) if what.startswith(statement))
-
-
-@pytest.mark.parametrize("step", [step for step in STEPS if "frozen" not in step])
-def test_a_server_killed_in_the_middle_of_a_reload_leaves_the_hours_whole(
-    server: EmbeddedPostgres, url: str, engine: Engine, step: str
-) -> None:
-    hourly = loaded(url, engine, step.replace(" ", "_"))
-    cut_at(url, hourly, lambda connection: crash(server), point_of(url, hourly, STEPS[step]))
-    assert hourly.check() == set(HOURS)
-    hourly.settle()
-
-
-def test_a_server_killed_while_an_hour_is_frozen_leaves_no_half_window(
-    server: EmbeddedPostgres, url: str, engine: Engine
-) -> None:
-    loaded(url, engine, "frozen_before")
-    point = point_of(url, Hourly.make(url, engine, "counted"), STEPS["while an hour is frozen"])
-    hourly = Hourly.make(url, engine, "frozen")
-    cut_at(url, hourly, lambda connection: crash(server), point)
-    assert [len(window.ranges) for window in Ledger(engine).windows("frozen")] == [2]
-    assert hourly.check() == set()
-    hourly.settle()
 
 
 @dataclass(kw_only=True)

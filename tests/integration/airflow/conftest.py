@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from logbus.commands.airflow import warehouse_connection
-from logbus.warehouse.engine import warehouse_url as parse
+from logbus.cli.airflow import warehouse_connection
+from logbus.loads.engine import warehouse_url as parse
 
 from tests.support.databases import ledger_databases, warehouse_url  # noqa: F401
 from tests.support.ledgers import World, world  # noqa: F401

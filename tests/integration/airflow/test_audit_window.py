@@ -33,7 +33,7 @@ def audit(world: World, **arguments: Any) -> dict[str, Any]:
 def test_an_exact_window_is_counted(loaded: World) -> None:
     result = audit(loaded)
     assert result["audited"] == 1
-    assert result["windows"][0]["found"] == {"0": 4}
+    assert result["windows"][0]["counted"] == {"0": 4}
     assert loaded.ledger.window("p", at(10)).state is WindowState.AUDITED
 
 

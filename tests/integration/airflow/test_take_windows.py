@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from logbus.ledger.announcements import Stage, begin_watch, note_announced
 from logbus.model import instant_text
 from logbus.operators.take_windows import CLOCK_SKEW, TakeWindowsOperator
+from logbus.windows.announcements import Stage, begin_watch, note_announced
 
 from tests.support.airflow_context import ASKED_AT
 from tests.support.ledgers import World, at
@@ -19,7 +19,7 @@ TEN, ELEVEN = instant_text(at(10)), instant_text(at(11))
 @pytest.fixture(autouse=True)
 def watched(world: World) -> World:
     """Hours 9 to 11, and a watcher that started before they were audited."""
-    world.register()
+    world.fill(9.5, 10.5, 11.5)
     begin_watch(world.ledger.engine, "w", "p", Stage.AUDITED, ASKED_AT - timedelta(days=1))
     for number in (9, 10, 11):
         world.freeze(number)
@@ -37,8 +37,7 @@ def of_trigger(start: str, came_at: datetime = ASKED_AT) -> SimpleNamespace:
 
 
 def of_task(*starts: str) -> SimpleNamespace:
-    windows = [{"pipeline": "p", "start": start} for start in starts]
-    return SimpleNamespace(extra={"pipeline": "p", "windows": windows}, timestamp=ASKED_AT)
+    return SimpleNamespace(extra={"pipeline": "p", "starts": list(starts)}, timestamp=ASKED_AT)
 
 
 def taken(*events: Any, run_id: str = "r") -> list[str]:

@@ -11,10 +11,10 @@ import pytest
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.announcements import Stage, begin_watch, unannounced
-from logbus.ledger.ledger import Ledger
+from logbus.loads.ledger import Ledger
 from logbus.model import instant_text
-from logbus.triggers.window_event import WindowEvents, WindowEventTrigger
+from logbus.sensors.window_event import WindowEvents, WindowEventTrigger
+from logbus.windows.announcements import Stage, begin_watch, unannounced
 
 from tests.support.ledgers import NOW, World, at
 
@@ -29,7 +29,7 @@ Stream = AsyncIterator[tuple[dict[str, Any], datetime]]
 @pytest.fixture
 def watched(world: World) -> World:
     """Hours 1 to 3; 1 and 2 were loaded after the watch began."""
-    world.register()
+    world.fill(1.5, 2.5, 3.5)
     for number in (1, 2, 3):
         world.freeze(number)
     begin_watch(world.ledger.engine, "p/loaded", "p", Stage.LOADED, NOW)

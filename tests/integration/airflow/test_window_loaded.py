@@ -10,8 +10,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import instant_text
-from logbus.sensors.window_loaded import WindowLoadedSensor
-from logbus.triggers.window_loaded import WindowLoadedTrigger
+from logbus.sensors.window_loaded import WindowLoadedSensor, WindowLoadedTrigger
 
 from tests.support.airflow_context import run_context
 from tests.support.ledgers import NOW, World, at
@@ -22,7 +21,7 @@ SPAN = {"start": instant_text(at(10)), "end": instant_text(at(11))}
 
 @pytest.fixture
 def frozen(world: World) -> World:
-    world.register()
+    world.fill(10.5, 11.5)
     world.freeze(10)
     return world
 

@@ -1,4 +1,4 @@
-"""aiokafka, which sends older request versions than the other clients: producer, assigned consumer, admin client."""
+"""aiokafka, which sends older request versions than the other clients: producer and assigned consumer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.admin.records_to_delete import RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
@@ -45,33 +43,3 @@ def test_records_come_back_as_they_were_sent(broker: AnyBroker, topic: str, sett
             assert found[partition].offset == 120
 
     run(test)
-
-
-def test_it_administers_topics(broker: AnyBroker, topic: str) -> None:
-    async def test() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        try:
-            await admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"retention.ms": "1000"})])
-            await admin.create_partitions({topic: NewPartitions(3)})
-            (described,) = await admin.describe_topics([topic])
-            assert sorted(part["partition"] for part in described["partitions"]) == [0, 1, 2]
-            assert sorted(await described_values(admin, topic)) == ["1000"]
-            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "2000"})])
-            assert await described_values(admin, topic) == ["2000"]
-            await produce(broker, topic, [b"1", b"2", b"3"])
-            partition = TopicPartition(topic, 0)
-            assert await admin.delete_records({partition: RecordsToDelete(before_offset=2)}) == {partition: 2}
-            await admin.delete_topics([topic])
-            assert topic not in await admin.list_topics()
-        finally:
-            await admin.close()
-
-    run(test)
-
-
-async def described_values(admin: AIOKafkaAdminClient, topic: str) -> list[str]:
-    """The values of retention.ms, the only setting requested."""
-    asked = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": None})
-    answers = await admin.describe_configs([asked], include_synonyms=True)
-    return [setting[1] for answer in answers for resource in answer.resources for setting in resource[4]]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import (
     admin,
     create_topic,
-    delete_topic,
     offset_of,
     read_partition,
     read_topic,
@@ -55,12 +52,6 @@ def test_records_come_back_as_they_were_sent(broker: AnyBroker, topic: str, sett
     assert messages[7].key() == b"key"
 
 
-def test_records_sent_without_acknowledgement_arrive(broker: AnyBroker, topic: str) -> None:
-    create_topic(broker.bootstrap, topic)
-    produce(broker, topic, [b"1", b"2", b"3"], acks="0")
-    wait_until(lambda: len(read_partition(broker.bootstrap, topic)) == 3, what="the three records")
-
-
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_are_stored_as_sent(broker: AnyBroker, topic: str, codec: str) -> None:
     create_topic(broker.bootstrap, topic)
@@ -86,17 +77,6 @@ def test_producing_to_a_topic_that_does_not_exist_makes_it(broker: AnyBroker, to
     assert [message.value() for message in read_topic(broker.bootstrap, topic)[0]] == [b"first"]
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_search_by_time_finds_the_first_record_at_or_after_it(broker: AnyBroker, topic: str, codec: str) -> None:
-    """Timestamps out of order within one batch, as in real logs; the result is the exact record, first by offset."""
-    create_topic(broker.bootstrap, topic)
-    stamps = [BASE_MS + shift for shift in (0, 50, 30, 10, 90, 60, 100)]
-    produce(broker, topic, [b"x"] * len(stamps), timestamps=stamps, **{"compression.type": codec, "linger.ms": 200})
-    asked = {0: 0, 1: 1, 50: 1, 51: 4, 91: 6, 100: 6, 101: -1}
-    found = {shift: offset_of(broker.bootstrap, topic, 0, OffsetSpec.for_timestamp(BASE_MS + shift)) for shift in asked}
-    assert found == asked
-
-
 def test_earliest_latest_and_watermarks_agree(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic)
     produce(broker, topic, [b"x"] * 10)
@@ -115,77 +95,6 @@ def test_the_record_with_the_largest_timestamp_is_found(broker: AnyBroker, topic
     stamps = [BASE_MS + shift for shift in (0, 50, 90, 10, 90, 60)]
     produce(broker, topic, [b"x"] * len(stamps), timestamps=stamps, **{"compression.type": codec, "linger.ms": 200})
     assert offset_of(broker.bootstrap, topic, 0, OffsetSpec.max_timestamp()) == 2
-
-
-def test_an_offset_beyond_the_end_is_an_error_where_reset_says_so(broker: AnyBroker, topic: str) -> None:
-    create_topic(broker.bootstrap, topic)
-    produce(broker, topic, [b"x"])
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any", "auto.offset.reset": "error"})
-    consumer.assign([TopicPartition(topic, 0, 99)])
-    message = consumer.poll(PATIENCE_SECONDS)
-    assert message is not None
-    assert message.error() is not None
-    assert message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # type: ignore[union-attr]
-    consumer.close()
-
-
-def test_a_waiting_consumer_gets_a_record_when_it_comes(broker: AnyBroker, topic: str) -> None:
-    create_topic(broker.bootstrap, topic)
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "any", "fetch.wait.max.ms": 240_000, "socket.timeout.ms": 300_000}
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    assert consumer.poll(0.5) is None
-    produce(broker, topic, [b"late"])
-    sent_at = time.monotonic()
-    message = consumer.poll(PATIENCE_SECONDS)
-    assert message is not None
-    assert message.value() == b"late"
-    assert time.monotonic() - sent_at < 230, "the record came with the end of the wait, not with the record"
-    consumer.close()
-
-
-def test_offsets_of_a_group_are_kept(broker: AnyBroker, topic: str) -> None:
-    create_topic(broker.bootstrap, topic)
-    produce(broker, topic, [b"x"] * 5)
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": f"group-of-{topic}", "enable.auto.commit": False}
-    consumer = Consumer(settings)
-    consumer.commit(offsets=[TopicPartition(topic, 0, 3, "why")], asynchronous=False)
-    consumer.close()
-    consumer = Consumer(settings)
-    (kept,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
-    assert (kept.offset, kept.metadata) == (3, "why")
-    consumer.close()
-
-
-def test_topics_are_made_described_and_deleted(broker: AnyBroker, topic: str) -> None:
-    client = admin(broker.bootstrap)
-    create_topic(broker.bootstrap, topic, partitions=3, config={"retention.ms": "-1"})
-    described = client.describe_topics(TopicCollection([topic]), request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
-    assert [one.id for one in described.partitions] == [0, 1, 2]
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    settings = client.describe_configs([resource], request_timeout=PATIENCE_SECONDS)[resource].result(PATIENCE_SECONDS)
-    assert settings["retention.ms"].value == "-1"
-    delete_topic(broker.bootstrap, topic)
-    wait_until(lambda: topic not in client.list_topics(timeout=PATIENCE_SECONDS).topics, what="the deletion")
-
-
-def test_a_topic_made_again_has_another_id_and_no_records(broker: AnyBroker, topic: str) -> None:
-    client = admin(broker.bootstrap)
-
-    def topic_id() -> str:
-        described = client.describe_topics(TopicCollection([topic]), request_timeout=PATIENCE_SECONDS)[topic]
-        return str(described.result(PATIENCE_SECONDS).topic_id)
-
-    create_topic(broker.bootstrap, topic)
-    produce(broker, topic, [b"old"])
-    first = topic_id()
-    assert topic_id() == first
-    delete_topic(broker.bootstrap, topic)
-    wait_until(lambda: topic not in client.list_topics(timeout=PATIENCE_SECONDS).topics, what="the deletion")
-    create_topic(broker.bootstrap, topic)
-    assert topic_id() != first
-    assert read_partition(broker.bootstrap, topic) == []
 
 
 def test_deleted_records_move_the_start(broker: AnyBroker, topic: str) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import TransactionalIdAuthorizationFailedError
+from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 from logbus.waiting import PATIENCE_SECONDS
 
-from tests.support.broker import AnyBroker, LogbusBroker, any_broker
+from tests.support.broker import AnyBroker, any_broker
 from tests.support.consumers import GROUP_SETTINGS, produce_numbers
 from tests.support.topics import create_topic
 
@@ -60,31 +58,6 @@ def test_kafka_python_shares_commits_leaves_and_goes_on(broker: AnyBroker, topic
         first.poll(timeout_ms=500)
     assert {first.position(partition) for partition in first.assignment()} == {COUNT}
     first.close()
-
-
-def test_kafka_pythons_admin_sees_groups_and_deletes_them(broker: AnyBroker, topic: str) -> None:
-    create_topic(broker.bootstrap, topic)
-    group = f"group-of-{topic}"
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group, enable_auto_commit=False)
-    partition = TopicPartition(topic, 0)
-    consumer.assign([partition])
-    consumer.commit({partition: OffsetAndMetadata(5, "", -1)})
-    consumer.close()
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    assert group in str(admin.list_groups())
-    assert "Empty" in str(admin.describe_groups([group]))
-    assert "5" in str(admin.list_group_offsets(group))
-    admin.delete_groups([group])
-    assert group not in str(admin.list_groups())
-    admin.close()
-
-
-def test_kafka_python_is_told_at_once_that_there_are_no_transactions(tmp_path: Path) -> None:
-    with LogbusBroker(tmp_path) as broker:
-        producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="t", max_block_ms=PATIENCE_SECONDS * 1000)
-        with pytest.raises(TransactionalIdAuthorizationFailedError):
-            producer.init_transactions()
-        producer.close()
 
 
 async def _aiokafka(bootstrap: str, topic: str) -> tuple[list[set[int]], list[bytes], int]:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from logbus.waiting import PATIENCE_SECONDS
 
-from tests.support.broker import AnyBroker, LogbusBroker, any_broker
+from tests.support.broker import AnyBroker, any_broker
 from tests.support.consumers import GROUP_SETTINGS, GroupMember, poll_until, produce_numbers
-from tests.support.kafka_peer import JvmTools, ToolFailed, jvm_tools_or_skip
+from tests.support.kafka_peer import JvmTools, jvm_tools_or_skip
 from tests.support.programs import program_or_skip
 from tests.support.topics import create_topic
 
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
-PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 COUNT = 20
 
 
@@ -91,9 +89,3 @@ def test_the_verifiable_consumer_accounts_for_every_record(tools: JvmTools, brok
     assert f'"count":{COUNT}' in events
     assert '"success":true' in events
     assert committed(broker.bootstrap, group, topic) == COUNT
-
-
-def test_the_jvm_producer_is_told_at_once_that_there_are_no_transactions(tools: JvmTools, tmp_path: Path) -> None:
-    shape = ["--topic", "t", "--num-records", "1", "--record-size", "10", "--throughput", "-1", "--transactional-id", "t"]
-    with LogbusBroker(tmp_path) as broker, pytest.raises(ToolFailed, match="TransactionalIdAuthorizationException"):
-        tools.run(PRODUCER_PERFORMANCE, *shape, "--producer-props", f"bootstrap.servers={broker.bootstrap}")

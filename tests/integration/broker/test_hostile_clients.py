@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
+from broker.disk.filesystem import KEPT, OpenFiles
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.records.builder import NewRecord, build_batch
-from broker.storage.open_files import KEPT, OpenFiles
-from tests.support.batches import NOW_MS, altered, plain_batch
+from broker.protocol.batch_builder import NewRecord, build_batch
+from tests.support.batches import NOW_MS, plain_batch
 from tests.support.broker import LogbusBroker
 from tests.support.raw_client import Closed, RawClient
 from tests.support.scraping import connections, metrics_settings, scrape
-from tests.support.topics import create_topic, read_partition
+from tests.support.topics import create_topic
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
 MIB = 1 << 20
@@ -88,87 +88,10 @@ def test_idle_connections_and_waiting_fetches_cost_only_themselves(ours: LogbusB
             assert sock.recv(4), "every one of them got the record"
 
 
-def test_long_polls_of_clients_that_left_are_forgotten(ours: LogbusBroker, topic: str) -> None:
-    create_topic(ours.bootstrap, topic)
-    fetch = bytes(fetch_body(Wanted(topic=topic), wait_ms=2**31 - 1))
-
-    def come_and_go(times: int) -> None:
-        for _ in range(times):
-            with RawClient(ours.bootstrap) as client:
-                client.send_request(ApiKey.FETCH, 12, fetch, flexible=True)
-
-    come_and_go(200)
-    before = ours.rss_bytes()
-    come_and_go(2_000)
-    name = 'kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'
-    wait_until(lambda: scrape(ours)[name] == 0, what="the end of all fetches")
-    assert ours.rss_bytes() - before < 16 * MIB
-
-
 def ask_for_ever(sock: socket.socket, request: bytes) -> None:
     """Never reads a response."""
     while True:
         sock.sendall((struct.pack(">i", len(request)) + request) * 1000)
-
-
-def test_a_client_that_never_reads_is_not_read_from_any_more(ours: LogbusBroker, topic: str) -> None:
-    """Its responses fill the socket, then a bounded queue; then its requests stay in its own socket. Other clients are served."""
-    create_topic(ours.bootstrap, topic, partitions=500)
-    body = struct.pack(">ih", 1, len(topic)) + topic.encode() + b"\0"
-    request = struct.pack(">hhih4s", ApiKey.METADATA, 4, 1, 4, b"deaf") + body
-    before = ours.rss_bytes()
-    with crowd(ours, 1) as (deaf,):
-        deaf.settimeout(1)
-        with pytest.raises(TimeoutError):
-            ask_for_ever(deaf, request)
-        assert produce(ours, "honest") == 0
-        assert ours.rss_bytes() - before < 48 * MIB
-
-
-def test_bytes_streamed_behind_a_waiting_fetch_stay_with_their_sender(ours: LogbusBroker, topic: str) -> None:
-    create_topic(ours.bootstrap, topic)
-    before = ours.rss_bytes()
-    with RawClient(ours.bootstrap) as client:
-        client.send_request(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=topic), wait_ms=2**31 - 1)), flexible=True)
-        raw = client._socket
-        raw.settimeout(1)  # a broker that kept reading would take something within a second
-        sent = 0
-        with contextlib.suppress(TimeoutError):
-            while sent < 24 * MIB:
-                sent += raw.send(struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 2, 4, b"more") * 1000)
-        assert sent < 24 * MIB, "it stays in the sockets"
-        assert produce(ours, "honest") == 0
-        assert scrape(ours)["logbus_connection_memory_bytes"] < 2 * MIB
-        assert ours.rss_bytes() - before < 16 * MIB
-        raw.settimeout(PATIENCE_SECONDS)
-        assert produce(ours, topic) == 0
-        client.receive_frame()
-        assert client.receive_frame()[:4] == struct.pack(">i", 2), "what was sent behind it is answered then"
-
-
-def test_a_waiting_fetch_of_a_client_that_left_is_forgotten_whatever_it_sent_behind_it(ours: LogbusBroker, topic: str) -> None:
-    create_topic(ours.bootstrap, topic)
-    name = 'kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'
-    with RawClient(ours.bootstrap) as client:
-        client.send_request(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=topic), wait_ms=2**31 - 1)), flexible=True)
-        wait_until(lambda: scrape(ours)[name] == 1, what="the waiting fetch")
-        client.send_bytes(bytes(100_000))
-        client._socket.shutdown(socket.SHUT_WR)
-        wait_until(lambda: scrape(ours)[name] == 0, what="the end of the fetch")
-
-
-def test_a_client_that_ends_its_side_gets_the_answers_to_all_that_it_asked(ours: LogbusBroker) -> None:
-    """Even if they are handled in portions and the responses fill the queue for a while."""
-    frame = struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"last")
-    with crowd(ours, 1) as (leaving,):
-        leaving.sendall(frame * 3_000)
-        leaving.shutdown(socket.SHUT_WR)
-        leaving.settimeout(PATIENCE_SECONDS)
-        size = struct.unpack(">i", leaving.recv(4, socket.MSG_WAITALL))[0] + 4
-        received = 4
-        while piece := leaving.recv(1 << 16):
-            received += len(piece)
-    assert received == 3_000 * size
 
 
 def test_many_clients_that_never_read_lose_their_connections_before_memory_is_lost(ours: LogbusBroker, topic: str) -> None:
@@ -187,15 +110,6 @@ def test_many_clients_that_never_read_lose_their_connections_before_memory_is_lo
         assert produce(ours, "honest") == 0
         assert scrape(ours)["logbus_connection_memory_bytes"] <= HELD_MAX
         assert ours.rss_bytes() - before < 6 * HELD_MAX
-
-
-def test_an_announced_frame_reserves_nothing(ours: LogbusBroker) -> None:
-    before = ours.rss_bytes()
-    with crowd(ours, 200) as announcing:
-        for sock in announcing:
-            sock.sendall(produce_frame_of(100 * MIB))
-        assert produce(ours, "honest") == 0
-        assert ours.rss_bytes() - before < 32 * MIB
 
 
 def test_many_half_sent_frames_are_closed_before_memory_is_lost_and_honest_ones_pass(ours: LogbusBroker) -> None:
@@ -230,60 +144,6 @@ def test_a_frame_that_never_ends_costs_its_sender_the_connection(ours: LogbusBro
         assert silent.recv(1) == b""
 
 
-def test_a_large_request_that_is_no_produce_is_refused_before_it_is_there(ours: LogbusBroker) -> None:
-    with RawClient(ours.bootstrap) as client:
-        client.send_bytes(struct.pack(">ihhih4s", 50 * MIB, ApiKey.METADATA, 9, 1, 4, b"huge") + bytes(1000))
-        assert client.is_closed_by_peer()
-
-
-@pytest.mark.parametrize("version", [8, 9])
-def test_a_produce_of_too_many_partitions_is_refused_before_it_is_there(ours: LogbusBroker, version: int) -> None:
-    if version == 9:  # no tagged fields in the header, and no transactional id
-        head = b"\0\0" + struct.pack(">hi", 1, 1000) + b"\2\5many\x80\x80\x80\x08"
-    else:
-        head = struct.pack(">hhiih4si", -1, 1, 1000, 1, 4, b"many", 1 << 24)
-    with RawClient(ours.bootstrap) as client:
-        client.send_bytes(struct.pack(">ihhih4s", 90 * MIB, ApiKey.PRODUCE, version, 1, 4, b"many") + head + bytes(100_000))
-        assert client.is_closed_by_peer()
-    assert "accepted: 10000" in ours.log_path.read_text()
-
-
-@pytest.mark.parametrize("version", range(3, 10))
-def test_the_longest_topic_name_that_a_request_can_carry_is_answered(ours: LogbusBroker, version: int) -> None:
-    name = b"x" * 32_767
-    with RawClient(ours.bootstrap) as client:
-        if version == 9:
-            topics = b"\2" + b"\x80\x80\2" + name + b"\2" + struct.pack(">i", 0) + b"\0\0\0"
-            answer = client.request(ApiKey.PRODUCE, 9, b"\0" + struct.pack(">hi", 1, 1000) + topics + b"\0", flexible=True)
-        else:
-            body = struct.pack(">hhiih", -1, 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, -1)
-            answer = client.request(ApiKey.PRODUCE, version, body, flexible=False)
-    assert name in answer
-    assert struct.pack(">ih", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) in answer
-
-
-def test_one_client_with_a_buffer_full_of_requests_holds_up_nobody(ours: LogbusBroker) -> None:
-    frame = struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"busy")
-    with crowd(ours, 1) as (busy,):
-        busy.sendall(frame * 20_000)
-        assert produce(ours, "honest") == 0
-        busy.settimeout(PATIENCE_SECONDS)
-        received = 0
-        size = struct.unpack(">i", busy.recv(4, socket.MSG_WAITALL))[0] + 4
-        while received < 20_000 * size - 4:
-            received += len(busy.recv(1 << 20))
-        assert received == 20_000 * size - 4
-
-
-@pytest.mark.parametrize("codec", range(1, 5))
-def test_a_bogus_compressed_batch_is_refused_and_not_stored(ours: LogbusBroker, topic: str, codec: int) -> None:
-    create_topic(ours.bootstrap, topic)
-    raw = plain_batch(3)[:61] + b"bogus: not what it says it is"
-    raw = altered(raw, attributes=codec, length=len(raw) - 12)
-    assert produce(ours, topic, bytes(raw)) == ErrorCode.CORRUPT_MESSAGE
-    assert read_partition(ours.bootstrap, topic) == []
-
-
 def test_a_decompression_bomb_is_stored_as_the_small_batch_it_is_and_hurts_nobody(ours: LogbusBroker, topic: str) -> None:
     """A search by time has to decompress it: off the event loop, into a bounded buffer; what does not fit is an error."""
     create_topic(ours.bootstrap, topic)
@@ -303,40 +163,6 @@ def test_a_decompression_bomb_is_stored_as_the_small_batch_it_is_and_hurts_nobod
         assert row.records is not None
         assert len(row.records) == len(bomb)
     assert ours.rss_bytes() - before < 96 * MIB
-
-
-@pytest.mark.parametrize(("setting", "limit"), [("max.connections", 20), ("max.connections.per.ip", 20)])
-def test_connections_beyond_a_limit_are_refused_and_those_within_it_served(tmp_path: Path, setting: str, limit: int) -> None:
-    with LogbusBroker(tmp_path / "broker", settings={setting: str(limit), **metrics_settings()}) as small:
-        wait_until(lambda: connections(small) == 0, what="the end of all connections")
-        with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(RawClient(small.bootstrap)) for _ in range(limit)]
-            for client in clients:
-                assert client.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
-            with RawClient(small.bootstrap) as late:
-                assert late.is_closed_by_peer()
-            assert clients[0].request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
-            assert scrape(small)[f'logbus_connections_refused_total{{reason="{setting}"}}'] == 1
-        wait_until(lambda: connections(small) == 0, what="the end of all connections")
-        with RawClient(small.bootstrap) as again:
-            assert again.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
-
-
-def test_a_silent_crowd_locks_nobody_out(tmp_path: Path) -> None:
-    """Not at max.connections, where each new connection closes the oldest, and not forever: idle connections time out."""
-    settings = {"max.connections": "20", "logbus.first.request.max.ms": "600000", **metrics_settings()}
-    with LogbusBroker(tmp_path / "broker", settings=settings) as small:
-        wait_until(lambda: connections(small) == 0, what="the end of all connections")
-        with RawClient(small.bootstrap) as asking:
-            assert asking.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
-            with crowd(small, 19):
-                for _ in range(3):
-                    wait_until(lambda: _answers(small), what="the broker that answers again")
-                assert asking.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
-        assert scrape(small)['logbus_connections_closed_total{reason="silent"}'] >= 1
-    with LogbusBroker(tmp_path / "other", settings={"logbus.first.request.max.ms": "100"}) as short, crowd(short, 3) as silent:
-        for sock in silent:
-            assert sock.recv(1) == b""
 
 
 def test_out_of_descriptors_the_log_goes_on_and_newcomers_come_when_others_leave(tmp_path: Path) -> None:

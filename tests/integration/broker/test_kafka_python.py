@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+from kafka.admin import NewTopic
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
@@ -31,28 +31,6 @@ def test_it_makes_a_topic_produces_and_consumes_by_assignment(broker: AnyBroker,
     assert (at.offset, at.timestamp) == (25, 1_051)
     consumer.close()
     admin.delete_topics([topic])
-    admin.close()
-
-
-def test_it_administers_topics_and_their_settings(broker: AnyBroker, topic: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": {"retention.ms": "1000"}}})
-    admin.create_partitions({topic: 3})
-    (described,) = admin.describe_topics([topic])
-    assert sorted(part["partition_index"] for part in described["partitions"]) == [0, 1, 2]
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": ("SET", "2000")})
-    admin.alter_configs([resource])
-    found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")["topic"][topic]
-    assert found["retention.ms"]["value"] == "2000"
-    assert topic in admin.list_config_resources(["TOPIC"])["topic"]
-    (node,) = admin.describe_log_dirs({topic: [0, 1, 2]})
-    assert {
-        part["partition_index"] for directory in node["log_dirs"] for one in directory["topics"] for part in one["partitions"]
-    } == {0, 1, 2}
-    assert admin.list_partition_reassignments() == {}
-    assert len(admin.describe_topic_partitions([topic])["topics"][0]["partitions"]) == 3
-    admin.delete_topics([topic])
-    assert topic not in admin.list_topics()
     admin.close()
 
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from broker.coordination.image import Endpoint
+from broker.cluster.metadata_image import Endpoint
 from broker.network.peer import CONNECT_SECONDS_MAX, RETRY_SECONDS_MAX
-from broker.replication.peers import PeerRequest
+from broker.replication.interfaces import PeerRequest
 from tests.support.peer_world import PeerWorld, ScriptedPeer
 
 FETCH = 1

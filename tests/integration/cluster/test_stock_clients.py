@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import time
 
 import pytest
@@ -17,14 +16,12 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks import processes
 from benchmarks.peers.java import JvmTools
 from tests.support.clusters import RunningCluster
 from tests.support.elections import PARTITIONS, PAUSE_SECONDS, RECORDS, elect_until, expected, meanwhile
 from tests.support.jvm_session import TOOLS
 from tests.support.kafka_peer import jvm_tools_or_skip
 from tests.support.ordeal import create_replicated
-from tests.support.programs import program_or_skip
 from tests.support.topics import admin, read_topic
 
 
@@ -147,33 +144,6 @@ def test_aiokafka_goes_on_over_elections(cluster: RunningCluster, replicated: st
     with meanwhile(lambda: asyncio.run(produce())) as is_over:
         elect_until(cluster, replicated, is_over)
     assert asyncio.run(consume()) == all_of_it()
-
-
-@pytest.mark.long
-def test_kcat_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
-    program = program_or_skip("kcat")
-    at = [program, "-b", cluster.bootstrap, "-t", replicated]
-
-    def produce() -> None:
-        settings = ["-X", "enable.idempotence=true", "-X", "linger.ms=2"]
-        with subprocess.Popen([*at, "-P", "-p", "0", *settings], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as kcat:
-            assert kcat.stdin is not None
-            for value in expected(0):
-                kcat.stdin.write(value + b"\n")
-                kcat.stdin.flush()
-                time.sleep(PAUSE_SECONDS)
-        assert kcat.returncode == 0
-
-    with meanwhile(produce) as is_over:
-        elect_until(cluster, replicated, is_over)
-    read = processes.run([*at, "-C", "-p", "0", "-o", "beginning", "-e", "-q"], seconds_max=PATIENCE_SECONDS)
-    assert list(dict.fromkeys(read.stdout.split())) == [value.decode() for value in expected(0)]
-
-    def is_whole() -> bool:
-        metadata = json.loads(processes.run([program, "-b", cluster.bootstrap, "-L", "-J"], seconds_max=PATIENCE_SECONDS).stdout)
-        return {node["name"] for node in metadata["brokers"]} == set(cluster.bootstrap.split(","))
-
-    wait_until(is_whole, what="all brokers in kcat's list")
 
 
 def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topic: str) -> None:

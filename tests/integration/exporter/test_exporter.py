@@ -11,17 +11,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Producer
 from logbus.cli import main
-from logbus.exporter.catalogue import CATALOGUE
-from logbus.exporter.server import SCRAPES_MAX, MetricsServer
-from logbus.exporter.sources import Limits
 from logbus.kafka.client import Client
-from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
+from logbus.loads.engine import connect
 from logbus.status.lag import lag_of
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.warehouse.engine import connect
+from logbus.web.exporter import SCRAPES_MAX, MetricsServer
+from logbus.web.metric_catalog import CATALOG
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.broker import LogbusBroker
@@ -72,13 +69,6 @@ def test_windows_and_work_are_those_of_the_ledger(exported: Exported) -> None:
     assert value(found, "logbus_retention_alarms") == 1
 
 
-def test_records_that_lie_in_another_window_than_their_hours_are_counted(exported: Exported) -> None:
-    """None here; tests/integration/ledger/test_stamped_hours.py has a log with many."""
-    labels = {"pipeline": exported.platform.name, "topic": exported.platform.name}
-    assert value(exported.found, "logbus_hour_records", **labels) == 6
-    assert value(exported.found, "logbus_hour_records_elsewhere", **labels) == 0
-
-
 def test_topics_and_groups_are_those_of_the_broker_in_both_spellings(exported: Exported) -> None:
     name, found = exported.platform.name, exported.found
     assert value(found, "kafka_brokers") == 1
@@ -96,37 +86,12 @@ def test_topics_and_groups_are_those_of_the_broker_in_both_spellings(exported: E
 
 
 def test_every_family_is_in_the_catalogue_with_its_labels_and_nothing_is_nan(exported: Exported) -> None:
-    documented = {metric.name: set(metric.labels) for metric in CATALOGUE}
+    documented = {metric.name: set(metric.labels) for metric in CATALOG}
     shown = {name: labels for name, labels in label_names(exported.found).items() if not name.startswith("process_")}
     assert set(shown) <= set(documented)
     assert all(labels == documented[name] for name, labels in shown.items())
     assert "nan" not in exported.text.lower()
     assert set(documented) == set(shown), "the platform has something in every family"
-
-
-def test_a_record_that_arrives_while_the_exporter_looks_has_an_age_from_then_on(
-    empty_warehouse_url: str, broker: LogbusBroker
-) -> None:
-    create_topic(broker.bootstrap, "seen")
-    client_config = {"bootstrap.servers": broker.bootstrap}
-    Groups(Client(client_config)).commit("reader", {("seen", 0): 0})
-    shown = registry(empty_warehouse_url, broker.bootstrap)
-
-    def waiting() -> float | None:
-        found = samples(generate_latest(shown).decode())
-        return value(found, "kafka_consumergroup_group_lag_seconds", group="reader", topic="seen")
-
-    assert waiting() == 0
-    producer = Producer(client_config)
-    producer.produce("seen", b"late", timestamp=1)  # its timestamp is in 1970: what counts is when it arrived
-    assert producer.flush(PATIENCE_SECONDS) == 0
-    first = waiting()
-    later = waiting()
-    assert first == 0, "seen in this very scrape"
-    assert later is not None
-    assert 0 < later < 86_400, "not since 1970"
-    Groups(Client(client_config)).commit("reader", {("seen", 0): 1})
-    assert waiting() == 0
 
 
 def test_without_a_broker_the_ledgers_part_is_shown_and_the_reason(platform: Platform) -> None:
@@ -191,29 +156,6 @@ def test_a_scrape_asks_no_more_for_a_hundred_partitions_than_for_one(empty_wareh
     assert requests(broker, "ListOffsets") - before == 2
 
 
-def test_scrapes_at_once_share_one_reading_over_http(empty_warehouse_url: str, broker: LogbusBroker) -> None:
-    """In both formats: a scraper that accepts OpenMetrics gets it."""
-    limits = Limits(deadline_seconds=PATIENCE_SECONDS, max_age_seconds=300.0)
-    server, stop = (
-        MetricsServer("127.0.0.1", 0, registry(empty_warehouse_url, broker.bootstrap, limits), lambda: ""),
-        threading.Event(),
-    )
-    serving = threading.Thread(target=server.run_until, args=(stop,))
-    serving.start()
-    before, texts = requests(broker, "ListGroups"), list[str]()
-    accepted = ["text/plain", "application/openmetrics-text; version=1.0.0"] * 4
-    scrapers = [threading.Thread(target=lambda one=one: texts.append(ask(server.url, one))) for one in accepted]
-    for thread in scrapers:
-        thread.start()
-    for thread in scrapers:
-        thread.join()
-    stop.set()
-    serving.join()
-    assert sum(text.endswith("# EOF\n") for text in texts) == 4
-    assert len(texts) == 8
-    assert requests(broker, "ListGroups") - before == 1
-
-
 def test_other_addresses_say_where_to_look_and_one_scraper_too_many_is_told_so() -> None:
     server, stop = MetricsServer("127.0.0.1", 0, CollectorRegistry(), lambda: "broker: ok\n"), threading.Event()
     serving = threading.Thread(target=server.run_until, args=(stop,))
@@ -225,7 +167,7 @@ def test_other_addresses_say_where_to_look_and_one_scraper_too_many_is_told_so()
     for _ in range(SCRAPES_MAX):
         # A handler releases its slot after sending its response, so the responses above may arrive before their slots are free.
         assert server.slots.acquire(timeout=PATIENCE_SECONDS)
-    assert refusal(server.url) == (503, "too many scrapes at once\n")
+    assert refusal(server.url) == (503, "too many concurrent scrapes\n")
     stop.set()
     serving.join()
 
@@ -234,12 +176,6 @@ def refusal(url: str) -> tuple[int, str]:
     with pytest.raises(urllib.error.HTTPError) as refused:
         fetch(url)
     return refused.value.code, refused.value.read().decode()
-
-
-def ask(url: str, accept: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=PATIENCE_SECONDS) as answer:
-        text: str = answer.read().decode()
-    return text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,7 +11,6 @@ from tests.support.databases import ledger_databases, warehouse_url  # noqa: F40
 from tests.support.in_process import kept_database
 from tests.support.ledgers import World, shared_world, world  # noqa: F401
 from tests.support.postgres import empty_warehouse_url, postgres_server, server_directory  # noqa: F401
-from tests.support.quiet_hours import quiet  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from logbus.ledger.adoption import FAILURES_BEFORE_ALONE, begun_since, failing
-from logbus.ledger.definition import definition_of
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
-from logbus.ledger.schema import window
+from logbus.loads.ledger import FAILURES_BEFORE_ALONE
 from logbus.model import instant_text
+from logbus.windows.definition import definition_of
+from logbus.windows.rows import HEARTBEAT_EXPIRY
+from logbus.windows.schema import window
 from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at
@@ -32,9 +32,9 @@ def test_a_load_that_began_after_the_asking_may_stand_for_it(world: World) -> No
         world.freeze(number)
     load(world, 1)
     starts = [at(1), at(2), at(3)]
-    assert begun_since(world.ledger.engine, "p", starts, NOW - timedelta(seconds=1)) == {at(1)}
-    assert begun_since(world.ledger.engine, "p", starts, NOW) == set()
-    assert begun_since(world.ledger.engine, "other", starts, NOW - timedelta(seconds=1)) == set()
+    assert world.ledger.begun_since("p", starts, NOW - timedelta(seconds=1)) == {at(1)}
+    assert world.ledger.begun_since("p", starts, NOW) == set()
+    assert world.ledger.begun_since("other", starts, NOW - timedelta(seconds=1)) == set()
 
 
 def test_a_load_by_another_definition_stands_for_nobody(world: World) -> None:
@@ -42,27 +42,27 @@ def test_a_load_by_another_definition_stands_for_nobody(world: World) -> None:
     world.freeze(1)
     load(world, 1)
     before = NOW - timedelta(seconds=1)
-    assert begun_since(world.ledger.engine, "p", [at(1)], before, definition_of(mine)) == {at(1)}
-    assert begun_since(world.ledger.engine, "p", [at(1)], before, definition_of(replace(mine, parse="json"))) == set()
+    assert world.ledger.begun_since("p", [at(1)], before, definition_of(mine)) == {at(1)}
+    assert world.ledger.begun_since("p", [at(1)], before, definition_of(replace(mine, parse="json"))) == set()
 
 
 def test_an_attempt_under_way_stands_for_nothing(world: World) -> None:
     world.register()
     world.freeze(1)
     begin(world, 1)
-    assert begun_since(world.ledger.engine, "p", [at(1)], NOW - timedelta(seconds=1)) == set()
+    assert world.ledger.begun_since("p", [at(1)], NOW - timedelta(seconds=1)) == set()
 
 
 def test_a_window_goes_alone_after_it_failed_twice_in_a_row(world: World) -> None:
     world.register()
     world.freeze(1)
     for _ in range(FAILURES_BEFORE_ALONE):
-        assert failing(world.ledger.engine, "p", [at(1)]) == set()
+        assert world.ledger.failing("p", [at(1)]) == set()
         attempts = world.ledger.begin_attempts("p", [at(1)], "r", 1, NOW)
         world.ledger.fail_attempts(attempts, "boom", NOW)
-    assert failing(world.ledger.engine, "p", [at(1)]) == {at(1)}
+    assert world.ledger.failing("p", [at(1)]) == {at(1)}
     begin(world, 1)
-    assert failing(world.ledger.engine, "p", [at(1)]) == set()
+    assert world.ledger.failing("p", [at(1)]) == set()
 
 
 def test_a_window_is_in_somebody_elses_hands_while_another_runs_attempt_at_it_is_alive(world: World) -> None:

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import UserError
-from logbus.ledger.announcements import Stage, begin_watch, note_announced, take, told_since, unannounced
-from logbus.ledger.migrations import create_ledger
+from logbus.windows.announcements import Stage, begin_watch, note_announced, take, told_since, unannounced
+from logbus.windows.migrations import create_ledger
 
 from tests.support.ledgers import NOW, World, at, hour
 
@@ -26,9 +26,7 @@ def announce(world: World, now: datetime = NOW) -> list[datetime]:
 
 
 def frozen(world: World, *numbers: int) -> None:
-    world.register()
-    for number in numbers:
-        world.freeze(number)
+    world.fill(*(number + 0.5 for number in numbers), freeze=numbers)
 
 
 def test_a_window_is_announced_once_when_it_is_loaded(world: World) -> None:

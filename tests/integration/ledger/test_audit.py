@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 from logbus.errors import AnotherCluster
-from logbus.ledger.values import ValuesReport
+from logbus.loads.audit import audit_window
+from logbus.loads.checksum import ValuesReport
+from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
-from logbus.proof.audit import audit_window
-from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine
 
 from tests.support.ledgers import NOW, World, at
@@ -37,7 +37,7 @@ def test_an_exact_window_is_audited(loaded: World) -> None:
 
 def test_a_summary_says_what_was_expected_and_what_was_found(loaded: World) -> None:
     summary = audit(loaded).summary()
-    assert (summary["ok"], summary["expected"], summary["found"]) == (True, {"0": 4}, {"0": 4})
+    assert (summary["ok"], summary["expected"], summary["counted"]) == (True, {"0": 4}, {"0": 4})
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_records_that_retention_took_after_the_load_are_a_note_and_no_problem(lo
 
 def test_a_topic_made_again_after_the_load_is_a_note_and_no_problem(loaded: World) -> None:
     loaded.log.create("t")
-    assert "deleted and made again" in audit(loaded).notes[0]
+    assert "deleted and recreated" in audit(loaded).notes[0]
 
 
 @pytest.mark.parametrize("has_topic", [True, False], ids=["a topic of that name", "no such topic"])

@@ -6,10 +6,19 @@ import random
 from datetime import datetime
 
 import pytest
-from logbus.ledger import chain_loading, schema
-from logbus.ledger.chain_loading import is_loaded, is_settled_and_gone, load_chain
-from logbus.ledger.rows import pipeline_row
-from logbus.ledger.stretches import PipelineChain, Stretch, Undone, not_loaded, not_settled, undone_stretches
+from logbus.windows import pipeline_chains, schema
+from logbus.windows.pipeline_chains import (
+    PendingRange,
+    PipelineChain,
+    Undone,
+    is_loaded,
+    is_settled_and_gone,
+    load_chain,
+    not_loaded,
+    not_settled,
+    pending_ranges,
+)
+from logbus.windows.rows import pipeline_row
 from sqlalchemy import ColumnElement, Connection, false, text, update
 
 from tests.support.ledgers import World, at, stamps
@@ -40,7 +49,7 @@ def chain(world: World, connection: Connection, done: ColumnElement[bool]) -> Pi
 
 def told(loaded: PipelineChain, partition: int, undone: Undone, start: int) -> list[tuple[int, int, str, datetime | None]]:
     """The stretches that are not done and not deleted from the log; empty ones are left out."""
-    stretches: list[Stretch] = list(undone_stretches(loaded, partition, undone))
+    stretches: list[PendingRange] = list(pending_ranges(loaded, partition, undone))
     return [(max(one.first, start), one.end, one.why, one.ended_at) for one in stretches if one.end > start]
 
 
@@ -91,5 +100,5 @@ def test_a_pipeline_without_windows_has_an_empty_chain(frozen: World) -> None:
     frozen.register()
     with frozen.ledger.engine.begin() as connection:
         assert chain(frozen, connection, is_loaded()).windows == ()
-        wanted = chain_loading.among_topics({"p": frozen.log.topic("t").topic_id})
-        assert chain_loading.anchors_of(connection, wanted)["p"].keys() == {0, 1}
+        wanted = pipeline_chains.among_topics({"p": frozen.log.topic("t").topic_id})
+        assert pipeline_chains.anchors_of(connection, wanted)["p"].keys() == {0, 1}

@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed
-from logbus.ledger import attempts
-from logbus.proof.audit import audit_window
+from logbus.loads import attempts, commit
+from logbus.loads.audit import audit_window
+from logbus.loads.commit import commit_window
+from logbus.loads.engine import libpq_uri
+from logbus.loads.sinks import sink_for
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse import commit
-from logbus.warehouse.commit import commit_window
-from logbus.warehouse.engine import libpq_uri
-from logbus.warehouse.sinks import sink_for
+from logbus.windows.rows import HOLD_SILENTLY_MS_MAX
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
@@ -83,7 +83,7 @@ def test_a_driver_whose_network_is_gone_does_not_hold_its_window_for_hours(world
     with world.ledger.engine.connect() as gone:
         attempts.lock_if_current(gone, silent.attempt)
         limit_ms = gone.execute(text(f"select setting::int from pg_settings where name = '{setting}'")).scalar_one()
-        assert limit_ms == attempts.HOLD_SILENTLY_MS_MAX
+        assert limit_ms == HOLD_SILENTLY_MS_MAX
         gone.execute(text(f"set local {setting} = 1"))
         start().load()
         gone.invalidate()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from logbus.ledger.migrations import create_ledger
+from logbus.loads import commit
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect
 from logbus.waiting import wait_until
-from logbus.warehouse import commit
-from logbus.warehouse.embedded import EmbeddedPostgres
-from logbus.warehouse.engine import connect
+from logbus.windows.migrations import create_ledger
 from sqlalchemy import text
 
 from tests.support.ledgers import World

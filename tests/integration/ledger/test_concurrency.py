@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from logbus.errors import AttemptSuperseded
-from logbus.ledger import attempts as attempts_of
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY, Heartbeat
-from logbus.ledger.ledger import Ledger
+from logbus.loads import attempts as attempts_of
+from logbus.loads.attempts import Heartbeat
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import WindowState
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
+from logbus.windows.rows import HEARTBEAT_EXPIRY
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, hour

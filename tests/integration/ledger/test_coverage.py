@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from logbus.ledger.coverage import missing_span
-from logbus.ledger.migrations import create_ledger
 from logbus.model import Interval
+from logbus.windows.coverage import missing_span
+from logbus.windows.migrations import create_ledger
 
 from tests.support.ledgers import NOW, World, at, hour
 
 
 def test_a_day_is_loaded_when_its_last_hour_is(world: World) -> None:
-    world.register()
+    world.fill(3.5, 4.5, 5.5, freeze=[3, 4, 5])
     span, engine = Interval(at(3), at(6)), world.ledger.engine
-    for number in (3, 4, 5):
-        world.freeze(number)
     world.mark(3, loaded_attempt=1)
     world.mark(5, loaded_attempt=1)
     assert missing_span(engine, "p", span) == hour(4)
@@ -20,8 +18,7 @@ def test_a_day_is_loaded_when_its_last_hour_is(world: World) -> None:
 
 
 def test_loaded_is_less_than_audited(world: World) -> None:
-    world.register()
-    world.freeze(3)
+    world.fill(3.5, freeze=[3])
     world.mark(3, loaded_attempt=1)
     assert missing_span(world.ledger.engine, "p", hour(3), audited=True) == hour(3)
     world.mark(3, audited_at=NOW)

@@ -9,10 +9,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.table_names import parse_table
+from logbus.loads.target import table_columns
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.pipelines import catch_up, define_pipeline, hourly_ingest
-from logbus.warehouse.target import table_columns
+from logbus.windows.table_names import parse_table
 
 from spark_jobs.application import Application
 from tests.support.airflow_context import run_context
@@ -65,7 +65,9 @@ def test_a_catch_up_that_knows_less_of_the_pipeline_than_the_hourly_dag_fails_at
 
 
 def test_a_load_that_is_cleared_alone_after_its_dag_was_edited_runs_the_new_parser(world: World) -> None:
-    run(hourly_ingest("p", **CATCH_UP), "freeze", "load")
+    run(hourly_ingest("p", **CATCH_UP), "freeze")
+    world.mark(10, audited_at=None)  # as if an audit had found something: then an empty hour is loaded as any other
+    run(hourly_ingest("p", **CATCH_UP), "load")
     assert columns(world) == {"url"}
     run(hourly_ingest("p", **HOURLY), "load")
     assert columns(world) == {"url", "visitor"}

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import BrokerUnavailable
-from logbus.ledger import schema
-from logbus.ledger.fleet import newest_ends
 from logbus.model import Pipeline
 from logbus.status.fleet import PipelineReading, read_fleet
 from logbus.status.lag import lag_of
+from logbus.status.window_facts import newest_ends
+from logbus.windows import schema
 from sqlalchemy import text, update
 
 from tests.support.fake_batches import FakeBatches
@@ -77,7 +77,7 @@ def test_what_is_left_out_of_a_chain_counts_as_loaded(fleet: World) -> None:
         )
     one = read(fleet)["ahead"]
     assert [window.interval.start for window in one.chain.windows] == [at(14), at(15)]
-    assert (one.lag.hours_behind, one.lag.hours_empty, one.lag.oldest_hour) == (1, 2, at(14))
+    assert (one.lag.hours_behind, one.lag.hours_empty, one.lag.oldest_hour) == (1, 1, at(14))
     assert one.lag.gaps[0].interval == hour(7)  # it was never frozen
     assert_same_as_alone(fleet)
 
@@ -108,7 +108,7 @@ def test_a_topic_that_is_gone_is_its_own_problem(fleet: World) -> None:
 
 def test_a_topic_made_again_is_told(fleet: World) -> None:
     fleet.log.create("behind", 2)
-    assert "made again" in str(read(fleet)["behind"].lag.problem)
+    assert "recreated" in str(read(fleet)["behind"].lag.problem)
     assert_same_as_alone(fleet)
 
 

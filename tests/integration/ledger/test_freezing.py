@@ -13,13 +13,14 @@ from logbus.errors import (
     RecordsLost,
     TopicRecreated,
     TransactionOpen,
+    UserError,
     WindowNotClosed,
     WindowOverlap,
 )
-from logbus.ledger import schema
-from logbus.ledger.handover import parse_content
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.model import Interval, WindowState, Witness, milliseconds
+from logbus.windows import schema
+from logbus.windows.handover import parse_content
+from logbus.windows.rows import HEARTBEAT_EXPIRY
 from sqlalchemy import select
 
 from tests.support.fake_log import NO_TIMESTAMP
@@ -175,7 +176,7 @@ def test_a_broker_that_shows_fewer_partitions_than_windows_have_is_refused(world
 
 
 def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(world: World) -> None:
-    world.fill(10, 11, settings={"accept_loss": True})
+    world.fill(10, 11)
 
     def make_again(question: str) -> None:
         if question == "records":
@@ -186,8 +187,9 @@ def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(
 
     world.log.append("t", IN_2099)
     world.log.interrupt = make_again
-    window = world.freeze(12)
+    window = world.accept_loss(12)
     assert window.topic_id == world.log.ids["t"]
+    world.accept_loss(11)
     assert world.offsets(11) == (0, 1)
 
 
@@ -199,22 +201,22 @@ def test_a_frozen_window_that_retention_cut_names_the_lost_range(world: World) -
     assert caught.value.lost == ("t-0 [0, 2)",)
 
 
-def test_a_frozen_window_that_retention_cut_is_given_up_on_the_pipelines_word_and_keeps_its_boundaries(world: World) -> None:
+def test_a_frozen_window_whose_loss_is_accepted_keeps_its_boundaries(world: World) -> None:
     world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.delete_records("t", before_offset=2)
-    world.register(settings={"accept_loss": True})
-    window = world.freeze(10)
+    window = world.accept_loss(10)
     assert (world.offsets(10), window.ranges[0].lost, window.record_count, window.head_unknown) == ((0, 3), 2, 1, True)
     world.log.delete_records("t", before_offset=4)
     assert (world.freeze(10).ranges[0].lost, world.freeze(10).record_count) == (3, 0)
 
 
 def test_nothing_is_given_up_under_an_attempt_that_is_alive(world: World) -> None:
-    world.fill(10, 10.1, 11, freeze=[10], settings={"accept_loss": True})
+    world.fill(10, 10.1, 11, freeze=[10])
     world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
     world.log.delete_records("t", before_offset=1)
-    assert world.freeze(10).ranges[0].lost == 0
-    assert world.freeze(10, now=NOW + 2 * HEARTBEAT_EXPIRY).ranges[0].lost == 1
+    with pytest.raises(UserError, match="nothing of window"):
+        world.accept_loss(10)
+    assert world.accept_loss(10, now=NOW + 2 * HEARTBEAT_EXPIRY).ranges[0].lost == 1
 
 
 def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(world: World) -> None:
@@ -254,20 +256,20 @@ def test_a_cut_between_two_frozen_boundaries_names_exactly_what_is_lost(world: W
         world.freeze(11)
 
 
-def test_a_declared_loss_is_on_record_and_the_rest_is_loaded(world: World) -> None:
-    world.fill(10, 11, 11.2, 11.4, 12, freeze=[10], settings={"accept_loss": True})
+def test_an_accepted_loss_is_on_record_and_the_rest_is_loaded(world: World) -> None:
+    world.fill(10, 11, 11.2, 11.4, 12, freeze=[10])
     world.log.delete_records("t", before_offset=3)
-    window = world.freeze(11)
+    window = world.accept_loss(11)
     assert window.head_unknown
     assert (window.ranges[0].lost, window.ranges[0].readable_from, window.record_count) == (2, 3, 1)
 
 
-def test_every_hour_that_a_declared_loss_may_have_touched_has_an_unknown_head(world: World) -> None:
+def test_every_hour_that_a_loss_may_have_touched_has_an_unknown_head(world: World) -> None:
     """Partition 1 has lost nothing and is quiet: on its own it makes no hour's head unknown."""
     world.log.create("t", partitions=2)
-    world.fill(10, 11, 12, 12.5, 13, 14, settings={"accept_loss": True, "max_ahead_minutes": 0})
+    world.fill(10, 11, 12, 12.5, 13, 14, settings={"max_ahead_minutes": 0})
     world.log.delete_records("t", before_offset=3)
-    windows = {number: world.freeze(number) for number in (10, 11, 12, 13, 14)}
+    windows = {number: (world.accept_loss if number < 13 else world.freeze)(number) for number in (10, 11, 12, 13, 14)}
     assert {number: window.head_unknown for number, window in windows.items()} == {
         10: True,
         11: True,
@@ -468,5 +470,5 @@ def test_windows_are_handed_over_on_the_log_on_which_they_were_frozen_and_on_no_
     world.log.create("t")
     for number in (10, 11):
         world.mark(number, loaded_attempt=1)  # a loaded window is given without a look at the log
-    with pytest.raises(TopicRecreated, match="was deleted and made again"):
+    with pytest.raises(TopicRecreated, match="was deleted and recreated"):
         world.ledger.hand_over(pipeline, [world.freeze(10)], world.log)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from logbus.errors import TopicRecreated, UserError, WindowNotLoaded
-from logbus.status.group_checkpoint import Checkpoint, commit_ends
+from logbus.status.group_offsets import Checkpoint, commit_ends
 from sqlalchemy import create_engine
 
 from tests.support.fake_groups import FakeGroups

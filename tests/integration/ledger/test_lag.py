@@ -8,9 +8,8 @@ from datetime import datetime
 
 import pytest
 from click.testing import Result
-from logbus.commands import lag as command
-from logbus.status.lag import Lag, lag_of
-from logbus.status.still_needed import unloaded_of
+from logbus.cli import lag as command
+from logbus.status.lag import Lag, lag_of, unloaded_of
 
 from tests.support.ledgers import World, at, stamps
 from tests.support.loads import Loading

@@ -35,12 +35,15 @@ def test_an_application_that_ends_well_and_commits_nothing_has_not_loaded(world:
         loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 
-def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader) -> None:
+def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen(world)
-    attempts = world.ledger.begin_attempts("p", [at(1)], "command line", 1, NOW)
-    world.ledger.begin_attempts("p", [at(1)], "another", 1, NOW)
+
+    def take_over(*arguments: object) -> None:
+        world.ledger.begin_attempts("p", [at(1)], "another", 1, NOW)
+
+    monkeypatch.setattr(Loader, "submit", take_over)
     with pytest.raises(AttemptSuperseded, match="attempt 2 of run another took over from attempt 1 and is at work on it"):
-        loader.submit(world.ledger, Load(pipeline="p"), attempts)
+        loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def states(world: World) -> list[WindowState]:
     return [window.state for window in world.ledger.windows("p")]
 
 
-def test_empty_windows_are_loaded_though_the_others_fail(world: World, between: Loader) -> None:
+def test_empty_windows_are_exact_though_the_others_fail(world: World, between: Loader) -> None:
     with pytest.raises(LoadFailed, match="ended with code 1"):
         between.load(Load(pipeline="p"))
     assert states(world) == [WindowState.FROZEN, WindowState.AUDITED, WindowState.AUDITED, WindowState.FROZEN]
@@ -69,7 +72,7 @@ def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Lo
     reports = replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
     assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(n), "exact") for n in (1, 2, 3, 4)]
     left = "loaded before and not audited: 2 windows, audited now"
-    assert said == ["2 closed windows, 0 records", "without any record: 2 of 2 windows loaded and audited", left]
+    assert said == ["2 closed windows, 0 records", "without any record, by their boundaries: 2 windows", left]
 
 
 def test_the_next_load_audits_what_an_interrupted_one_left_and_what_an_audit_found_wrong_it_leaves(
@@ -126,31 +129,16 @@ def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, m
         replace(loader, say=interrupted_by_first_line).load_and_audit(
             world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)]
         )
-    assert said[-1] == how_far("p", loaded=0, audited=0, wanted=1)
+    assert said[-1] == how_far("p", loaded=0, audited=0, count=1)
     with pytest.raises(LoadFailed, match="attempt 2 is failed"):  # the first has ended and blocks nothing
         loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 
-def test_an_interrupt_counts_the_empty_windows_that_are_loaded_and_not_audited_yet(world: World, between: Loader) -> None:
-    for number in (1, 4):
-        Loading.of(world, number).load()
-
-    def interrupt(question: str) -> None:
-        if WindowState.LOADED in [window.state for window in world.ledger.windows("p", at(2), at(3))]:
-            raise KeyboardInterrupt
-
-    said: list[str] = []
-    world.log.interrupt = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
-    assert said[-1] == how_far("p", loaded=2, audited=0, wanted=2)
-
-
 def test_what_an_interrupted_load_leaves_is_counted() -> None:
     rest = "`logbus load --pipeline p --only-missing` loads and audits the rest"
-    assert how_far("p", loaded=1, audited=1, wanted=3) == f"1 of 3 windows is loaded for good: {rest}"
+    assert how_far("p", loaded=1, audited=1, count=3) == f"1 of 3 windows is loaded for good: {rest}"
     unaudited = "2 of them not audited"
-    assert how_far("p", loaded=1_002, audited=1_000, wanted=2_000) == (
+    assert how_far("p", loaded=1_002, audited=1_000, count=2_000) == (
         f"1,002 of 2,000 windows are loaded for good, {unaudited}: {rest}"
     )
 

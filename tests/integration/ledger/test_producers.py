@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from logbus.commands.window_views import history_lines
+from logbus.cli.window_views import history_lines
+from logbus.loads.audit import audit_window
+from logbus.loads.history import window_history
+from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport
-from logbus.proof.audit import audit_window
-from logbus.proof.history import window_history
-from logbus.warehouse.sinks import sink_for
 
 from tests.support.ledgers import NOW, World, at
 from tests.support.loads import Loading

@@ -6,12 +6,12 @@ from datetime import datetime
 
 import pytest
 from logbus.errors import AnotherCluster, LogChanged, RecordsLost, UserError
-from logbus.ledger.empty_spans import freeze_between
-from logbus.ledger.rebasing import Rebase
+from logbus.loads.audit import audit_window
+from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport, FrozenWindow, WindowState
-from logbus.proof.audit import audit_window
 from logbus.status.lag import lag_of
-from logbus.warehouse.sinks import sink_for
+from logbus.windows.catch_up import freeze_between
+from logbus.windows.recovery import Rebase
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
 from tests.support.loads import Loading
@@ -101,14 +101,6 @@ def test_an_accepted_loss_is_loaded_and_says_so_for_ever_and_is_never_called_exa
         assert any("accepted by mary at 2015-05-17T16:30:00Z: the disk is gone" in note for note in report.notes)
         assert made_again.ledger.window("p", at(number)).state is WindowState.AUDITED
     assert load(made_again, 14).verdict == "exact"
-
-
-def test_what_the_pipeline_gives_up_by_its_settings_alone_is_loaded_and_never_audited(made_again: World) -> None:
-    rebase(made_again)
-    made_again.register(settings={**CLOCKS, "accept_loss": True})
-    report = load(made_again, 12)
-    assert "the window's head is unknown" in report.verdict
-    assert made_again.ledger.window("p", at(12)).state is WindowState.LOADED
 
 
 def test_who_accepted_a_loss_first_stays(made_again: World) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from click.testing import Result
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
+from logbus.loads import dead_letters
+from logbus.loads.audit import audit_window
+from logbus.loads.dead_letters import Selection
+from logbus.loads.redrive import Redrive
+from logbus.loads.sinks import sink_for
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
-from logbus.proof import dead_letters
-from logbus.proof.audit import audit_window
-from logbus.proof.dead_letters import Selection
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.redrive import Redrive
-from logbus.warehouse.sinks import sink_for
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -277,12 +277,13 @@ def test_a_row_that_is_changed_after_a_redrive_is_found(loaded: World) -> None:
 
 
 def test_a_window_that_is_not_loaded_has_nothing_to_redrive(loaded: World) -> None:
+    loaded.log.append("t", *stamps(11.5))
     with pytest.raises(WindowUnknown, match="is not loaded"):
         redrive(loaded, Mended()).run(loaded.freeze(11))
 
 
 def test_a_sink_of_files_says_to_load_the_window_again(world: World, tmp_path: Path) -> None:
-    world.fill(10, 10.5, settings={"sink": "parquet", "directory": str(tmp_path)})
+    world.fill(10, 10.5, settings={"sink": "iceberg", "warehouse": str(tmp_path)})
     Loading.of(world, 10, bad_offsets=frozenset({1})).load()
     with pytest.raises(UserError, match="load the windows again"):
         redrive(world, Mended()).run(world.ledger.window("p", at(10)))

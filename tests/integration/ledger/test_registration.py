@@ -5,21 +5,20 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from logbus.errors import AttemptSuperseded, PipelineConflict, PipelineUnknown, TopicMissing, UserError
-from logbus.ledger import attempts, pipeline_dags
-from logbus.ledger.definition import pipeline_of
-from logbus.ledger.registration import PipelineRegistration
-from logbus.ledger.table_moves import move
+from logbus.errors import PipelineConflict, PipelineUnknown, TopicMissing, UserError
+from logbus.loads import attempts
 from logbus.model import Pipeline
+from logbus.windows import dag_definitions
+from logbus.windows.definition import pipeline_of
+from logbus.windows.registration import PipelineRegistration
 
-from tests.support.ledgers import NOW, World, at, hour, stamps
-from tests.support.loads import Loading
+from tests.support.ledgers import NOW, World, at, stamps
 
 
 def test_registering_again_changes_nothing_but_what_may_change(world: World) -> None:
     world.register(lateness=timedelta(minutes=5))
-    again = world.register(lateness=timedelta(minutes=10), parse="json", settings={"accept_loss": True})
-    assert (again.lateness, again.parse, again.settings) == (timedelta(minutes=10), "json", {"accept_loss": True})
+    again = world.register(lateness=timedelta(minutes=10), parse="json", settings={"max_errors": 1})
+    assert (again.lateness, again.parse, again.settings) == (timedelta(minutes=10), "json", {"max_errors": 1})
     assert world.ledger.pipelines() == [again]
 
 
@@ -84,63 +83,16 @@ def test_two_names_of_one_table_are_one_table(world: World, name: str) -> None:
 
 def test_files_in_tables_that_differ_by_case_only_are_one_table(world: World) -> None:
     """Iceberg catalogs and some file systems fold case."""
-    files = {"sink": "parquet", "directory": "/data"}
+    files = {"sink": "iceberg", "warehouse": "/data"}
     world.register(table="web.Log", settings=files)
     with pytest.raises(PipelineConflict, match="loaded by pipeline p"):
         world.register(name="second", table="web.log", settings=files)
 
 
-def share_a_table(world: World) -> None:
-    """As in a ledger from before table names were made canonical."""
-    world.fill(10, 11)
-    world.register(name="q", table="other")
-    world.execute("update logbus.pipeline set table_name = 'public.t' where name = 'q'")
-
-
-def test_two_pipelines_that_share_a_table_already_load_nothing_until_one_is_moved(world: World) -> None:
-    share_a_table(world)
-    for name in ("p", "q"):
-        world.ledger.freeze_or_get(name, hour(10), world.log, NOW)
-        with pytest.raises(PipelineConflict, match="logbus pipeline move"):
-            world.ledger.begin_attempts(name, [at(10)], "run", 1, NOW)
-    planned = move(world.ledger.engine, "q", "own", NOW, is_executed=False)
-    assert (planned.before, planned.after, planned.others) == ("t", "own", ("p",))
-    assert world.ledger.pipeline("q").table == "public.t"
-    move(world.ledger.engine, "q", "own", NOW, is_executed=True)
-    assert world.ledger.pipeline("q").table == "own"
-    for name in ("p", "q"):
-        assert world.ledger.begin_attempts(name, [at(10)], "run", 1, NOW)
-
-
-def test_a_move_takes_back_what_was_said_of_both_and_fences_who_still_runs(world: World, warehouse_url: str) -> None:
-    world.fill(10, 11)
-    world.register(name="q", table="other")
-    loadings = {
-        name: Loading(world=world, url=warehouse_url, window=world.ledger.freeze_or_get(name, hour(10), world.log, NOW))
-        for name in ("p", "q")
-    }
-    for loading in loadings.values():
-        loading.load()
-    running = Loading(world=world, url=warehouse_url, window=world.ledger.window("q", at(10))).begin().create().run_task(1)
-    world.execute(
-        "update logbus.window set audited_at = now()", "update logbus.pipeline set table_name = 'public.t' where name = 'q'"
-    )
-    assert move(world.ledger.engine, "q", "own", NOW, is_executed=True).window_count == 1
-    assert (world.ledger.window("q", at(10)).state, world.ledger.window("p", at(10)).state) == ("frozen", "loaded")
-    with pytest.raises(AttemptSuperseded):
-        running.commit()
-
-
-def test_a_pipeline_that_has_its_table_for_itself_is_not_moved(world: World) -> None:
-    world.register()
-    with pytest.raises(UserError, match="for itself"):
-        move(world.ledger.engine, "p", "other", NOW, is_executed=True)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({"sink": "parquet", "directory": "/data/a"}, {"directory": "/data/b"}),
+        ({"sink": "iceberg", "warehouse": "/data/a"}, {"warehouse": "/data/b"}),
         ({"sink": "iceberg", "warehouse": "/lake/a"}, {"warehouse": "/lake/b"}),
         ({"sink": "iceberg", "warehouse": "/lake/a"}, {"catalog": "prod"}),
         ({"sink": "iceberg", "catalog": "prod"}, {"catalog": "test"}),
@@ -168,8 +120,8 @@ def test_a_place_that_is_only_written_otherwise_is_the_same_place(world: World) 
 def test_another_sink_is_refused_and_the_default_is_one(world: World) -> None:
     world.register()
     world.register(settings={"sink": "postgres"})
-    with pytest.raises(PipelineConflict, match="sink: postgres against parquet"):
-        world.register(settings={"sink": "parquet", "directory": "/data"})
+    with pytest.raises(PipelineConflict, match="sink: postgres against iceberg"):
+        world.register(settings={"sink": "iceberg", "warehouse": "/data"})
 
 
 def test_whoever_only_looks_is_shown_what_would_change(world: World) -> None:
@@ -233,12 +185,12 @@ def test_a_dag_that_is_gone_does_not_block_for_ever(world: World) -> None:
     define(world, "old_name", TWO_COLUMNS)
     with pytest.raises(PipelineConflict, match="logbus pipeline forget-dag p old_name"):
         define(world, "new_name", ONE_COLUMN)
-    pipeline_dags.forget(world.ledger.engine, "p", "old_name")
+    dag_definitions.forget(world.ledger.engine, "p", "old_name")
     define(world, "new_name", ONE_COLUMN)
     with world.ledger.engine.connect() as connection:
-        assert pipeline_dags.dags_by_pipeline(connection) == {"p": ["new_name", "old_name"]}  # kept: decides who may see it
+        assert dag_definitions.dags_by_pipeline(connection) == {"p": ["new_name", "old_name"]}  # kept: decides who may see it
     with pytest.raises(PipelineUnknown, match="these have: new_name, old_name"):
-        pipeline_dags.forget(world.ledger.engine, "p", "nobody")
+        dag_definitions.forget(world.ledger.engine, "p", "nobody")
 
 
 def test_a_guest_defines_nothing_against_a_dag_that_works_on_the_pipeline(world: World) -> None:
@@ -260,9 +212,9 @@ def test_an_attempt_keeps_the_definition_it_was_begun_with(world: World) -> None
 
 
 def test_an_attempt_is_not_begun_for_rows_that_would_lie_elsewhere(world: World) -> None:
-    wanted = world.register(settings={"sink": "parquet", "directory": "/data/a"})
+    wanted = world.register(settings={"sink": "iceberg", "warehouse": "/data/a"})
     world.freeze(10)
-    moved = replace(wanted, settings={"sink": "parquet", "directory": "/data/b"})
+    moved = replace(wanted, settings={"sink": "iceberg", "warehouse": "/data/b"})
     for other in (moved, replace(wanted, table="other")):
         with pytest.raises(PipelineConflict):
             world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW, None, other)

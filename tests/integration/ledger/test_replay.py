@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from logbus.errors import AnotherCluster, OtherRecords, RecordsLost, UserError, WindowBusy
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.loads.comparison import WindowReading
 from logbus.model import FrozenWindow
-from logbus.proof.comparison import WindowReading
-from logbus.retention.store import RetentionStore
 from logbus.status import replay
 from logbus.status.replay import ReplayPlan, Span
+from logbus.status.retention_run import RetentionStore
+from logbus.windows.rows import HEARTBEAT_EXPIRY
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -104,7 +104,7 @@ def test_what_retention_took_is_refused_by_name_or_left_out(loaded: World) -> No
 
 def test_windows_of_a_topic_that_was_made_again_are_lost(loaded: World) -> None:
     loaded.log.create("t")
-    with pytest.raises(RecordsLost, match="made again"):
+    with pytest.raises(RecordsLost, match="recreated"):
         plan(loaded, starts=(at(10),)).starts()
 
 
@@ -139,7 +139,7 @@ def test_a_span_that_says_nothing_or_two_things_is_refused(span: dict[str, Any])
 
 def test_a_wrong_broker_is_told_from_a_topic_that_was_made_again(loaded: World) -> None:
     loaded.log.create("t")
-    assert plan(loaded, starts=(at(10),)).windows[0].lost == ("t was deleted and made again since 2015-05-17T10:00:00Z",)
+    assert plan(loaded, starts=(at(10),)).windows[0].lost == ("t was deleted and recreated since 2015-05-17T10:00:00Z",)
     loaded.log.cluster = "another"
     with pytest.raises(AnotherCluster, match="Name the right one by --bootstrap-server"):
         plan(loaded, starts=(at(10),))

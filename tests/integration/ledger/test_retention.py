@@ -9,15 +9,14 @@ from datetime import datetime, timedelta
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.commands.retention import tell_under_way
+from logbus.cli.retention import tell_under_way
 from logbus.errors import RecordsLost, UserError
-from logbus.ledger.migrations import create_ledger
-from logbus.proof.audit import audit_window
-from logbus.retention.model import Deletion, RetentionPolicy, TopicPlan
-from logbus.retention.run import RetentionRun
-from logbus.retention.store import DELETED, UNKNOWN, RetentionStore, lock_topic
+from logbus.loads.audit import audit_window
+from logbus.loads.sinks import sink_for
+from logbus.status.retention_plan import Deletion, RetentionPolicy, TopicPlan
+from logbus.status.retention_run import DELETED, UNKNOWN, RetentionRun, RetentionStore, lock_topic
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.warehouse.sinks import sink_for
+from logbus.windows.migrations import create_ledger
 from sqlalchemy import Engine, text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -72,7 +71,7 @@ def test_what_is_not_loaded_stays_until_it_is(world: World, retention: Retention
     keep(retention)
     report = retention.run(LATER, "manual")
     assert start(world) == 2
-    assert report.plans[0].held[0].offset == 2
+    assert report.plans[0].holds[0].offset == 2
     load(world, 9)
     retention.run(LATER, "manual")
     assert start(world) == 6
@@ -142,7 +141,7 @@ def test_what_keeps_records_counts_though_it_comes_while_the_broker_is_asked(
     world.log.interrupt = interrupt
     (plan,) = retention.run(LATER, "manual").plans
     assert (plan.records, start(world), retention.store.deletions(9)) == (0, 0, [])
-    assert said in " ".join([*plan.notes, *map(str, plan.held)])
+    assert said in " ".join([*plan.notes, *map(str, plan.holds)])
 
 
 def test_a_window_that_changes_while_the_deletion_is_decided_stops_it(world: World, retention: RetentionRun) -> None:
@@ -206,7 +205,7 @@ class Deleting(RetentionStore):
 def test_whoever_makes_a_hold_is_told_what_was_being_deleted_then(
     retention: RetentionRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_ended: bool
 ) -> None:
-    monkeypatch.setattr("logbus.commands.retention.UNDER_WAY_SECONDS_MAX", 60.0 if has_ended else 0.0)
+    monkeypatch.setattr("logbus.cli.retention.UNDER_WAY_SECONDS_MAX", 60.0 if has_ended else 0.0)
     deletion = Deletion(topic="t", topic_id="t", partition=0, start_offset=0, end_offset=4, reason="loaded")
     store = (Deleting if has_ended else RetentionStore)(retention.store.engine)
     with store.only_run("manual", LATER) as number:

@@ -8,13 +8,10 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from logbus.errors import WarehouseUnavailable
-from logbus.ledger import catch_up
-from logbus.ledger.announcements import Stage, begin_watch, note_announced, take, unannounced
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.migrations import create_ledger
+from logbus.loads.engine import connect, libpq_uri
+from logbus.loads.ledger import Ledger
 from logbus.model import Interval, milliseconds
-from logbus.warehouse.empty_windows import load_empty
-from logbus.warehouse.engine import connect, libpq_uri
+from logbus.windows import catch_up
 from sqlalchemy import make_url, text
 
 from tests.support.fake_log import FakeLog
@@ -22,8 +19,6 @@ from tests.support.ledgers import NOW, World, stamps
 from tests.support.loads import Loading
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-# In Berlin the hours from 0:00 and 1:00 UTC of 25 October are both "from 2 to 3", 29 March has 23 hours.
-AUTUMN = datetime(2015, 10, 24, 22, tzinfo=UTC)
 SETTINGS = {"timezone": "Europe/Berlin", "datestyle": "German", "intervalstyle": "iso_8601", "client_encoding": "LATIN1"}
 
 
@@ -38,41 +33,6 @@ def abroad(empty_warehouse_url: str) -> Iterator[World]:
     ledger = Ledger(connect(empty_warehouse_url))
     yield World(ledger=ledger, log=log)
     ledger.engine.dispose()
-
-
-def hours_from(first: datetime, count: int) -> list[datetime]:
-    return [first + number * HOUR for number in range(count)]
-
-
-def test_hours_without_records_are_loaded_together_over_an_autumn_night(abroad: World) -> None:
-    abroad.log.append("t", milliseconds(AUTUMN), milliseconds(AUTUMN + DAY))
-    abroad.register()
-    plan = abroad.ledger.plan_load("p", abroad.log, NOW)
-    empty = [window for window in abroad.ledger.freeze_plan(plan, abroad.log, NOW) if not window.record_count]
-    assert len(empty) == 23
-    reports = [one for some in load_empty(abroad.ledger.engine, abroad.log, "p", empty, "run", lambda: NOW) for one in some]
-    assert [(one.window.interval, one.verdict) for one in reports] == [(window.interval, "exact") for window in empty]
-
-
-def test_a_consumer_takes_every_hour_of_an_autumn_night(abroad: World) -> None:
-    create_ledger(abroad.ledger.engine)
-    hours = hours_from(AUTUMN, 5)
-    assert take(abroad.ledger.engine, "consumer", "p", hours, "run 1", NOW) == hours
-    assert take(abroad.ledger.engine, "consumer", "p", hours, "run 2", NOW) == []
-
-
-def test_every_hour_of_an_autumn_night_is_announced_once(abroad: World) -> None:
-    abroad.log.append("t", milliseconds(AUTUMN))
-    abroad.register(lateness=timedelta(0))
-    engine = abroad.ledger.engine
-    begin_watch(engine, "watch", "p", Stage.CLOSED, AUTUMN)
-    announced = []
-    for hour in hours_from(AUTUMN + HOUR, 5):
-        now = hour + timedelta(minutes=30)
-        found = unannounced(engine, "watch", now)
-        announced += [one.start for one in found]
-        note_announced(engine, "watch", [one.start for one in found], now)
-    assert announced == hours_from(AUTUMN, 5)
 
 
 @pytest.mark.parametrize(("first", "last"), [((3, 20), (6, 10)), ((10, 20), (11, 5))], ids=["spring", "autumn"])

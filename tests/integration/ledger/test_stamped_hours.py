@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from logbus.ledger import schema, stamped_hours
-from logbus.ledger.migrations import create_ledger
-from logbus.ledger.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
-from logbus.ledger.totals import read_ledger
+from logbus.loads import stamped_hours
+from logbus.loads.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
 from logbus.model import FrozenWindow, Interval
-from sqlalchemy import update
+from logbus.status.ledger_totals import read_ledger
+from logbus.windows.migrations import create_ledger
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
 from tests.support.loads import Loading
@@ -80,16 +79,6 @@ def test_lag_says_which_pipelines_hours_are_not_whole(ahead: World) -> None:
         (note,) = elsewhere_notes(connection, ["p", "other"])
         assert note.startswith("p: 80 of the 146 records in its newest windows are stamped with other hours than their window's")
         assert elsewhere_notes(connection, ["other"]) == []
-
-
-def test_a_window_loaded_before_hours_were_counted_says_nothing(world: World) -> None:
-    ahead = with_a_fast_clock(world)
-    with ahead.ledger.engine.begin() as connection:
-        values = stamped_hours.write(connection, ahead.ledger.window("p", at(11)).id, None)
-        connection.execute(update(schema.window).where(schema.window.c.starts_at == at(11)).values(values))
-        assert stamped_hours.stamped_hours(connection, ahead.ledger.window("p", at(11))) is None
-    assert hours(ahead, 10).sentences() == []
-    assert read_ledger(ahead.ledger.engine, timeout_seconds=5).pipelines["p"].stamped == 83
 
 
 def test_a_reload_counts_anew_and_not_on_top(world: World) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from logbus.kafka.topics import FoundRecord
+from logbus.kafka.topics import OffsetAndTimestamp
 from logbus.model import milliseconds
 
 from tests.support.ledgers import World, stamps
@@ -21,7 +21,7 @@ def test_behind_a_stamp_of_2099_each_record_is_read_once_however_many_hours_are_
     read: list[int] = []
     records = world.log.records
 
-    def counted(topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+    def counted(topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
         for record in records(topic, partition, start_offset, end_offset):
             read.append(record.offset)
             yield record

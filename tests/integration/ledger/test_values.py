@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from logbus.ledger.table_names import parse_table
-from logbus.ledger.values import Checksum, Published
+from logbus.loads import checksum
+from logbus.loads.audit import audit_window
+from logbus.loads.checksum import Checksum, Published
+from logbus.loads.maintenance import merge_closed_days
+from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport
-from logbus.proof.audit import audit_window
-from logbus.warehouse import checksum
-from logbus.warehouse.leaves import merge_closed_days
-from logbus.warehouse.sinks import sink_for
+from logbus.windows.table_names import parse_table
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.collector.proposal import shown
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import Interval
-from logbus.warehouse.engine import connect
+from logbus.shipper.proposal import shown
 from sqlalchemy import text
 
-from spark_jobs.outcomes import LoadState
+from spark_jobs.application import LoadState
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import NOW
 from tests.support.log_formats import BEGIN, COUNT, FORMATS, LogFormat
@@ -56,7 +56,7 @@ def test_what_is_proposed_for_a_log_loads_it(
         assert named is not None
         assert shlex.split(named[1]) == options
     found = tried(log, *options)
-    assert (found["trouble"], found["clock"], found["parse"]) == (None, [log_format.clock], log_format.parse)
+    assert (found["trouble"], found["time_format"], found["parse"]) == (None, [log_format.time_format], log_format.parse)
     assert (found["zoneless"] == 0, found["errors"]) == (log_format.has_zone, {})
 
     ship, register, _ = found["commands"]

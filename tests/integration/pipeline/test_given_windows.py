@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from logbus.errors import LogChanged, TopicRecreated, UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.handover import as_text, hand_over
 from logbus.model import FrozenWindow, OffsetRange, Pipeline, Witness
 from logbus.waiting import PATIENCE_SECONDS
+from logbus.windows.handover import as_text, hand_over
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.given_windows import given_windows, read_records
@@ -92,7 +92,7 @@ def test_a_program_reads_no_topic_that_was_made_again(filled: AnyBroker, spark_s
     environ_of_then = as_text(hand_over(replace(PIPELINE, topic="made-again"), [replace(hour(1, (0, 5, 9)), topic_id="former")]))
     delete_topic(filled.bootstrap, "made-again")
     fill(filled, "made-again")
-    with pytest.raises(Exception, match="topic made-again was deleted and made again"):
+    with pytest.raises(Exception, match="topic made-again was deleted and recreated"):
         made.collect()
     environ = {
         "LOGBUS_WINDOWS": environ_of_then,

@@ -9,10 +9,10 @@ from typing import Any
 from confluent_kafka import Producer
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
 from logbus.model import Attempt, Interval, Pipeline
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
 
 from spark_jobs.application import Application
 from tests.support.broker import AnyBroker

@@ -9,18 +9,17 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Message
-from logbus.collector.topic_client import _source_and_position
-from logbus.console.formatting import compiled, envelope
 from logbus.fingerprint import UNREADABLE_HEADERS, headers_of, headers_of_all, record_hash
+from logbus.kafka.console_format import compiled, envelope
 from logbus.kafka.exact_reader import exact_consumer, read_lists
 from logbus.kafka.topics import to_witness
+from logbus.loads.comparison import read_partition
 from logbus.model import OffsetRange
-from logbus.proof.comparison import read_partition
-from logbus.ui.topic_records import record_json
+from logbus.shipper.topic_client import _source_and_position
 from logbus.waiting import PATIENCE_SECONDS
+from logbus.web.topic_records import record_json
 
-from spark_jobs.connector import pairs_of
-from spark_jobs.packing import PlanSlice, Run
+from spark_jobs.job import PlanSlice, Run
 from spark_jobs.records import headers_json, of_messages
 from tests.support.broker import AnyBroker
 from tests.support.programs import program_or_skip
@@ -97,13 +96,6 @@ def test_console_and_pages_show_that_they_cannot_be_read(broker: AnyBroker, topi
         assert record_json(messages[-1])["headers"] == [["\ufffd", None]]
 
 
-def test_the_collector_takes_it_for_a_record_that_it_did_not_send(broker: AnyBroker, topic: str) -> None:
+def test_the_shipper_takes_it_for_a_record_that_it_did_not_send(broker: AnyBroker, topic: str) -> None:
     with messages_of(broker, topic) as messages:
         assert {_source_and_position(one) for one in messages} == {("", 0)}
-
-
-def test_sparks_connector_has_the_same_for_them() -> None:
-    found = pairs_of(
-        [None, [{"key": "lang", "value": b"fr"}, {"key": "caf\ufffd", "value": b"1"}], [{"key": "a", "value": None}]]
-    )
-    assert found == [[], UNREADABLE_HEADERS, [("a", None)]]

@@ -11,13 +11,13 @@ from confluent_kafka import Producer, TopicPartition
 from logbus.cli import main
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger.ledger import Ledger
+from logbus.loads.engine import connect
+from logbus.loads.history import window_history
+from logbus.loads.ledger import Ledger
 from logbus.model import Interval, Pipeline, milliseconds
-from logbus.proof.history import window_history
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.warehouse.engine import connect
 
-from spark_jobs.outcomes import LoadState, WindowOutcome
+from spark_jobs.application import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker
 from tests.support.spark import LoadInProcess
 from tests.support.topics import admin, create_topic

@@ -16,11 +16,11 @@ import psutil
 import psycopg
 import pytest
 from logbus.errors import WarehouseUnavailable
-from logbus.ledger.ledger import Ledger
-from logbus.ledger.migrations import create_ledger
+from logbus.loads.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, is_in_use, let_others_pass, running_postmaster
+from logbus.loads.engine import connect, libpq_uri
+from logbus.loads.ledger import Ledger
 from logbus.waiting import wait_until
-from logbus.warehouse.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, is_in_use, let_others_pass, running_postmaster
-from logbus.warehouse.engine import connect, libpq_uri
+from logbus.windows.migrations import create_ledger
 from sqlalchemy import text
 
 FAST = {"fsync": "off"}
@@ -74,7 +74,7 @@ def test_a_path_too_long_for_a_socket_gets_a_short_one_that_goes_again(directory
 
 def test_the_server_ends_when_its_owner_is_killed_and_the_next_start_works(directory: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from logbus.warehouse.embedded import EmbeddedPostgres; "
+        "import sys, time; from pathlib import Path; from logbus.loads.embedded import EmbeddedPostgres; "
         "server = EmbeddedPostgres(Path(sys.argv[1])).start(); print('up', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True) as owner:

@@ -5,26 +5,25 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordination.changes import Journaled, apply
-from broker.coordination.image import Image
+from broker.cluster.metadata_image import LoggedChange, MetadataImage, apply
 from tests.support import images
 
-histories = st.lists(images.journaled, max_size=30)
+histories = st.lists(images.logged_change, max_size=30)
 
 
 @given(histories)
-def test_changes_that_were_applied_are_no_news(changes: list[Journaled]) -> None:
-    image = Image()
+def test_changes_that_were_applied_are_no_news(changes: list[LoggedChange]) -> None:
+    image = MetadataImage()
     for change in changes:
         image, _ = apply(image, [change])
         assert apply(image, [change])[1] == ()
 
 
 @given(histories)
-def test_together_or_one_by_one_is_the_same(changes: list[Journaled]) -> None:
-    one_by_one = Image()
+def test_together_or_one_by_one_is_the_same(changes: list[LoggedChange]) -> None:
+    one_by_one = MetadataImage()
     told = []
     for change in changes:
         one_by_one, news = apply(one_by_one, [change])
         told += news
-    assert apply(Image(), changes) == (one_by_one, tuple(told))
+    assert apply(MetadataImage(), changes) == (one_by_one, tuple(told))

@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.records.builder import NewRecord, build_batch
-from broker.storage.key_map import ENTRY_BYTES
-from broker.storage.segment import LOG
+from broker.log.compaction import OFFSET_MAP_ENTRY_BYTES
+from broker.log.segment import LOG
+from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.support.batches import NOW_MS
 from tests.support.examples import examples
 from tests.support.logs import append, compact, files_with, flush, located_bytes, open_log, read_all
@@ -83,7 +83,7 @@ def test_no_deleted_key_comes_back_however_little_of_the_log_a_pass_can_map(
             flush(log)
             for keys, pause_ms in passes:
                 now_ms += pause_ms
-                clean = compact(log, clean, now_ms=now_ms, map_bytes=keys * ENTRY_BYTES)
+                clean = compact(log, clean, now_ms=now_ms, map_bytes=keys * OFFSET_MAP_ENTRY_BYTES)
                 read = {record.key: record.value for record in read_all(log)}
                 assert {key: value for key, value in read.items() if value is not None} == {
                     key: value for key, value in model.items() if value is not None

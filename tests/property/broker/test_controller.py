@@ -8,11 +8,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.controller.decide import Asked, Presence, Wishes, decide, handovers
-from broker.controller.place import place
-from broker.controller.reassign import finish, moving, originals, reassign, targets
-from broker.coordination.image import NO_LEADER, ClusterTopic, PartitionState
-from tests.unit.broker.controller.cases import apply
+from broker.cluster.assignment import finish, moving, originals, place_replicas, reassign, targets
+from broker.cluster.leader_election import ElectionRequests, HandoverRequest, Presence, decide, handovers
+from broker.cluster.metadata_image import NO_LEADER, ClusterTopic, PartitionState
+from tests.unit.broker.cluster.cases import apply
 
 BROKERS = range(1, 7)
 NAME = "t"
@@ -65,10 +64,10 @@ def presences(draw: st.DrawFn) -> Presence:
 
 
 @st.composite
-def wishes_for(draw: st.DrawFn, topic: ClusterTopic) -> Wishes:
+def requests_for(draw: st.DrawFn, topic: ClusterTopic) -> ElectionRequests:
     keys = [(NAME, index) for index in range(topic.partition_count)]
     asked = {
-        key: Asked(
+        key: HandoverRequest(
             to=draw(st.sampled_from(topic.replicas[key[1]])),
             epoch=topic.states[key[1]].leader_epoch,
             at=draw(st.sampled_from([0.0, -6.0, -70.0])),
@@ -77,16 +76,16 @@ def wishes_for(draw: st.DrawFn, topic: ClusterTopic) -> Wishes:
         if draw(st.booleans())
     }
     some_of = st.sets(st.sampled_from(keys))
-    return Wishes(preferred=draw(some_of), unclean=draw(some_of), handovers=asked)
+    return ElectionRequests(preferred=draw(some_of), unclean=draw(some_of), handovers=asked)
 
 
 @given(st.data(), topics(), presences(), st.integers(1, 3), st.booleans())
 def test_decisions_keep_the_rules_of_a_state_and_converge(
     data: st.DataObject, topic: ClusterTopic, there: Presence, minimum: int, is_unclean_allowed: bool
 ) -> None:
-    wishes = data.draw(wishes_for(topic))
+    requests = data.draw(requests_for(topic))
 
-    def decisions_on(one: ClusterTopic, asked: Wishes) -> list[object]:
+    def decisions_on(one: ClusterTopic, asked: ElectionRequests) -> list[object]:
         return list(
             decide(
                 [one],
@@ -94,12 +93,12 @@ def test_decisions_keep_the_rules_of_a_state_and_converge(
                 minimum_of=lambda _: minimum,
                 is_unclean_allowed=lambda _: is_unclean_allowed,
                 now=0.0,
-                wishes=asked,
+                requests=asked,
             )
         )
 
     found = decide(
-        [topic], there, minimum_of=lambda _: minimum, is_unclean_allowed=lambda _: is_unclean_allowed, now=0.0, wishes=wishes
+        [topic], there, minimum_of=lambda _: minimum, is_unclean_allowed=lambda _: is_unclean_allowed, now=0.0, requests=requests
     )
     for decision in found:
         old, new = topic.states[decision.index], decision.state
@@ -116,13 +115,13 @@ def test_decisions_keep_the_rules_of_a_state_and_converge(
             assert new.leader in there.able
             is_clean = new.leader in ({*old.eligible} if old.is_lost else {*old.isr, *old.eligible})
             assert is_clean != new.is_recovering or old.is_recovering
-            assert is_clean or is_unclean_allowed or (NAME, decision.index) in wishes.unclean
+            assert is_clean or is_unclean_allowed or (NAME, decision.index) in requests.unclean
         gone = {*old.isr} - {*new.isr}
         if not new.is_recovering and not old.is_lost and old.leader in there.able:
             assert gone <= {broker for broker in BROKERS if there.is_dead(broker)}
     after = apply({NAME: topic}, found)[NAME]
-    asked = handovers([after], wishes.handovers, 0.0)
-    assert decisions_on(after, replace(wishes, handovers=asked)) == []
+    asked = handovers([after], requests.handovers, 0.0)
+    assert decisions_on(after, replace(requests, handovers=asked)) == []
 
 
 @given(topics(), st.integers(1, 3))
@@ -183,11 +182,11 @@ def test_replicas_are_spread_over_brokers_and_racks(racks: dict[int, str], data:
     factor = data.draw(st.integers(1, len(racks)))
     rounds = data.draw(st.integers(1, 4))
     seed = data.draw(st.integers(0, 1000))
-    found = place(rounds * len(racks), factor, racks, seed=seed)
+    found = place_replicas(rounds * len(racks), factor, racks, seed=seed)
     for replicas in found:
         assert len({*replicas}) == factor
         assert {*replicas} <= {*racks}
         assert len({racks[broker] for broker in replicas}) == min(factor, len({*racks.values()}))
     leads = [replicas[0] for replicas in found]
     assert all(leads.count(broker) == rounds for broker in racks)
-    assert place(len(racks), factor, racks, seed=seed) == found[: len(racks)]
+    assert place_replicas(len(racks), factor, racks, seed=seed) == found[: len(racks)]

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.errors import CoordinatorNotAvailable, RequestError
 from broker.groups.members import EXPECTED_BYTES
 from broker.groups.messages import JoinAnswer, MemberName, Protocols
-from broker.groups.states import GroupState
+from broker.groups.rebalance import GroupState
 from tests.support.examples import examples
 from tests.support.groups import GroupUnderTest
 

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.handlers.reply import Pending
+from broker.api.handler import Pending
 from broker.protocol.api import ErrorCode
 from tests.support.coordinators import Coordinator, Coordinators, code_of
 from tests.support.examples import examples

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.records.batch import read_header
-from broker.records.builder import build_batch
-from broker.records.reader import Record, read_records
-from broker.storage.partition_log import PartitionLog
+from broker.log.partition_log import PartitionLog
+from broker.protocol.batch import read_header
+from broker.protocol.batch_builder import build_batch
+from broker.protocol.records import Record, read_records
 from tests.support.batches import records_at
 from tests.support.examples import examples
 from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.records.builder import NewRecord, build_batch
-from broker.storage.partition_log import PartitionLog
-from broker.storage.retention import apply_retention
+from broker.log.log_retention import apply_retention
+from broker.log.partition_log import PartitionLog
+from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.sim.disk import SimDisk
 from tests.support.batches import NOW_MS
 from tests.support.examples import examples

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import InvalidProducerEpoch, OutOfOrderSequence
-from broker.partitions.producer_state import ProducerStates
-from broker.records.batch import BatchHeader, read_header
+from broker.log.producer_state import ProducerStates
+from broker.protocol.batch import BatchHeader, read_header
 from tests.support.batches import plain_batch
 
 TEMPLATE = read_header(plain_batch())

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import RequestError
-from broker.records.batch import BATCH_HEADER_BYTES, read_header
-from broker.records.builder import NewRecord, build_batch
-from broker.records.reader import read_records
-from broker.records.validation import require_keys, validate_new_batch
-from broker.records.varint import read_varint, write_varint
-from broker.records.walk import read_keys, read_timestamps, record_bytes
+from broker.protocol.batch import BATCH_HEADER_BYTES, read_header
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.records import read_keys, read_records, read_timestamps, read_varint, record_bytes, write_varint
+from broker.protocol.validation import require_keys, validate_new_batch
 from tests.support.batches import NOW_MS, altered
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.coordination.image import PartitionState
-from broker.replication.progress import PartitionProgress
+from broker.cluster.metadata_image import PartitionState
+from broker.replication.led_partition import PartitionProgress
 from tests.support.examples import examples
 
 ME, FOLLOWERS = 0, (1, 2)

@@ -9,9 +9,9 @@ from functools import partial
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.records.batch import read_header
-from broker.storage.partition_log import PartitionLog
-from broker.storage.truncation import TruncationTicket
+from broker.log.partition_log import PartitionLog
+from broker.log.truncation import TruncationTicket
+from broker.protocol.batch import read_header
 from tests.sim.disk import Stopped
 from tests.support.examples import examples
 from tests.support.logs import flush, located_bytes
@@ -124,4 +124,4 @@ def test_a_log_that_begins_anew_is_empty_there_or_the_old_one_whenever_the_power
         assert end >= was_flushed or start == end == offset
         again.keep_what_is_within()
 
-    cut_after_each_step(history, partial(PartitionLog.begin_reset, offset=offset), data, judge)
+    cut_after_each_step(history, partial(PartitionLog.begin_truncation, offset=offset, resets=True), data, judge)

@@ -7,11 +7,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordination import znodes
-from broker.coordination.changes import Journaled
-from broker.coordination.image import BrokerNode, PartitionState, Settings
-from broker.coordination.journal import decode_changes, encode_changes
-from broker.coordination.znodes import TopicNode
+from broker.cluster import znodes
+from broker.cluster.metadata_image import BrokerNode, LoggedChange, PartitionState, Settings, TopicNode
+from broker.cluster.metadata_log import decode_changes, encode_changes
 from tests.support import images
 
 
@@ -46,6 +44,6 @@ def test_settings_are_read_as_they_were_written(settings: Settings) -> None:
     assert znodes.decode_settings(znodes.encode_settings(settings.values), settings.version) == settings
 
 
-@given(st.lists(images.journaled, max_size=8))
-def test_an_entry_of_the_journal_is_read_as_it_was_written(changes: list[Journaled]) -> None:
+@given(st.lists(images.logged_change, max_size=8))
+def test_an_entry_of_the_metadata_log_is_read_as_it_was_written(changes: list[LoggedChange]) -> None:
     assert decode_changes(encode_changes(changes)) == tuple(changes)

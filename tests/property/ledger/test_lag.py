@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.ledger.stretches import Anchor
 from logbus.model import OffsetRange, Pipeline
 from logbus.status.lag import lag_over
+from logbus.windows.pipeline_chains import Anchor
 
 from tests.support.fake_log import FakeLog
 from tests.support.retention import at, chain, hourly, stamps

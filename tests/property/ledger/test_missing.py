@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.ledger.boundaries import Neighbours, clamp, decide
-from logbus.ledger.closed_ends import ask
-from logbus.ledger.missing import find_gaps
-from logbus.ledger.stretches import tail_of
 from logbus.model import FrozenWindow, OffsetRange, Pipeline, milliseconds
+from logbus.windows.boundaries import Neighbours, clamp, decide, take_snapshot
+from logbus.windows.missing import find_gaps
+from logbus.windows.pipeline_chains import tail_of
 
 from tests.support.fake_log import FakeLog
 from tests.support.retention import at, chain, hourly
@@ -61,7 +60,7 @@ def test_what_is_missing_is_what_freezing_hour_by_hour_finds(
             windows.append(hourly(hour, loaded=kind == "loaded", audited=False, ranges=ranges))
     append(log, since)
     made = chain(windows)
-    seen = ask(log, PIPELINE, {part: tail_of(made, part) for part in PARTS}, NOW)
+    seen = take_snapshot(log, PIPELINE, {part: tail_of(made, part) for part in PARTS}, NOW)
     gaps = find_gaps(log, PIPELINE, made, seen)
     found = {
         int((part.start - at(0)).total_seconds() // 3600): gap.is_empty for gap in gaps for part in gap.parts(PIPELINE.interval)

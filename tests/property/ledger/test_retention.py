@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.ledger.stretches import Anchor, PipelineChain
 from logbus.model import FrozenWindow, OffsetRange
-from logbus.retention.decide import plan_topic
+from logbus.status.retention_plan import plan_topic
+from logbus.windows.pipeline_chains import Anchor, PipelineChain
 
 from tests.support.retention import at, chain, hourly, policy, state
 

@@ -17,8 +17,8 @@ def output_of(program: str) -> str:
 def test_the_broker_starts_without_packages_of_which_it_needs_a_part() -> None:
     program = """
 import sys, broker.node
-from broker.protocol.control import request_class, response_class
-from broker.storage.kernel_sync import KernelSync
+from broker.protocol.codec import request_class, response_class
+from broker.disk.kernel_sync import KernelSync
 request_class(3), response_class(3), KernelSync.open()
 print(sorted({"kafka", "crc32c", "caio", "asyncio", "email"} & set(sys.modules)))
 """
@@ -29,8 +29,8 @@ print(sorted({"kafka", "crc32c", "caio", "asyncio", "email"} & set(sys.modules))
 def test_the_whole_packages_can_be_imported_before_the_broker_and_after_it(first: str) -> None:
     program = f"""
 {first}
-from broker.records.crc import crc32c as ours
-from broker.storage.kernel_sync import KernelSync
+from broker.protocol.batch import crc32c as ours
+from broker.disk.kernel_sync import KernelSync
 kernel = KernelSync.open()
 import crc32c, caio.linux_aio, kafka
 from kafka.admin import KafkaAdminClient

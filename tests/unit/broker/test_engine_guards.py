@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from broker.chores import Steps, Until
+from broker.api import produce as produce_handler
+from broker.api.handler import Pending
+from broker.api.purgatory import Deadline
 from broker.errors import StartupError
 from broker.groups.group import Group
-from broker.handlers import produce as produce_handler
-from broker.handlers.deadlines import Deadline
-from broker.handlers.reply import Pending
+from broker.log.background_tasks import Steps, Until
+from broker.log.log_directory import CLEAN_MARKER
 from broker.node import reach_of
 from broker.protocol.api import ApiKey
-from broker.storage.log_directory import CLEAN_MARKER
 from tests.support.engine import Harness, batch
 from tests.support.wire import Wanted, fetch_body, produce_answer, produce_body
 
@@ -78,7 +78,7 @@ def test_an_answer_that_cannot_be_written_costs_its_own_connection(
 def test_a_long_poll_that_cannot_be_answered_costs_its_own_connection(
     broker: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, defects: list[str]
 ) -> None:
-    from broker.handlers import fetch
+    from broker.api import fetch
 
     waiting = [broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"), wait_ms=100)) for _ in range(2)]
     monkeypatch.setattr(fetch, "_answer", once(error, fetch._answer))
@@ -95,7 +95,7 @@ def test_a_long_poll_that_cannot_be_answered_costs_its_own_connection(
         "context.deadlines.expire",
         "context.flusher.end_turn",
         "context.groups.expire",
-        "chores.work",
+        "tasks.work",
         "_cleaner.work",
         "_retention.work",
         "context.produce_turn.end",
@@ -112,7 +112,7 @@ def test_a_step_of_a_turn_that_raises_keeps_no_other_from_being_made(
     pending = produce(broker)
     monkeypatch.setattr(owner, name, once(error, getattr(owner, name)))
     broker.clock.advance_ms(10 * 60_000)  # everything is due
-    broker.engine.context.groups.due = broker.engine.chores.due = broker.engine.context.deadlines.due = 0.0
+    broker.engine.context.groups.due = broker.engine.tasks.due = broker.engine.context.deadlines.due = 0.0
     broker.turn()
     assert broker.engine.health.defects == 1
     assert len(defects) == 1
@@ -125,7 +125,7 @@ def test_a_step_of_a_turn_that_raises_keeps_no_other_from_being_made(
     assert dict(broker.engine.health.troubles) == {}
 
 
-def test_what_a_chore_stages_in_a_turn_that_failed_is_written_in_it(
+def test_what_a_task_stages_in_a_turn_that_failed_is_written_in_it(
     broker: Harness, monkeypatch: pytest.MonkeyPatch, defects: list[str]
 ) -> None:
     staged: list[Pending] = []
@@ -135,7 +135,7 @@ def test_what_a_chore_stages_in_a_turn_that_failed_is_written_in_it(
         yield Until(waits.append)
         staged.append(produce(broker))
 
-    broker.engine.chores.begin(steps(), failed=pytest.fail)
+    broker.engine.tasks.begin(steps(), failed=pytest.fail)
     flusher = broker.engine.context.flusher
     monkeypatch.setattr(flusher, "end_turn", once(RuntimeError("injected"), flusher.end_turn))
     waits[0](None, None)

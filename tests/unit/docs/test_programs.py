@@ -7,8 +7,8 @@ import importlib
 from pathlib import Path
 
 import pytest
-from logbus.ledger.definition import differences
 from logbus.model import Pipeline
+from logbus.windows.definition import differences
 
 from tests.support.pages import PAGES, Block, blocks
 

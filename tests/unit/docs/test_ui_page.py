@@ -7,7 +7,7 @@ import re
 
 from tests.support.pages import PROJECT
 
-STATES = (PROJECT / "plugins/logbus/ui/static/states.js").read_text()
+STATES = (PROJECT / "plugins/logbus/web/static/states.js").read_text()
 PAGE = (PROJECT / "docs/ui.md").read_text()
 STATE = re.compile(r'^  \{ name: "\w+", label: ("[^"]*"), letter: ("[^"]*"), meaning: ("[^"]*")', re.MULTILINE)
 ROW = re.compile(r"^\| (?P<letter>\S*) ?\| (?P<label>[A-Z][\w ]*) \| (?P<meaning>[^|]*) \|", re.MULTILINE)

@@ -2,16 +2,28 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from logbus.assets import WINDOWS_SHOWN_MAX, event_extra, table_asset, tell_outlets
+import pytest
+from logbus.assets import (
+    WINDOWS_SHOWN_MAX,
+    DatasetName,
+    add_to_outlet_events,
+    event_extra,
+    load_lineage,
+    table_asset,
+    table_name,
+    topic_name,
+)
 from logbus.model import Pipeline, instant_text
-from logbus.operators.load_window import load_summary
+from logbus.operators.load_window import LoadWindowOperator, load_summary
 
 from tests.support.airflow_context import HOUR_START
-from tests.support.fake_ledger import window
+from tests.support.fake_hooks import offline
+from tests.support.fake_ledger import FakeLedger, window
 
 
 def test_a_pipeline_and_its_name_stand_for_the_same_asset() -> None:
@@ -37,7 +49,7 @@ def test_an_event_over_very_many_windows_stays_small_and_names_them_all() -> Non
 def test_each_outlet_asset_is_told_and_nothing_else() -> None:
     events: dict[Any, Any] = defaultdict(SimpleNamespace)
     asset = table_asset("access_log")
-    tell_outlets({"outlet_events": events}, ["not an asset", asset], [window(HOUR_START, attempt=1)])
+    add_to_outlet_events({"outlet_events": events}, ["not an asset", asset], [window(HOUR_START, attempt=1)])
     assert list(events) == [asset]
     assert events[asset].extra["window_count"] == 1
 
@@ -45,5 +57,31 @@ def test_each_outlet_asset_is_told_and_nothing_else() -> None:
 def test_without_outlets_nobody_is_told_and_no_window_is_looked_at() -> None:
     events: dict[Any, Any] = defaultdict(SimpleNamespace)
     unread = iter([window(HOUR_START)])
-    tell_outlets({"outlet_events": events}, [], unread)
+    add_to_outlet_events({"outlet_events": events}, [], unread)
     assert (list(events), len(list(unread))) == ([], 1)
+
+
+@pytest.mark.parametrize("servers", ["b1:9092", "b1:9092,b2:9092", "SASL_SSL://b1:9092, b2:9092"])
+def test_a_topic_is_named_after_the_first_broker(servers: str) -> None:
+    assert topic_name({"bootstrap.servers": servers}, "t") == DatasetName(namespace="kafka://b1:9092", name="t")
+
+
+@pytest.mark.parametrize(
+    ("url", "table", "namespace", "name"),
+    [
+        ("postgresql+psycopg://u:p@h:5433/d", "clicks", "postgres://h:5433", "d.public.clicks"),
+        ("postgresql+psycopg://u:p@h/d", "web.clicks", "postgres://h:5432", "d.web.clicks"),
+        ("postgresql+psycopg://u@/d?host=/run/pg", "clicks", "postgres://localhost:5432", "d.public.clicks"),
+    ],
+)
+def test_a_table_is_named_without_user_or_password(url: str, table: str, namespace: str, name: str) -> None:
+    assert table_name(url, table) == DatasetName(namespace=namespace, name=name)
+
+
+def test_a_load_reads_the_topic_and_writes_the_table(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    pytest.importorskip("airflow.providers.openlineage", reason="lineage is for those who have Airflow's OpenLineage provider")
+    found = offline(LoadWindowOperator(task_id="load", pipeline=pipeline), ledger).get_openlineage_facets_on_complete(None)
+    assert [(part.namespace, part.name) for part in found.inputs] == [("kafka://b:1", "access_log")]
+    assert [(part.namespace, part.name) for part in found.outputs] == [("postgres://h:5432", "d.public.access_log")]
+    elsewhere = replace(pipeline, settings={"sink": "iceberg"})
+    assert load_lineage({"bootstrap.servers": "b:1"}, "postgresql://h/d", elsewhere).outputs == []

@@ -16,11 +16,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
         (errors.LogbusError("it failed"), ExitCode.FAILED),
         (errors.UserError("mend it"), ExitCode.FAILED),
         (errors.GroupActive("it has members"), ExitCode.FAILED),
-        (errors.TopicMissing("none"), ExitCode.NOT_THERE),
-        (errors.WindowUnknown("none"), ExitCode.NOT_THERE),
-        (errors.BrokerUnavailable("no answer"), ExitCode.NOT_REACHABLE),
-        (errors.Behind("3 hours"), ExitCode.NOT_AS_IT_SHOULD_BE),
-        (errors.RetentionOverdue("too long"), ExitCode.NOT_AS_IT_SHOULD_BE),
+        (errors.TopicMissing("none"), ExitCode.NOT_FOUND),
+        (errors.WindowUnknown("none"), ExitCode.NOT_FOUND),
+        (errors.BrokerUnavailable("no answer"), ExitCode.UNREACHABLE),
+        (errors.Behind("3 hours"), ExitCode.CHECK_FAILED),
+        (errors.RetentionOverdue("too long"), ExitCode.CHECK_FAILED),
     ],
 )
 def test_an_error_has_its_own_status_or_that_of_its_nearest_ancestor(error: Exception, code: ExitCode) -> None:

@@ -38,9 +38,7 @@ def test_any_other_is_said_in_a_sentence_with_what_to_do(script: str | None, sai
 
 
 def test_no_java_at_all_is_said(tmp_path: Path) -> None:
-    assert (java.why_not({"PATH": str(tmp_path)}) or "").startswith(
-        "there is no Java on the PATH, so Spark cannot run: install one"
-    )
+    assert (java.why_not({"PATH": str(tmp_path)}) or "").startswith("no Java on the PATH, so Spark cannot run: install one")
 
 
 def test_a_load_without_java_says_so_before_it_begins(tmp_path: Path) -> None:

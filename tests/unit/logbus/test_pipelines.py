@@ -11,8 +11,8 @@ from jinja2.sandbox import SandboxedEnvironment
 from logbus.assets import table_asset
 from logbus.errors import UserError
 from logbus.model import instant_text
-from logbus.operators.window_operator import window_starts
 from logbus.pipelines import FILLED, Connections, Pipeline, catch_up, hourly_ingest, many_topics
+from logbus.task_context import window_starts
 from logbus.timetable import WindowTimetable
 
 DAGS = Path(__file__).parents[3] / "dags"

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import timezone
 from logbus.errors import UserError
 from logbus.model import Interval
-from logbus.run_interval import run_interval
+from logbus.task_context import run_interval
 
 from tests.support.airflow_context import HOUR_END, HOUR_START, run_context
 

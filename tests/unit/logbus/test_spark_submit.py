@@ -14,6 +14,8 @@ ATTEMPT = Attempt(
     number=3,
     staging_table="w1_a3",
     dead_letter_table="w1_a3_dead",
+    key="k",
+    definition={},
 )
 URL = "postgresql://me:sesame@db/logs"
 

@@ -17,8 +17,7 @@ from airflow.serialization.encoders import encode_timetable
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import DataInterval, TimeRestriction
 from logbus.pipelines import hourly_ingest
-from logbus.timetable import WindowTimetable
-from logbus.timetable_plugin import LogbusTimetables
+from logbus.timetable import LogbusTimetables, WindowTimetable
 
 PLUGINS = Path(__file__).parents[3] / "plugins"
 LATENESS = timedelta(minutes=5)

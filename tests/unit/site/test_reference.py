@@ -7,15 +7,12 @@ import ast
 import pytest
 from logbus import errors
 from logbus.cli import COMMANDS
-from logbus.ledger import schema
+from logbus.windows import schema
 
-from scripts.site.broker_settings import settings_page
 from scripts.site.commands import command_page
-from scripts.site.failures import failures_page
-from scripts.site.ledger_tables import column_comments, ledger_page, sentences
+from scripts.site.markdown import bytes_in_words, milliseconds_in_words, table
 from scripts.site.provider import PACKAGE, ROOMS, public_classes
-from scripts.site.routes import routes_page
-from scripts.site.tables import bytes_in_words, milliseconds_in_words, table
+from scripts.site.reference import addresses_page, column_comments, errors_page, ledger_page, sentences, settings_page
 from tests.support.setting_names import setting_names
 
 
@@ -46,7 +43,7 @@ def test_a_columns_comment_in_the_code_is_its_note() -> None:
 
 
 def test_every_error_is_there_below_its_kind() -> None:
-    page = failures_page()
+    page = errors_page()
     kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LogbusError)]
     assert [name for name in kinds if f"| `{name}` |" not in page] == []
     assert "| `ShortRead` | `LoadFailed` | 1 |" in page
@@ -56,10 +53,10 @@ def test_every_error_is_there_below_its_kind() -> None:
 @pytest.mark.parametrize(
     ("room", "name"),
     [
-        ("operators", "logbus.operators.replay.ReplayOperator"),
+        ("operators", "logbus.operators.load_window.ReplayOperator"),
         ("operators", "logbus.operators.load_window.LoadWindowOperator"),
         ("sensors", "logbus.sensors.window_closed.WindowClosedSensor"),
-        ("triggers", "logbus.triggers.window_event.WindowEventTrigger"),
+        ("triggers", "logbus.sensors.window_event.WindowEventTrigger"),
         ("hooks", "logbus.hooks.broker.BrokerHook"),
     ],
 )
@@ -74,7 +71,7 @@ def test_bases_come_last() -> None:
 
 
 def test_every_address_in_airflow_is_there_with_its_method_and_a_sentence() -> None:
-    rows = [line.split(" | ") for line in routes_page().splitlines() if "`/logbus/" in line and line.startswith("| ")]
+    rows = [line.split(" | ") for line in addresses_page().splitlines() if "`/logbus/" in line and line.startswith("| ")]
     asked = {(method.strip("| "), address.strip("`")) for method, address, _ in rows}
     assert {
         ("GET", "/logbus/api/overview"),

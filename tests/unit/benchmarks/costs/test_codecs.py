@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.costs.codecs import differing_bytes
 from benchmarks.costs.lines import batches_of, log_lines
-from broker.records.batch import stamp
+from broker.protocol.batch import stamp
 
 SENT = batches_of(log_lines(100, seed=1), now_ms=1)
 

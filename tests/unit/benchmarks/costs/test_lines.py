@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.costs.lines import batches_of, log_lines
-from broker.records.reader import read_records
+from broker.protocol.records import read_records
 
 
 def test_lines_have_200_bytes_and_are_the_same_for_the_same_seed():

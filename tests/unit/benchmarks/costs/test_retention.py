@@ -7,9 +7,9 @@ import time
 from benchmarks.costs.retention import DUE, SEGMENTS, due_files, is_gone, write_logs
 from broker.clock import SystemClock
 from broker.config.settings import LogConfig
-from broker.storage.filesystem import FileSystem
-from broker.storage.partition_log import PartitionLog
-from broker.storage.retention import apply_retention
+from broker.disk.filesystem import FileSystem
+from broker.log.log_retention import apply_retention
+from broker.log.partition_log import PartitionLog
 
 
 def test_three_segments_of_five_are_due(tmp_path):
@@ -18,7 +18,7 @@ def test_three_segments_of_five_are_due(tmp_path):
     log = PartitionLog.open(
         tmp_path / "old-1", config=LogConfig(), filesystem=FileSystem(), clock=SystemClock(), clean=True, recovery_point=SEGMENTS
     )
-    assert log.segment_count == SEGMENTS
+    assert len(log.segments) == SEGMENTS
     assert apply_retention(log, now_ms) == DUE
     assert log.log_start_offset == DUE
 

@@ -17,7 +17,7 @@ from benchmarks.costs.wire import (
     whole_batches,
 )
 from broker.protocol.api import ApiKey
-from broker.records.batch import read_header
+from broker.protocol.batch import read_header
 from tests.support.engine import Harness, batch
 
 HEADER_BYTES = 4 + 10 + len("upkeep")

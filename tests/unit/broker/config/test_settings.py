@@ -4,8 +4,7 @@ import pytest
 
 from broker.cli import main
 from broker.config.listeners import Listener
-from broker.config.properties import build_config, load_config, parse_properties
-from broker.config.rules import check_new_topic
+from broker.config.properties import build_config, check_new_topic, load_config, parse_properties
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError, InvalidConfig
 
@@ -60,14 +59,14 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"listeners": "SSL://127.0.0.1:9093"}, "SSL is not offered"),
         ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners"),
-        ({"listeners": "PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"}, "one name to two listeners"),
-        ({"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:1"}, "one port to two listeners"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"}, "two listeners the same name"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:1"}, "two listeners the same port"),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:2"}, "INTERNAL has no protocol: add INTERNAL:PLAINTEXT to"),
         ({"listener.security.protocol.map": "PLAINTEXT:SSL"}, "protocol SSL of listener PLAINTEXT is not offered"),
-        ({"advertised.listeners": "OTHER://10.0.0.7:1"}, "advertised.listeners names OTHER, which listeners does not"),
-        (TWO_LISTENERS | {"advertised.listeners": "PLAINTEXT://10.0.0.7:1"}, "says nothing of listener INTERNAL"),
+        ({"advertised.listeners": "OTHER://10.0.0.7:1"}, "advertised.listeners: OTHER is not one of the listeners"),
+        (TWO_LISTENERS | {"advertised.listeners": "PLAINTEXT://10.0.0.7:1"}, "has no address for listener INTERNAL"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners=.* is every interface"),
-        ({"inter.broker.listener.name": "INTERNAL"}, "INTERNAL is no listener: there is PLAINTEXT"),
+        ({"inter.broker.listener.name": "INTERNAL"}, "INTERNAL is not one of the listeners PLAINTEXT"),
         (CLUSTER | {"zookeeper.connect": "one:2181,two:port"}, "must look like host1:2181,host2:2181/chroot"),
         (CLUSTER | {"zookeeper.connect": "one:2181/a//b"}, "has an empty part"),
         (

@@ -14,7 +14,7 @@ from broker.errors import (
     UnknownMember,
 )
 from broker.groups.messages import JoinAnswer, MemberName
-from broker.groups.states import GroupState
+from broker.groups.rebalance import GroupState
 from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest, state_of
 
 # -- joining ---------------------------------------------------------------------------------------------------------------------

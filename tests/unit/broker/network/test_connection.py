@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.api.handler import Parts, Pending
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
-from broker.handlers.reply import Parts, Pending
 from broker.network.connection import Connection
 from broker.protocol.framing import Request
 from broker.protocol.primitives import PARTITIONS_MAX
@@ -325,7 +325,7 @@ def test_a_large_frame_for_which_there_is_no_memory_costs_its_connection(monkeyp
     def refuse(*_: object, **__: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("broker.network.large_frame.mmap.mmap", refuse)
+    monkeypatch.setattr("broker.network.buffers.mmap.mmap", refuse)
     sock = ScriptedSocket()
     conn = connection(sock, echo)
     sock.incoming += produce_frame(1, NO_TOPICS + bytes(3 << 20))

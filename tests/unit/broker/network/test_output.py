@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.config.settings import BrokerConfig
-from broker.network.output import GATHERED_BYTES_MAX, Output, ShortFile
-from broker.storage.file_slice import FileSlice
-from broker.storage.filesystem import FileSystem, OpenFile
+from broker.disk.filesystem import FileSlice, FileSystem, OpenFile
+from broker.network.buffers import GATHERED_BYTES_MAX, Output, ShortFile
 from tests.support.sockets import ScriptedOutput, ScriptedSocket
 
 BUDGET = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.handlers.reply import Parts, Pending
+from broker.api.handler import Parts, Pending
 from broker.network.connection import Connection
 from broker.network.poller import PEER_END, READ, RESET, WRITE
 from broker.protocol.framing import Request
@@ -169,7 +169,7 @@ def test_a_connection_that_was_reset_while_nothing_was_waited_for_is_closed() ->
 # -- guards ----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["drain_helpers", "end_turn", "answer_staged", "next_deadline"])
+@pytest.mark.parametrize("step", ["drain_thread_pool", "end_turn", "answer_staged", "next_deadline"])
 def test_a_step_of_the_turn_that_fails_is_told_and_the_others_still_happen(step: str) -> None:
     loop = Loop(at_once)
     sock = loop.connect()
@@ -520,7 +520,7 @@ def test_a_request_knows_the_listener_that_it_came_through() -> None:
     [
         (
             b"\0\0\0\x0a\0\x01\0\0\0\0\0\x01\xff\xff",
-            "of a client that is too old, or did not ask for our versions: FETCH version 0",
+            "of a client that is too old, or did not ask which versions are supported: FETCH version 0",
         ),
         (b"\0\0\0\x01x", "that does not speak the protocol: a frame of 1 bytes"),
     ],

@@ -1,4 +1,4 @@
-"""A turn in which only the fast lane worked ends early; all other work is still done when it is due."""
+"""A turn in which only the fast path worked ends early; all other work is still done when it is due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.batches import plain_batch
 from tests.support.engine import Harness
 from tests.support.loop import LISTENING, Events, Loop
 from tests.support.sockets import ScriptedSocket
-from tests.support.two_lanes import produce_frame
+from tests.support.two_paths import produce_frame
 from tests.support.wire import Wanted, fetch_body
 
 READ = 1
@@ -30,8 +30,8 @@ class CountingTurn:
         self._engine = harness.engine
         self.ended = 0
 
-    def drain_helpers(self) -> None:
-        self._engine.drain_helpers()
+    def drain_thread_pool(self) -> None:
+        self._engine.drain_thread_pool()
 
     def end_turn(self) -> None:
         self.ended += 1
@@ -51,7 +51,9 @@ class Scene:
         self.harness = Harness(directory)
         self.harness.create("clicks", 2)
         self.turn = CountingTurn(self.harness)
-        self.loop = Loop(self.harness.engine.dispatch, lane=self.harness.engine.lane, clock=self.harness.clock, turn=self.turn)
+        self.loop = Loop(
+            self.harness.engine.dispatch, fast_path=self.harness.engine.fast_path, clock=self.harness.clock, turn=self.turn
+        )
         self.sock = self.loop.connect()
         self.reader = self.loop.connect()
 
@@ -93,7 +95,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene.harness.close()
 
 
-def test_turns_of_the_lane_alone_are_short(scene: Scene) -> None:
+def test_turns_of_the_fast_path_alone_are_short(scene: Scene) -> None:
     ended: list[int] = []
     scene.run(*[scene.note(ended, scene.send()) for _ in range(8)], scene.ended(ended))
     assert ended[-1] - ended[3] == 0, "the first ones taught it"
@@ -114,17 +116,17 @@ def test_another_request_in_the_same_turn_makes_it_a_whole_one(scene: Scene) -> 
     assert scene.answers == 7
 
 
-def test_what_is_due_is_done_however_busy_the_lane_is(scene: Scene) -> None:
+def test_what_is_due_is_done_however_busy_the_fast_path_is(scene: Scene) -> None:
     def step() -> Events:
         scene.harness.clock.advance_ms(300)
         return scene.send()()
 
     scene.run(*[scene.send() for _ in range(4)], *[step for _ in range(12)])
-    assert scene.harness.helpers.jobs, "a second has passed: what was written is flushed"
+    assert scene.harness.thread_pool.jobs, "a second has passed: what was written is flushed"
     assert scene.loop.swept >= 3
 
 
-def test_a_waiting_fetch_is_answered_when_the_lane_has_written(scene: Scene) -> None:
+def test_a_waiting_fetch_is_answered_when_the_fast_path_has_written(scene: Scene) -> None:
     fetch = fetch_of(offset=8, wait_ms=60_000)
 
     def flush_interval() -> Events:
@@ -132,13 +134,13 @@ def test_a_waiting_fetch_is_answered_when_the_lane_has_written(scene: Scene) -> 
         return []
 
     def flushed() -> Events:
-        scene.harness.helpers.run()
+        scene.harness.thread_pool.run()
         return []
 
     before = [*[scene.send() for _ in range(4)], flush_interval, flushed]
     scene.run(*before, scene.send(fetch, scene.reader), scene.send(), flushed, flushed)
     assert b"value" in scene.reader.sent
-    assert scene.harness.engine.counters.fast_lane == 3
+    assert scene.harness.engine.counters.fast_path == 3
 
 
 def test_an_answer_that_the_socket_does_not_take_is_sent_later(scene: Scene) -> None:
@@ -154,16 +156,16 @@ def test_an_answer_that_the_socket_does_not_take_is_sent_later(scene: Scene) -> 
     assert scene.answers == 5
 
 
-def test_turns_of_fetches_that_the_lane_answers_are_short(scene: Scene) -> None:
+def test_turns_of_fetches_that_the_fast_path_answers_are_short(scene: Scene) -> None:
     ended: list[int] = []
     asks = scene.send(fetch_of(offset=0, wait_ms=0), scene.reader)
     scene.run(*[scene.note(ended, asks) for _ in range(6)], scene.ended(ended))
     assert ended[-1] == ended[2]
     assert bytes(scene.reader.sent).count(b"clicks") == 6
-    assert scene.harness.engine.counters.fetch_lane == 5
+    assert scene.harness.engine.counters.fetch_fast_path == 5
 
 
-def test_a_fetch_that_the_lane_lets_wait_is_answered_at_its_time(scene: Scene) -> None:
+def test_a_fetch_that_the_fast_path_lets_wait_is_answered_at_its_time(scene: Scene) -> None:
     """The loop must not sleep until the deadline that applied before."""
     asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
 
@@ -177,12 +179,12 @@ def test_a_fetch_that_the_lane_lets_wait_is_answered_at_its_time(scene: Scene) -
 
     answered: list[int] = []
     scene.run(asks, time, asks, sent, time, sent)
-    assert scene.harness.engine.counters.fetch_lane == 1
+    assert scene.harness.engine.counters.fetch_fast_path == 1
     assert scene.loop.poller.timeouts[4] == pytest.approx(0.2)
     assert answered == [1, 2]
 
 
-def test_a_fetch_that_the_lane_lets_wait_starts_the_flush_that_it_waits_for(scene: Scene) -> None:
+def test_a_fetch_that_the_fast_path_lets_wait_starts_the_flush_that_it_waits_for(scene: Scene) -> None:
     asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
 
     def time() -> Events:
@@ -190,13 +192,13 @@ def test_a_fetch_that_the_lane_lets_wait_starts_the_flush_that_it_waits_for(scen
         return []
 
     def written_and_flushed() -> Events:
-        flushes.append(len(scene.harness.helpers.jobs))
-        scene.harness.helpers.run()
+        flushes.append(len(scene.harness.thread_pool.jobs))
+        scene.harness.thread_pool.run()
         return []
 
     flushes: list[int] = []
     scene.run(asks, time, scene.send(), asks, written_and_flushed, scene.ended([]))
-    assert scene.harness.engine.counters.fetch_lane == 1
+    assert scene.harness.engine.counters.fetch_fast_path == 1
     assert flushes == [1]
     assert b"value" in scene.reader.sent
 
@@ -206,7 +208,7 @@ def test_a_fetch_is_not_taken_before_requests_that_wait_for_their_answers(scene:
     fetch = fetch_of(offset=0, wait_ms=0)
     asks = scene.send(fetch, scene.reader)
     scene.run(asks, asks, scene.send(fetch + fetch, scene.reader), scene.send(USUAL + fetch, scene.reader))
-    assert scene.harness.engine.counters.fetch_lane == 1
+    assert scene.harness.engine.counters.fetch_fast_path == 1
     assert bytes(scene.reader.sent).count(b"clicks") == 6
 
 
@@ -219,7 +221,7 @@ class Reporting(ScriptedSocket):
         self.begun: list[int] = []
 
     def sendmsg(self, buffers: list[memoryview], ancillary: tuple = (), flags: int = 0) -> int:
-        self.begun.append(len(self._harness.helpers.jobs))
+        self.begun.append(len(self._harness.thread_pool.jobs))
         return super().sendmsg(buffers, ancillary, flags)
 
 
@@ -235,7 +237,7 @@ def test_a_flush_for_which_somebody_waits_begins_before_the_answer_leaves(scene:
         return []
 
     def flushed() -> Events:
-        scene.harness.helpers.run()
+        scene.harness.thread_pool.run()
         return []
 
     def together() -> Events:

@@ -53,7 +53,7 @@ def test_an_unknown_api_versions_version_is_kept_for_its_handler() -> None:
 
 @pytest.mark.parametrize(("api_key", "version"), [(999, 0), (ApiKey.PRODUCE, 2), (ApiKey.FETCH, 99)])
 def test_what_is_not_offered_is_named(api_key: int, version: int) -> None:
-    with pytest.raises(UnsupportedVersion, match="not offered"):
+    with pytest.raises(UnsupportedVersion, match="not supported"):
         read_request(request_bytes(api_key, version))
 
 

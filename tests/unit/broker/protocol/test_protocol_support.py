@@ -6,9 +6,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from broker.config.ignored import IgnoredSettings
+from broker.config.settings import IgnoredSettings
 from broker.protocol.api import APIS
-from broker.protocol.control import request_class
+from broker.protocol.codec import request_class
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocol-support.md"
 ROW = re.compile(r"\| (?P<key>\d+) \| (?P<name>\w+) \| (?P<first>\d+)(?:-(?P<last>\d+))? \|")

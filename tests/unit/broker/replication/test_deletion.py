@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.store import Set
-from broker.coordination.znodes import encode_state, state_path
-from broker.handlers.reply import Pending
-from broker.partitions.exposure import ReplicatedExposure
+from broker.api.handler import Pending
+from broker.cluster.store import Set
+from broker.cluster.znodes import encode_state, state_path
+from broker.log.high_watermark import ReplicatedHighWatermark
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import request_class, response_class
+from broker.protocol.codec import request_class, response_class
 from broker.protocol.replica_fetch import ReplicaPartition
 from tests.support.engine import Harness
 from tests.support.leading import Follower, wants
@@ -33,9 +33,9 @@ class Deleting:
         self.broker = Harness(directory / "broker", watermarks=leader)
         self.broker.create("clicks")
         context = self.broker.engine.context
-        assert isinstance(context.exposure, ReplicatedExposure)
+        assert isinstance(context.high_watermark, ReplicatedHighWatermark)
         context.leader = leader
-        leader.on_moved = context.exposure.moved
+        leader.on_moved = context.high_watermark.moved
         partition = self.broker.engine.partitions.held("clicks", 0)
         assert partition is not None
         self.partition = partition

@@ -1,4 +1,7 @@
-"""Changes of the in-sync set: what is proposed, and the outcome over a simulated ZooKeeper."""
+"""Changes of the in-sync set: what is proposed, and the outcome over a simulated ZooKeeper.
+
+A leader hands leadership over to another broker once that one has everything.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,12 @@ from uuid import UUID
 
 import pytest
 
-from broker.coordination.image import PartitionState
-from broker.coordination.journal import STATES_MAX, decode_changes
-from broker.coordination.store import Create, Node, Operation, Outcome, Set, Unknown
-from broker.coordination.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
-from broker.replication.isr import RETRY_SECONDS, Proposals, propose_isr
-from broker.replication.progress import Departures, PartitionProgress
-from broker.replication.sessions import Led
+from broker.cluster.metadata_image import PartitionState
+from broker.cluster.metadata_log import STATES_MAX, decode_changes
+from broker.cluster.store import Create, Node, Operation, Outcome, Set, Unknown
+from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
+from broker.replication.isr import RETRY_SECONDS, Proposals, propose_handover, propose_isr, takes_records
+from broker.replication.led_partition import Departures, LedPartition, PartitionProgress
 from tests.sim.timeline import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.leading import ME, TOPIC_ID
@@ -28,11 +30,11 @@ class NoLog:
     """No test here reads a log."""
 
 
-def led_partition(index: int = 0, state: PartitionState = STATE, *, insync_min: int = 1) -> Led:
+def led_partition(index: int = 0, state: PartitionState = STATE, *, insync_min: int = 1) -> LedPartition:
     progress = PartitionProgress(
         ME, state, (0, 1, 2), insync_min=insync_min, end_offset=10, flushed_offset=10, visible_offset=10, now=0.0
     )
-    return Led("clicks", TOPIC_ID, index, NoLog(), progress)  # type: ignore[arg-type]
+    return LedPartition("clicks", TOPIC_ID, index, NoLog(), progress)  # type: ignore[arg-type]
 
 
 def anybody(broker: int, incarnation: int) -> bool:
@@ -162,7 +164,7 @@ class Scene:
         self.timeline.run(1)
         return outcomes[0]
 
-    def offer(self, led: Led, incarnation: int = 1) -> None:
+    def offer(self, led: LedPartition, incarnation: int = 1) -> None:
         """Propose that broker 2 joins."""
         led.progress.fetched(2, incarnation, 10, 10, self.timeline.now)
         proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
@@ -173,16 +175,16 @@ class Scene:
         self.proposals.send()
         self.timeline.run(seconds)
 
-    def stored(self, led: Led) -> PartitionState:
+    def stored(self, led: LedPartition) -> PartitionState:
         node = self.zookeeper.read(state_path("clicks", led.index))
         assert isinstance(node, Node)
         return decode_state(node.data, node.version)
 
-    def learn(self, led: Led) -> None:
+    def learn(self, led: LedPartition) -> None:
         led.progress.learn(self.stored(led), (0, 1, 2), 1, self.timeline.now)
         self.proposals.learnt(led)
 
-    def overtake(self, led: Led, isr: tuple[int, ...] = (0, 1)) -> None:
+    def overtake(self, led: LedPartition, isr: tuple[int, ...] = (0, 1)) -> None:
         """Another broker writes the state."""
         data = encode_state(replace(STATE, isr=isr))
         self.commit([Set(path=state_path("clicks", led.index), data=data, version=-1)])
@@ -304,3 +306,51 @@ def test_a_proposal_of_a_lead_that_is_over_is_not_sent_again(scene: Scene) -> No
     scene.proposals.forget(led)
     scene.send()
     assert scene.outcomes == []
+
+
+ASKED = replace(STATE, isr=(0, 1, 2), handover_to=1)
+
+
+def asked(*, end: int = 20) -> PartitionProgress:
+    progress = led_partition(state=ASKED).progress
+    progress.written(end, 0.0)
+    return progress
+
+
+def test_producers_are_served_until_the_heir_keeps_up() -> None:
+    progress = asked()
+    progress.fetched(1, 3, 12, 12, 5.0)
+    assert takes_records(progress, 5.0)
+    progress.fetched(1, 3, 20, 12, 6.0)
+    assert not takes_records(progress, 6.0)
+
+
+def test_no_records_are_taken_once_the_heir_has_everything() -> None:
+    progress = asked()
+    progress.fetched(1, 3, 20, 20, 5.0)
+    assert not takes_records(progress, 500.0)
+
+
+def test_the_lead_is_given_to_the_process_that_has_everything() -> None:
+    progress = asked()
+    progress.fetched(1, 3, 19, 19, 5.0)
+    assert propose_handover(progress) is None
+    progress.fetched(1, 3, 20, 10, 6.0)
+    proposal = propose_handover(progress)
+    assert proposal is not None
+    assert proposal.state == replace(ASKED, leader=1, leader_epoch=2, handover_to=None, version=1)
+    assert (proposal.additions, proposal.incarnations) == ({}, {1: 3})
+
+
+def test_the_lead_is_not_given_to_one_that_is_not_in_sync() -> None:
+    progress = led_partition(state=replace(ASKED, isr=(0, 2))).progress
+    progress.fetched(1, 3, 10, 10, 5.0)
+    assert propose_handover(progress) is None
+    assert takes_records(progress, 5.0)
+
+
+def test_who_is_asked_for_nothing_gives_nothing() -> None:
+    progress = led_partition().progress
+    progress.fetched(1, 3, 10, 10, 5.0)
+    assert propose_handover(progress) is None
+    assert takes_records(progress, 5.0)

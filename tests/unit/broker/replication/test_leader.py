@@ -1,4 +1,4 @@
-"""A whole leader: a real partition and its exposure, followers that send bytes, a simulated ZooKeeper."""
+"""A whole leader: a real partition and its high_watermark, followers that send bytes, a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from broker.coordination.image import BrokerNode, Image, PartitionState
-from broker.coordination.store import Create, Node, Operation, Set
-from broker.coordination.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
+from broker.api.error_codes import code_of
+from broker.cluster.metadata_image import BrokerNode, MetadataImage, PartitionState
+from broker.cluster.store import Create, Node, Operation, Set
+from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
 from broker.errors import BrokerError
-from broker.handlers.error_codes import code_of
-from broker.partitions.exposure import ReplicatedExposure
-from broker.partitions.partition import Partition
+from broker.log.high_watermark import ReplicatedHighWatermark
+from broker.log.partition import Partition
 from broker.protocol.replica_fetch import ReplicaPartition
 from broker.replication.leader import Leader, LeaderLimits
 from tests.sim.timeline import Timeline
@@ -51,7 +51,7 @@ class Scene:
         self.leader = Leader(
             ME, self.store, self.timeline, cluster_id="aCluster", code_of=code_of, session_ids=itertools.count(1)
         )
-        self.image = Image(
+        self.image = MetadataImage(
             brokers={broker: BrokerNode(broker_id=broker, incarnation=1, endpoints={}) for broker in REPLICAS},
             incarnations=dict.fromkeys(REPLICAS, 1),
         )
@@ -262,15 +262,15 @@ def test_when_the_lead_is_over_followers_are_told_and_nothing_is_proposed(scene:
     assert scene.leader.led == {}
 
 
-def test_it_is_the_exposures_watermarks(scene: Scene, tmp_path: Path) -> None:
+def test_it_is_the_high_watermarks_source(scene: Scene, tmp_path: Path) -> None:
     """acks=all is answered when every member has written; consumers see what every member has flushed."""
     broker = Harness(tmp_path / "broker", watermarks=scene.leader)
     broker.create("clicks")
     partition = broker.engine.partitions.held("clicks", 0)
-    exposure = broker.engine.context.exposure
+    high_watermark = broker.engine.context.high_watermark
     assert partition is not None
-    assert isinstance(exposure, ReplicatedExposure)
-    scene.leader.on_moved = exposure.moved
+    assert isinstance(high_watermark, ReplicatedHighWatermark)
+    scene.leader.on_moved = high_watermark.moved
     scene.leader.lead(partition, STATE, REPLICAS, 2)
     broker.engine.partitions.lead(partition, 1)
     told: list[tuple[str, BrokerError | None]] = []
@@ -279,8 +279,8 @@ def test_it_is_the_exposures_watermarks(scene: Scene, tmp_path: Path) -> None:
         follower.send(asks(0, topic_id=partition.topic_id.bytes))
         follower.send()
     append(broker, partition, 2)
-    exposure.when_replicated(partition, 2, lambda error: told.append(("replicated", error)))
-    exposure.when_visible(partition, 2, lambda error: told.append(("visible", error)))
+    high_watermark.when_replicated(partition, 2, lambda error: told.append(("replicated", error)))
+    high_watermark.when_visible(partition, 2, lambda error: told.append(("visible", error)))
     scene.leader.turn_ends()
     assert [follower.last().partitions[0].wanted_offset for follower in followers] == [2, 2]
     for follower in followers:

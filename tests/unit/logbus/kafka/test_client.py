@@ -34,10 +34,10 @@ def client() -> Client:
 
 
 def test_what_will_be_known_soon_is_read_again_until_it_is(client: Client) -> None:
-    readings = iter([[Reading(SOON), Reading()], [Reading(SOON)], [Reading(), Reading(TopicMissing("gone"))]])
-    found = client.settled(lambda: next(readings))
-    assert [type(one.error) for one in found] == [type(None), TopicMissing]
-    assert next(readings, None) is None
+    batches = iter([[Reading(SOON), Reading()], [Reading(SOON)], [Reading(), Reading(TopicMissing("gone"))]])
+    readings = client.settled(lambda: next(batches))
+    assert [type(reading.error) for reading in readings] == [type(None), TopicMissing]
+    assert next(batches, None) is None
 
 
 def test_when_the_time_is_over_what_is_known_is_given(client: Client) -> None:
@@ -76,18 +76,18 @@ def failed(code: int) -> Future[Any]:
     ],
 )
 def test_the_error_of_one_answer_is_given_and_names_no_address(client: Client, code: int, kind: type[LogbusError]) -> None:
-    found = client.outcome(failed(code), "t")
-    assert type(found) is kind
-    assert re.search(r"\bt\b", str(found))
-    assert "b:1" not in str(found)
+    error = client.outcome(failed(code), "t")
+    assert type(error) is kind
+    assert re.search(r"\bt\b", str(error))
+    assert "b:1" not in str(error)
 
 
 def test_all_answers_of_a_call_or_the_error_with_what_to_do(client: Client) -> None:
     with pytest.raises(TopicMissing, match="b:1 has no topic 't'"):
         client.ask(lambda: {"t": failed(KafkaError.UNKNOWN_TOPIC_OR_PART)}, "t")
-    mine = TopicMissing("mine")
+    explained = TopicMissing("mine")
     with pytest.raises(TopicMissing, match="mine"):
-        client.ask(lambda: {"t": failed(KafkaError.POLICY_VIOLATION)}, "t", explained={KafkaError.POLICY_VIOLATION: mine})
+        client.ask(lambda: {"t": failed(KafkaError.POLICY_VIOLATION)}, "t", explained={KafkaError.POLICY_VIOLATION: explained})
 
 
 def test_a_broker_that_was_there_is_given_time_to_come_back_and_one_that_never_was_is_not(client: Client) -> None:
@@ -95,10 +95,10 @@ def test_a_broker_that_was_there_is_given_time_to_come_back_and_one_that_never_w
     answers: list[str | Exception] = [AWAY, "a", AWAY, TopicMissing("made a moment ago"), "b", AccessDenied("not you")]
 
     def next_answer() -> str:
-        found = answers.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     with pytest.raises(BrokerUnavailable, match="nobody there"):
         client.patiently(next_answer)
@@ -116,9 +116,9 @@ def test_a_handshake_that_failed_is_why_there_is_no_answer(client: Client) -> No
     note(KafkaError(KafkaError._SSL, "certificate verify failed"))
     with pytest.raises(AccessDenied, match=r"no TLS connection to the broker at b:1: certificate verify failed\. Set"):
         client.ask(lambda: timed_out, "t")
-    found = client.outcome(timed_out["t"], "t")
-    assert isinstance(found, AccessDenied)
-    assert "b:1" not in str(found)
+    error = client.outcome(timed_out["t"], "t")
+    assert isinstance(error, AccessDenied)
+    assert "b:1" not in str(error)
     assert isinstance(client.unavailable("nothing came"), AccessDenied)
     client.patiently(lambda: "an answer")
     assert type(client.unavailable("nothing came")) is BrokerUnavailable
@@ -190,32 +190,32 @@ def hang_up_on_all(listening: socket.socket) -> None:
 def test_a_broker_that_is_only_slow_is_waited_for_longer_than_one_that_is_away(silent: str, unused: str) -> None:
     assert "no answer within 1.5 s" in asked(silent, 0.0, 1.5)
     assert "no answer within 1.5 s" in asked(f"{unused},{silent}", 0.0, 1.5), "the other one may still answer"
-    client = Client.of_a_picture({"bootstrap.servers": silent, "log_level": 0}, 0.5)
+    client = Client.for_page({"bootstrap.servers": silent, "log_level": 0}, 0.5)
     with pytest.raises(BrokerUnavailable, match=r"no answer within 0\.5 s"):
         client.metadata()
 
 
 def test_who_waits_for_a_slow_broker_is_told_what_for(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "SILENCE_SECONDS_MAX", 0.5)
-    said: list[str] = []
-    client = Client({"bootstrap.servers": silent, "log_level": 0}, slow_seconds_max=1.5, say=said.append)
+    messages: list[str] = []
+    client = Client({"bootstrap.servers": silent, "log_level": 0}, slow_seconds_max=1.5, say=messages.append)
     with pytest.raises(BrokerUnavailable):
         client.metadata()
-    assert said[0].startswith(f"waiting for the broker at {silent}: ")
+    assert messages[0].startswith(f"waiting for the broker at {silent}: ")
 
 
 def test_a_silence_of_records_is_judged_like_one_of_answers(silent: str, unused: str) -> None:
     long_ago = time.monotonic() - 60.0
     client = Client({"bootstrap.servers": unused, "log_level": 0}, timeout_seconds=30.0)
-    client.refuse_silence(long_ago, "t")
+    client.raise_if_silent(long_ago, "t")
     client.settings(())["error_cb"](KafkaError(KafkaError._TRANSPORT, f"{unused}/bootstrap: Connect to it failed"))
-    with pytest.raises(BrokerUnavailable, match="nothing came of t for 60 s"):
-        client.refuse_silence(long_ago, "t")
+    with pytest.raises(BrokerUnavailable, match="received nothing of t for 60 s"):
+        client.raise_if_silent(long_ago, "t")
     client = Client({"bootstrap.servers": silent, "log_level": 0}, timeout_seconds=30.0)
     client.settings(())["error_cb"](KafkaError(KafkaError._TRANSPORT, f"{silent}/bootstrap: Connect to it failed"))
-    client.refuse_silence(long_ago, "t")
+    client.raise_if_silent(long_ago, "t")
     with pytest.raises(BrokerUnavailable):
-        client.refuse_silence(long_ago - 120.0, "t")
+        client.raise_if_silent(long_ago - 120.0, "t")
 
 
 FAIL = "FAIL [rdkafka#producer-1] [thrd:b:1/bootstrap]: b:1/bootstrap: Connect to ipv4#10.0.0.1:1 failed: Connection refused"

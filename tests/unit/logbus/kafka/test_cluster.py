@@ -1,4 +1,4 @@
-"""Problems of a cluster, found in its brokers' responses."""
+"""Problems of a cluster, seen in its brokers' responses, and the client that asks for them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from kafka import errors as theirs
 from kafka.errors import KafkaConnectionError
-from logbus.doctor.broker import GIB, room, takes
-from logbus.errors import BrokerUnavailable
+from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import (
     TRIES,
     ClusterFacts,
     DirectoryReading,
-    PartitionHolders,
+    PartitionReplicas,
+    admin_client,
     camel_case,
     cluster_facts,
     eligible_replicas,
-    holders,
+    explained,
     log_directory,
     partition_bytes,
+    partition_replicas,
+    translated,
 )
+from logbus.status.broker_checks import GIB, room, takes
 
 
 def answered(index: int, leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:
@@ -50,11 +54,11 @@ MOVING = {("clicks", 2): {"adding_replicas": [4], "removing_replicas": [1]}}
 
 
 def facts() -> ClusterFacts:
-    found = list(holders(TOPICS, {("clicks", 0): (3,)}, MOVING))
+    found = list(partition_replicas(TOPICS, {("clicks", 0): (3,)}, MOVING))
     return ClusterFacts(cluster_id="c", controller=1, brokers=[], partitions=found)
 
 
-def places(rows: list[PartitionHolders]) -> list[tuple[str, int]]:
+def places(rows: list[PartitionReplicas]) -> list[tuple[str, int]]:
     return [(one.topic, one.partition) for one in rows]
 
 
@@ -174,3 +178,43 @@ def test_a_disk_that_fills_is_said_before_it_is_full(changes: dict[str, Any], se
 def test_a_request_is_taken_in_a_version_or_not_at_all() -> None:
     versions = {"Fetch": (4, 17)}
     assert [takes(versions, "Fetch", 4), takes(versions, "Fetch", 18), takes(versions, "Produce", 3)] == [True, False, False]
+
+
+def test_settings_of_librdkafka_become_those_of_kafka_python_and_others_are_left_out() -> None:
+    config = {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": "plain",
+        "sasl.username": "u",
+        "linger.ms": 5,
+    }
+    assert translated(config) == {
+        "bootstrap_servers": "b:1",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "u",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (theirs.SaslAuthenticationFailedError("no such user"), AccessDenied, "authentication with"),
+        (theirs.ClusterAuthorizationFailedError(), AccessDenied, "lacks Describe on the cluster"),
+        (theirs.KafkaConnectionError("111 ECONNREFUSED"), BrokerUnavailable, "ECONNREFUSED"),
+        (OSError(58, "not an error of Kafka's"), BrokerUnavailable, "not an error of Kafka's"),
+    ],
+)
+def test_errors_of_kafka_python_are_told_by_the_same_table(error: Exception, kind: type[LogbusError], words: str) -> None:
+    found = explained(Client({"bootstrap.servers": "b:1"}), error)
+    assert type(found) is kind
+    assert words in str(found)
+    assert "b:1" in str(found) or kind is AccessDenied
+
+
+def test_where_no_broker_is_the_sentence_says_where_it_was_looked_for() -> None:
+    with (
+        pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 did not answer"),
+        admin_client(Client({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.1)),
+    ):
+        pass

@@ -18,7 +18,7 @@ def test_every_sentence_can_be_filled_in_and_says_what_it_is_about() -> None:
         found = explain_code(code, "SAID", "orders", broker=AT, needs="Write")
         assert type(found) is kind
         fields = {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
-        assert fields <= {"broker", "about", "needs", "said"}
+        assert fields <= {"broker", "about", "needs", "message"}
         assert "{" not in str(found)
         assert ("orders" in str(found)) or "about" not in fields
         assert ("SAID" in str(found)) or code in MISSING
@@ -28,10 +28,10 @@ def test_every_sentence_can_be_filled_in_and_says_what_it_is_about() -> None:
     ("code", "words"),
     [
         (KafkaError._SSL, ("no TLS connection to the broker at b:1", "security.protocol", "ssl.ca.location")),
-        (KafkaError._AUTHENTICATION, ("refuses the login", "sasl.username", "sasl.password")),
-        (KafkaError.SASL_AUTHENTICATION_FAILED, ("refuses the login", "sasl.username", "sasl.password")),
+        (KafkaError._AUTHENTICATION, ("authentication with", "sasl.username", "sasl.password")),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, ("authentication with", "sasl.username", "sasl.password")),
         (KafkaError.UNSUPPORTED_SASL_MECHANISM, ("sasl.mechanism", "sasl.enabled.mechanisms")),
-        (KafkaError.ILLEGAL_SASL_STATE, ("wants a login first", "SASL_SSL")),
+        (KafkaError.ILLEGAL_SASL_STATE, ("requires authentication", "SASL_SSL")),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, ("lacks Write on topic orders", "--operation Write --topic orders")),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, ("lacks Write on group orders", "--operation Write --group orders")),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, ("lacks Write on the cluster", "--operation Write --cluster")),
@@ -47,7 +47,7 @@ def test_who_is_not_let_in_is_told_which_setting_or_grant_is_missing(code: int, 
 
 def test_waiting_does_not_help_who_is_not_let_in() -> None:
     assert of_error(explain_code(KafkaError.TOPIC_AUTHORIZATION_FAILED, "")) is ExitCode.FAILED
-    assert of_error(explain_code(KafkaError._TRANSPORT, "")) is ExitCode.NOT_REACHABLE
+    assert of_error(explain_code(KafkaError._TRANSPORT, "")) is ExitCode.UNREACHABLE
     assert all(MEANINGS[code][0] is AccessDenied for code in CONNECTING)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, Message
 from logbus.errors import AccessDenied, LogbusError, RecordsLost, ShortRead
-from logbus.kafka.exact_reader import BYTES_PER_CALL, MESSAGES_PER_CALL, ascending, call_size, raise_for, runs
+from logbus.kafka.exact_reader import BYTES_PER_CALL, MESSAGES_PER_CALL, ascending, call_size, raise_for, split_at_errors
 
 
 def message(offset: int, value: bytes = b"") -> Message:
@@ -18,7 +18,10 @@ def error(code: int) -> Message:
 
 def test_an_error_among_messages_ends_what_came_before_it_and_what_comes_behind_is_kept() -> None:
     found = [message(1), message(2), error(KafkaError._PARTITION_EOF), message(3)]
-    assert [([one.offset() for one in some], end is not None) for some, end in runs(found)] == [([1, 2], True), ([3], False)]
+    assert [([one.offset() for one in some], end is not None) for some, end in split_at_errors(found)] == [
+        ([1, 2], True),
+        ([3], False),
+    ]
 
 
 def test_messages_behind_the_end_of_the_range_are_left() -> None:

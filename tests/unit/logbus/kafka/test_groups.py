@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 from logbus.errors import BrokerNotReady, GroupActive, GroupMissing
-from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, group_json, refuse_if_active, to_group
+from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, group_json, to_group, validate_inactive
 
 from tests.support.fake_batches import FakeBatches
 from tests.support.fake_log import FakeLog
@@ -26,30 +26,30 @@ def test_lag_is_told_of_each_partition_each_member_and_the_group() -> None:
         members=(member("a", ("t", 0)), member("b", ("t", 1))),
         committed={("t", 0): 90, ("t", 1): 50, ("u", 0): 3},
     )
-    found = group_json(group, ENDS)
-    assert [(one["topic"], one["partition"], one["lag"], one["member_id"]) for one in found["partitions"]] == [
+    as_json = group_json(group, ENDS)
+    assert [(part["topic"], part["partition"], part["lag"], part["member_id"]) for part in as_json["partitions"]] == [
         ("t", 0, 10, "a-1"),
         ("t", 1, 0, "b-1"),
         ("u", 0, 4, None),
     ]
-    assert [(one["client_id"], one["lag"]) for one in found["members"]] == [("a", 10), ("b", 0)]
-    assert (found["lag"], found["state"], found["protocol"]) == (14, "Stable", "range")
+    assert [(member["client_id"], member["lag"]) for member in as_json["members"]] == [("a", 10), ("b", 0)]
+    assert (as_json["lag"], as_json["state"], as_json["protocol"]) == (14, "Stable", "range")
 
 
 def test_a_group_without_offsets_has_a_lag_that_nobody_knows() -> None:
     group = GroupReading(name="g", state="Stable", members=(member("a", ("t", 0)),))
-    found = group_json(group, ENDS)
-    assert (found["lag"], found["members"][0]["lag"]) == (None, None)
-    assert (found["partitions"][0]["committed_offset"], found["partitions"][0]["end_offset"]) == (None, 100)
+    as_json = group_json(group, ENDS)
+    assert (as_json["lag"], as_json["members"][0]["lag"]) == (None, None)
+    assert (as_json["partitions"][0]["committed_offset"], as_json["partitions"][0]["end_offset"]) == (None, 100)
     nothing = group_json(GroupReading(name="g", state="Empty"), ENDS)
     assert (nothing["lag"], nothing["partitions"], nothing["members"]) == (None, [], [])
 
 
 def test_offsets_of_a_topic_that_is_gone_or_was_made_again_are_no_lag() -> None:
     group = GroupReading(name="g", state="Empty", committed={("gone", 0): 5, ("u", 0): 5000})
-    found = group_json(group, ENDS)
-    assert [(one["topic"], one["lag"]) for one in found["partitions"]] == [("gone", None), ("u", 0)]
-    assert found["lag"] == 0
+    as_json = group_json(group, ENDS)
+    assert [(part["topic"], part["lag"]) for part in as_json["partitions"]] == [("gone", None), ("u", 0)]
+    assert as_json["lag"] == 0
 
 
 def test_ends_are_those_of_the_partitions_that_somebody_reads_and_that_can_be_asked_for() -> None:
@@ -69,15 +69,22 @@ def answered(*parts: tuple[str, int, int, Any]) -> Any:
 
 
 def test_a_group_is_told_in_kafkas_words() -> None:
-    held = SimpleNamespace(topic_partitions=[SimpleNamespace(topic="t", partition=1), SimpleNamespace(topic="t", partition=0)])
-    members = [SimpleNamespace(member_id=name, client_id="c", host="/10.0.0.1", assignment=held) for name in ("z", "a")]
-    found = to_group("g", described("COMPLETING_REBALANCING", *members), answered(("t", 0, 5, None), ("t", 1, -1001, None)))
-    assert (found.state, found.protocol, found.coordinator, found.error) == ("CompletingRebalance", "range", "b:9092 (1)", None)
-    assert [(one.member_id, one.host, one.address) for one in found.members] == [
+    assignment = SimpleNamespace(
+        topic_partitions=[SimpleNamespace(topic="t", partition=1), SimpleNamespace(topic="t", partition=0)]
+    )
+    members = [SimpleNamespace(member_id=name, client_id="c", host="/10.0.0.1", assignment=assignment) for name in ("z", "a")]
+    reading = to_group("g", described("COMPLETING_REBALANCING", *members), answered(("t", 0, 5, None), ("t", 1, -1001, None)))
+    assert (reading.state, reading.protocol, reading.coordinator, reading.error) == (
+        "CompletingRebalance",
+        "range",
+        "b:9092 (1)",
+        None,
+    )
+    assert [(member.member_id, member.host, member.address) for member in reading.members] == [
         ("a", "/10.0.0.1", "10.0.0.1"),
         ("z", "/10.0.0.1", "10.0.0.1"),
     ]
-    assert (found.members[0].assignments, dict(found.committed)) == ((("t", 0), ("t", 1)), {("t", 0): 5})
+    assert (reading.members[0].assignments, dict(reading.committed)) == ((("t", 0), ("t", 1)), {("t", 0): 5})
 
 
 def test_one_group_is_told_in_the_same_words() -> None:
@@ -85,10 +92,10 @@ def test_one_group_is_told_in_the_same_words() -> None:
         client = SimpleNamespace(ask=lambda question, about: {about: described(state, *members)})
         return Groups(client).group("g")  # type: ignore[arg-type]
 
-    refuse_if_active(facts("EMPTY"))
-    refuse_if_active(facts("DEAD"))
+    validate_inactive(facts("EMPTY"))
+    validate_inactive(facts("DEAD"))
     with pytest.raises(GroupActive, match=r"group g is active: it has members \(state PreparingRebalance\)"):
-        refuse_if_active(facts("PREPARING_REBALANCING"))
+        validate_inactive(facts("PREPARING_REBALANCING"))
     stable = facts("STABLE", SimpleNamespace(client_id="c"))
     assert (stable.state, stable.members) == ("Stable", ("c",))
 
@@ -100,6 +107,6 @@ def test_what_is_not_told_of_a_group_is_its_error() -> None:
     coming = to_group("g", BrokerNotReady("soon"), answered(("t", 0, 5, None)))
     assert (coming.state, dict(coming.committed), type(coming.error)) == ("Unknown", {("t", 0): 5}, BrokerNotReady)
     refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    some = to_group("g", described("EMPTY"), answered(("t", 0, 5, None), ("u", 0, 5, refused)))
-    assert (some.state, dict(some.committed)) == ("Empty", {("t", 0): 5})
-    assert "does not tell all offsets of 'g': this user lacks Describe on topic u" in str(some.error)
+    reading = to_group("g", described("EMPTY"), answered(("t", 0, 5, None), ("u", 0, 5, refused)))
+    assert (reading.state, dict(reading.committed)) == ("Empty", {("t", 0): 5})
+    assert "did not return all offsets of 'g': this user lacks Describe on topic u" in str(reading.error)

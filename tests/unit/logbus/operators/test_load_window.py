@@ -14,13 +14,16 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 from logbus.errors import LoadFailed, TopicRecreated, UserError
+from logbus.loads.run import WINDOWS_PER_APPLICATION_MAX
 from logbus.model import Interval, Pipeline, TaskKey
+from logbus.operators import load_window
 from logbus.operators.freeze_window import FreezeWindowOperator
-from logbus.operators.load_window import WINDOWS_PER_COMMAND_MAX, LoadWindowOperator
+from logbus.operators.load_window import LoadWindowOperator, ReplayOperator
+from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_hooks import offline
-from tests.support.fake_ledger import FakeLedger
+from tests.support.fake_ledger import FakeLedger, window
 from tests.support.fake_submit import Submitted
 
 Load = Callable[..., dict[str, Any]]
@@ -127,7 +130,7 @@ NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
 
 def test_very_many_windows_go_into_one_application_after_another(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
     """The length of a command line is limited."""
-    most = WINDOWS_PER_COMMAND_MAX
+    most = WINDOWS_PER_APPLICATION_MAX
     hours = [HOUR_START + timedelta(hours=number) for number in range(2 * most + 1)]
     load(run_context(), windows=[hour.isoformat() for hour in hours])
     assert [begun for begun, _, _ in ledger.begun] == [hours[:most], hours[most : 2 * most], hours[2 * most :]]
@@ -261,3 +264,66 @@ def test_on_kill_ends_the_driver_below_spark_submit_too(
         assert launcher.wait(10) != 0
         _, alive = psutil.wait_procs([driver], timeout=10)
         assert alive == []
+
+
+HOURS = [HOUR_START + timedelta(hours=number) for number in range(3)]
+Replayed = Callable[..., dict[str, Any]]
+
+
+class FakePlan:
+    """Keeps the span it was called with; the window of the second hour may be lost."""
+
+    def __init__(self, lost: tuple[str, ...] = ()) -> None:
+        self.lost = lost
+        self.asked: list[tuple[Span, str]] = []
+
+    def __call__(self, ledger: object, log: object, name: str, span: Span, now: datetime, run_id: str) -> ReplayPlan:
+        self.asked.append((span, run_id))
+        windows = [ReplayWindow(window=window(hour, attempt=1), lost=self.lost if hour == HOURS[1] else ()) for hour in HOURS]
+        return ReplayPlan(pipeline=name, windows=tuple(windows))
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> Replayed:
+    """Runs the operator with a plan; the application it starts loads the attempts begun in the ledger."""
+
+    def run(plan: FakePlan, **arguments: Any) -> dict[str, Any]:
+        monkeypatch.setattr(load_window.replay, "plan", plan)
+        result: dict[str, Any] = offline(ReplayOperator(task_id="replay", pipeline=pipeline, **arguments), ledger).execute(
+            run_context()
+        )
+        return result
+
+    return run
+
+
+def loaded(ledger: FakeLedger) -> list[list[datetime]]:
+    return [starts for starts, _, _ in ledger.begun]
+
+
+def test_it_loads_the_windows_of_the_span(replayed: Replayed, ledger: FakeLedger) -> None:
+    plan = FakePlan()
+    result = replayed(plan, since="2015-05-17T10:00:00Z", until="None")
+    assert (result["read"], result["starts"]) == (30, ["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z", "2015-05-17T12:00:00Z"])
+    assert plan.asked == [(Span(since=HOUR_START), "manual__1")]
+    assert loaded(ledger) == [HOURS]
+
+
+def test_it_loads_the_windows_that_are_named(replayed: Replayed, ledger: FakeLedger) -> None:
+    plan = FakePlan()
+    replayed(plan, windows=["2015-05-17T10:00:00Z"])
+    assert plan.asked[0][0] == Span(starts=(HOUR_START,))
+
+
+def test_a_lost_window_fails_it_at_once_or_is_left_out(replayed: Replayed, ledger: FakeLedger) -> None:
+    plan = FakePlan(lost=("access_log-0 [0, 9)",))
+    with pytest.raises(AirflowFailException, match="access_log-0"):
+        replayed(plan, since="2015-05-17T10:00:00Z")
+    assert loaded(ledger) == []
+    replayed(plan, since="2015-05-17T10:00:00Z", skip_lost=True)
+    assert loaded(ledger) == [[HOURS[0], HOURS[2]]]
+
+
+def test_without_a_span_it_never_takes_the_runs_own_window(replayed: Replayed, ledger: FakeLedger) -> None:
+    with pytest.raises(UserError, match="say which windows"):
+        replayed(FakePlan())

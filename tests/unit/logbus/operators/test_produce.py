@@ -73,7 +73,7 @@ def test_a_second_try_sends_the_same(broker: FakeBroker) -> None:
 
 
 def test_an_iterator_is_refused_because_a_second_try_would_find_it_empty() -> None:
-    with pytest.raises(UserError, match="a second try would find empty"):
+    with pytest.raises(UserError, match="a retry would find exhausted"):
         ProduceOperator(task_id="produce", topic="t", records=iter(["a"]))
 
 

@@ -16,7 +16,7 @@ TEN, ELEVEN = "2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z"
 
 def test_windows_of_triggers_and_of_tasks_are_told_alike() -> None:
     of_trigger = {"from_trigger": True, "payload": {"watcher": "w", "pipeline": "p", "stage": "audited", "start": TEN}}
-    of_task = {"pipeline": "p", "windows": [{"pipeline": "p", "start": start} for start in (TEN, ELEVEN)]}
+    of_task = {"pipeline": "p", "starts": [TEN, ELEVEN]}
     told = windows_of_events([SimpleNamespace(extra=extra) for extra in (of_trigger, of_task)])
     assert [instant_text(start) for start in told["p"]] == [TEN, TEN, ELEVEN]
 
@@ -25,12 +25,6 @@ def test_an_event_of_very_many_windows_tells_of_all() -> None:
     windows = [window(HOUR_START + number * HOUR, attempt=1) for number in range(150)]
     told = windows_of_events([SimpleNamespace(extra=event_extra(windows))])
     assert told == {"access_log": [one.interval.start for one in windows]}
-
-
-def test_an_old_event_that_names_some_of_its_windows_is_a_clear_error() -> None:
-    extra = {"pipeline": "p", "window_count": 2, "windows": [{"pipeline": "p", "start": TEN}]}
-    with pytest.raises(UserError, match="2 windows and names only the first 1.*clear the task"):
-        windows_of_events([SimpleNamespace(extra=extra)])
 
 
 def test_events_that_tell_of_no_window_are_a_clear_error() -> None:

@@ -10,17 +10,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from logbus.errors import UserError
 from logbus.model import Pipeline
 from logbus.operators.audit_window import AuditWindowOperator
-from logbus.operators.catch_up import FreezeClosedWindowsOperator
-from logbus.operators.commit_offsets import CommitOffsetsOperator
-from logbus.operators.freeze_window import FreezeWindowOperator
-from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.consumer_group import CommitOffsetsOperator, RewindOffsetsOperator
+from logbus.operators.freeze_window import FreezeClosedWindowsOperator, FreezeWindowOperator
+from logbus.operators.load_window import LoadWindowOperator, ReplayOperator
 from logbus.operators.redrive import RedriveOperator
-from logbus.operators.replay import ReplayOperator
-from logbus.operators.rewind_offsets import RewindOffsetsOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 from logbus.operators.take_windows import TakeWindowsOperator
-from logbus.operators.window_operator import names, window_starts
 from logbus.sensors.window_loaded import WindowLoadedSensor
+from logbus.task_context import names, window_starts
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import offline
@@ -68,7 +65,7 @@ def test_an_empty_text_is_a_forgotten_parameter_and_fails_at_once(
     """Done with no window, the task would be green."""
     operator = offline(kind(task_id="task", pipeline=pipeline, windows="{{ params.start }}"), ledger)
     operator.render_template_fields({"params": {"start": windows}})
-    with pytest.raises(AirflowFailException, match="windows is an empty text.*2015-05-17T10:00:00Z"):
+    with pytest.raises(AirflowFailException, match="windows is an empty string.*2015-05-17T10:00:00Z"):
         operator.execute(run_context())
 
 
@@ -114,14 +111,14 @@ def test_a_run_without_an_interval_fails_at_once(kind: Any, pipeline: Pipeline, 
     ],
 )
 def test_a_name_is_no_pipeline_where_its_definition_is_needed(kind: Any) -> None:
-    with pytest.raises(UserError, match=f"{kind.__name__} wants a Pipeline, not 'clicks'"):
+    with pytest.raises(UserError, match=f"{kind.__name__} takes a Pipeline, not 'clicks'"):
         kind(task_id="task", pipeline="clicks")
 
 
 @pytest.mark.parametrize("kind", [AuditWindowOperator, RedriveOperator, WindowLoadedSensor, program])
 def test_where_a_name_will_do_nothing_else_does(kind: Any) -> None:
     assert kind(task_id="task", pipeline="clicks").pipeline_name == "clicks"
-    with pytest.raises(UserError, match="wants a Pipeline, not None"):
+    with pytest.raises(UserError, match="takes a Pipeline, not None"):
         kind(task_id="task", pipeline=None)
 
 

@@ -38,24 +38,24 @@ QUICK = Parser(columns={"text": "text"}, parse=parse, quick=quick)
 def test_both_ways_give_the_same_and_account_for_every_value(values: list[bytes | None]) -> None:
     alone, fast = (parse_chunk(parser, SCHEMA, values) for parser in (ALONE, QUICK))
     assert fast.rows == alone.rows
-    assert list(fast.places) == list(alone.places)
+    assert list(fast.indexes) == list(alone.indexes)
     assert fast.filtered == alone.filtered
-    kinds = [[(place, error.kind) for place, error in parsed.refused] for parsed in (alone, fast)]
+    kinds = [[(index, error.kind) for index, error in parsed.rejected] for parsed in (alone, fast)]
     assert kinds[0] == kinds[1]
-    assert sorted([*fast.places, *fast.filtered, *(place for place, _ in fast.refused)]) == list(range(len(values)))
-    assert [values[place] for place in fast.places] == [text.encode() for text in fast.rows["text"].to_pylist()]
+    assert sorted([*fast.indexes, *fast.filtered, *(index for index, _ in fast.rejected)]) == list(range(len(values)))
+    assert [values[index] for index in fast.indexes] == [text.encode() for text in fast.rows["text"].to_pylist()]
 
 
 def test_one_bad_value_among_many_costs_few_single_looks() -> None:
     looked_at.clear()
     parsed = parse_chunk(QUICK, SCHEMA, [b"good"] * 5_000 + [b"bad"] + [b"good"] * 5_000)
     assert parsed.rows.num_rows == 10_000
-    assert [place for place, _ in parsed.refused] == [5_000]
+    assert [index for index, _ in parsed.rejected] == [5_000]
     assert len(looked_at) <= 64
 
 
 def test_a_record_without_value_is_refused_whatever_the_parser() -> None:
-    (refused,) = parse_chunk(QUICK, SCHEMA, [None]).refused
+    (refused,) = parse_chunk(QUICK, SCHEMA, [None]).rejected
     assert (refused[0], refused[1].kind) == (0, "NoValue")
 
 
@@ -76,9 +76,9 @@ def test_a_row_that_no_sink_can_store_is_refused_alone(quickly: bool) -> None:
         quick=(lambda values: to_batch([rows[value] for value in values], schema).columns) if quickly else None,
     )
     parsed = parse_chunk(parser, schema, [b"fine", b"nul", b"late", b"early", b"none"])
-    assert list(parsed.places) == [0, 4]
+    assert list(parsed.indexes) == [0, 4]
     assert parsed.rows["text"].to_pylist() == ["fine", None]
-    assert [(place, error.kind) for place, error in parsed.refused] == [(place, "WrongType") for place in (1, 2, 3)]
+    assert [(index, error.kind) for index, error in parsed.rejected] == [(index, "WrongType") for index in (1, 2, 3)]
 
 
 def test_a_nul_is_found_in_a_slice_alone_and_not_in_its_neighbour() -> None:
@@ -93,7 +93,7 @@ def test_whatever_a_parser_raises_makes_a_dead_letter_but_a_lack_of_memory() -> 
         raise {b"deep": RecursionError, b"full": MemoryError}[value]("too much")
 
     parser = Parser(columns={"text": "text"}, parse=parse)
-    (refused,) = parse_chunk(parser, SCHEMA, [b"deep"]).refused
+    (refused,) = parse_chunk(parser, SCHEMA, [b"deep"]).rejected
     assert (refused[1].kind, str(refused[1])) == ("RecursionError", "too much")
     with pytest.raises(MemoryError):
         parse_chunk(parser, SCHEMA, [b"full"])

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from logbus.loads.target import COLUMN_TYPES, SYSTEM_COLUMNS
 from logbus.parsing.schemas import ARROW_TYPES, parser_schema, row_schema, timestamps, to_batch, too_long
-from logbus.warehouse.target import COLUMN_TYPES, SYSTEM_COLUMNS
 
 
 @pytest.mark.parametrize("stamp", [-1, 2**62, -(2**62)])

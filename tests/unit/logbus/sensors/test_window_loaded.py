@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 from logbus.errors import PipelineConflict, UserError, WarehouseUnavailable
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.loads.ledger import Ledger
 from logbus.model import Pipeline
-from logbus.sensors.window_loaded import WindowLoadedSensor
+from logbus.sensors.window_loaded import WindowLoadedSensor, WindowLoadedTrigger
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from tests.support.airflow_context import HOUR_END, run_context
 
@@ -18,7 +22,7 @@ def test_the_pipelines_name_is_a_template() -> None:
 
 
 def test_lateness_without_event_time_would_do_nothing_and_is_refused(pipeline: Pipeline) -> None:
-    with pytest.raises(UserError, match="lateness is for event_time=True"):
+    with pytest.raises(UserError, match="lateness requires event_time=True"):
         WindowLoadedSensor(task_id="loaded", pipeline=pipeline, lateness=timedelta(minutes=5))
 
 
@@ -54,3 +58,39 @@ class Told(WindowLoadedSensor):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+SPAN = {"start": "2015-05-17T00:00:00Z", "end": "2015-05-18T00:00:00Z"}
+
+
+def failing(error: Exception) -> WarehouseHook:
+    class Failing(WarehouseHook):
+        def ledger(self) -> Ledger:
+            raise error
+
+    return Failing()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WarehouseUnavailable("restarting"),
+        OperationalError("select", None, Exception("terminating connection due to administrator command")),
+        InterfaceError("select", None, Exception("the connection is closed")),
+    ],
+)
+def test_a_warehouse_that_is_away_is_waited_for(error: Exception) -> None:
+    assert asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).is_loaded(failing(error))) is False
+
+
+def test_a_wrong_request_fails_the_wait_at_once() -> None:
+    with pytest.raises(UserError, match="newer"):
+        asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).is_loaded(failing(UserError("install a newer logbus"))))
+
+
+def test_it_is_rebuilt_from_what_it_is_stored_as() -> None:
+    stamped = {"event_time": True, "lateness_seconds": 600.0}
+    made = WindowLoadedTrigger(pipeline="p", **SPAN, audited=True, **stamped, warehouse_conn_id="w", poll_seconds=1.5)
+    path, arguments = made.serialize()
+    assert path == f"{WindowLoadedTrigger.__module__}.{WindowLoadedTrigger.__qualname__}"
+    assert WindowLoadedTrigger(**arguments).serialize() == (path, arguments)

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.ledger.stretches import Anchor, PipelineChain
 from logbus.model import Pipeline
-from logbus.retention.model import RetentionPolicy
 from logbus.status.lag import MANAGED, Lag, lag_over
+from logbus.status.retention_plan import RetentionPolicy
+from logbus.windows.pipeline_chains import Anchor, PipelineChain
 
 from tests.support.fake_log import FakeLog
 from tests.support.retention import at, chain, hourly, policy, stamps

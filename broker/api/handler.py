@@ -1,0 +1,185 @@
+"""What every handler shares: what it returns, how it answers a request that names thousands of things, and what it does with
+names that are repeated.
+
+A handler returns the parts of a response's body at once, a Pending to be completed later, or nothing (acks=0). A part is bytes or
+a slice of a log file, which the network sends from the page cache without reading it.
+
+Requests that name thousands of things are answered by background tasks: the loop takes its turns in between. Such a handler is a
+generator that returns the response's parts. It starts at once and, if it is short, finishes at once. What the client sends after
+such a request waits unread until it is answered: so the answers are those of a broker that handles the requests of a connection
+one after another.
+
+Topics, partitions, groups and resources have one row in a response however often a request names them: clients read it into a map
+by name, and librdkafka rejects one that has a topic twice. Entries that only read are merged; of entries that change something
+none is carried out, since the outcome would depend on their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence, Sized
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+from broker.api.context import Context
+from broker.disk.filesystem import FileSlice
+from broker.errors import InvalidRequest
+from broker.log.background_tasks import Step, Steps
+from broker.logs import log_bug
+from broker.protocol.codec import decode_request, encode_response
+from broker.protocol.framing import Request
+
+Part = bytes | FileSlice
+Parts = list[Part]
+
+
+def part_size(part: Part) -> int:
+    """How many bytes the part takes on the wire."""
+    return part.length if isinstance(part, FileSlice) else len(part)
+
+
+class Pending:
+    """A response that is not ready yet. Completed once; cancelled if its connection closes first."""
+
+    __slots__ = ("closes", "is_cancelled", "is_framed", "on_cancel", "on_complete", "parts", "silent", "stops_reading")
+
+    def __init__(self, *, stops_reading: bool = False, silent: bool = False) -> None:
+        self.parts: Parts | None = None
+        self.on_complete: Callable[[], None] | None = None
+        self.on_cancel: Callable[[], None] | None = None
+        self.stops_reading = stops_reading  # a waiting fetch: requests pipelined after it wait unread
+        self.silent = silent  # acks=0: completing sends nothing
+        self.closes: str | None = None  # why the connection is closed instead of an answer: a key of NetworkCounters.closed
+        self.is_framed = False  # `parts` are the complete response, frame header included
+        self.is_cancelled = False  # the connection is gone: work on the answer may stop
+
+    @property
+    def done(self) -> bool:
+        return self.parts is not None
+
+    def complete(self, parts: Parts) -> None:
+        assert self.parts is None, "completed twice"
+        self.parts = parts
+        if self.on_complete is not None:
+            self.on_complete()
+
+    def complete_with(self, make: Callable[[], Parts]) -> None:
+        """Complete with the result of `make`. An answer is built long after its request, at the end of a turn that all clients
+        share: if that fails, it must cost its own connection and nothing else."""
+        try:
+            parts = make()
+        except Exception:
+            self.fail_as_defect()
+            return
+        self.complete(parts)
+
+    def fail_as_defect(self) -> None:
+        """To be called in an exception handler: closes the connection and logs the traceback, whatever was raised."""
+        log_bug("building a response failed")
+        if self.parts is None:
+            self.close_as_defect()
+
+    def close_as_defect(self) -> None:
+        """Close the connection instead of answering."""
+        self._close_instead("defect")
+
+    def fail_silently(self) -> None:
+        """An acks=0 request failed: close the connection, as Kafka does."""
+        self._close_instead("acks_0")
+
+    def _close_instead(self, reason: str) -> None:
+        self.silent, self.closes = True, reason
+        self.complete([])
+
+    def cancel(self) -> None:
+        self.on_complete = None
+        self.is_cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+
+# Encoding this many rows takes a millisecond or two. More are encoded by a thread: it alternates with the loop on the interpreter
+# lock, half a millisecond each, instead of blocking the loop for the whole encoding.
+_ROWS_ENCODED_ON_LOOP_MAX = 500
+
+Answering = Generator[Step, Any, Parts]
+Work = Callable[[Any, int, Context], Answering]  # of a decoded message and its version
+Handler = Callable[[Request, Context], Parts | Pending]
+
+
+def in_slices(steps: Answering, context: Context) -> Parts | Pending:
+    """Answer with the return value of `steps`."""
+    pending = Pending(stops_reading=True)
+    context.tasks.begin(_complete(steps, pending), pending.fail_as_defect)
+    return _now_or_later(pending)
+
+
+def in_turn(steps: Answering, context: Context) -> Parts | Pending:
+    """The same for requests that change topics or settings: after all such requests that arrived earlier. In a cluster, other
+    brokers change them as well: a queue would be useless, and a request that waits for ZooKeeper would hold up all others."""
+    pending = Pending(stops_reading=True)
+    begin = context.tasks.enqueue if context.cluster is None else context.tasks.begin
+    begin(_complete(steps, pending), pending.fail_as_defect)
+    return _now_or_later(pending)
+
+
+def answered_in_slices(work: Work) -> Handler:
+    """The handler that decodes a request and has `work` answer it, in slices."""
+    return _decoding(work, in_slices)
+
+
+def answered_in_turn(work: Work) -> Handler:
+    """The same, in turn."""
+    return _decoding(work, in_turn)
+
+
+def _decoding(work: Work, begin: Callable[[Answering, Context], Parts | Pending]) -> Handler:
+    @wraps(work)
+    def handle(request: Request, context: Context) -> Parts | Pending:
+        message = decode_request(request.api_key, request.version, request.body)
+        return begin(work(message, request.version, context), context)
+
+    return handle
+
+
+def _complete(steps: Answering, pending: Pending) -> Steps:
+    parts = yield from steps
+    pending.complete(parts)
+
+
+def _now_or_later(pending: Pending) -> Parts | Pending:
+    return pending if pending.parts is None or pending.closes else pending.parts
+
+
+def encode_in_slices(response: Any, version: int, *rows: Sized) -> Answering:
+    """The answer's parts; `rows` are its lists that determine how long encoding takes."""
+    if sum(map(len, rows)) <= _ROWS_ENCODED_ON_LOOP_MAX:
+        return [encode_response(response, version)]
+    return [(yield partial(encode_response, response, version))]
+
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def by_name(entries: Iterable[T], name_of: Callable[[T], K]) -> dict[K, list[T]]:
+    """The entries of each name, in the order in which the names first occur."""
+    named: dict[K, list[T]] = {}
+    for entry in entries:
+        named.setdefault(name_of(entry), []).append(entry)
+    return named
+
+
+def by_partition(topics: Iterable[Any]) -> dict[tuple[str, int], list[Any]]:
+    """The same for a request's partitions, by topic and index."""
+    named: dict[tuple[str, int], list[Any]] = {}
+    for topic in topics:
+        for part in topic.partitions:
+            named.setdefault((topic.name, part.partition_index), []).append(part)
+    return named
+
+
+def only_one(entries: Sequence[T], what: str) -> T:
+    """Raises InvalidRequest if there are several entries for `what`."""
+    if len(entries) > 1:
+        raise InvalidRequest(f"{what} is named more than once in one request: name it once")
+    return entries[0]

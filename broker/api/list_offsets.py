@@ -1,0 +1,262 @@
+"""ListOffsets: the log start, the log end, exactly the first record at or after a timestamp, or the first with the largest one;
+and OffsetForLeaderEpoch: where a leader epoch ended, so that a client that read in it can tell whether its position still exists
+(KIP-320).
+
+The end is the visible offset, but records acknowledged before the request arrived count: the answer waits until every in-sync
+replica has flushed them. A new leader's answer waits until everything is visible that its log held when its epoch began, so that
+the offsets reported to clients never go back (KIP-207). If a replica delays that for long, the answer is OFFSET_NOT_AVAILABLE:
+clients retry, and none takes an older end for the latest one. A search by timestamp may have to read and decompress a batch, so
+it runs on a helper thread, several of a request together: most take less time than the round trip to a thread. All records are
+stored locally, so the earliest local record (KIP-405) is the earliest, and nothing has been moved to another tier.
+
+The answer describes the log as it was when the request arrived: it excludes what the same client sends after it, or what any
+other client sends in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from broker.api.context import Context
+from broker.api.error_codes import code_of
+from broker.api.fetch import check_leader_epoch
+from broker.api.handler import Answering, Pending, answered_in_slices, by_partition, encode_in_slices, only_one
+from broker.api.purgatory import Deadline
+from broker.errors import BrokerError, OffsetNotAvailable, StorageError
+from broker.log.background_tasks import Steps
+from broker.log.partition import Partition
+from broker.log.thread_pool import ThreadPool
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.codec import decode_request, encode_response, response_class
+from broker.protocol.framing import Request
+
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3, -4, -5
+_WAIT_MS_MAX = 5_000  # for other replicas; clients' own timeouts are at least ten seconds
+_NOT_AVAILABLE_SINCE = 5  # version of the request: older clients know LEADER_NOT_AVAILABLE, and retry likewise
+_OFFERED_SINCE = {_LATEST: 1, _EARLIEST: 1, _MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9}  # version of the request
+
+
+# Few enough that all threads share in reading a request's cold batches, and that no other job waits long for one of these.
+_SEARCHES_AT_ONCE = 16
+
+_Result = tuple[int, int] | None  # offset and timestamp
+_Search = Callable[[], _Result]
+_Then = Callable[[_Result, BaseException | None], None]
+
+
+@dataclass(slots=True)
+class _Row:
+    topic: str
+    index: int
+    error: int = 0
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+class _Collected:
+    """Rows that are found one by one; the response is sent with the last."""
+
+    def __init__(self, pending: Pending, version: int, thread_pool: ThreadPool) -> None:
+        self.rows: list[_Row] = []
+        self._left = 1  # held by the handler itself until every search has begun
+        self._pending = pending
+        self._version = version
+        self._thread_pool = thread_pool
+        self._searches: list[tuple[_Search, _Then]] = []
+        self._searches_at_once = _SEARCHES_AT_ONCE
+
+    def begin(self) -> None:
+        self._left += 1
+
+    def all_begun(self) -> None:
+        """Partitions that become visible later are searched one at a time: when the next one follows is unknown."""
+        self._searches_at_once = 1
+        self._submit()
+        self.end()
+
+    def search(self, search: _Search, then: _Then) -> None:
+        self._searches.append((search, then))
+        if len(self._searches) >= self._searches_at_once:
+            self._submit()
+
+    def _submit(self) -> None:
+        searches, self._searches = self._searches, []
+        if searches:
+            self._thread_pool.submit(partial(_run_all, [search for search, _ in searches]), partial(_report_all, searches))
+
+    def end(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._pending.complete_with(lambda: [_encode(self.rows, self._version)])
+
+
+def handle_list_offsets(request: Request, context: Context) -> Pending:
+    message = decode_request(request.api_key, request.version, request.body)
+    pending = Pending(stops_reading=True)
+    context.tasks.begin(_look_up_all(message, request.version, pending, context), pending.fail_as_defect)
+    return pending
+
+
+def _look_up_all(message: Any, version: int, pending: Pending, context: Context) -> Steps:
+    collected = _Collected(pending, version, context.thread_pool)
+    for (topic, index), entries in by_partition(message.topics).items():
+        row = _Row(topic, index)
+        collected.rows.append(row)
+        try:
+            # Refused as in Kafka, although nothing is changed: each search is work for a thread.
+            _look_up(only_one(entries, f"partition {topic}-{index}"), row, version, collected, context)
+        except BrokerError as error:
+            row.error = code_of(error)
+        yield None
+    collected.all_begun()
+
+
+def _run_all(searches: Sequence[_Search]) -> list[tuple[_Result, BaseException | None]]:
+    """The result of each search, or its error; runs on a pool thread."""
+    outcomes: list[tuple[_Result, BaseException | None]] = []
+    for search in searches:
+        try:
+            outcomes.append((search(), None))
+        except BaseException as error:  # as threads do: a failed search affects only its own partition
+            outcomes.append((None, error))
+    return outcomes
+
+
+def _report_all(
+    searches: Sequence[tuple[_Search, _Then]],
+    outcomes: Sequence[tuple[_Result, BaseException | None]] | None,
+    failure: BaseException | None,
+) -> None:
+    """`failure`: the threads accept no more jobs, because the broker is stopping."""
+    for (_, then), (result, error) in zip(searches, outcomes or repeat((None, failure)), strict=False):
+        then(result, error)
+
+
+def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context: Context) -> None:
+    partition = context.partitions.get(row.topic, row.index)
+    check_leader_epoch(getattr(part, "current_leader_epoch", -1) if version >= 4 else -1, partition)
+    if partition.log.offline_reason:
+        raise StorageError(partition.log.offline_reason)
+    row.leader_epoch = partition.leader_epoch
+    if part.timestamp < 0 and version < _OFFERED_SINCE.get(part.timestamp, version + 1):
+        row.error = ErrorCode.UNSUPPORTED_VERSION
+    elif part.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        row.offset = partition.log_start_offset
+    elif part.timestamp != _LATEST_TIERED:
+        _Lookup(part.timestamp, row, partition, version, collected, context).begin()
+
+
+class _Lookup(Deadline):
+    """An answer that waits until everything is visible that was acknowledged when the request arrived."""
+
+    __slots__ = ("_collected", "_context", "_end_offset", "_is_limited", "_partition", "_row", "_timestamp", "_version")
+
+    def __init__(
+        self, timestamp: int, row: _Row, partition: Partition, version: int, collected: _Collected, context: Context
+    ) -> None:
+        super().__init__(context.clock.monotonic() + _WAIT_MS_MAX / 1000)
+        self._timestamp = timestamp
+        self._row = row
+        self._partition = partition
+        self._version = version
+        self._collected = collected
+        self._context = context
+        self._is_limited = partition.replicated is not None  # a standalone broker waits for its disk, however long
+        self._end_offset = max(partition.replicated_offset, partition.epoch_start_offset)
+
+    def begin(self) -> None:
+        self._collected.begin()
+        if self._is_limited:
+            self._context.deadlines.add_in_order(self, _WAIT_MS_MAX)
+        self._context.high_watermark.when_visible(self._partition, self._end_offset, self._when_visible, self)
+
+    def expire(self) -> None:
+        self._refuse(OffsetNotAvailable(f"{self._partition.name} has acknowledged records that are not visible yet"))
+
+    def _refuse(self, error: BaseException) -> None:
+        code = code_of(error)
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE and self._version < _NOT_AVAILABLE_SINCE:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        self._row.error = code
+        self._collected.end()
+
+    def _when_visible(self, error: BrokerError | None) -> None:
+        if self.is_over:
+            return
+        if self._is_limited:
+            self._context.deadlines.cancel(self)
+        try:
+            if error is not None:
+                raise error
+            if self._timestamp == _LATEST:
+                self._row.offset = self._end_offset
+                self._collected.end()
+                return
+            search = self._partition.log.search_by_time(self._timestamp, upto_offset=self._end_offset)
+        except BrokerError as failure:
+            self._refuse(failure)
+            return
+        if self._timestamp == _MAX_TIMESTAMP:
+            self._collected.search(search.run_for_max, self._searched)
+        elif search.is_behind_all:
+            self._collected.end()
+        else:
+            self._collected.search(search.run, self._searched)
+
+    def _searched(self, result: _Result, failure: BaseException | None) -> None:
+        if failure is not None:
+            self._refuse(failure)
+            return
+        if result is not None:
+            self._row.offset, self._row.timestamp = result
+        self._collected.end()
+
+
+def _encode(rows: list[_Row], version: int) -> bytes:
+    response = response_class(ApiKey.LIST_OFFSETS)
+    topic_class = response.ListOffsetsTopicResponse
+    topics: dict[str, list[Any]] = {}
+    for row in rows:
+        part = topic_class.ListOffsetsPartitionResponse(
+            partition_index=row.index,
+            error_code=row.error,
+            timestamp=row.timestamp,
+            offset=row.offset if not row.error else -1,
+            leader_epoch=row.leader_epoch if row.offset >= 0 else -1,
+        )
+        topics.setdefault(row.topic, []).append(part)
+    answer = response(throttle_time_ms=0, topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()])
+    return encode_response(answer, version)
+
+
+@answered_in_slices
+def handle_offset_for_leader_epoch(message: Any, version: int, context: Context) -> Answering:
+    response = response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+    topic_class = response.OffsetForLeaderTopicResult
+    topics = []
+    for topic in message.topics:
+        rows = []
+        for part in topic.partitions:
+            rows.append(_row(topic.topic, part, context, topic_class.EpochEndOffset))
+            yield None
+        topics.append(topic_class(topic=topic.topic, partitions=rows))
+    response = response(throttle_time_ms=0, topics=topics)
+    return (yield from encode_in_slices(response, version, *(topic.partitions for topic in topics)))
+
+
+def _row(topic: str, part: Any, context: Context, row_class: Any) -> Any:
+    code, epoch, end_offset = 0, -1, -1
+    try:
+        partition = context.partitions.get(topic, part.partition)
+        check_leader_epoch(part.current_leader_epoch, partition)
+        if partition.log.offline_reason:
+            raise StorageError(partition.log.offline_reason)
+        epoch, end_offset = partition.log.epochs.end_offset_of(part.leader_epoch, partition.end_offset)
+    except BrokerError as error:
+        code = code_of(error)
+    return row_class(error_code=code, partition=part.partition, leader_epoch=epoch, end_offset=end_offset)

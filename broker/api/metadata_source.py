@@ -1,0 +1,107 @@
+"""The source of topics, settings, producer ids and other brokers, in one interface with two implementations.
+
+A standalone broker keeps all of it on its own disk: `LocalMetadata`. A broker in a cluster gets it from ZooKeeper
+(`cluster_metadata.py`). The engine is built around either, and handlers do not depend on which.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from broker.api.context import Context
+from broker.cluster.cluster_view import ClusterView, LocalView
+from broker.cluster.dynamic_config import BrokerOverrides, Overrides
+from broker.cluster.producer_ids import ProducerIds, local_producer_ids
+from broker.cluster.topic_registry import KnownTopics, TopicRegistry
+from broker.config.settings import BrokerConfig
+from broker.disk.filesystem import FileSystem
+from broker.log.log_directory import LogDirectory
+from broker.log.manager import PartitionManager
+from broker.log.thread_pool import ThreadPool
+from broker.log.topic_admin import TopicAdmin, TopicChanges
+
+if TYPE_CHECKING:
+    from broker.cluster.membership import ClusterMember
+
+
+class MetadataSource(Protocol):
+    """See the module docstring."""
+
+    @property
+    def topics(self) -> KnownTopics: ...
+
+    @property
+    def overrides(self) -> Overrides: ...
+
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+
+    @property
+    def member(self) -> ClusterMember | None:
+        """None: there are no other brokers."""
+
+    def open(self, partitions: PartitionManager) -> None:
+        """Open the logs that this broker is known to have."""
+
+    def view(self, partitions: PartitionManager) -> ClusterView:
+        """The view of the cluster that clients are given."""
+
+    def topic_admin(self, partitions: PartitionManager) -> TopicAdmin:
+        """Creates and changes topics."""
+
+    def follow(self, context: Context) -> None:
+        """Apply changes made by other brokers from now on."""
+
+
+class LocalMetadata:
+    """The one of a standalone broker."""
+
+    member = None
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: LogDirectory,
+        *,
+        filesystem: FileSystem,
+        thread_pool: ThreadPool,
+        new_id: Callable[[], uuid.UUID],
+        ports: Mapping[str, int],
+        remove_files: Callable[[list[Path]], None],
+    ) -> None:
+        self.topics = TopicRegistry(directory, new_id)
+        self.overrides = BrokerOverrides(directory)
+        self.producer_ids = local_producer_ids(directory, thread_pool.store)
+        self._config = config
+        self._directory = directory
+        self._filesystem = filesystem
+        self._ports = ports
+        self._remove_files = remove_files
+
+    def open(self, partitions: PartitionManager) -> None:
+        partitions.open_all(self.topics)
+
+    def view(self, partitions: PartitionManager) -> LocalView:
+        return LocalView(
+            broker_id=self._config.broker_id,
+            cluster_id=self._directory.cluster_id,
+            advertised=self._config.advertised_at(self._ports),
+            leader_epoch=lambda topic, index: partitions.get(topic, index).leader_epoch,
+        )
+
+    def topic_admin(self, partitions: PartitionManager) -> TopicChanges:
+        return TopicChanges(
+            partitions,
+            self.topics,
+            self._directory,
+            self._filesystem,
+            self._remove_files,
+            self.overrides,
+            broker_id=self._config.broker_id,
+        )
+
+    def follow(self, context: Context) -> None:
+        """No other broker changes anything."""

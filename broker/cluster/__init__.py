@@ -1,0 +1,1 @@
+"""Which topics exist, and in a cluster which brokers are live and which of them leads what."""

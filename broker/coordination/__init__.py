@@ -1,1 +1,0 @@
-"""Which brokers are live, which lead, which topics exist. `local.py` is the single broker's version, kept next to its logs."""

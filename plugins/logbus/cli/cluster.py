@@ -1,0 +1,116 @@
+"""`logbus cluster`: brokers, leaders, and what is wrong, for any Kafka cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from logbus.cli import options, output
+from logbus.cli.topic import text
+from logbus.errors import UnderReplicated
+from logbus.formatting import many
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import ClusterFacts, PartitionReplicas, cluster_facts
+
+
+@click.command("cluster")
+@click.option("--all", "shows_all", is_flag=True, help="Every partition, not only those with a replica out of sync or moving.")
+@options.with_broker
+@options.json_option
+def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
+    """Show brokers, the controller, and partitions that are offline, under-replicated or moving.
+
+    Exits with status 5 if a partition has no leader, or a replica that is not in sync.
+    """
+    facts = cluster_facts(Client.for_question(config))
+    if as_json:
+        output.show_json(summary(facts))
+    else:
+        output.show(broker_table(facts))
+        rows = facts.partitions if shows_all else [partition for partition in facts.partitions if is_noteworthy(partition)]
+        if rows:
+            output.show(partition_table(rows))
+        output.echo_err(
+            f"cluster {text(facts.cluster_id)}: {many(len(facts.brokers), 'broker')}, {many(len(facts.partitions), 'partition')}"
+        )
+    offline, behind = len(facts.offline), len(facts.under_replicated)
+    if offline or behind:
+        raise UnderReplicated(f"{many(offline, 'partition')} without a leader, {behind} with replicas out of sync")
+
+
+def is_noteworthy(partition: PartitionReplicas) -> bool:
+    return partition.is_offline or partition.is_under_replicated or partition.is_moving
+
+
+def broker_table(facts: ClusterFacts) -> output.Table:
+    table = output.Table("broker", "address", "rack", "controller", "replicas", "leads", "out of sync", numbers_from=4)
+    for broker in facts.brokers:
+        is_controller = "yes" if broker.broker_id == facts.controller else ""
+        counts = map(str, facts.counts(broker.broker_id))
+        table.add_row(str(broker.broker_id), f"{broker.host}:{broker.port}", text(broker.rack), is_controller, *counts)
+    return table
+
+
+def partition_table(rows: Iterable[PartitionReplicas]) -> output.Table:
+    table = output.Table("topic", "partition", "leader", "replicas", "isr", "offline", "eligible", "adding", "removing")
+    for partition in rows:
+        lists = (
+            partition.replicas,
+            partition.in_sync,
+            partition.offline,
+            partition.eligible,
+            partition.adding,
+            partition.removing,
+        )
+        table.add_row(partition.topic, str(partition.partition), text(partition.leader), *map(ids, lists))
+    return table
+
+
+def ids(brokers: Sequence[int] | None) -> str:
+    return "-" if brokers is None else ",".join(map(str, brokers))
+
+
+def summary(facts: ClusterFacts) -> dict[str, Any]:
+    """As JSON-ready values; every partition."""
+    brokers = []
+    for broker in facts.brokers:
+        replicas, leads, behind = facts.counts(broker.broker_id)
+        brokers.append(
+            {
+                "broker": broker.broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "is_controller": broker.broker_id == facts.controller,
+                "replicas": replicas,
+                "leads": leads,
+                "out_of_sync": behind,
+            }
+        )
+    return {
+        "cluster_id": facts.cluster_id,
+        "controller": facts.controller,
+        "brokers": brokers,
+        "offline": len(facts.offline),
+        "under_replicated": len(facts.under_replicated),
+        "moving": len(facts.moving),
+        "partitions": [partition_summary(partition) for partition in facts.partitions],
+    }
+
+
+def partition_summary(partition: PartitionReplicas) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "leader": partition.leader,
+        "replicas": list(partition.replicas),
+        "isr": list(partition.in_sync),
+        "offline_replicas": list(partition.offline),
+        "eligible": None if partition.eligible is None else list(partition.eligible),
+        "adding": list(partition.adding),
+        "removing": list(partition.removing),
+        "is_offline": partition.is_offline,
+        "is_under_replicated": partition.is_under_replicated,
+    }

@@ -1,0 +1,177 @@
+"""`logbus consume TOPIC`: the records of a topic, with kcat's options except where docs/cli.md says otherwise.
+
+`-o` is kcat's: where to begin. No place in a topic is spelled `json` or `table`, so those two choose the form of the output, as
+they do everywhere else. `-f` follows, as `tail -f` does; a format is `--format`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import click
+
+from logbus.cli import options, output
+from logbus.cli.completion import complete_groups, complete_topics
+from logbus.cli.produce import Delimiter
+from logbus.cli.signals import Stopped, stopping
+from logbus.formatting import many
+from logbus.kafka import console_format
+from logbus.kafka.client import ISOLATION_LEVELS, Client
+from logbus.kafka.console_consumer import (
+    ConsoleConsumer,
+    PositionKind,
+    PositionSpan,
+    ReadRequest,
+    chosen_partitions,
+    consumer,
+    offset_bounds,
+    parse_span,
+)
+from logbus.kafka.console_format import Render
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
+
+FORMS = (options.TABLE, options.JSON)
+RESETS: Mapping[PositionKind, str] = {
+    PositionKind.BEGINNING: "earliest",
+    PositionKind.END: "latest",
+    PositionKind.STORED: "earliest",
+}
+
+
+@click.command("consume")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "-o",
+    "--offset",
+    "places",
+    multiple=True,
+    metavar="PLACE",
+    help="Where to begin: beginning, end, stored, N, -N (from the end), s@TIME; e@TIME is where to end. Or json, table.",
+)
+@click.option(
+    "--output", "form", type=click.Choice(FORMS), help="One JSON object a line, or columns; by default the values alone."
+)
+@click.option("-J", "--json", "is_json", is_flag=True, help="The same as --output json: kcat's envelope.")
+@click.option(
+    "--format", "template", help=r"kcat's: %s value, %k key, %o offset, %p partition, %t topic, %T time, %h headers, \n."
+)
+@click.option(
+    "-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="What follows each value."
+)
+@click.option("-f", "--follow", is_flag=True, help="Continue at the end, and wait for new records, forever.")
+@click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; the default without -f.")
+@click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after this many records.")
+@click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(0), help="This partition; may be repeated.")
+@click.option(
+    "-G",
+    "--group",
+    shell_complete=complete_groups,
+    help="Read as a member of this group, and commit what was printed; with -p do not join it, and commit nothing.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the number of records at the end.")
+@click.option("--isolation-level", type=click.Choice(list(ISOLATION_LEVELS)), default="read_committed", show_default=True)
+@options.with_broker
+def command(
+    topic: str,
+    places: Sequence[str],
+    form: str | None,
+    is_json: bool,
+    template: str | None,
+    delimiter: bytes,
+    follow: bool,
+    exits: bool,
+    count: int | None,
+    partitions: Sequence[int],
+    group: str | None,
+    quiet: bool,
+    isolation_level: str,
+    config: Mapping[str, Any],
+) -> None:
+    """Print the records of TOPIC, from the beginning to the current end; with -f, forever.
+
+    \b
+    logbus consume access_log -o -10 -f              # the last ten of each partition, and new ones
+    logbus consume access_log -o s@2015-05-17T10:00:00Z -o e@2015-05-17T11:00:00Z -o json
+    logbus consume access_log --format '%p %o %k %s\\n'
+    """
+    if follow and exits:
+        raise click.UsageError("-f continues at the end and -e exits there: not both")
+    forms = [word for word in places if word in FORMS]
+    span = usable(lambda: parse_span(word for word in places if word not in FORMS))
+    if follow and span.until_ms is not None:
+        raise click.UsageError("-f continues forever and e@TIME ends: not both")
+    form = options.JSON if is_json else form or next(iter(forms), None)
+    render = rendering(form, template, delimiter)
+    request = ReadRequest(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
+    description = Topics(Client.for_question(config)).topic(topic)
+    named = chosen_partitions(topic, description.partitions, partitions)
+    with reading(config, request, span, named if partitions or group is None else [], group) as consumer:
+        if form == options.TABLE:
+            output.write_raw(console_format.HEADLINE)
+        print_all(consumer, render, quiet)
+
+
+@contextmanager
+def reading(
+    config: Mapping[str, Any], request: ReadRequest, span: PositionSpan, partitions: list[int], group: str | None
+) -> Iterator[ConsoleConsumer]:
+    """By assignment if partitions are named or no group is; otherwise as a member of the group. Closed cleanly at the end."""
+    is_member = group is not None and not partitions
+    if is_member and (span.kind not in RESETS or span.until_ms is not None):
+        raise click.UsageError(
+            "a group continues where it is: with -G, -o is beginning or end, and applies to partitions new to it"
+        )
+    limits = None if is_member else limits_of(config, request, span, partitions, group)
+    client = consumer(config, request, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
+    try:
+        yield ConsoleConsumer(client, request, limits, group, output.echo_err)
+    finally:
+        client.close()
+
+
+def limits_of(
+    config: Mapping[str, Any], request: ReadRequest, span: PositionSpan, partitions: list[int], group: str | None
+) -> Any:
+    if span.kind is PositionKind.STORED and group is None:
+        raise click.UsageError("-o stored begins where a group is: name it with -G")
+    client = Client.for_question(config)
+    committed = Groups(client).committed(group) if group else {}
+    stored = {partition: offset for (topic, partition), offset in committed.items() if topic == request.topic}
+    return offset_bounds(Topics(client), request.topic, partitions, span, request.isolation_level, stored)
+
+
+def print_all(consumer: ConsoleConsumer, render: Render, quiet: bool) -> None:
+    """Writes batch by batch; each is flushed before the group may commit it."""
+    file: BinaryIO = sys.stdout.buffer
+    with stopping() as stop:
+        for batch in consumer.batches(lambda: bool(stop)):
+            file.write(b"".join([render(message) for message in batch]))
+            file.flush()
+        if stop.exit_code is not None:
+            raise Stopped(f"interrupted: {many(consumer.records, 'record')} printed", stop.exit_code)
+    if not quiet:
+        output.echo_err(f"{many(consumer.records, 'record')} of topic {consumer.request.topic}")
+
+
+def rendering(form: str | None, template: str | None, delimiter: bytes) -> Render:
+    """How a record becomes bytes. On a terminal, control characters in records are shown, not obeyed."""
+    if form is not None and template is not None:
+        raise click.UsageError("--format and --output exclude each other: give one")
+    if form == options.JSON:
+        return console_format.envelope
+    if form == options.TABLE:
+        return console_format.columns
+    render = usable(lambda: console_format.compiled(template)) if template is not None else console_format.values(delimiter)
+    return console_format.harmless(render) if sys.stdout.isatty() else render
+
+
+def usable(make: Callable[[], Any]) -> Any:
+    """The result of `make`; its `ValueError` is a usage error."""
+    try:
+        return make()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None

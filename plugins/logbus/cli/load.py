@@ -1,0 +1,114 @@
+"""`logbus load`: the closed hours of a pipeline into the warehouse, exactly once, with the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from logbus import spark_submit
+from logbus.cli import options, output
+from logbus.cli.signals import raising
+from logbus.cli.window_views import folded, span_text
+from logbus.errors import AuditMismatch
+from logbus.loading import Load, Loader
+from logbus.model import AuditReport, WindowCounts, instant_text
+from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, LoadPlan
+
+
+@click.command("load")
+@options.pipeline_option
+@options.since_option
+@options.until_option
+@options.warehouse_option
+@options.with_client
+@options.json_option
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many windows.")
+@click.option("--only-missing", is_flag=True, help="Skip windows that are loaded already.")
+@options.supersede_option
+@click.option("--yes", "is_agreed", is_flag=True, help=f"Begin more than {WINDOWS_UNCONFIRMED_MAX} windows without asking.")
+@click.option(
+    "--accept-other-records",
+    is_flag=True,
+    help="Replace what is loaded with what the log holds now, even if these are other records. The window shows it forever.",
+)
+@click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
+def command(
+    pipeline_name: str,
+    since: datetime | None,
+    until: datetime | None,
+    warehouse_url: str,
+    config: Mapping[str, Any],
+    as_json: bool,
+    limit: int | None,
+    only_missing: bool,
+    supersede: bool,
+    is_agreed: bool,
+    accept_other_records: bool,
+    master: str,
+) -> None:
+    """Freeze the closed hours of a pipeline, load them in one Spark application, and audit each.
+
+    These are all hours that are not loaded and, without --only-missing, also loaded ones that the broker still holds. Hours
+    that an interrupted load has left without an audit are audited, too.
+    """
+    loader = Loader(
+        warehouse_url=warehouse_url,
+        client_config=config,
+        now=options.clock,
+        say=output.echo_err,
+    )
+    load = Load(
+        pipeline=pipeline_name,
+        since=since,
+        until=until,
+        limit=limit,
+        only_missing=only_missing,
+        supersede=supersede,
+        accept_other_records=accept_other_records,
+        master=master,
+    )
+    with raising():
+        reports = loader.load(load, (lambda plan: None) if is_agreed else ask)
+    show_reports(reports, as_json)
+
+
+def ask(plan: LoadPlan) -> None:
+    """On a terminal, asks for confirmation before very many windows; a script has to confirm them with --yes."""
+    if plan.count > WINDOWS_UNCONFIRMED_MAX and output.stdin_is_terminal():
+        click.confirm(
+            f"{plan.count} windows are to be loaded, {plan.empty} of them without any record. Begin?", abort=True, err=True
+        )
+    else:
+        plan.refuse_more_than(WINDOWS_UNCONFIRMED_MAX, "--yes begins them all, --since, --until and --limit choose some")
+
+
+def show_reports(reports: list[AuditReport], as_json: bool) -> None:
+    """Prints the audits; `AuditMismatch` where one is not exact."""
+    if as_json:
+        output.show_json([report.summary() for report in reports])
+    elif reports:
+        output.show(report_table(reports))
+    for report in reports:
+        for note in report.notes:
+            output.echo_err(f"note: {instant_text(report.window.interval.start)}: {note}")
+    wrong = [report for report in reports if not report.ok]
+    if wrong:
+        raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}")
+
+
+def report_table(reports: list[AuditReport]) -> output.Table:
+    """A line for each window: hour, read, loaded, dead-lettered, audited; one line for many empty ones in a row."""
+    table = output.Table("window", "read", "loaded", "dead-lettered", "fingerprint", "audited")
+    verdicts = {report.window.id: report.verdict for report in reports}
+    for windows in folded((report.window for report in reports), lambda window: verdicts[window.id]):
+        counts, verdict = windows[0].counts or WindowCounts(), verdicts[windows[0].id]
+        table.add_row(
+            span_text(windows),
+            *map(str, (counts.read, counts.loaded, counts.dead_lettered)),
+            windows[0].fingerprint or "-",
+            verdict if len(windows) == 1 else f"{verdict}, {len(windows)} windows",
+        )
+    return table

@@ -1,0 +1,228 @@
+"""`logbus pipeline`: register and list pipelines, continue after a topic was recreated, correct or undo a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from logbus.cli import options, output
+from logbus.cli.completion import complete_pipelines, complete_topics
+from logbus.cli.pipeline_progress import NO_PIPELINE, ProgressView
+from logbus.formatting import many
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
+from logbus.model import Interval, Pipeline, instant_text
+from logbus.pipeline_definition import check_pipeline, is_own_parser
+from logbus.windows import dag_definitions, registration
+from logbus.windows.definition import differences, in_words, pipeline_of
+from logbus.windows.recovery import Rebase
+from logbus.windows.registration import PipelineRegistration
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Pipelines: which topic is loaded into which table, and how."""
+
+
+@command.command("register")
+@click.argument("name")
+@click.option("--topic", required=True, metavar="NAME", shell_complete=complete_topics, help="The topic that is loaded.")
+@click.option("--table", required=True, help="Target table, as table or schema.table.")
+@click.option(
+    "--parse",
+    required=True,
+    help="How values become rows: combined, csv, json, lines, logfmt, nginx_json, raw, regex, syslog, or a parser of your own, "
+    "module:function.",
+)
+@click.option(
+    "--lateness-minutes", type=click.FloatRange(min=0), default=5.0, show_default=True, help="How long an hour stays open."
+)
+@click.option("--starts-at", type=options.Instant(), help="Where the first window begins; by default at the earliest record.")
+@click.option("--settings", default="{}", help='JSON: {"columns": {"host": "text"}, "max_errors": 5, "offset_gaps": false}.')
+@click.option("--change", "may_change", is_flag=True, help="Change a pipeline that is registered with other values.")
+@options.warehouse_option
+@options.with_client
+def register(
+    name: str,
+    topic: str,
+    table: str,
+    parse: str,
+    lateness_minutes: float,
+    starts_at: datetime | None,
+    settings: str,
+    may_change: bool,
+    warehouse_url: str,
+    config: Mapping[str, Any],
+) -> None:
+    """Register NAME, once. Registering it again with other values shows the difference; --change applies it."""
+    pipeline = Pipeline(
+        name=name,
+        topic=topic,
+        table=table,
+        parse=parse,
+        lateness=timedelta(minutes=lateness_minutes),
+        starts_at=starts_at,
+        settings=options.parse_settings(settings),
+    )
+    check_pipeline(pipeline)
+    if not is_own_parser(parse):  # which may be installed only where Spark runs
+        from logbus.parsing import parser_for
+
+        parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
+    log, ledger = Topics(Client.for_command(config)), Ledger(connect(warehouse_url))
+    done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
+    tell_registration(done)
+    if done.changes and (dags := dag_definitions.standing_for_another(ledger.engine, done.pipeline)):
+        output.echo_err(
+            f"note: {', '.join(dags)} defines {name} differently, and its next run sets it back: change it there, too"
+        )
+
+
+def tell_registration(done: PipelineRegistration) -> None:
+    pipeline = done.pipeline
+    verb = "" if done.is_new else " is changed:" if done.changes else " is already registered:"
+    output.echo(f"pipeline {pipeline.name}{verb} loads topic {pipeline.topic} into table {pipeline.table}")
+    for change in done.changes:
+        output.echo(f"  {change}")
+
+
+@command.command("ls")
+@options.warehouse_option
+@options.with_client
+@options.json_option
+def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
+    """List the registered pipelines and what they have loaded."""
+    ledger = options.open_ledger(warehouse_url)
+    view = ProgressView(ledger, config)
+    pipelines = [view.progress(pipeline) for pipeline in ledger.pipelines()]
+    if as_json:
+        output.show_json([progress.summary() for progress in pipelines])
+        view.raise_unreachable()
+        return
+    table = output.Table(
+        "pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind"
+    )
+    for progress in pipelines:
+        table.add_row(*progress.row())
+    output.show(table)
+    if not pipelines:
+        output.echo_err(NO_PIPELINE)
+    view.raise_unreachable()
+    for progress in pipelines:
+        if progress.note:
+            output.echo_err(f"note: {progress.pipeline.name}: {progress.note}")
+
+
+@command.command("show")
+@click.argument("name", shell_complete=complete_pipelines)
+@options.warehouse_option
+@options.with_client
+@options.json_option
+def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
+    """Show everything about the pipeline NAME: how it is registered, what it has loaded."""
+    ledger = options.open_ledger(warehouse_url)
+    view = ProgressView(ledger, config)
+    progress = view.progress(ledger.pipeline(name))
+    if as_json:
+        gaps, dags = [gap.summary() for gap in progress.gaps], definitions_of_dags(ledger, name)
+        output.show_json({**progress.summary(), "gaps": gaps, "dags": dags}, indent=2)
+        view.raise_unreachable()
+        return
+    output.echo(*progress.lines())
+    for dag_id, otherwise in definitions_of_dags(ledger, name).items():
+        output.echo(f"  DAG {dag_id}" + (f" defined it differently: {otherwise}" if otherwise else ""))
+    view.raise_unreachable()
+    if progress.note:
+        output.echo_err(f"note: {progress.note}")
+
+
+def definitions_of_dags(ledger: Ledger, name: str) -> dict[str, str | None]:
+    """The DAGs of the pipeline, and how each one's definition differed when it last ran."""
+    registered = ledger.registered(name)
+    with ledger.engine.connect() as connection:
+        given = dag_definitions.definitions_by_dag(connection, name)
+    return {
+        dag_id: in_words(differences(registered, pipeline_of(definition))) or None if definition else None
+        for dag_id, definition in given.items()
+    }
+
+
+@command.command("rebase")
+@click.argument("name", shell_complete=complete_pipelines)
+@options.warehouse_option
+@options.with_client
+@click.option("--other-cluster", is_flag=True, help="The topic has moved to another cluster for good.")
+def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_cluster: bool) -> None:
+    """Continue NAME after its topic was deleted and recreated, or holds another log than its windows were frozen on.
+
+    What is loaded stays. The hours that may have lost records are printed; each is refused until its loss is accepted.
+    """
+    log = Topics(Client.for_command(config))
+    done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
+    output.echo(*rebase_lines(name, done))
+
+
+@command.command("forget-dag")
+@click.argument("name", shell_complete=complete_pipelines)
+@click.argument("dag_id")
+@options.warehouse_option
+def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
+    """Forget how DAG_ID, which no longer exists, defined the pipeline NAME."""
+    dag_definitions.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
+    output.echo(f"forgotten: how DAG {dag_id} defines pipeline {name}, until it runs again")
+
+
+@command.command("delete")
+@click.argument("name", shell_complete=complete_pipelines)
+@options.execute_option
+@options.warehouse_option
+@options.json_option
+def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
+    """Delete NAME, which was registered by mistake: nothing may be loaded. Its topic and its table stay as they are."""
+    removed = registration.remove(options.open_ledger(warehouse_url).engine, name, options.clock(), is_executed=is_executed)
+    if as_json:
+        output.show_json({"executed": is_executed, **asdict(removed)})
+        return
+    done = "deleted" if is_executed else "would be deleted"
+    output.echo(
+        f"{done}: pipeline {name}, {many(removed.windows, 'window')} frozen and not loaded, {many(removed.attempts, 'attempt')}"
+    )
+    if removed.dag_ids:
+        output.echo_err(f"note: {', '.join(removed.dag_ids)} registers it again when it runs next: remove it first")
+    if not is_executed:
+        output.echo_err("dry run: nothing was changed; --execute does it")
+
+
+NAMED_MAX = 24  # hours named one by one
+
+
+def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
+    """What a rebase did, and which hours have to be given up by name."""
+    if done is None:
+        yield f"pipeline {name} is on its topic as it was: nothing to do"
+        return
+    yield f"pipeline {name} continues with topic {done.pipeline.topic} as it is now; what is loaded stays"
+    hours = list(done.hours())
+    if hours:
+        yield f"records may be missing from {named(hours)}"
+    elif done.since is None:
+        yield f"records may be missing from every hour before {instant_text(done.until)}"
+    if done.unloaded:
+        yield f"records are missing from what was frozen and not loaded: {named(done.unloaded)}"
+    if hours or done.unloaded or done.since is None:
+        yield "these are refused until their loss is accepted by name:"
+        yield f"    logbus window accept-loss --pipeline {name} HOUR... --reason TEXT"
+    if done.again:
+        again = ", ".join(done.again)
+        yield f"records may be loaded a second time, since they cannot be distinguished from those that are gone: {again}"
+
+
+def named(hours: Sequence[Interval]) -> str:
+    starts = [instant_text(hour.start) for hour in hours]
+    return f"{many(len(starts), 'window')}: {', '.join(starts) if len(starts) <= NAMED_MAX else f'{starts[0]} .. {starts[-1]}'}"

@@ -1,0 +1,213 @@
+"""The whole platform in one directory, on one machine: PostgreSQL (warehouse, ledger and Airflow's database), brokers, Airflow.
+
+    HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
+    HOME/ports.json the ports of the last start, used again if they are free, so that known addresses stay valid
+    HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see brokers.py
+
+A second run in the same place finds everything the first one stored. Whatever ends this process ends all of it (see watchdog.py);
+`stop` does so in order: Airflow, then the brokers, then the database, because each is a client of the next.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from logbus.cli.local_airflow import AirflowInstance, AirflowSettings
+from logbus.cli.local_brokers import LocalBrokers
+from logbus.cli.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
+from logbus.errors import UserError
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.provider import CONNECTION_TYPE
+from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
+from logbus.waiting import Say, say_nothing
+
+PORTS_FILE = "ports.json"
+
+# Ports that users can remember, used if they are free: Airflow's default, then Kafka's and those after it.
+MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
+
+
+class LocalStack:
+    """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is passed to every program;
+    `dags` is a DAGs folder to use instead of the project's. Several `brokers` form a cluster. `say` is told of long waits."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        project: Path,
+        environment: Mapping[str, str],
+        ports: tuple[int, ...] = (),
+        dags: Path | None = None,
+        brokers: int = 1,
+        say: Say = say_nothing,
+    ) -> None:
+        self.home = home.absolute()
+        self.project = project.absolute()
+        self.dags = dags and dags.absolute()
+        self._environment = environment
+        self._say = say
+        self._airflow_supervisor = Supervisor()
+        self._postgres = EmbeddedPostgres(self.home / "postgres", say=say)
+        preferred = remembered_ports(self.home, 1 + brokers) or ports[: 1 + brokers]
+        self._ports = ReservedPorts(1 + LocalBrokers.ports_needed(brokers), preferred)
+        self._airflow_port, *broker_ports = self._ports.numbers
+        # Only the brokers' ports: Airflow's address is printed at each start, and no environment variable holds it.
+        self.moved = {before: now for before, now in zip(preferred[1:], broker_ports, strict=False) if before != now}
+        self._brokers = LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports, say=say)
+        self._airflow: AirflowInstance | None = None
+        self._lock: int | None = None
+
+    def __enter__(self) -> LocalStack:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def warehouse_url(self) -> str:
+        return self._postgres.url("logbus")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._brokers.bootstrap_servers
+
+    @property
+    def zookeeper_connect(self) -> str | None:
+        """The ZooKeeper that the brokers share; None for one broker."""
+        return self._brokers.zookeeper_connect
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    @property
+    def airflow(self) -> AirflowInstance:
+        if self._airflow is None:
+            raise StackError("Airflow is not started: call start_storage first")
+        return self._airflow
+
+    def start_storage(self) -> None:
+        """Starts PostgreSQL and the brokers; returns when all answer."""
+        self._lock = lock_home(self.home)
+        (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
+        end_leftovers(self.home / "run")
+        self._postgres.start()
+        airflow_database = self._postgres.create_database("airflow")
+        self._postgres.create_database("logbus")
+        self._airflow = self._make_airflow(airflow_database)
+        self._brokers.start()
+
+    def start_airflow(self) -> None:
+        """Starts Airflow, with its connections and the loads' pool; takes twenty seconds, so usually run in a thread."""
+        self.airflow.start()
+        self.airflow.api.ensure_pool(LOAD_POOL, 1, LOAD_POOL_DESCRIPTION)
+
+    def notes(self) -> list[str]:
+        """What a user of an earlier start should know: which brokers have another address now."""
+        return [
+            f"port {before} is taken by {holder_of(before)}, so the broker is at {now} this time: terminals that were opened "
+            "before have the old address"
+            for before, now in self.moved.items()
+        ]
+
+    def opened(self) -> list[str]:
+        """Which directories this start has opened to all accounts, in sentences; only root's starts do that."""
+        return [
+            f"every account can now pass through {folder} (not list it): PostgreSQL does not run as root, see docs/security.md"
+            for folder in self._postgres.opened
+        ]
+
+    def raise_if_ended(self) -> None:
+        """Raises an error that names the program if one has ended."""
+        self._brokers.raise_if_ended()
+        self._airflow_supervisor.raise_if_ended()
+        self._postgres.raise_if_ended()
+
+    def report(self) -> str:
+        """What runs, and what each program wrote last."""
+        return "\n".join(filter(None, [self._postgres.report(), self._brokers.report(), self._airflow_supervisor.report()]))
+
+    def stop(self) -> None:
+        """Ends everything; does nothing if nothing runs. May be called at any time, even while a thread starts parts."""
+        self._airflow_supervisor.end()
+        self._brokers.stop()
+        self._postgres.stop()
+        self._ports.release()
+        if self._airflow is not None:
+            self._airflow.api.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _make_airflow(self, database_url: str) -> AirflowInstance:
+        airflow_home = self.home / "airflow"
+        airflow_home.mkdir(exist_ok=True)
+        settings = AirflowSettings(
+            home=airflow_home,
+            run_directory=self.home / "run",
+            project=self.project,
+            port=self._airflow_port,
+            database_url=database_url,
+            connections=self._connections(),
+            dags=self.dags,
+        )
+        return AirflowInstance(settings, self._environment, self._airflow_supervisor, processes=[self], say=self._say)
+
+    def _connections(self) -> dict[str, dict[str, object]]:
+        return {
+            "kafka_default": {"conn_type": "kafka", "extra": self.client_config},
+            "warehouse_default": {
+                "conn_type": CONNECTION_TYPE,
+                "host": str(self._postgres.socket_directory),
+                "login": "postgres",
+                "schema": "logbus",
+            },
+            "spark_default": {"conn_type": "spark", "host": LOCAL_MASTER, "extra": {"deploy-mode": "client"}},
+        }
+
+
+def remembered_ports(home: Path, count: int) -> Sequence[int]:
+    """The ports of the last start in this home, Airflow's first; none if it had fewer brokers, or the file is unreadable."""
+    try:
+        noted = json.loads((home / PORTS_FILE).read_text())
+    except (OSError, ValueError):
+        return ()
+    is_ports = isinstance(noted, list) and all(isinstance(port, int) and 0 < port < 65_536 for port in noted)
+    return noted[:count] if is_ports and len(noted) >= count else ()
+
+
+def lock_home(home: Path) -> int:
+    """Lock the directory for this process; the returned descriptor holds the lock, and the kernel frees it however we end."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UserError(f"cannot write in {home}: {error.strerror}; choose another place with --home") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 32).decode().strip()
+        os.close(descriptor)
+        raise UserError(f"another stack (process {owner}) runs in {home}: stop it, or choose another place with --home") from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    return descriptor
+
+
+def project_directory() -> Path:
+    """The checkout we run from: the directory with dags/ and plugins/ next to spark_jobs/."""
+    spec = importlib.util.find_spec("spark_jobs")
+    locations = list(spec.submodule_search_locations or []) if spec is not None else []
+    project = Path(locations[0]).parent if locations else Path()
+    if not (project / "dags").is_dir() or not (project / "plugins").is_dir():
+        raise UserError(
+            "there is no dags/ and plugins/ here: run from a checkout of the project (`uv sync` installs it in place)"
+        )
+    return project

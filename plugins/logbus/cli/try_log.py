@@ -1,0 +1,154 @@
+"""`logbus try` and `logbus sample`: how a log would be read, and a log to try things on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from logbus.cli import options, output
+from logbus.errors import UserError
+from logbus.formatting import many
+from logbus.model import instant_text
+from logbus.shipper.merged_lines import day_text
+from logbus.shipper.proposal import LogProposal, commands, dag, propose, shown, summary
+from logbus.shipper.sample import last_closed_hour, sample_lines, write_sample
+from logbus.shipper.ship import LINE_BYTES_MAX
+from logbus.shipper.timestamp_extractor import TimeOptions
+
+VALUE_CHARACTERS = 100
+
+
+@click.command("try")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--parse", metavar="NAME", help="Try only this parser; by default the one that fits is proposed.")
+@click.option("--settings", default="{}", help='Settings of that parser, as JSON: {"fields": ["time", "user"]}.')
+@click.option("--time-format", metavar="FORMAT", help="How a line's time is written: '%d.%m.%Y %H:%M:%S'.")
+@click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time.")
+@click.option("--timezone", "zone", type=options.TimeZone(), help="The zone of times that are written without one.")
+@click.option("--accept-times", is_flag=True, help="Times that lie months from when the file was last written are right.")
+@click.option("--join-lines", is_flag=True, help="Lines without a time of their own belong to the line before.")
+@options.json_option
+def command(
+    file: Path,
+    parse: str | None,
+    settings: str,
+    time_format: str | None,
+    time_field: str | None,
+    zone: ZoneInfo | None,
+    accept_times: bool,
+    join_lines: bool,
+    as_json: bool,
+) -> None:
+    """Show how the first thousand lines of FILE would be read: their times, their columns, and what to type to load them.
+
+    Nothing is sent, and neither a broker nor a warehouse is needed.
+    """
+    times = TimeOptions(format_of=time_format, field=time_field, zone=zone, accepts_times=accept_times)
+    named = [("--time-format", time_format), ("--time-field", time_field), ("--timezone", zone and str(zone))]
+    words = [word for option, value in named if value for word in (option, str(value))]
+    words += ["--accept-times"] if accept_times else []
+    proposal = propose(file, times, LINE_BYTES_MAX, joins=join_lines, parse=parse, settings=options.parse_settings(settings))
+    if as_json:
+        output.show_json(summary(proposal, words))
+    else:
+        show(proposal, words)
+
+
+def show(proposal: LogProposal, words: list[str]) -> None:
+    if not proposal.records:
+        output.echo(f"{proposal.path} holds no lines yet")
+        return
+    for sentence in (times_of(proposal), parser_of(proposal)):
+        output.echo(*sentence.split("\n"))
+    show_samples(proposal)
+    if proposal.trouble is not None:
+        raise UserError(proposal.trouble)
+    output.echo("", "To load it:", "")
+    for line in commands(proposal, words):
+        output.echo(f"    {line}")
+    output.echo("", "Or every hour with Airflow: the first of these commands, and this file among its DAGs:", "")
+    for line in dag(proposal).splitlines():
+        output.echo(f"    {line}".rstrip())
+
+
+def times_of(proposal: LogProposal) -> str:
+    formats = " and ".join(proposal.extractor.names) or "not understood"
+    span = f", from {instant_text(proposal.first)} to {instant_text(proposal.last)}" if proposal.first and proposal.last else ""
+    sentences = [f"time      {formats}: {proposal.dated:,} of {many(proposal.records, 'record')}{span}"]
+    if proposal.zoneless:
+        zone = proposal.extractor.around.zone
+        sentences.append(f"          written without a zone and taken in {zone}: --timezone names another, such as Europe/Berlin")
+    if proposal.is_damaged:
+        sentences.append("          the compressed file is cut off: only these can be read")
+    if proposal.ahead:
+        sentences.append(
+            f"          {many(proposal.ahead, 'record')} more than an hour ahead of now: a clock is wrong, or it is local time "
+            "without a zone, which --timezone names"
+        )
+    if proposal.months_away:
+        few = many(sum(proposal.months_away.values()), "record")
+        sentences.append(
+            f"          warning: {few} months away from the others, the first on {day_text(min(proposal.months_away))}: a date "
+            "in a text was taken for a time, or a clock was wrong"
+        )
+    if proposal.joins and proposal.continued:
+        lines = many(proposal.continued, "line")
+        sentences.append(f"          {lines} that continue the one before are joined to it (--join-lines)")
+    return "\n".join(sentences)
+
+
+def parser_of(proposal: LogProposal) -> str:
+    others = ", ".join(f"{trial.parse} {trial.parsed:,}" for trial in proposal.others if trial.parsed)
+    lines = [f"parse     {proposal.trial.parse}: {proposal.trial.parsed:,} of {many(proposal.records, 'record')}"]
+    if others:
+        lines.append(f"          others: {others}")
+    if proposal.trial.errors:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in proposal.trial.errors.items())
+        lines.append(f"          dead letters: {kinds}")
+    return "\n".join(lines)
+
+
+def show_samples(proposal: LogProposal) -> None:
+    """Column by column: rows of many columns are wider than any terminal."""
+    if not proposal.trial.samples:
+        return
+    table = output.Table("column", *(f"record {number}" for number in range(1, len(proposal.trial.samples) + 1)))
+    for name in proposal.trial.columns:
+        table.add_row(name, *(cell(sample[name]) for sample in proposal.trial.samples))
+    output.echo("")
+    output.show(table)
+
+
+def cell(value: object) -> str:
+    text = "" if value is None else str(shown(value))
+    return text if len(text) <= VALUE_CHARACTERS else text[:VALUE_CHARACTERS] + "..."
+
+
+@click.command("sample")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--lines", type=click.IntRange(1, 100_000_000), default=20_000, show_default=True, help="How many lines.")
+@click.option("--hours", type=click.IntRange(1, 24 * 366), default=24, show_default=True, help="How many hours they cover.")
+@click.option("--seed", type=int, default=2011, show_default=True, help="The same seed gives the same file.")
+@click.option(
+    "--end", type=click.DateTime(), show_default="the last hour that is closed", help="When it ends, in UTC, such as 2015-05-21."
+)
+@click.option("--force", is_flag=True, help="Overwrite a FILE that exists.")
+def sample_command(file: Path, lines: int, hours: int, seed: int, end: datetime | None, force: bool) -> None:
+    """Write a small realistic access log of the last hours to FILE, or to standard output if that is -."""
+    if str(file) == "-":
+        ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
+        for line in sample_lines(lines=lines, hours=hours, seed=seed, end=ends_at):
+            output.write_raw(line)
+        return
+    if file.exists() and not force:
+        # The obvious name for a sample is often that of a real log.
+        raise UserError(f"{file} already exists: choose another name, or --force to overwrite it")
+    ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
+    try:
+        write_sample(file, lines=lines, hours=hours, seed=seed, end=ends_at)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from error
+    output.echo(f"{file}: {lines} lines over the {hours} hours before {instant_text(ends_at)}")

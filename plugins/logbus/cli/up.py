@@ -1,0 +1,146 @@
+"""`logbus up`: broker and PostgreSQL on this machine until Ctrl-C, and a file with their addresses for other terminals.
+
+For trials and development: what is stored stays in one directory, and the next start finds it. The file exists exactly while both
+answer; it holds addresses and no password (the server listens on its owner's unix socket).
+
+`logbus broker` hands the terminal over to `python -m broker`: the pipeline reaches the broker over the wire only, and imports
+nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from sqlalchemy import make_url
+
+from logbus.cli import options, output
+from logbus.cli.demo import as_typed, interrupt, stay_up
+from logbus.cli.signals import ending_signals
+from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, project_directory
+from logbus.loads.embedded import binary
+
+ENVIRONMENT_FILE = "env"
+
+
+@click.command("up")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".logbus/up"),
+    show_default=True,
+    help="Where everything is kept.",
+)
+@click.option(
+    "--dags",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Start Airflow too, with the DAGs of this directory.",
+)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    help="How many; several form a cluster with a ZooKeeper, and keep each record three times.",
+)
+@options.json_option
+def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
+    """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too if --dags is given.
+
+    Other terminals get the addresses with `source .logbus/up/env`. With -o json the addresses are one object on standard
+    output as soon as everything answers, and all else goes to standard error.
+    """
+    for number in ending_signals():
+        signal.signal(number, interrupt)
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=False, emoji=False)
+    project = project_directory() if dags else home
+    try:
+        with LocalStack(
+            home,
+            project=project,
+            environment=os.environ,
+            ports=MEMORABLE_PORTS,
+            dags=dags,
+            brokers=brokers,
+            say=console.print,
+        ) as stack:
+            stack.start_storage()
+            for note in stack.opened():
+                console.print(f"note: {note}", style="yellow")
+            if dags is not None:
+                console.print("Starting Airflow: half a minute, longer the first time ...")
+                stack.start_airflow()
+            with environment_file(home / ENVIRONMENT_FILE, addresses(stack)) as path:
+                if as_json:
+                    output.show_json(summary(stack, path, with_airflow=dags is not None))
+                else:
+                    show(console, stack, path, with_airflow=dags is not None)
+                stay_up(stack, console)
+    except KeyboardInterrupt:
+        console.print("Stopped before everything was up.")
+
+
+def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool) -> None:
+    """Where everything is, and what to type next."""
+    console.print(f"broker      {stack.bootstrap_servers}")
+    if stack.zookeeper_connect is not None:
+        console.print(f"ZooKeeper   {stack.zookeeper_connect}")
+    console.print(f"warehouse   {stack.warehouse_url}")
+    if with_airflow:
+        console.print(f"Airflow     {stack.airflow.settings.url}")
+    console.print(f"In other terminals:  source {as_typed(path.absolute())}")
+    for note in stack.notes():
+        console.print(f"note: {note}: source that file there again", style="yellow")
+
+
+def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, Any]:
+    """As JSON-ready values."""
+    return {
+        "bootstrap_servers": stack.bootstrap_servers,
+        "zookeeper_connect": stack.zookeeper_connect,
+        "warehouse_url": stack.warehouse_url,
+        "airflow_url": stack.airflow.settings.url if with_airflow else None,
+        "environment_file": str(path.absolute()),
+        "notes": stack.notes(),
+    }
+
+
+@contextmanager
+def environment_file(path: Path, variables: Mapping[str, str]) -> Iterator[Path]:
+    """The file for a shell; it exists while its addresses are valid. On its PATH our commands come first, PostgreSQL's last."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    folders = [str(Path(sys.executable).parent), "$PATH", str(binary("psql").parent)]
+    path.write_text("\n".join([*lines, f'export PATH="{":".join(folders)}"', ""]))
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def addresses(stack: LocalStack) -> Mapping[str, str]:
+    """The variables that our commands and PostgreSQL's own (psql) read."""
+    url = make_url(stack.warehouse_url)
+    return {
+        "LOGBUS_WAREHOUSE_URL": stack.warehouse_url,
+        "LOGBUS_BOOTSTRAP_SERVER": stack.bootstrap_servers,
+        "PGHOST": str(url.query["host"]),
+        "PGUSER": str(url.username),
+        "PGDATABASE": str(url.database),
+    }
+
+
+@click.command("broker", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def broker_command(arguments: tuple[str, ...]) -> None:
+    """Run the log broker; all arguments go to `python -m broker`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "broker", *arguments])

@@ -1,1 +1,0 @@
-"""The collector: sends log files to a topic, each line exactly once."""

@@ -1,1 +1,0 @@
-"""One file for each subcommand of `logbus`; each exposes `command`."""

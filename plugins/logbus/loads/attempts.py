@@ -1,0 +1,320 @@
+"""Attempts: which one may load a window now.
+
+Beginning an attempt raises the window's number; from then on no older attempt can create staging tables or commit. That is
+the whole fence: no process needs to be stopped, notified or waited for. What older attempts left behind is dropped by the
+next one, with a short lock timeout, because a driver that outlives its task may still hold a lock on it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Integer,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from logbus.errors import AttemptSuperseded, WindowUnknown
+from logbus.model import Attempt, Interval, TaskKey, instant_text, parse_instant
+from logbus.windows import schema
+from logbus.windows.definition import Definition
+from logbus.windows.rows import (
+    ATTEMPT_RUNNING,
+    FAILED,
+    HEARTBEAT_EXPIRY,
+    SUPERSEDED,
+    Row,
+    hold_briefly,
+    is_alive,
+    to_attempt,
+)
+from logbus.windows.sql_errors import LOCK_NOT_AVAILABLE, sqlstate_of
+from logbus.windows.table_names import STAGING_SCHEMA
+
+# A stale table that is still being written to is left for the next attempt to drop; a load must not wait for it.
+DROP_LOCK_TIMEOUT_MS = 200
+
+# Random, so that no two attempts are mistaken for each other, whichever ledger numbered them.
+KEY_BYTES = 8
+
+
+def begin(
+    connection: Connection,
+    row: Row,
+    definition: Definition,
+    run_id: str,
+    try_number: int,
+    now: datetime,
+    task: TaskKey | None = None,
+) -> Attempt:
+    window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
+    key = secrets.token_hex(KEY_BYTES)
+    # With the key, since an attempt that a restored ledger has lost may have had this number, and may still be writing.
+    name = f"w{row['id']}_a{number}_{key}"
+    values = {
+        "window_id": row["id"],
+        "number": number,
+        "state": ATTEMPT_RUNNING,
+        "run_id": run_id,
+        "try_number": try_number,
+        "staging_table": name,
+        "dead_letter_table": f"{name}_dead",
+        "key": key,
+        "began_at": now,
+        "heartbeat_at": now,
+        "definition": definition,
+        **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
+    }
+    # In the transaction that inserts the newer one, under the window's lock: no two attempts at a window are ever running at the
+    # same time, and a commit of the older one, which takes the same lock, either completes before this or is refused.
+    older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
+    reason = f"attempt {number} of run {run_id} took over"
+    connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))
+    connection.execute(insert(attempt).values(values))
+    connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
+    return to_attempt(values, row["pipeline"], Interval(row["starts_at"], row["ends_at"]))
+
+
+def accept_other_records(connection: Connection, attempts: Iterable[Attempt]) -> None:
+    for attempt in attempts:
+        connection.execute(update(schema.attempt).where(among_attempts([attempt])).values(accepts_other_records=True))
+
+
+def among_attempts(attempts: Iterable[Attempt], row_of: FromClause = schema.attempt) -> ColumnElement[bool]:
+    """With two parameters for all of them, as `schema.among`."""
+    pairs = [(attempt.window_id, attempt.number) for attempt in attempts]
+    ids, numbers = (
+        literal([number for number, _ in pairs], ARRAY(BigInteger)),
+        literal([number for _, number in pairs], ARRAY(Integer)),
+    )
+    return tuple_(row_of.c.window_id, row_of.c.number).in_(select(func.unnest(ids), func.unnest(numbers)))
+
+
+def at_work(
+    connection: Connection, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
+) -> dict[datetime, str]:
+    """`Ledger.at_work_elsewhere`, in a transaction."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at, attempt.c.number, attempt.c.run_id, attempt.c.heartbeat_at)
+        .join(attempt, attempt.c.window_id == window.c.id)
+        .where(window.c.pipeline == pipeline_name, is_alive(now))
+    )
+    if run_id is not None:
+        query = query.where(attempt.c.run_id != run_id)
+    # All of the pipeline's, of which few are being loaded: `starts` may be more windows than a statement has parameters.
+    chosen = set(starts)
+    rows = [row for row in connection.execute(query) if row.starts_at in chosen]
+    return {row.starts_at: _attempt_text(row, (now - row.heartbeat_at).total_seconds()) for row in rows}
+
+
+def _attempt_text(row: Any, silent_seconds: float) -> str:
+    return f"attempt {row.number} at {instant_text(row.starts_at)} by run {row.run_id}, last heartbeat {silent_seconds:.0f} s ago"
+
+
+def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
+    """The attempt that a token names, whether or not it is still the newest."""
+    start_text, _, number_text = token.rpartition("=")
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(attempt, window.c.starts_at, window.c.ends_at)
+        .join(window, window.c.id == attempt.c.window_id)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at == parse_instant(start_text))
+        .where(attempt.c.number == int(number_text))
+    )
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise WindowUnknown(f"pipeline {pipeline_name} has no attempt {token}: attempts are taken before the load is submitted")
+    return to_attempt(row, pipeline_name, Interval(row["starts_at"], row["ends_at"]))
+
+
+def lock_if_current(connection: Connection, attempt: Attempt) -> None:
+    """Locks the window's row until the transaction ends; `AttemptSuperseded` unless the attempt is its newest and still running.
+
+    A ledger restored from a backup may assign the same number a second time: the key tells the two apart.
+    """
+    hold_briefly(connection)
+    window, row_of = schema.window, schema.attempt
+    newest = connection.execute(
+        select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
+    ).scalar_one()
+    # The attempt's row as well: a process that tries to mark it failed has to wait, and then finds it committed.
+    query = select(row_of.c.state, row_of.c.key).where(among_attempts([attempt]))
+    row = connection.execute(query.with_for_update()).one_or_none()
+    if row is None or row.key != attempt.key:
+        raise AttemptSuperseded(
+            f"the ledger was restored from a backup since attempt {attempt.number} at window {attempt.interval} of "
+            f"{attempt.pipeline} began, and knows nothing of it: load the window again"
+        )
+    if newest != attempt.number or row.state != ATTEMPT_RUNNING:
+        raise AttemptSuperseded(
+            f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {row.state}; the newest is {newest}"
+        )
+
+
+def state_of(engine: Engine, attempt: Attempt) -> str:
+    with engine.connect() as connection:
+        state: str = connection.execute(select(schema.attempt.c.state).where(among_attempts([attempt]))).scalar_one()
+        return state
+
+
+def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[Attempt]:
+    """Marks attempts without a heartbeat for `expiry` as failed and drops what they staged; returns them.
+
+    One that is alive after all is refused when it commits, as it would be after a newer attempt.
+    """
+    window, row_of = schema.window, schema.attempt
+    silent = (row_of.c.state == ATTEMPT_RUNNING, row_of.c.heartbeat_at < now - expiry)
+    query = (
+        select(row_of, window.c.pipeline, window.c.starts_at, window.c.ends_at)
+        .join(window, window.c.id == row_of.c.window_id)
+        .where(*silent)
+        .order_by(row_of.c.window_id)
+        .with_for_update(of=row_of, skip_locked=True)
+    )
+    with engine.begin() as connection:
+        rows = connection.execute(query).mappings().all()
+        ended = [to_attempt(row, row["pipeline"], Interval(row["starts_at"], row["ends_at"])) for row in rows]
+        set_where_running(connection, ended, {"state": FAILED, "ended_at": now, "error": f"no heartbeat for {expiry}"})
+    drop_stale_tables(engine, [attempt.window_id for attempt in ended])
+    return ended
+
+
+def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
+    row_of = schema.attempt
+    for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # the order in which all transactions lock
+        still_running = (among_attempts([attempt]), row_of.c.key == attempt.key, row_of.c.state == ATTEMPT_RUNNING)
+        connection.execute(update(row_of).where(*still_running).values(values))
+
+
+def drop_stale_tables(engine: Engine, window_ids: Sequence[int]) -> None:
+    """Drops the tables of attempts that can no longer commit. A locked table stays for the next call."""
+    row_of = schema.attempt
+    over = row_of.c.state.in_([FAILED, SUPERSEDED])
+    query = select(row_of).where(schema.among(row_of.c.window_id, window_ids), over, row_of.c.cleaned.is_(False))
+    with engine.connect() as connection:
+        rows = connection.execute(query).mappings().all()
+    for row in rows:
+        _drop_tables_of(engine, row)
+
+
+def _drop_tables_of(engine: Engine, row: Row) -> None:
+    row_of = schema.attempt
+    names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table))]
+    with unless_locked(), engine.begin() as connection:
+        drop_tables(connection, names)
+        is_attempt = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
+        connection.execute(update(row_of).where(*is_attempt).values(cleaned=True))
+
+
+def drop_tables(connection: Connection, names: Iterable[str]) -> None:
+    connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
+    connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
+
+
+@contextmanager
+def unless_locked() -> Iterator[None]:
+    """Around a transaction that drops tables: if one of them is locked, all is left to the next call."""
+    try:
+        yield
+    except OperationalError as error:
+        if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
+            raise
+
+
+def sealed(table: str) -> str:
+    """The name a staging table gets when it is sealed: later writes to the old name fail."""
+    return f"{table}_sealed"
+
+
+# Heartbeats: a driver reports every few seconds that its attempts are alive; after a long silence they are presumed dead.
+#
+# Correctness does not depend on them: the attempt's number is the fence. They distinguish (in `logbus doctor`) a slow load from
+# one whose machine is gone. A beat that fails is not retried; the next one follows. Nor does silence end an attempt: a driver
+# that was stopped, or whose warehouse was, beats again and commits, unless a newer attempt or `logbus doctor --clean` has come
+# first.
+
+
+HEARTBEAT_SECONDS = 20.0
+
+STOP_SECONDS_MAX = 30.0  # a beat that hangs on a dead connection must not keep the program from ending
+
+
+class Heartbeat:
+    """A context manager that calls `beat` at once and then every `every_seconds`, on its own thread."""
+
+    def __init__(self, beat: Callable[[], None], every_seconds: float = HEARTBEAT_SECONDS) -> None:
+        self._beat = beat
+        self._every_seconds = every_seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logbus-heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopped.set()
+        self._thread.join(STOP_SECONDS_MAX)
+
+    def _run(self) -> None:
+        while True:
+            with suppress(SQLAlchemyError):
+                self._beat()
+            if self._stopped.wait(self._every_seconds):
+                return
+
+
+# Staging tables that no running attempt owns: left by drivers that died, or whose attempt was superseded.
+#
+# Most of them are in the ledger, as attempts that are not cleaned; others belong to windows that a restored ledger no longer
+# contains. A table is named after its attempt (`w<window>_a<number>_<key>`), so nothing else in the schema is ever touched.
+
+
+OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
+
+
+def ownerless(engine: Engine) -> list[str]:
+    """The tables, by name. The tables are listed before the owners: an attempt begun in between is not among the tables yet."""
+    row = schema.attempt
+    owned = select(row.c.staging_table, row.c.dead_letter_table).where(row.c.state == ATTEMPT_RUNNING)
+    with engine.connect() as connection:
+        listed = text("select tablename from pg_tables where schemaname = :schema order by tablename")
+        present = connection.execute(listed, {"schema": STAGING_SCHEMA}).scalars().all()
+        owners = {name for pair in connection.execute(owned) for table in pair for name in (table, sealed(table))}
+    return [name for name in present if OURS.fullmatch(name) and name not in owners]
+
+
+def drop_ownerless(engine: Engine) -> list[str]:
+    """Drops them and returns those that are gone; a locked table stays."""
+    row = schema.attempt
+    over = select(row.c.window_id).where(row.c.state.in_([FAILED, SUPERSEDED]), row.c.cleaned.is_(False)).distinct()
+    before = ownerless(engine)
+    with engine.connect() as connection:
+        windows = connection.execute(over).scalars().all()
+    drop_stale_tables(engine, windows)
+    for name in ownerless(engine):
+        with unless_locked(), engine.begin() as connection:
+            drop_tables(connection, [name])
+    left = set(ownerless(engine))
+    return [name for name in before if name not in left]

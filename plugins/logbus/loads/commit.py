@@ -1,0 +1,399 @@
+"""The commit of one window: one transaction in which its rows, dead letters, counts and offsets become public, or none of them.
+
+In order: the fence (the window's row is held, the attempt must be its newest), the equation (what the sealed tables
+hold is exactly what the ranges hold), the same records as before where the window is loaded (same_records.py), the error budget,
+the dead letters, the rows, the ledger. A first load attaches the sealed table as a leaf. A reload deletes and inserts inside
+the leaf, which blocks no reader; a large one takes the leaf's place if no reader holds the target right now, so that a commit
+takes no longer than a first load's.
+
+A commit has three outcomes. Committed and refused are known. When the connection dies nobody was told: then the
+ledger is asked, under the window's lock, which waits for a transaction that may still be on its way. Nothing is
+deleted before that answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_in
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Connection, Engine, select, text, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
+
+from logbus import fingerprint
+from logbus.errors import EquationMismatch, LoadFailed, NotInTime
+from logbus.loads import checksum, producers, stamped_hours, tally
+from logbus.loads.attempts import lock_if_current, sealed
+from logbus.loads.checksum import DEAD_LETTERS, Checksum, Published
+from logbus.loads.error_budget import refuse_over_budget
+from logbus.loads.public_rows import ROWS_OF_WINDOW, published, window_parameters
+from logbus.loads.same_records import LoadedRecords, other_records
+from logbus.loads.staging import LEAF_CHECK
+from logbus.loads.tally import ReadTally, total
+from logbus.loads.target import finding_partitions, has_leaves, parent_of, relation_exists, table_columns
+from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text, milliseconds
+from logbus.waiting import PATIENCE_SECONDS, logged, wait_until
+from logbus.windows import schema
+from logbus.windows.rows import COMMITTED, count_values, to_counts
+from logbus.windows.sql_errors import CHECK_VIOLATION, LOCK_NOT_AVAILABLE, OVERLAPPING_PARTITION, SERVER_WENT_AWAY, sqlstate_of
+from logbus.windows.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
+
+# ATTACH waits for whoever alters the parent; nobody does for long.
+COMMIT_LOCK_TIMEOUT_MS = 60_000
+
+# A server that crashed is there again in seconds, or in minutes where its disk or its memory is short.
+RECOVERY_SECONDS_MAX = PATIENCE_SECONDS
+RECOVERY_PAUSE_SECONDS = 0.25
+
+# From here on a leaf is swapped: delete and insert take 3.5 us a row, and a commit should take less than a second.
+SWAPPED_ROWS_MIN = 50_000
+SWAP_TRIES = 3
+SWAP_LOCK_TIMEOUT_MS = 200  # queries that arrive while we wait for a reader queue up after us
+
+# The leaf of an hour that was loaded a minute ago is what autovacuum works on. It gives way to a lock, but only to one that has
+# waited for deadlock_timeout, a second by default: a shorter patience would never see it go. No reader waits for this lock.
+LEAF_LOCK_TIMEOUT_MS = 3_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedWindow:
+    """A window ready to commit: what its attempt staged is sealed, and `staged` is what was counted there."""
+
+    pipeline: Pipeline
+    window: FrozenWindow
+    attempt: Attempt
+    staged: tally.Counted = field(default_factory=tally.Counted)
+    reads: Mapping[int, ReadTally] = field(default_factory=dict)
+    files: Sequence[str] = ()
+
+    @cached_property
+    def read(self) -> ReadTally:
+        """Of all partitions."""
+        return total(self.reads.values())
+
+    @property
+    def target(self) -> TableName:
+        return parse_table(self.pipeline.table)
+
+    @property
+    def rows(self) -> TableName:
+        return staging(sealed(self.attempt.staging_table))
+
+    @property
+    def dead(self) -> TableName:
+        return staging(sealed(self.attempt.dead_letter_table))
+
+
+def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> WindowCounts:
+    """Commits, or raises `AttemptSuperseded`, `EquationMismatch` (both refused: nothing became public) or `LoadFailed`."""
+    try:
+        with engine.begin() as connection:
+            return commit_in(connection, load, now, replace_rows).counts
+    except (OperationalError, InterfaceError) as error:
+        if not connection_died(error):
+            raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
+        return resolve_unknown(engine, load, error)
+
+
+def connection_died(error: DBAPIError) -> bool:
+    state = sqlstate_of(error)
+    # Three signs of one thing: the pool saw it, the driver has no answer at all, or the server had time to say that it goes.
+    # Any other SQLSTATE is an answer: the transaction was rolled back, and that is known.
+    return error.connection_invalidated or state is None or state.startswith(SERVER_WENT_AWAY)
+
+
+def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> WindowCounts:
+    """Nobody said whether the commit took place: the ledger knows, as soon as the server answers again."""
+    what = f"the warehouse after its connection died in the commit of window {load.attempt.interval}"
+    try:
+        (counts,) = wait_until(
+            lambda: (committed_counts(engine, load.attempt),),
+            what=what,
+            timeout_seconds=RECOVERY_SECONDS_MAX,
+            poll_seconds=RECOVERY_PAUSE_SECONDS,
+            not_yet=(OperationalError, InterfaceError),
+            remedy="its ledger knows whether it was (`logbus window show`); load it again",
+            say=logged,
+        )
+    except NotInTime as late:
+        raise LoadFailed(str(late)) from error
+    if counts is None:
+        raise LoadFailed(
+            f"the connection died while window {load.attempt.interval} was committed, and it was not: {error.orig}"
+        ) from error
+    return counts
+
+
+def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:
+    """The counts of an attempt that is committed, None otherwise. Waits for a commit that is still on its way."""
+    # Holding the window's row is what makes the answer final. A commit whose connection died may still be running in the server,
+    # and holds this row: we wait until it is over. After that it cannot succeed unseen any more.
+    row_of = schema.attempt
+    with engine.begin() as connection:
+        row = (
+            connection.execute(select(schema.window).where(schema.window.c.id == attempt.window_id).with_for_update())
+            .mappings()
+            .one()
+        )
+        is_attempt = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
+        state = connection.execute(select(row_of.c.state).where(*is_attempt, row_of.c.key == attempt.key)).scalar_one_or_none()
+    return to_counts(row) if state == COMMITTED else None
+
+
+# Gives the checksum of what is public then, where that may be another than the sealed rows'.
+PutRows = Callable[[Connection, SealedWindow], Checksum | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What a commit puts into the ledger. `other_records`: only where it replaces records by others."""
+
+    counts: WindowCounts
+    values: Published
+    other_records: Sequence[Mapping[str, Any]] | None = None
+
+    def window_values(self) -> dict[str, Any]:
+        """The columns of the window's row that are not counts."""
+        others = {} if self.other_records is None else {"other_records": list(self.other_records)}
+        return {"values_hash": self.values.to_json(), **others}
+
+
+def commit_in(
+    connection: Connection, load: SealedWindow, now: datetime, put_rows: PutRows, published_before: LoadedRecords | None = None
+) -> Commit:
+    """Everything of a commit but the transaction's end; `put_rows` is what the kinds of sinks differ in. `published_before`: what
+    the target holds by its own word, of which the ledger may not know."""
+    connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+    # The fence comes first and is held to the end: a newer attempt cannot begin between this look and the commit, because it
+    # takes the same row. So a driver that outlived its task fails here, however late it wakes up.
+    lock_if_current(connection, load.attempt)
+    # Then all that may refuse, while nothing is changed yet; what costs least first.
+    refuse_mismatch(load)
+    others = other_records(connection, load.attempt, new_load(load), now, published_before)
+    refuse_errors(connection, load)
+    # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
+    put_dead_letters(connection, load)
+    values = published(connection, load.window.id, load.staged)
+    table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
+    done = Commit(counts=counts_of(load), values=replace_in(values, table=table or values.table), other_records=others)
+    write_ledger(connection, load, done, now)
+    return done
+
+
+def refuse_mismatch(load: SealedWindow) -> None:
+    """The equation, per window and partition: wrong rows are never public."""
+    tallies = load.staged.tallies
+    gaps_allowed = load.pipeline.options.offset_gaps
+    filtered = {partition: read.filtered for partition, read in load.reads.items()}
+    wrong = tally.problems(load.window, tallies, filtered, gaps_allowed=gaps_allowed)
+    for partition in sorted({*tallies, *load.reads}):
+        read, staged = load.reads.get(partition, ReadTally()), tallies.get(partition, PartitionTally(partition=partition))
+        if read.read != staged.loaded + staged.dead_lettered + read.filtered:
+            wrong.append(f"partition {partition}: tasks read {read.read}, {staged.loaded + staged.dead_lettered} staged")
+        if read.staged_fingerprint != staged.fingerprint:
+            wrong.append(f"partition {partition}: the staged rows are not the records the tasks read (fingerprints differ)")
+    if wrong:
+        what = f"window {load.attempt.interval} of {load.pipeline.name} does not add up: {'; '.join(wrong)}"
+        raise EquationMismatch(what + hint(load, gaps_allowed))
+
+
+def hint(load: SealedWindow, gaps_allowed: bool) -> str:
+    """What to do where everything that was read is staged and only offsets are missing: then they hold no record."""
+    read, staged = load.read, sum(map(rows_of, load.staged.tallies.values()))
+    if gaps_allowed or read.read != staged + read.filtered or read.read >= load.window.record_count:
+        return ""
+    return (
+        ". All that the broker gave is staged: if the topic is compacted or holds transactions, offsets without a record are as "
+        'they should be, and the pipeline\'s setting {"offset_gaps": true} says so'
+    )
+
+
+def rows_of(part: PartitionTally) -> int:
+    return part.loaded + part.dead_lettered
+
+
+def refuse_errors(connection: Connection, load: SealedWindow) -> None:
+    """The error budget: a window of which too much does not parse is not loaded at all."""
+    counts = counts_of(load)
+    refuse_over_budget(
+        connection, load.pipeline, load.attempt.interval, load.dead.sql, read=counts.read, errors=counts.dead_lettered
+    )
+
+
+def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
+    """The sealed rows become the window's rows in the target. Gives the checksum of what was inserted row by row: a trigger of
+    the user's own may have changed it on its way."""
+    add_new_columns(connection, load)
+    if has_leaves(connection, load.target):
+        leaf = leaf_name(load.target, load.attempt.interval.start)
+        if not relation_exists(connection, leaf) and attach(connection, load, leaf):
+            return None
+        if may_swap(connection, load, leaf) and swap(connection, load, leaf):
+            return None
+    replace(connection, load)
+    # Attached or swapped, the public table is the sealed one, whose checksum is known. Inserted row by row it has gone through
+    # the target's own triggers and casts, so it is taken again from what is there now.
+    table, parameters = load.staged.table, window_parameters(load.pipeline, load.window)
+    return table and checksum.take(connection, load.target, table.columns, ROWS_OF_WINDOW, parameters)
+
+
+def add_new_columns(connection: Connection, load: SealedWindow) -> None:
+    """Columns the target got after the attempt's tables were made."""
+    present = table_columns(connection, load.rows)
+    for name, kind in table_columns(connection, load.target).items():
+        if name not in present:
+            connection.execute(text(f"alter table {load.rows.sql} add column {quoted(name)} {kind}"))
+
+
+def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """False where a larger leaf covers the window already (closed days are merged into one), or where the user's default
+    partition holds rows of the hour, whichever pipeline's or whoever's they are."""
+    start, end = instant_text(load.attempt.interval.start), instant_text(load.attempt.interval.end)
+    moved = TableName(name=load.rows.name, schema=leaf.schema)
+    try:
+        with connection.begin_nested():
+            connection.execute(text(f"alter table {load.rows.sql} set schema {quoted(leaf.schema)}"))
+            connection.execute(text(f"alter table {moved.sql} rename to {quoted(leaf.name)}"))
+            connection.execute(text(f"alter table {leaf.sql} reset (autovacuum_enabled)"))
+            connection.execute(
+                text(f"alter table {load.target.sql} attach partition {leaf.sql} for values from ('{start}') to ('{end}')")
+            )
+            connection.execute(text(f"alter table {leaf.sql} drop constraint {LEAF_CHECK}"))
+    except (ProgrammingError, IntegrityError) as error:
+        if sqlstate_of(error) in (OVERLAPPING_PARTITION, CHECK_VIOLATION):
+            return False
+        raise
+    return True
+
+
+def may_swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """Whether the window has a leaf of its own that is large. Not with indexes: they would be built while readers wait."""
+    loaded = load.window.counts.loaded if load.window.counts else 0
+    if max(loaded, sum(part.loaded for part in load.staged.tallies.values())) < SWAPPED_ROWS_MIN:
+        return False
+    has_index = text("select relhasindex from pg_class where oid = to_regclass(:name)")
+    return parent_of(connection, leaf) == load.target and not connection.scalar(has_index, {"name": load.target.identifier})
+
+
+def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """Puts the sealed table into the leaf's place. False where somebody reads the target: nobody is kept waiting for that; and
+    where the leaf holds rows that are not of our topic, which would go with it."""
+    for _ in range(SWAP_TRIES):
+        try:
+            with connection.begin_nested():
+                connection.execute(text(f"set local lock_timeout = {LEAF_LOCK_TIMEOUT_MS}"))
+                connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # no one else writes to it now
+                connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
+                if holds_rows_out_of_window(connection, load, leaf):
+                    connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+                    return False
+                connection.execute(text(f"alter table {load.target.sql} detach partition {leaf.sql}"))
+                connection.execute(text(f"drop table {leaf.sql}"))
+                if not attach(connection, load, leaf):
+                    raise LoadFailed(f"{leaf} was taken out of {load.target} and something else lies in its place")
+                connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+        except OperationalError as error:
+            if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
+                raise
+        else:
+            return True
+    return False
+
+
+def holds_rows_out_of_window(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """Whether rows of another topic lie in the leaf: of another pipeline that shared the table once, or put there by hand."""
+    other = text(f"select exists(select from {leaf.sql} where _topic is distinct from :topic)")
+    return bool(connection.scalar(other, {"topic": load.pipeline.topic}))
+
+
+def replace(connection: Connection, load: SealedWindow) -> None:
+    """Delete and insert: the predicate on `_window_start` keeps both inside one leaf."""
+    columns = ", ".join(quoted(name) for name in table_columns(connection, load.target))
+    parameters = window_parameters(load.pipeline, load.window)
+    connection.execute(text(f"delete from {load.target.sql} where {ROWS_OF_WINDOW}"), parameters)
+    with finding_partitions(connection, load.target, load.attempt.interval):
+        connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
+    connection.execute(text(f"drop table {load.rows.sql}"))
+
+
+def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
+    staged = [column.name for column in schema.dead_letter.columns if column.name != "run_id"]
+    columns = ", ".join(quoted(name) for name in staged)
+    connection.execute(text(f"delete from {DEAD_LETTERS.sql} where window_id = :id"), {"id": load.window.id})
+    run_id = f"select run_id from {SCHEMA}.{schema.attempt.name} where window_id = :id and number = :number"
+    connection.execute(
+        text(f"insert into {DEAD_LETTERS.sql} ({columns}, run_id) select {columns}, ({run_id}) from {load.dead.sql}"),
+        {"id": load.window.id, "number": load.attempt.number},
+    )
+    connection.execute(text(f"drop table {load.dead.sql}"))
+
+
+def counts_of(load: SealedWindow) -> WindowCounts:
+    read, dead_lettered = load.read, sum(part.dead_lettered for part in load.staged.tallies.values())
+    return WindowCounts(
+        read=read.read,
+        loaded=read.read - read.filtered - dead_lettered,
+        dead_lettered=dead_lettered,
+        filtered=read.filtered,
+        late=read.late,
+        early=read.early,
+        lost=sum(part.lost for part in load.window.ranges),
+        bytes=read.bytes,
+    )
+
+
+def new_load(load: SealedWindow) -> LoadedRecords:
+    return LoadedRecords(
+        attempt=load.attempt.number,
+        fingerprint=fingerprint_of(load),
+        read=load.read.read,
+        partitions=by_partition(load),
+    )
+
+
+def fingerprint_of(load: SealedWindow) -> str:
+    """Of all records that were read, those that were filtered included."""
+    return fingerprint.as_text(load.read.fingerprint)
+
+
+def hours_of(load: SealedWindow) -> stamped_hours.Histogram:
+    """With which hours the window's records are stamped."""
+    return stamped_hours.bounded(load.read.hours, milliseconds(load.window.interval.start))
+
+
+def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
+    window, part, attempt = schema.window, schema.window_range, schema.attempt
+    loaded = {**count_values(done.counts), "fingerprint": fingerprint_of(load)}
+    public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
+    stamped = stamped_hours.write(connection, load.window.id, hours_of(load))
+    values = {**loaded, **public, **stamped, **done.window_values()}
+    connection.execute(update(window).where(window.c.id == load.window.id).values(values))
+    for partition, span in load.staged.spans.items():
+        is_range = (part.c.window_id == load.window.id, part.c.partition == partition)
+        connection.execute(update(part).where(*is_range).values(first_timestamp=span.first, last_timestamp=span.last))
+    ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": by_partition(load)}
+    # Which numbers of which producers arrived; how many streams there are.
+    producers.write_sent(connection, load.window.id, load.attempt.number, load.read.sent)
+    ended["streams"] = len(load.read.sent)
+    committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
+    connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
+
+
+def by_partition(load: SealedWindow) -> dict[str, dict[str, Any]]:
+    """What the attempt loaded of each partition, for comparing attempts."""
+    return {str(part): partition_counts(load, part) for part in sorted({*load.reads, *load.staged.tallies})}
+
+
+def partition_counts(load: SealedWindow, partition: int) -> dict[str, Any]:
+    read = load.reads.get(partition, ReadTally())
+    staged = load.staged.tallies.get(partition, PartitionTally(partition=partition))
+    return {
+        "read": read.read,
+        "loaded": staged.loaded,
+        "dead_lettered": staged.dead_lettered,
+        "filtered": read.filtered,
+        "fingerprint": fingerprint.as_text(read.fingerprint),
+    }

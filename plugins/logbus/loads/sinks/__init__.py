@@ -1,0 +1,117 @@
+"""Sinks: where a pipeline's rows become public. `sink_for(pipeline, engine)` returns the one its settings name.
+
+This is the driver's side: targets, sealing, committing, counting again. What a Spark task does with its rows is in
+`spark_jobs.sinks`. Each sink is a separate module that is imported only when a pipeline uses it, so no pipeline pays for
+another sink's libraries.
+
+A load calls `ensure_target`, `create_staging`, (the tasks write), `seal`, `commit`. Whatever dies in between, the target holds
+what it held before, or all of the new load: never a part of a window, never two loads of one. The fence is the ledger's: only
+the newest attempt of a window may stage, seal or commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pkgutil import resolve_name
+from typing import Any, Protocol, cast
+
+from sqlalchemy import Engine
+
+from logbus.errors import UserError
+from logbus.loads.checksum import ValuesReport
+from logbus.loads.commit import SealedWindow
+from logbus.loads.tally import Counted
+from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceOptions:
+    """How to `maintain`. `keep_hourly`: hours younger than this keep their own partition (PostgreSQL). `keep_replaced`: files
+    that never became public, or are no longer, are kept this long, for readers that have begun and attempts that still run."""
+
+    now: datetime
+    sleep: Callable[[float], None]
+    keep_hourly: timedelta = timedelta(days=35)
+    keep_replaced: timedelta = timedelta(days=1)
+
+
+class Sink(Protocol):
+    """One pipeline's sink."""
+
+    name: str
+
+    def task_options(self) -> Mapping[str, Any]:
+        """What the tasks need to write: passed to the sink of the same name in `spark_jobs.sinks`. May hold secrets."""
+
+    def ensure_target(self, columns: Mapping[str, str]) -> None:
+        """Creates the target, or adds what it lacks. `columns` are the parser's, name to PostgreSQL type.
+
+        Raises `UserError` if a column exists with another type, or the target is the user's own and lacks columns.
+        """
+
+    def has_target(self) -> bool:
+        """Whether the target exists."""
+
+    def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+        """Makes room for what the attempts' tasks write; returns those that may continue and those that are superseded."""
+
+    def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> Counted:
+        """Closes what the attempt staged to every writer, keeps only what the winning task attempts wrote, and counts it.
+
+        `files` are those that the winners reported. Raises `AttemptSuperseded`.
+        """
+
+    def commit(self, load: SealedWindow, now: datetime) -> WindowCounts:
+        """Makes the window public: rows, dead letters and ledger.
+
+        Raises `AttemptSuperseded`, `EquationMismatch` (both: nothing became public) or `LoadFailed`.
+        """
+
+    def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+        """Counts the window's public rows and dead letters again, by partition, for the audit."""
+
+    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+        """Takes the checksums of the window's public rows and dead letters again and compares them with those of its load."""
+
+    def maintain(self, options: MaintenanceOptions) -> list[str]:
+        """Regular maintenance, possible at any time, during loads and reads. Returns what it did, line by line."""
+
+    def discard(self, attempt: Attempt) -> None:
+        """Removes what was staged by an attempt that will never commit. What is public is never touched."""
+
+
+MakeSink = Callable[[Pipeline, Engine], Sink]
+
+SINKS: Mapping[str, str] = {
+    "postgres": "logbus.loads.sinks.postgres:PostgresSink",
+    "iceberg": "logbus.loads.sinks.iceberg:IcebergSink",
+}
+
+
+def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
+    """The pipeline's sink. `engine` is the PostgreSQL that holds the ledger and the dead letters, whatever the sink."""
+    name = pipeline.options.sink
+    if name not in SINKS:
+        raise UserError(f"pipeline {pipeline.name} loads into sink {name!r}, which is none of {', '.join(SINKS)}")
+    try:
+        make = cast(MakeSink, resolve_name(SINKS[name]))
+    except ModuleNotFoundError as error:
+        raise UserError(f"the sink {name} needs {error.name}, which is not installed: pip install 'logbus[{name}]'") from None
+    return make(pipeline, engine)
+
+
+def each_sink_once() -> Callable[[Pipeline, Engine], Sink]:
+    """`sink_for` for work on many windows: a pipeline's sink, with all it opens, is created only once."""
+    sinks: dict[str, Sink] = {}
+
+    def get(pipeline: Pipeline, engine: Engine) -> Sink:
+        if pipeline.name not in sinks:
+            sinks[pipeline.name] = sink_for(pipeline, engine)
+        return sinks[pipeline.name]
+
+    return get
+
+
+__all__ = ["SINKS", "MaintenanceOptions", "Sink", "each_sink_once", "sink_for"]

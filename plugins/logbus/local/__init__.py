@@ -1,1 +1,0 @@
-"""The whole platform on one machine: embedded PostgreSQL, broker and Airflow as supervised child processes."""

@@ -1,0 +1,129 @@
+"""What a night does: old hourly partitions become days, files that are no longer public go, and records that every pipeline has
+loaded are deleted from managed topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from logbus.errors import RetentionOverdue
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.loads.maintenance import maintain
+from logbus.loads.sinks import MaintenanceOptions
+from logbus.model import utc_now
+from logbus.status.retention_plan import RetentionPolicy
+from logbus.status.retention_run import RetentionReport, RetentionRun
+from logbus.task_context import is_true, names
+
+
+class MaintainOperator(BaseOperator):
+    """Maintain the targets of `pipelines` (by default all that are registered) while loads and readers continue.
+
+    Returns what was done, by pipeline. What readers or loads blocked is left for the next run.
+
+    :param pipelines: names, as a list or as text (templated)
+    :param keep_hourly: days younger than this keep a partition for each hour (PostgreSQL).
+    :param keep_replaced: files that never became public, or are no longer, are kept this long (Iceberg).
+    """
+
+    template_fields: Sequence[str] = ("pipelines", "warehouse_conn_id")
+    ui_color = "#e8e4f3"
+
+    def __init__(
+        self,
+        *,
+        pipelines: Sequence[str] | str | None = (),
+        keep_hourly: timedelta = timedelta(days=35),
+        keep_replaced: timedelta = timedelta(days=1),
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        now: Callable[[], datetime] = utc_now,
+        sleep: Callable[[float], None] = time.sleep,
+        **kwargs: object,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipelines = pipelines
+        self.keep_hourly = keep_hourly
+        self.keep_replaced = keep_replaced
+        self.warehouse_conn_id = warehouse_conn_id
+        self._now = now
+        self._sleep = sleep
+
+    def execute(self, context: Context) -> dict[str, list[str]]:
+        options = MaintenanceOptions(
+            now=self._now(), sleep=self._sleep, keep_hourly=self.keep_hourly, keep_replaced=self.keep_replaced
+        )
+        done = maintain(WarehouseHook(self.warehouse_conn_id).get_engine(), options, names(self.pipelines))
+        for name, lines in done.items():
+            for line in lines or ["nothing to do"]:
+                self.log.info("%s: %s", name, line)
+        return done
+
+
+class RetentionOperator(BaseOperator):
+    """Delete old records of the managed topics, as far as every pipeline has loaded and audited them.
+
+    An alarm (a pipeline holds records back longer than it may, or records are gone that were never loaded) fails the task after
+    everything else is done; a retry does not help.
+
+    Returns the report: records, and for each topic what was deleted, what is held back and which windows stop being replayable.
+
+    :param topics: only these topics, as a list or as text (templated); by default all that have a policy.
+    :param policies: retention policies set in code; they replace those in the ledger at every run that is not a dry run.
+    :param dry_run: only plan; templated, so that a manual run can set it.
+    """
+
+    template_fields: Sequence[str] = ("topics", "dry_run")
+    ui_color = "#f3dede"
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] | str | None = None,
+        policies: Sequence[RetentionPolicy] = (),
+        dry_run: bool | str = False,
+        kafka_conn_id: str = BrokerHook.default_conn_name,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        now: Callable[[], datetime] = utc_now,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.policies = policies
+        self.dry_run = dry_run
+        self.kafka_conn_id = kafka_conn_id
+        self.warehouse_conn_id = warehouse_conn_id
+        self._now = now
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        retention, now = self.retention, self._now()
+        topics = names(self.topics) or None
+        if is_true(self.dry_run):
+            report = retention.plan(now, topics)
+        else:
+            for policy in self.policies:
+                retention.store.set_policy(policy, now)
+            report = retention.run(now, str(context["run_id"]), topics)
+        self._tell(report)
+        if report.alarms:
+            raise RetentionOverdue("\n".join(report.alarms))
+        return report.summary()
+
+    @cached_property
+    def retention(self) -> RetentionRun:
+        ledger = WarehouseHook(self.warehouse_conn_id).ledger()
+        return RetentionRun(ledger.engine, BrokerHook(self.kafka_conn_id).log_offsets())
+
+    def _tell(self, report: RetentionReport) -> None:
+        for plan in report.plans:
+            windows = len(plan.unreplayable)
+            self.log.info("%s: %d records; %d windows stop being replayable", plan.policy.topic, plan.records, windows)
+            for remark in (*plan.holds, *plan.notes):
+                self.log.info("  %s", remark)
+        for line in report.metrics():
+            self.log.info(line)

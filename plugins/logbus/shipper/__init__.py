@@ -1,0 +1,1 @@
+"""The shipper: sends log files to a topic, each line exactly once."""

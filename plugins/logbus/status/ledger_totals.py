@@ -1,0 +1,194 @@
+"""Figures on all pipelines: nine statements in one read-only transaction, so that they are consistent. Used by each scrape.
+
+It only reads and does not create a ledger. Totals (records by outcome, attempts) are counted from the ledger's rows, which are
+never deleted, so they are true counters however often the exporter restarts; a rerun adds an attempt, and thus to the totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast, func, select, text
+
+from logbus.loads.stamped_hours import newest_stamped
+from logbus.model import WindowState
+from logbus.windows import schema
+from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, NO_PROBLEMS, SUPERSEDED
+from logbus.windows.sql_errors import ledger_errors
+
+WINDOW, ATTEMPT = schema.window, schema.attempt
+
+OUTCOMES = ("loaded", "dead_lettered", "filtered")
+ENDED = (COMMITTED, FAILED, SUPERSEDED)
+
+# A query over all pipelines, and the function that stores a row of it in one pipeline's facts.
+Question = tuple[Callable[["PipelineFacts", Any], None], Callable[[], Select[Any]]]
+
+
+@dataclass(slots=True, kw_only=True)
+class PipelineFacts:
+    """A pipeline's figures from the ledger; instants are None before the first event."""
+
+    name: str
+    topic: str
+    windows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, WindowState), 0))
+    windows_failed: int = 0
+    windows_audit_failed: int = 0
+    loaded_until: datetime | None = None
+    loaded_at: datetime | None = None
+    audited_at: datetime | None = None
+    records: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    bytes: int = 0
+    late: int = 0
+    stamped: int = 0
+    stamped_elsewhere: int = 0
+    attempts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDED, 0))
+    attempts_running: int = 0
+    dead_letters: int = 0
+    redriven: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReading:
+    """All pipelines by name, and the last run of managed retention."""
+
+    pipelines: Mapping[str, PipelineFacts]
+    retention_ran_at: datetime | None = None
+    retention_alarms: int = 0
+
+
+def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
+    """The ledger at one moment. `LedgerMissing` if there is none, `WarehouseUnavailable` if the server does not answer."""
+    options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    with ledger_errors(), engine.connect().execution_options(**options) as connection:
+        connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
+        return read_all(connection)
+
+
+def read_windows(engine: Engine) -> Mapping[str, PipelineFacts]:
+    """Only how many windows are in each state, and up to when they are loaded."""
+    with engine.connect() as connection:
+        return filled(connection, OF_WINDOWS)
+
+
+def filled(connection: Connection, questions: Sequence[Question]) -> dict[str, PipelineFacts]:
+    facts_by_name = {
+        row.name: PipelineFacts(name=row.name, topic=row.topic)
+        for row in connection.execute(select(schema.pipeline.c.name, schema.pipeline.c.topic).order_by(schema.pipeline.c.name))
+    }
+    for fill, query in questions:
+        for row in connection.execute(query()):
+            fill(facts_by_name[row.pipeline], row)
+    return facts_by_name
+
+
+def read_all(connection: Connection) -> LedgerReading:
+    facts_by_name = filled(connection, QUESTIONS)
+    run = schema.retention_run
+    last = connection.execute(select(run.c.began_at, run.c.alarms).order_by(run.c.id.desc()).limit(1)).one_or_none()
+    return LedgerReading(
+        pipelines=facts_by_name,
+        retention_ran_at=last and last.began_at,
+        retention_alarms=len(last.alarms or ()) if last else 0,
+    )
+
+
+def _windows_by_state() -> Select[Any]:
+    running = select(1).where(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.state == ATTEMPT_RUNNING).exists()
+    state = case(
+        (WINDOW.c.audited_at.is_not(None), WindowState.AUDITED),
+        (WINDOW.c.loaded_attempt.is_not(None), WindowState.LOADED),
+        (running, WindowState.LOADING),
+        else_=WindowState.FROZEN,
+    )
+    return select(WINDOW.c.pipeline, state.label("state"), func.count().label("number")).group_by(WINDOW.c.pipeline, state)
+
+
+def _windows_in_all() -> Select[Any]:
+    is_loaded = WINDOW.c.loaded_attempt.is_not(None)
+    differs = cast(WINDOW.c.audit_problems, Text).not_in(NO_PROBLEMS)
+    return select(
+        WINDOW.c.pipeline,
+        func.count().filter(is_loaded, differs).label("audit_failed"),
+        func.max(WINDOW.c.ends_at).filter(is_loaded).label("loaded_until"),
+        func.max(WINDOW.c.loaded_at).label("loaded_at"),
+        func.max(WINDOW.c.audited_at).label("audited_at"),
+    ).group_by(WINDOW.c.pipeline)
+
+
+def windows_failed() -> Select[Any]:
+    last = (ATTEMPT.c.window_id == WINDOW.c.id) & (ATTEMPT.c.number == WINDOW.c.last_attempt)
+    query = select(WINDOW.c.pipeline, func.count().label("number")).join(ATTEMPT, last)
+    return query.where(WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == FAILED).group_by(WINDOW.c.pipeline)
+
+
+def _attempts_by_state() -> Select[Any]:
+    sums = [func.coalesce(func.sum(ATTEMPT.c[f"{name}_count"]), 0).label(name) for name in (*OUTCOMES, "byte", "late")]
+    query = select(WINDOW.c.pipeline, ATTEMPT.c.state, func.count().label("number"), *sums)
+    return query.select_from(_with_window(ATTEMPT)).group_by(WINDOW.c.pipeline, ATTEMPT.c.state)
+
+
+def dead_letters() -> Select[Any]:
+    query = select(WINDOW.c.pipeline, func.count().label("number"))
+    return query.select_from(_with_window(schema.dead_letter)).group_by(WINDOW.c.pipeline)
+
+
+def redriven() -> Select[Any]:
+    row_of = schema.redrive
+    sums = [func.sum(row_of.c[f"{name}_count"]).label(name) for name in ("tried", "loaded", "dead_lettered")]
+    return select(WINDOW.c.pipeline, *sums).select_from(_with_window(row_of)).group_by(WINDOW.c.pipeline)
+
+
+def _with_window(of_window: Table) -> Join:
+    """The table's rows joined with the window of each."""
+    return of_window.join(WINDOW, WINDOW.c.id == of_window.c.window_id)
+
+
+def _fill_state(facts: PipelineFacts, row: Any) -> None:
+    facts.windows[row.state] = row.number
+
+
+def _fill_windows(facts: PipelineFacts, row: Any) -> None:
+    facts.windows_audit_failed, facts.loaded_until = row.audit_failed, row.loaded_until
+    facts.loaded_at, facts.audited_at = row.loaded_at, row.audited_at
+
+
+def _fill_failed(facts: PipelineFacts, row: Any) -> None:
+    facts.windows_failed = row.number
+
+
+def _fill_attempts(facts: PipelineFacts, row: Any) -> None:
+    if row.state == ATTEMPT_RUNNING:
+        facts.attempts_running = row.number
+        return
+    facts.attempts[row.state] = row.number
+    if row.state == COMMITTED:
+        facts.records = {name: int(getattr(row, name)) for name in OUTCOMES}
+        facts.bytes, facts.late = int(row.byte), int(row.late)
+
+
+def _fill_stamped(facts: PipelineFacts, row: Any) -> None:
+    facts.stamped, facts.stamped_elsewhere = int(row.held), int(row.elsewhere)
+
+
+def _fill_dead_letters(facts: PipelineFacts, row: Any) -> None:
+    facts.dead_letters = row.number
+
+
+def _fill_redriven(facts: PipelineFacts, row: Any) -> None:
+    loaded, refused = int(row.loaded), int(row.dead_lettered)
+    facts.redriven = {"loaded": loaded, "dead_lettered": refused, "filtered": int(row.tried) - loaded - refused}
+
+
+OF_WINDOWS: Sequence[Question] = ((_fill_state, _windows_by_state), (_fill_windows, _windows_in_all))
+QUESTIONS: Sequence[Question] = (
+    *OF_WINDOWS,
+    (_fill_failed, windows_failed),
+    (_fill_attempts, _attempts_by_state),
+    (_fill_dead_letters, dead_letters),
+    (_fill_redriven, redriven),
+    (_fill_stamped, newest_stamped),
+)

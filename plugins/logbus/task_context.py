@@ -1,0 +1,134 @@
+"""What operators and sensors read of a task: which window its run stands for, its arguments as templates render them, and which
+errors no retry can fix.
+
+A run stands for its data interval, and for nothing else: its logical date means the start of the interval in some timetables and
+its end in others, and `schedule="@hourly"` gives intervals of no length at all. So windows come from data_interval_start and
+data_interval_end, and a run without them is told so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from logbus.errors import (
+    AttemptSuperseded,
+    ErrorBudgetExceeded,
+    LogChanged,
+    OtherRecords,
+    PipelineConflict,
+    RecordsLost,
+    TooManyWindows,
+    TopicRecreated,
+    UserError,
+    WindowOverlap,
+    WrongRequest,
+)
+from logbus.model import Interval, TaskKey, parse_instant
+
+BEYOND_RETRY = (
+    RecordsLost,
+    TopicRecreated,
+    LogChanged,
+    PipelineConflict,
+    WindowOverlap,
+    ErrorBudgetExceeded,
+    OtherRecords,
+    AttemptSuperseded,
+    TooManyWindows,
+    WrongRequest,
+)
+TRUE_WORDS = ("true", "yes", "1", "on")
+TIMETABLE_ADVICE = (
+    "schedule the DAG by logbus.timetable.WindowTimetable(), as hourly_ingest does, or by "
+    'CronDataIntervalTimetable("0 * * * *", timezone="UTC")'
+)
+
+
+def run_interval(context: Mapping[str, Any]) -> Interval:
+    """The data interval of the run that `context` belongs to."""
+    start, end = context.get("data_interval_start"), context.get("data_interval_end")
+    if start is None or end is None:
+        raise WrongRequest(
+            "this run has no data interval, so it is unknown which window it is for: trigger it with a logical date, "
+            "or load past hours with the pipeline's catch-up DAG"
+        )
+    if start == end:
+        raise WrongRequest(f"the data interval of this run has no length ({start.isoformat()}): {TIMETABLE_ADVICE}")
+    return Interval(plain(start), plain(end))
+
+
+def plain(instant: datetime) -> datetime:
+    """Airflow's instants are pendulum's, which lose their zone when a timedelta is added after astimezone(UTC)."""
+    return datetime.fromtimestamp(instant.timestamp(), UTC)
+
+
+def task_key(context: Mapping[str, Any]) -> TaskKey:
+    """The running task, stored in the ledger: the pages link to its log, and show a pipeline to users who may see its DAG."""
+    ti = context["ti"]
+    return TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None)
+
+
+def not_a_pipeline(given: object, operator: str) -> UserError:
+    return UserError(
+        f"{operator} takes a Pipeline, not {given!r}: pass what define_pipeline(...) returns, as you do for the DAG's other tasks"
+    )
+
+
+def validate_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name} is a number of windows, 1 or more; got {value!r}")
+
+
+def names(given: Iterable[str] | str | None) -> list[str]:
+    """Names from a list, or from the text that a template renders (separated by commas or spaces). None, also as the text of a
+    parameter that was left out, names nothing."""
+    if given is None or given == "None":
+        return []
+    return given.replace(",", " ").split() if isinstance(given, str) else list(given)
+
+
+def validate_windows_text(windows: Sequence[str] | str | None) -> None:
+    """A text without a window is a parameter that was forgotten: done with nothing, the task would seem to have done its work."""
+    if isinstance(windows, str) and not windows.replace(",", " ").split():
+        raise WrongRequest(
+            f"windows is an empty string ({windows!r}): give the starts of hours, such as 2015-05-17T10:00:00Z, "
+            "or leave `windows` out for the run's own"
+        )
+
+
+def window_starts(windows: Sequence[str] | str | None) -> list[datetime]:
+    """Instants from a list, or from the text that a template renders (separated by commas or spaces)."""
+    words = windows.replace(",", " ").split() if isinstance(windows, str) else windows or ()
+    try:
+        return sorted({parse_instant(word) for word in words})
+    except ValueError as error:
+        raise WrongRequest(f"windows are the starts of hours, such as 2015-05-17T10:00:00Z: {error}") from None
+
+
+def is_true(value: bool | str) -> bool:
+    """Whether the value is true; a DAG parameter renders as text."""
+    return str(value).strip().lower() in TRUE_WORDS
+
+
+@contextlib.contextmanager
+def fail_without_retry() -> Iterator[None]:
+    """A retry would only hide a lost record or a recreated topic for an hour; a superseded load would take the window back."""
+    try:
+        yield
+    except BEYOND_RETRY as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def optional_instant(name: str, text: str | None) -> datetime | None:
+    """The instant, or None if it was left out; a DAG parameter that was left out renders as "None"."""
+    if text is None or text in {"", "None"}:
+        return None
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise UserError(f"{name} is an instant such as 2015-05-17T10:00:00Z: {error}") from None

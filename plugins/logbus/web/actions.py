@@ -1,0 +1,275 @@
+"""What a user may do about a window: rerun it, redrive its dead letters, look at the plan of a replay.
+
+Nothing is executed here: a rerun clears the Dag run of the window, a redrive triggers the Dag `logbus_redrive`, both through
+Airflow's own API and with the caller's rights, so Airflow's history and audit log record it and its workers do it. No user's
+parser runs in the api-server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+
+from logbus.errors import WindowUnknown
+from logbus.loads.history import AttemptRecord, WindowHistory, window_history
+from logbus.loads.ledger import Ledger
+from logbus.model import Interval, Pipeline, floor, instant_text
+from logbus.status import replay
+from logbus.status.replay import Span
+from logbus.web import access
+from logbus.web.dag_runs import AirflowRest, DagRun, run_url
+from logbus.web.request_context import ContextDep, RequestContext, answer, http_errors, wanted_instant
+
+REDRIVE_DAG = "logbus_redrive"
+SINK_WITH_ROWS = "postgres"  # the one that is changed row by row
+
+Asked = TypeVar("Asked")
+
+router = APIRouter(prefix="/api/windows/{pipeline}/{start}")
+
+
+class Hour:
+    """The hour that a request names, of a pipeline that the caller may see, and those of its Dags that they may see. `frozen`
+    is its window; if there is none yet, the hour is one that could be frozen: closed, and one of the pipeline's."""
+
+    def __init__(self, context: ContextDep, pipeline: str, start: str) -> None:
+        self.context, self.pipeline = context, pipeline
+        with http_errors():
+            engine = context.source.engine()
+            self.dag_ids = access.require_visible(engine, pipeline, context.user)
+            registered = Ledger(engine).pipeline(pipeline)
+            self.registered, self.sink = registered, registered.options.sink
+            self.frozen = self.find(engine, registered, wanted_instant(start))
+        unfrozen = Interval(wanted_instant(start), wanted_instant(start) + registered.interval)
+        self.interval = unfrozen if self.frozen is None else self.frozen.window.interval
+
+    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory | None:
+        try:
+            return window_history(engine, registered.name, start)
+        except WindowUnknown:
+            if start != floor(start, registered.interval):
+                raise
+            if start >= registered.closed_until(self.context.now):
+                until = instant_text(start + registered.interval + registered.lateness)
+                raise HTTPException(409, f"the window of {instant_text(start)} is open until {until}: load it then") from None
+            return None
+
+    @property
+    def attempts(self) -> Sequence[AttemptRecord]:
+        return () if self.frozen is None else self.frozen.attempts
+
+
+class AnyHour(Hour):
+    """An hour of the pipeline's, frozen or not, closed or still open."""
+
+    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory | None:
+        try:
+            return window_history(engine, registered.name, start)
+        except WindowUnknown:
+            if start != floor(start, registered.interval) or start > self.context.now:
+                raise
+            return None
+
+
+class Target(Hour):
+    """An hour with a window: one that is not frozen is unknown."""
+
+    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory:
+        return window_history(engine, registered.name, start)
+
+    @property
+    def history(self) -> WindowHistory:
+        assert self.frozen is not None, "`find` has refused it"
+        return self.frozen
+
+
+HourDep = Annotated[Hour, Depends()]
+AnyHourDep = Annotated[AnyHour, Depends()]
+TargetDep = Annotated[Target, Depends()]
+
+
+def possible(target: Target, request: Request) -> list[dict[str, Any]]:
+    """The actions, each allowed or not, and why not."""
+    hour = instant_text(target.interval.start)
+    rows = (
+        (
+            "rerun",
+            "POST",
+            "Rerun",
+            _why_no_rerun(target),
+            f"Load {hour} again? The same records replace the rows that are there.",
+        ),
+        ("redrive", "POST", "Redrive dead letters", _why_no_redrive(target), f"Parse the dead letters of {hour} again?"),
+        ("replay_plan", "GET", "Replay plan", None, None),
+    )
+    return [
+        {
+            "name": name,
+            "label": label,
+            "allowed": why_not is None,
+            "why_not": why_not,
+            "method": method,
+            "href": href(target, request, name),
+            "confirm": confirm,
+        }
+        for name, method, label, why_not, confirm in rows
+    ]
+
+
+def first_load(hour: Hour, request: Request) -> dict[str, Any]:
+    """What can be done about an hour that is closed and not frozen yet."""
+    why_not, start = _why_no_rerun(hour), instant_text(hour.interval.start)
+    return {
+        "name": "load",
+        "label": "Load",
+        "allowed": why_not is None,
+        "why_not": why_not,
+        "method": "POST",
+        "href": href(hour, request, "rerun"),
+        "confirm": f"Trigger a run for {start}? It freezes the hour's offsets and loads them.",
+    }
+
+
+def href(target: Hour, request: Request, name: str) -> str:
+    """The action's own address, with the connections that the page uses."""
+    connections = {"warehouse_conn_id": target.context.warehouse_conn_id, "kafka_conn_id": target.context.kafka_conn_id}
+    start = quote(instant_text(target.interval.start), safe=":")
+    root = request.scope.get("root_path", "")
+    return f"{root}/api/windows/{quote(target.pipeline, safe='')}/{start}/{name}?{urlencode(connections)}"
+
+
+def _why_no_rerun(hour: Hour) -> str | None:
+    if not hour.dag_ids:
+        return f"no Dag loads this pipeline; {by_hand(hour)}"
+    if not _dags_allowed(hour, "PUT"):
+        return f"you may not clear runs of {' or '.join(hour.dag_ids)}: an Airflow administrator can give you the right"
+    # Which of several Dags has the run is looked up when it is rerun; here it is enough that one of them could have it.
+    idle = [_why_idle(dag_id) for dag_id in _dags_allowed(hour, "PUT")]
+    return idle[0] if all(idle) else None
+
+
+def _why_no_redrive(target: Target) -> str | None:
+    counts = target.history.window.counts
+    if counts is None:
+        return "the window is not loaded: rerun it"
+    if not counts.dead_lettered:
+        return "the window has no dead letters"
+    if target.sink != SINK_WITH_ROWS:
+        return f"files of {target.sink} are not changed row by row: rerun the hour, which parses everything again"
+    if target.dag_ids and not _dags_allowed(target, "POST"):
+        return f"you may not trigger runs of {' or '.join(target.dag_ids)}: an Airflow administrator can give you the right"
+    if not access.may_change_runs(target.context.user, REDRIVE_DAG, "POST"):
+        return f"you may not trigger runs of {REDRIVE_DAG}: an Airflow administrator can give you the right"
+    return _why_idle(REDRIVE_DAG)
+
+
+def _why_idle(dag_id: str) -> str | None:
+    """Why Airflow would start no run of a Dag that the caller may run."""
+    is_paused = access.is_paused(dag_id)
+    if is_paused is None:
+        where = ": dags/redrive.py makes it, put it into Airflow's dags folder" if dag_id == REDRIVE_DAG else ""
+        return f"Airflow has no Dag {dag_id}{where}"
+    return f"the Dag {dag_id} is paused: switch it on, or `airflow dags unpause {dag_id}`" if is_paused else None
+
+
+def _dags_allowed(hour: Hour, method: str) -> list[str]:
+    """The Dags of the pipeline whose runs the caller may change; that of the last attempt first."""
+    last = [attempt.task.dag_id for attempt in reversed(hour.attempts) if attempt.task is not None]
+    ordered = sorted(hour.dag_ids, key=lambda dag_id: last.index(dag_id) if dag_id in last else len(last))
+    return [dag_id for dag_id in ordered if access.may_change_runs(hour.context.user, dag_id, method)]
+
+
+def by_hand(hour: Hour) -> str:
+    return f"`{command_of(hour)}` loads it"
+
+
+def command_of(hour: Hour) -> str:
+    if hour.frozen is None:
+        return f"logbus load --pipeline {hour.pipeline} --only-missing"
+    return f"logbus replay run --pipeline {hour.pipeline} --window {instant_text(hour.interval.start)}"
+
+
+@router.post("/rerun", dependencies=[Depends(access.require_same_origin)])
+async def rerun(request: Request, hour: HourDep) -> Response:
+    """Clears the Dag run of the hour; if there is none, triggers one. The run freezes the hour if it is not frozen yet."""
+    await _raise_if_not_allowed(_why_no_rerun, hour)
+    allowed = await run_in_threadpool(_dags_allowed, hour, "PUT")
+    airflow = AirflowRest(request)
+    if (run := await _run_of(airflow, hour, allowed)) is not None:
+        await _raise_if_not_allowed(_why_idle, run.dag_id)
+        if not run.is_over:
+            raise HTTPException(409, f"run {run.run_id} of {run.dag_id} is {run.state}: wait until it has ended, then rerun it")
+        await airflow.clear(run)
+        return done("the run of this hour was cleared and starts again", run)
+    if (dag_id := await _hourly_dag(airflow, hour, allowed)) is not None:
+        await _raise_if_not_allowed(_why_idle, dag_id)
+        return done("a run for this hour was requested", await airflow.trigger(dag_id, _fields_of(hour.interval)))
+    raise HTTPException(409, f"no run of {' or '.join(allowed)} covers exactly this hour; {by_hand(hour)}")
+
+
+async def _run_of(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> DagRun | None:
+    """The run whose data interval is the window. A run that loaded it along with its own hour, or among many, does not count."""
+    runs = [run for dag_id in dag_ids for run in await airflow.runs_at(dag_id, hour.interval.start)]
+    for attempt in reversed(hour.attempts):
+        if attempt.task is not None and attempt.task.dag_id in dag_ids:
+            run = await airflow.run(attempt.task.dag_id, attempt.run_id)
+            runs += [run] if run is not None else []
+    return next((run for run in runs if run.interval == hour.interval), None)
+
+
+async def _hourly_dag(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
+    """A Dag whose runs have data intervals as long as the hour."""
+    length = hour.interval.end - hour.interval.start
+    for dag_id in dag_ids:
+        runs = await airflow.newest_runs(dag_id)
+        if any(run.interval is not None and run.interval.end - run.interval.start == length for run in runs):
+            return dag_id
+    return None
+
+
+def _fields_of(interval: Interval) -> dict[str, str]:
+    """A run over an interval of the past, as Airflow's API takes it."""
+    start, end = instant_text(interval.start), instant_text(interval.end)
+    return {"logical_date": start, "data_interval_start": start, "data_interval_end": end, "run_after": end}
+
+
+@router.post("/redrive", dependencies=[Depends(access.require_same_origin)])
+async def redrive(request: Request, target: TargetDep) -> Response:
+    """Triggers the Dag that parses the window's dead letters again and audits it."""
+    await _raise_if_not_allowed(_why_no_redrive, target)
+    conf = {
+        "pipeline": target.pipeline,
+        "start": instant_text(target.interval.start),
+        "kafka_conn_id": target.context.kafka_conn_id,
+        "warehouse_conn_id": target.context.warehouse_conn_id,
+    }
+    return done("the dead letters are being parsed again", await AirflowRest(request).trigger(REDRIVE_DAG, {"conf": conf}))
+
+
+async def _raise_if_not_allowed(why_not_of: Callable[[Asked], str | None], target: Asked) -> None:
+    """403 or 409 if there is a reason not to."""
+    if (why_not := await run_in_threadpool(why_not_of, target)) is not None:
+        raise HTTPException(403 if why_not.startswith("you may not") else 409, why_not)
+
+
+def done(message: str, run: DagRun) -> Response:
+    url = run_url(run.run_id, run.dag_id)
+    return answer({"ok": True, "message": message, "dag_id": run.dag_id, "run_id": run.run_id, "url": url})
+
+
+@router.get("/replay_plan")
+def replay_plan(target: TargetDep) -> Response:
+    """What `logbus replay plan` shows about the window. Changes nothing."""
+    context: RequestContext = target.context
+    starts: tuple[datetime, ...] = (target.interval.start,)
+    with http_errors():
+        plan = replay.plan(
+            Ledger(context.source.engine()), context.source.log_offsets(), target.pipeline, Span(starts=starts), context.now
+        )
+    return answer({**plan.summary(), "command": command_of(target)})

@@ -1,0 +1,348 @@
+"""The pages' data as JSON, below /logbus/api: read only. Who may see which pipeline is checked for every response.
+
+A response says what is down and still holds the rest: a broker that does not answer takes nothing away from what the ledger
+knows, and vice versa.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+
+from logbus.errors import AnotherCluster, BrokerUnavailable, UserError
+from logbus.kafka.console_consumer import PositionKind, PositionSpan
+from logbus.kafka.groups import group_json
+from logbus.kafka.topic_list import TopicOwners, topic_json
+from logbus.model import Interval, instant_text, milliseconds
+from logbus.status import window_facts
+from logbus.status.fleet import Registered
+from logbus.web import access, actions, details, overview
+from logbus.web.dag_runs import AirflowRest, log_url
+from logbus.web.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
+from logbus.web.reading import REFRESH_SECONDS
+from logbus.web.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, http_errors, instant, wanted_instant
+from logbus.web.sources import PageSource
+from logbus.web.topic_records import RECORDS_DEFAULT, RECORDS_MAX, RecordsLook, look_at
+from logbus.windows.rows import Row
+from logbus.windows.sql_errors import ledger_errors
+from logbus.windows.witnesses import topic_on_its_cluster
+
+NO_PIPELINE = "no pipeline is registered that you may see"
+
+router = APIRouter(prefix="/api")
+
+Hours = Annotated[int, Query(ge=1, le=HOURS_MAX, description="how far back, where neither since nor until says it")]
+
+
+async def interval_of_run(request: Request, dag_id: str | None = None, run_id: str | None = None) -> Interval | None:
+    """The data interval of a Dag run, if the user may see the run."""
+    if dag_id is None or run_id is None:
+        return None
+    try:
+        run = await AirflowRest(request).run(dag_id, run_id)
+    except HTTPException:
+        return None
+    return None if run is None else run.interval
+
+
+def view_of(
+    run_interval: Annotated[Interval | None, Depends(interval_of_run)],
+    dag_id: str | None = None,
+    run_id: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    hours: Hours = HOURS_DEFAULT,
+) -> View:
+    """What the request asks to see; 400 if that is not a span."""
+    run = (dag_id, run_id) if dag_id is not None and run_id is not None else None
+    view = View(since=instant(since), until=instant(until), hours=hours, run=run, run_interval=run_interval)
+    if view.since is not None and view.until is not None and view.until <= view.since:
+        raise HTTPException(400, f"until ({until}) must be after since ({since})")
+    return view
+
+
+@router.get("/overview")
+def get_overview(
+    context: ContextDep,
+    view: Annotated[View, Depends(view_of)],
+    dag_id: str | None = None,
+) -> Response:
+    """Every pipeline that the user may see (of one Dag, if one is named): its hours, its lag, its throughput."""
+    _begin_reading(context, view)
+    reading, warehouse = context.query_ledger(context.source.fleet.get)
+    # A Dag's own tab shows that Dag's pipelines among those the user may see: two filters, and the second never widens the first.
+    dag_ids = {name: listed for name, listed in context.visible(reading).items() if dag_id is None or dag_id in listed}
+    names = set(dag_ids)
+    span, pipelines = None, list[orjson.Fragment]()
+    if reading is not None:
+        try:
+            span, pipelines = shown(context, reading, names, view)
+        except UserError as error:
+            warehouse = context.warehouse_state(error)
+        else:
+            if not names:
+                warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
+    broker = context.broker_state(reading.broker_error if reading else broker_error(context.source))
+    return answer(
+        {
+            "now": instant_text(reading.at if reading else context.now),
+            "refresh_seconds": context.source.fleet.refresh_seconds(),
+            "span": span,
+            "latest": latest_of(reading, names),
+            "warehouse": warehouse,
+            "broker": broker,
+            "dag_ids": dag_ids,
+            "paused_dag_ids": access.paused_dags({listed_id for listed in dag_ids.values() for listed_id in listed}),
+            "pipelines": pipelines,
+        }
+    )
+
+
+def latest_of(reading: FleetReading | None, names: Collection[str]) -> str | None:
+    """Where the newest frozen records end: a user whose map is empty may want to look there."""
+    ends = [end for name, end in (reading.newest_ends if reading else {}).items() if name in names]
+    return instant_text(max(ends)) if ends else None
+
+
+def _begin_reading(context: RequestContext, view: View) -> None:
+    """Ledger and broker in parallel: the span to be shown is guessed from the previous reading. A wrong guess costs a reading."""
+    context.source.fleet.begin()
+    if view.run is None:
+        before = context.source.fleet.before()
+        span = overview.span_of(before, before.names if before else (), view, context.now)
+        context.source.overview(span).begin()
+
+
+def shown(
+    context: RequestContext, reading: FleetReading, names: Collection[str], view: View
+) -> tuple[dict[str, Any], list[orjson.Fragment]]:
+    """The span, and the pipelines of these names in it; both as of the reading: a new hour may have begun since."""
+    # What a run worked on is known from its windows, so it is for those who may see one of its Dag's pipelines.
+    of_run = span_of_run(context.source, view) if names else view.run_interval
+    span = overview.span_of(reading, names, view, reading.at, of_run)
+    pipelines = context.source.overview(span, view.run).get().of(names)
+    # The width of a column comes from what this user sees; otherwise other users' pipelines would show in the shape of the map.
+    step = overview.step_of(overview.pipelines_of(reading, names))
+    shown_span = {
+        "start": instant_text(span.start),
+        "end": instant_text(span.end),
+        "step_seconds": int(step.total_seconds()),
+        "series_start": instant_text(window_facts.series_start(span)),
+        "series_step_seconds": int(window_facts.SERIES_STEP.total_seconds()),
+    }
+    return shown_span, pipelines
+
+
+def span_of_run(source: PageSource, view: View) -> Interval | None:
+    """The span that the view's Dag run worked on; if it has done nothing yet, its data interval."""
+    if view.run is None:
+        return None
+    with ledger_errors(), source.engine().connect() as connection:
+        return window_facts.span_of_run(connection, *view.run) or view.run_interval
+
+
+def broker_error(source: PageSource) -> BrokerUnavailable | None:
+    """Whether the broker answers, when the ledger could not be read and the broker was therefore not asked."""
+    try:
+        source.topics.get()
+    except BrokerUnavailable as error:
+        return error
+    return None
+
+
+@router.get("/windows/{pipeline}/{start}")
+def get_window(request: Request, target: actions.TargetDep) -> Response:
+    """One window: everything the ledger knows of it, and what the user may do with it."""
+    target.context.source.fleet.begin()
+    with http_errors():
+        engine = target.context.source.engine()
+        # While the ledger is read, the broker answers in a thread of its own (`begin` above): a page costs the slower of the
+        # two, not both.
+        window = details.window_detail(engine, target.history)
+        reading = target.context.source.fleet.get()
+        cell = overview.window_cell_json(engine, reading, target.history.window)
+    for attempt in window["attempts"]:
+        attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
+    return answer(
+        {
+            **window,
+            "cell": cell,
+            "broker": target.context.broker_state(reading.broker_error),
+            "now": instant_text(target.context.now),
+            "refresh_seconds": target.context.source.fleet.refresh_seconds(),
+            "dag_ids": target.dag_ids,
+            "actions": actions.possible(target, request),
+        }
+    )
+
+
+@router.get("/windows/{pipeline}/{start}/waiting")
+def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
+    """An hour that is not frozen: whether it is open, what is known of it, and what the user may do about it."""
+    context, registered = hour.context, hour.registered
+    with http_errors():
+        engine = context.source.engine()
+        reading = context.source.fleet.get()
+        waiting = {} if hour.frozen is not None else overview.waiting_json(engine, reading, hour.pipeline, hour.interval)
+    closes_at = hour.interval.end + registered.lateness
+    is_open = context.now < closes_at
+    return answer(
+        {
+            "pipeline": hour.pipeline,
+            "topic": registered.topic,
+            "start": instant_text(hour.interval.start),
+            "end": instant_text(hour.interval.end),
+            "is_frozen": hour.frozen is not None,
+            "is_open": is_open,
+            "closes_at": instant_text(closes_at),
+            **waiting,
+            "broker": context.broker_state(reading.broker_error),
+            "now": instant_text(context.now),
+            "refresh_seconds": context.source.fleet.refresh_seconds(),
+            "dag_ids": hour.dag_ids,
+            "actions": [] if is_open else [actions.first_load(hour, request)],
+            "command": actions.command_of(hour),
+        }
+    )
+
+
+@router.get("/pipelines/{pipeline}")
+def get_pipeline(context: ContextDep, pipeline: str) -> Response:
+    """One pipeline: its definition, its progress, its recent hours and attempts."""
+    context.source.fleet.begin()
+    with http_errors():
+        engine = context.source.engine()
+        dag_ids = access.require_visible(engine, pipeline, context.user)
+        page = details.pipeline_detail(engine, pipeline)
+        reading = context.source.fleet.get()
+        lag = overview.lag_json(overview.reading_of(engine, reading, pipeline).lag, reading.loaded.get(pipeline), reading.at)
+    for attempt in page["attempts"]:
+        attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
+    return answer(
+        {
+            **page,
+            "lag": lag,
+            "dag_ids": dag_ids,
+            "paused_dag_ids": access.paused_dags(dag_ids),
+            "broker": context.broker_state(reading.broker_error),
+            "now": instant_text(context.now),
+            "refresh_seconds": context.source.fleet.refresh_seconds(),
+        }
+    )
+
+
+LOG_URL_FIELDS = ("dag_id", "run_id", "task_id", "map_index", "try_number")
+
+
+@router.get("/topics")
+def get_topics(context: ContextDep) -> Response:
+    """Every topic; pipelines are named if the user may see them."""
+    context.source.topics.begin()
+    registered, warehouse = context.query_ledger(context.source.registered.get)
+    owners = _owners_of(registered, context.visible(registered))
+    # Without a ledger it cannot be known whether retention is managed: unknown, and not "no".
+    nobody = TopicOwners(is_managed=None if registered is None else False)
+    topics, error = _read_or_error(context.source.topics.get)
+    return answer(
+        {
+            "now": instant_text(context.now),
+            "refresh_seconds": context.source.topics.refresh_seconds(),
+            "warehouse": warehouse,
+            "broker": context.broker_state(error),
+            "topics": [topic_json(topic, owners.get(topic.name, nobody)) for topic in topics or ()],
+        }
+    )
+
+
+@router.get("/topics/{topic}/records")
+def get_records(
+    context: ContextDep,
+    topic: str,
+    partition: Annotated[int | None, Query(ge=0)] = None,
+    since: str | None = None,
+    offset: Annotated[int | None, Query(ge=0)] = None,
+    count: Annotated[int, Query(ge=1, le=RECORDS_MAX)] = RECORDS_DEFAULT,
+) -> Response:
+    """Records of a topic: the last ones, or those from an instant or an offset on."""
+    _require_visible_records(context, topic)
+    look = RecordsLook(topic=topic, span=_place_of(since, offset, count), count=count, partition=partition)
+    with http_errors():
+        records = look_at(context.source.broker, look)
+    return answer({**records, "now": instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
+
+
+def _place_of(since: str | None, offset: int | None, count: int) -> PositionSpan:
+    if since is not None and offset is not None:
+        raise HTTPException(400, "give since or offset, not both: each says where to begin")
+    if since is not None:
+        return PositionSpan(kind=PositionKind.SINCE, number=milliseconds(wanted_instant(since)))
+    if offset is not None:
+        return PositionSpan(kind=PositionKind.OFFSET, number=offset)
+    return PositionSpan(kind=PositionKind.BEFORE_END, number=count)
+
+
+def _require_visible_records(context: RequestContext, topic: str) -> None:
+    """403 unless the user may read the connection to the broker, or see a pipeline that loads this topic of this broker."""
+    if access.may_read_connection(context.user, context.kafka_conn_id):
+        return
+    registered, _ = context.query_ledger(context.source.registered.get)
+    visible = context.visible(registered)
+    rows = [row for row in registered.rows if row["topic"] == topic and row["name"] in visible] if registered else []
+    if not context.has_default_connections or not any(_is_of_this_broker(context, row) for row in rows):
+        raise HTTPException(403, NOT_YOURS.format(topic=topic, conn_id=context.kafka_conn_id))
+
+
+def _is_of_this_broker(context: RequestContext, row: Row) -> bool:
+    """Whether the broker's topic is the pipeline's own: a Dag may name another broker, whose topic has the same name."""
+    with http_errors():
+        try:
+            topic_on_its_cluster(row, context.source.log_offsets())
+        except AnotherCluster:
+            return False
+    return True
+
+
+NOT_YOURS = (
+    "the records of {topic} are shown to those who may see a pipeline that loads it, or Airflow's connection {conn_id}; "
+    "an administrator of Airflow can give your role that right"
+)
+
+
+@router.get("/groups")
+def get_groups(context: ContextDep) -> Response:
+    """Every consumer group, its members, and how far each is behind."""
+    groups, error = _read_or_error(context.source.groups.get)
+    return answer(
+        {
+            "now": instant_text(context.now),
+            "refresh_seconds": context.source.groups.refresh_seconds(),
+            "broker": context.broker_state(error),
+            "groups": [group_json(group, groups.ends) for group in groups.groups] if groups else [],
+        }
+    )
+
+
+Value = TypeVar("Value")
+
+
+def _read_or_error(read: Callable[[], Value]) -> tuple[Value | None, BrokerUnavailable | None]:
+    try:
+        return read(), None
+    except BrokerUnavailable as error:
+        return None, error
+
+
+def _owners_of(registered: Registered | None, visible: Collection[str]) -> dict[str, TopicOwners]:
+    """By topic what the ledger knows of it: its pipelines, whether its retention is managed, bytes of a record."""
+    owners: dict[str, TopicOwners] = {}
+    for pipeline in registered.pipelines if registered else ():
+        before, loaded = owners.get(pipeline.topic, TopicOwners()), registered.loaded.get(pipeline.name) if registered else None
+        owners[pipeline.topic] = TopicOwners(
+            pipelines=[*before.pipelines, *([pipeline.name] if pipeline.name in visible else [])],
+            is_managed=registered is not None and pipeline.topic in registered.policies,
+            bytes_each=before.bytes_each if loaded is None or loaded.bytes_each is None else loaded.bytes_each,
+        )
+    return owners

@@ -1,0 +1,243 @@
+"""The ledger's rows: locked, and converted to values and back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, select, text
+
+from logbus.errors import PipelineUnknown, WindowUnknown
+from logbus.fingerprint import as_text
+from logbus.formatting import several
+from logbus.model import (
+    PROVEN_EMPTY,
+    Attempt,
+    FrozenWindow,
+    Interval,
+    OffsetRange,
+    Pipeline,
+    WindowCounts,
+    WindowState,
+    Witness,
+    instant_text,
+)
+from logbus.windows import schema
+from logbus.windows.table_names import canonical_table
+
+Row = RowMapping | dict[str, Any]
+
+ATTEMPT_RUNNING = "running"
+COMMITTED = "committed"
+FAILED = "failed"
+SUPERSEDED = "superseded"
+
+NO_PROBLEMS = ("[]", "null")  # of an audit, in JSON as text
+
+# Spark has to start between beginning an attempt and its driver's first beat; a warehouse restart costs some more beats.
+HEARTBEAT_EXPIRY = timedelta(minutes=5)
+
+# A client that holds a window's lock and is idle for this long has lost its network or its machine, and the server has not
+# noticed: TCP would take two hours. A file sink's own commit happens during that time; it takes seconds.
+HOLD_SILENTLY_MS_MAX = 600_000
+
+NAMED_MAX = 5  # windows that an error names
+
+
+# A pipeline's columns that have the same names as its fields.
+PIPELINE_COLUMNS = ("name", "topic", "parse", "interval", "lateness", "starts_at", "isolation_level")
+
+
+def pipeline_values(pipeline: Pipeline, topic_id: str, now: datetime) -> dict[str, Any]:
+    same = {name: getattr(pipeline, name) for name in PIPELINE_COLUMNS}
+    table, settings = canonical_table(pipeline.table), dict(pipeline.settings)
+    return {**same, "topic_id": topic_id, "table_name": table, "settings": settings, "registered_at": now}
+
+
+def to_pipeline(row: Row) -> Pipeline:
+    return Pipeline(**{name: row[name] for name in PIPELINE_COLUMNS}, table=row["table_name"], settings=row["settings"])
+
+
+def pipeline_rows(connection: Connection) -> list[Row]:
+    """The rows of all pipelines, by name."""
+    return list(connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings())
+
+
+def pipeline_row(connection: Connection, name: str, *, lock: bool = False, share: bool = False) -> Row:
+    """The pipeline's row. With `lock`, other freezes of this pipeline wait for us: one row stands for all its partitions. With
+    `share` it cannot change until the transaction ends, and others may share the lock."""
+    query = select(schema.pipeline).where(schema.pipeline.c.name == name)
+    if lock or share:
+        query = query.with_for_update(read=not lock)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise PipelineUnknown(
+            f"no pipeline {name!r} is registered; `logbus pipeline ls` lists them, `logbus pipeline register` makes one"
+        )
+    return row
+
+
+def load_windows(connection: Connection, query: Select[Any]) -> list[FrozenWindow]:
+    """The windows that a query over `schema.window` selects, with their ranges, in the query's order."""
+    rows = connection.execute(query).mappings().all()
+    if not rows:
+        return []
+    ids = [row["id"] for row in rows]
+    topics = dict(connection.execute(select(schema.pipeline.c.name, schema.pipeline.c.topic)).all())
+    ranges: dict[int, list[OffsetRange]] = {window_id: [] for window_id in ids}
+    part = schema.window_range
+    running = running_windows(connection, ids)
+    topic_of = {row["id"]: topics[row["pipeline"]] for row in rows}
+    of_them = select(part).where(schema.among(part.c.window_id, ids)).order_by(part.c.partition)
+    for range_row in connection.execute(of_them).mappings().all():  # all at once, not row by row: takes a third of the time
+        ranges[range_row["window_id"]].append(to_range(topic_of[range_row["window_id"]], range_row))
+    return [to_window(row, topic_of[row["id"]], ranges[row["id"]], row["id"] in running) for row in rows]
+
+
+def load_window(connection: Connection, window_id: int) -> FrozenWindow:
+    return load_windows(connection, select(schema.window).where(schema.window.c.id == window_id))[0]
+
+
+def running_windows(connection: Connection, ids: Iterable[int]) -> set[int]:
+    attempt = schema.attempt
+    query = select(attempt.c.window_id).where(schema.among(attempt.c.window_id, ids), attempt.c.state == ATTEMPT_RUNNING)
+    return set(connection.execute(query).scalars())
+
+
+def to_range(topic: str, row: Row) -> OffsetRange:
+    return OffsetRange(
+        topic=topic,
+        partition=row["partition"],
+        start_offset=row["start_offset"],
+        end_offset=row["end_offset"],
+        lost=row["lost"],
+    )
+
+
+def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: bool) -> FrozenWindow:
+    return FrozenWindow(
+        id=row["id"],
+        pipeline=row["pipeline"],
+        topic=topic,
+        interval=Interval(row["starts_at"], row["ends_at"]),
+        topic_id=row["topic_id"],
+        ranges=tuple(ranges),
+        state=window_state(row, is_running),
+        last_attempt=row["last_attempt"],
+        loaded_attempt=row["loaded_attempt"],
+        counts=to_counts(row),
+        fingerprint=row["fingerprint"],
+        head_unknown=row["head_unknown"],
+        frozen_at=row["frozen_at"],
+        loaded_at=row["loaded_at"],
+        audited_at=row["audited_at"],
+        other_records=tuple(row["other_records"] or ()),
+        values_hash=row["values_hash"],
+        loss_accepted=row["loss_accepted"],
+    )
+
+
+def window_state(row: Row, is_running: bool) -> WindowState:
+    """A rerun in progress does not hide what is loaded: the table still holds it."""
+    if row["audited_at"] is not None:
+        return WindowState.AUDITED
+    if row["loaded_attempt"] is not None:
+        return WindowState.LOADED
+    return WindowState.LOADING if is_running else WindowState.FROZEN
+
+
+# The counts' columns in the ledger, by their names in `WindowCounts`.
+COUNT_COLUMNS = {
+    "read": "read_count",
+    "loaded": "loaded_count",
+    "dead_lettered": "dead_lettered_count",
+    "filtered": "filtered_count",
+    "late": "late_count",
+    "early": "early_count",
+    "lost": "lost_count",
+    "bytes": "byte_count",
+}
+
+
+def to_counts(row: Row) -> WindowCounts | None:
+    if row["loaded_attempt"] is None:
+        return None
+    return WindowCounts(**{name: row[column] for name, column in COUNT_COLUMNS.items()})
+
+
+def proven_empty_values(now: datetime) -> dict[str, Any]:
+    """The columns of a window whose boundaries prove that it holds no record: it is loaded with nothing, and exact."""
+    return {
+        **count_values(WindowCounts()),
+        "fingerprint": as_text(0),
+        "unstamped_count": 0,
+        "far_count": 0,
+        "loaded_attempt": PROVEN_EMPTY,
+        "loaded_at": now,
+        "audited_at": now,
+        "audit_problems": [],
+    }
+
+
+def count_values(counts: WindowCounts) -> dict[str, int]:
+    return {column: getattr(counts, name) for name, column in COUNT_COLUMNS.items()}
+
+
+def to_attempt(row: Row, pipeline_name: str, interval: Interval) -> Attempt:
+    same = ("window_id", "number", "staging_table", "dead_letter_table", "definition", "key")
+    return Attempt(**{name: row[name] for name in same}, pipeline=pipeline_name, interval=interval)
+
+
+# A boundary's columns for the record before it, by their names in `Witness`.
+WITNESS_COLUMNS = {
+    "offset": "witness_offset",
+    "leader_epoch": "witness_epoch",
+    "timestamp_ms": "witness_ms",
+    "hash": "witness_hash",
+}
+
+
+def to_witness(row: Row) -> Witness | None:
+    """A boundary's witness; None if it was not read, or there was no record before the boundary."""
+    if row["witness_offset"] is None:
+        return None
+    return Witness(**{name: row[column] for name, column in WITNESS_COLUMNS.items()})
+
+
+def witness_values(witness: Witness | None) -> dict[str, Any]:
+    return {column: getattr(witness, name, None) for name, column in WITNESS_COLUMNS.items()}
+
+
+def hold_briefly(connection: Connection) -> None:
+    """The server ends this transaction if its client falls silent."""
+    connection.execute(text(f"set local idle_in_transaction_session_timeout = {HOLD_SILENTLY_MS_MAX}"))
+
+
+def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[datetime]) -> list[Row]:
+    """Locks the windows' rows in the order of their ids, as every transaction does, so that none deadlock."""
+    hold_briefly(connection)
+    window, distinct = schema.window, set(starts)
+    chosen = (window.c.pipeline == pipeline_name, schema.among(window.c.starts_at, distinct))
+    query = select(window).where(*chosen).order_by(window.c.id).with_for_update()
+    rows: list[Row] = list(connection.execute(query).mappings())
+    missing = sorted(distinct - {row["starts_at"] for row in rows})
+    if missing:
+        names = several([instant_text(start) for start in missing], NAMED_MAX)
+        raise WindowUnknown(
+            f"no frozen window of {pipeline_name} starts at {names}: freeze it first (`logbus window ls` shows them)"
+        )
+    return rows
+
+
+def lock_all_windows(connection: Connection, pipeline_names: Collection[str]) -> None:
+    """The same before a statement that changes many windows: on its own it would lock them in the table's physical order."""
+    window = schema.window
+    of_pipelines = window.c.pipeline.in_(pipeline_names)
+    connection.execute(select(window.c.id).where(of_pipelines).order_by(window.c.id).with_for_update())
+
+
+def is_alive(now: datetime) -> ColumnElement[bool]:
+    """The attempt is running and has sent a heartbeat recently."""
+    row_of = schema.attempt
+    return and_(row_of.c.state == ATTEMPT_RUNNING, row_of.c.heartbeat_at > now - HEARTBEAT_EXPIRY)

@@ -1,0 +1,114 @@
+"""Table names: their schemas, parsing, and a canonical form. Without SQLAlchemy: Spark workers need them too.
+
+A name is taken as it is written, case included, because statements always quote it; so `T` and `t` are two tables in PostgreSQL.
+Only the schema may be omitted: `t` is `public.t`, and the ledger stores the shorter form.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from zlib import crc32
+
+from logbus.errors import UserError
+
+SCHEMA = "logbus"
+STAGING_SCHEMA = "logbus_staging"  # tables of running attempts; everything in it may be dropped with its attempt
+LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
+
+TASK_COLUMN = "_task"  # in staging: the Spark task attempt that wrote the row
+
+SCHEMA_DEFAULT = "public"
+
+# A table of the user's in one of these would lie among those that logbus drops, or that the server makes.
+RESERVED_SCHEMAS = (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA, "information_schema")
+ODD_CHARACTERS = frozenset("\"'/\\\0")  # with which the same table could be spelled differently
+
+# PostgreSQL silently truncates longer names, and two truncated names may be the same.
+NAME_BYTES_MAX = 63
+
+LEAF_SUFFIX_BYTES = len("_201505171000")
+TABLE_BYTES_MAX = NAME_BYTES_MAX - LEAF_SUFFIX_BYTES
+
+
+def identifier(name: str) -> str:
+    """An SQL identifier, whatever characters it contains."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted(name: str) -> str:
+    """The identifier in a statement for SQLAlchemy's `text()`, which takes `:x` for a parameter even between quotes."""
+    return identifier(name).replace(":", r"\:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """A table in a schema. `sql` is how statements for `text()` name it; `identifier` is the same for everything that is no such
+    statement: a parameter (`to_regclass(:name)`), a message."""
+
+    name: str
+    schema: str = SCHEMA_DEFAULT
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def identifier(self) -> str:
+        return f"{identifier(self.schema)}.{identifier(self.name)}"
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+def parse_table(text: str) -> TableName:
+    """`access_log` or `web.access_log`."""
+    parts = text.split(".")
+    if not 1 <= len(parts) <= 2 or not all(parts):
+        raise UserError(f"a table is named table or schema.table; got {text!r}")
+    if "\0" in text or (len(parts) == 2 and parts[0].startswith("pg_")):
+        raise UserError(f"no table can be named {text!r}: PostgreSQL has no NUL in names, and keeps schemas with a leading pg_")
+    if len("_".join(parts).encode()) > TABLE_BYTES_MAX:
+        raise UserError(f"the table name {text!r} is too long: its partitions' names must fit into {NAME_BYTES_MAX} bytes")
+    return TableName(name=parts[-1], schema=parts[0]) if len(parts) > 1 else TableName(name=parts[0])
+
+
+def check_target(text: str) -> TableName:
+    """The table of that name. Raises `UserError` for one that no pipeline may be registered for."""
+    target = parse_table(text)
+    if target.schema in RESERVED_SCHEMAS:
+        raise UserError(f"the table {text!r} is in {target.schema}, which is not for a load's rows: name another schema, or none")
+    if odd := sorted({*text} & ODD_CHARACTERS):
+        raise UserError(
+            f"the table {text!r} has {' '.join(odd)} in its name; it is taken as it is written, upper and lower case included, "
+            "so leave quotes and slashes out"
+        )
+    return target
+
+
+def target_named_after(text: str) -> str:
+    """A table's name for a topic or a file: the same if a table may have it, otherwise without what is in the way. Names that
+    have to be cut end in a checksum, so that those of different topics stay different."""
+    try:
+        check_target(text)
+    except UserError:
+        plain = re.sub(r"[^A-Za-z0-9_]+", "_", text)
+        checksum = f"_{crc32(text.encode()):08x}"
+        return plain if 0 < len(plain) <= TABLE_BYTES_MAX else plain[: TABLE_BYTES_MAX - len(checksum)] + checksum
+    return text
+
+
+def canonical_table(text: str) -> str:
+    """The one form that the ledger stores and compares: `t` for `public.t`."""
+    return text.removeprefix(f"{SCHEMA_DEFAULT}.")
+
+
+def leaf_name(target: TableName, window_start: datetime) -> TableName:
+    """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` get different ones."""
+    base = target.name if target.schema == "public" else f"{target.schema}.{target.name}"
+    return TableName(name=f"{base}_{window_start:%Y%m%d%H%M}", schema=LEAF_SCHEMA)
+
+
+def staging(name: str) -> TableName:
+    return TableName(name=name, schema=STAGING_SCHEMA)

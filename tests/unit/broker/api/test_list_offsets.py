@@ -1,0 +1,149 @@
+"""A search by time that fails, for whatever reason, is an error in its own row only.
+
+A request that searches many partitions by time: what it hands to the pool, and what needs no thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import StorageError
+from broker.log.segment import Segment
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.codec import request_class
+from tests.support.admin import list_offsets
+from tests.support.batches import NOW_MS, with_deltas
+from tests.support.engine import Harness, batch
+from tests.support.wire import produce_body
+
+RECORD_AT, LARGEST = NOW_MS, -3
+
+
+def asked(broker: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
+    """Error code and offset by partition."""
+    return {row.partition_index: (row.error_code, row.offset) for row in list_offsets(broker, timestamp, 0, 1, topic="t")}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path)
+    harness.create("t", partitions=2)
+    for index, raw in enumerate((with_deltas(5, max_timestamp=NOW_MS + 10), batch(b"v", timestamp=NOW_MS))):
+        harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", index): raw}))
+    harness.flush()
+    return harness
+
+
+@pytest.mark.parametrize("timestamp", [RECORD_AT, LARGEST])
+def test_a_batch_that_contradicts_itself_is_an_error_of_its_row(broker: Harness, timestamp: int) -> None:
+    assert asked(broker, timestamp) == {0: (ErrorCode.CORRUPT_MESSAGE, -1), 1: (0, 0)}
+
+
+@pytest.mark.parametrize("timestamp", [RECORD_AT, LARGEST])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(OSError(5, "Input/output error"), ErrorCode.KAFKA_STORAGE_ERROR), (MemoryError(), ErrorCode.UNKNOWN_SERVER_ERROR)],
+)
+def test_what_fails_inside_a_search_is_an_error_of_its_row(
+    broker: Harness, timestamp: int, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Segment.read
+    broken = broker.engine.partitions.get("t", 0).log.segments.active
+
+    def reading(segment: Segment, position: int, length: int) -> bytes:
+        if segment is broken:
+            raise error
+        return read(segment, position, length)
+
+    monkeypatch.setattr(Segment, "read", reading)
+    assert asked(broker, timestamp) == {0: (code, -1), 1: (0, 0)}
+
+
+PARTITIONS = 40
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path)
+    harness.create("wide", partitions=PARTITIONS)
+    for index in range(PARTITIONS):
+        for step in range(2):
+            record = batch(b"v", timestamp=NOW_MS + 100 * index + step)
+            harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("wide", index): record}))
+    harness.flush()
+    return harness
+
+
+def searched(wide: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
+    """The offset and the timestamp found, by partition."""
+    rows = list_offsets(wide, timestamp, *range(PARTITIONS), topic="wide")
+    return {row.partition_index: (row.offset, row.timestamp) for row in rows}
+
+
+def test_every_partition_gets_its_own_answer_and_few_jobs_find_them(wide: Harness) -> None:
+    before = wide.thread_pool.submitted
+    assert searched(wide, NOW_MS + 2001) == {
+        index: (-1, -1) if index < 20 else (1, NOW_MS + 2001) if index == 20 else (0, NOW_MS + 100 * index)
+        for index in range(PARTITIONS)
+    }
+    assert wide.thread_pool.submitted - before == 2, (
+        "twenty searches, up to sixteen in a job; the twenty older partitions need none"
+    )
+
+
+def test_an_instant_behind_all_records_needs_no_thread(wide: Harness) -> None:
+    before = wide.thread_pool.submitted
+    assert set(searched(wide, NOW_MS + 100 * PARTITIONS).values()) == {(-1, -1)}
+    assert wide.thread_pool.submitted == before
+
+
+def test_searches_that_come_while_the_broker_stops_are_errors_of_their_rows(wide: Harness) -> None:
+    wide.thread_pool.refusal = StorageError("the wide is stopping")
+    rows = list_offsets(wide, NOW_MS, *range(20), topic="wide")
+    assert [row.error_code for row in rows] == [ErrorCode.KAFKA_STORAGE_ERROR] * 20
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Harness:
+    """After a crash: offsets 0 and 1 are of epoch 0, offset 2 of epoch 1."""
+    before = Harness(tmp_path)
+    before.create("clicks")
+    produce(before, b"a", b"b")
+    before.crash()
+    after = Harness(tmp_path)
+    produce(after, b"c")
+    return after
+
+
+def produce(crashed: Harness, *values: bytes) -> None:
+    crashed.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(*values)}))
+    crashed.flush()
+
+
+def ask(crashed: Harness, epoch: int, *, current: int = -1, topic: str = "clicks", version: int = 4) -> Any:
+    row = request_class(ApiKey.OFFSET_FOR_LEADER_EPOCH).OffsetForLeaderTopic
+    part = row.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    asked = [row(topic=topic, partitions=[part])]
+    return crashed.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, replica_id=-1, topics=asked).topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_client_learns_where_the_epoch_that_it_read_in_ended(crashed: Harness, version: int) -> None:
+    rows = [ask(crashed, epoch, version=version) for epoch in (0, 1, 2)]
+    assert [(row.error_code, row.leader_epoch, row.end_offset) for row in rows] == [(0, 0, 2), (0, 1, 3), (0, -1, -1)]
+
+
+def test_a_client_with_another_epoch_than_ours_is_told_so(crashed: Harness) -> None:
+    assert ask(crashed, 0, current=1).error_code == 0
+    assert ask(crashed, 0, current=0).error_code == 74
+    assert ask(crashed, 0, current=2).error_code == 75
+    assert ask(crashed, 0, topic="absent").error_code == 3
+
+
+def test_metadata_and_offsets_carry_the_epoch(crashed: Harness) -> None:
+    row = request_class(ApiKey.METADATA).MetadataRequestTopic
+    answer = crashed.ask(ApiKey.METADATA, 7, topics=[row(name="clicks")], allow_auto_topic_creation=False)
+    assert answer.topics[0].partitions[0].leader_epoch == 1

@@ -1,0 +1,279 @@
+"""`__consumer_offsets` belongs to the broker: read and described like any topic, but no client can write to it or create it.
+
+Thousands of commits in one request: written in batches over several turns, answered together.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.api.handler import Pending
+from broker.api.offsets_topic import _CHANGES_PER_TURN
+from broker.config.settings import LogConfig
+from broker.groups.committed_offsets import OFFSETS_TOPIC
+from broker.groups.records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.codec import request_class, response_class
+from broker.protocol.validation import validate_new_batch
+from tests.support.admin import APPEND, DELETE, SET, TOPIC, alter, grow
+from tests.support.engine import Harness, batch
+from tests.support.group_client import Client
+from tests.support.logs import headers_from
+from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Any:
+    harness = Harness(tmp_path / "data")
+    harness.create("t")
+    yield harness
+    harness.close()
+
+
+def commit(broker: Harness, offset: int) -> int:
+    return Client(broker).commit(offset, topic="t")
+
+
+def committed(broker: Harness, group: str = "g", version: int = 7) -> tuple[int, int]:
+    """The error code, of the answer or of the row, and the offset."""
+    topic = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+    answer = broker.ask(ApiKey.OFFSET_FETCH, version, group_id=group, topics=[topic], require_stable=False)
+    if version >= 2 and answer.error_code:
+        return int(answer.error_code), -1
+    row = answer.topics[0].partitions[0]
+    return int(row.error_code), int(row.committed_offset)
+
+
+def metadata(broker: Harness, *names: str) -> dict[str, int]:
+    topics = [request_class(ApiKey.METADATA).MetadataRequestTopic(name=name, topic_id=None) for name in names]
+    answer = broker.ask(ApiKey.METADATA, 8, topics=topics, allow_auto_topic_creation=True)
+    return {row.name: row.error_code for row in answer.topics}
+
+
+def own(broker: Harness) -> LogConfig:
+    return broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.config
+
+
+def restarted(broker: Harness, directory: Path) -> Harness:
+    """Another broker on a copy of the current directory."""
+    broker.flush()
+    shutil.copytree(broker.engine.config.log_dirs, directory)
+    return Harness(directory)
+
+
+def test_clients_may_read_it_and_not_produce_to_it(broker: Harness) -> None:
+    assert commit(broker, 3) == 0
+    raw = broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(OFFSETS_TOPIC, 0): batch(b"v")})))
+    assert produce_answer(raw)[OFFSETS_TOPIC, 0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    broker.flush()
+    raw = broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic=OFFSETS_TOPIC))))
+    row = fetch_answer(raw).responses[0].partitions[0]
+    assert (row.error_code, bool(row.records)) == (0, True)
+
+
+def test_clients_do_not_make_delete_grow_or_truncate_it(broker: Harness) -> None:
+    refused = ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert broker.create(OFFSETS_TOPIC).error_code == refused
+    assert commit(broker, 3) == 0
+    assert broker.create(OFFSETS_TOPIC).error_code == refused
+    assert broker.delete(OFFSETS_TOPIC).error_code == refused
+    assert grow(broker, OFFSETS_TOPIC, 3)[0] == refused
+    topic = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
+    asked = [topic(name=OFFSETS_TOPIC, partitions=[topic.DeleteRecordsPartition(partition_index=0, offset=-1)])]
+    answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=asked, timeout_ms=1000)
+    assert answer.topics[0].partitions[0].error_code == refused
+    assert committed(broker) == (0, 3)
+
+
+def test_nobody_can_make_it_a_topic_that_is_trimmed(broker: Harness) -> None:
+    assert commit(broker, 3) == 0
+    for operation, value in ((SET, "delete"), (DELETE, None), (APPEND, "delete")):
+        assert alter(broker, TOPIC, OFFSETS_TOPIC, ("cleanup.policy", operation, value))[0] == ErrorCode.INVALID_CONFIG
+    assert own(broker).cleanup_policy == "compact"
+    assert alter(broker, TOPIC, OFFSETS_TOPIC, ("segment.bytes", SET, "2048"))[0] == 0
+    assert own(broker).segment_bytes == 2048
+
+
+def test_a_question_that_names_it_makes_it_with_its_own_settings(broker: Harness) -> None:
+    """Found in review: it was created with the default settings, and retention deleted commits."""
+    assert metadata(broker, OFFSETS_TOPIC) == {OFFSETS_TOPIC: 0}
+    assert (own(broker).cleanup_policy, own(broker).segment_bytes) == ("compact", broker.engine.config.offsets_segment_bytes)
+    assert broker.engine.partitions.registry.get(OFFSETS_TOPIC).partition_count == 1
+
+
+def test_a_name_that_collides_with_it_is_refused_and_one_of_an_older_broker_is_in_nobodys_way(tmp_path: Path) -> None:
+    broker = Harness(tmp_path / "data")
+    assert broker.create("__consumer.offsets").error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    broker.create("t")
+    registry = broker.engine.partitions.registry
+    row = registry._rows.pop("t")
+    registry._rows["__consumer.offsets"] = row.replace('"t"', '"__consumer.offsets"')
+    registry._rows["t"] = row.replace(str(registry.get("t").topic_id), "00000000-0000-0000-0000-000000000007")
+    registry.write_job()()
+    broker.close()
+    again = Harness(tmp_path / "data")
+    assert commit(again, 5) == 0
+    assert committed(again) == (0, 5)
+    again.close()
+
+
+def test_a_broker_full_of_partitions_still_takes_the_first_commit(tmp_path: Path) -> None:
+    broker = Harness(tmp_path / "data", partitions_max=1)
+    broker.create("t")
+    assert commit(broker, 5) == 0
+    broker.close()
+
+
+def test_commits_that_come_while_the_topic_is_being_made_are_all_kept(broker: Harness) -> None:
+    kind = request_class(ApiKey.OFFSET_COMMIT)
+    topic = kind.OffsetCommitRequestTopic
+    pendings = []
+    for number in range(5):
+        part = topic.OffsetCommitRequestPartition(partition_index=0, committed_offset=number, committed_metadata="")
+        message = kind(
+            group_id=f"g-{number}",
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[topic(name="t", partitions=[part])],
+        )
+        pendings.append(broker.dispatch(ApiKey.OFFSET_COMMIT, 8, bytes(message.encode(version=8))))
+    assert not any(pending.done for pending in pendings)
+    assert all(pending.stops_reading for pending in pendings), "a question behind it waits for the answer"
+    broker.settle()
+    assert all(pending.done for pending in pendings)
+    assert [committed(broker, f"g-{number}") for number in range(5)] == [(0, number) for number in range(5)]
+
+
+def write(broker: Harness, *records: NewRecord) -> None:
+    """Write to the topic, as an older broker let any client do."""
+    partition = broker.engine.partitions.get(OFFSETS_TOPIC, 0)
+    raw = build_batch(list(records))
+    now_ms = broker.clock.now_ms()
+    partition.stage(validate_new_batch(memoryview(raw), message_bytes_max=1 << 20, now_ms=now_ms))
+    partition.write_staged()
+    broker.engine.context.flusher.appended(partition, len(raw))
+    broker.flush()
+
+
+def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, tmp_path: Path) -> None:
+    """Found in review: one record with a key of one byte, and the broker never started again."""
+    assert commit(broker, 3) == 0
+    now_ms = broker.clock.now_ms()
+    good = NewRecord(
+        timestamp=now_ms, key=encode_key(OffsetKey("later", "t", 0)), value=encode_value(CommittedOffset(9, -1, "", now_ms, 0.0))
+    )
+    key = encode_key(OffsetKey("g", "t", 0))
+    write(
+        broker,
+        NewRecord(timestamp=now_ms, key=b"x", value=b"v"),
+        NewRecord(timestamp=now_ms, key=b"\0\1\0\5\xff\xff", value=b"v"),
+        NewRecord(timestamp=now_ms, key=key, value=b"\0\3"),
+        NewRecord(timestamp=now_ms, key=encode_key(GroupKey("g")), value=b"\0\3"),
+        NewRecord(timestamp=now_ms, key=b"\0\3a group of KIP-848", value=b"v"),
+        good,
+    )
+    again = restarted(broker, tmp_path / "copied")
+    assert (committed(again), committed(again, "later")) == ((0, 3), (0, 9))
+    assert again.engine.context.offsets.unreadable_records == 4
+    again.close()
+
+
+@pytest.mark.parametrize("version", [1, 2, 7])
+def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: Harness, tmp_path: Path, version: int) -> None:
+    """Found in review: it kept the whole broker from starting. Answering "nothing committed" would reset the consumers."""
+    assert commit(broker, 3) == 0
+    broker.flush()
+    broker.clock.advance_ms(broker.engine.config.checkpoint_interval_ms)
+    broker.settle()
+    target = tmp_path / "copied"
+    shutil.copytree(broker.engine.config.log_dirs, target)
+    (segment,) = (target / f"{OFFSETS_TOPIC}-0").glob("*.log")
+    segment.write_bytes(bytes(segment.stat().st_size))
+    again = Harness(target)
+    assert again.engine.partitions.get(OFFSETS_TOPIC, 0).log.offline_reason
+    assert commit(again, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed(again, version=version) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    assert Client(again).join().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    raw = again.bytes_of(again.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", 0): batch(b"v")})))
+    assert produce_answer(raw)["t", 0].error_code == 0
+    assert again.delete("t").error_code == 0
+    again.engine.close()
+
+
+def test_a_disk_that_refuses_a_commit_is_a_coordinator_that_is_not_available(broker: Harness) -> None:
+    assert commit(broker, 3) == 0
+    client = Client(broker)
+    joined = client.join(version=3)
+    broker.clock.advance_ms(broker.engine.config.group_initial_rebalance_delay_ms)
+    joined = client.read(joined, ApiKey.JOIN_GROUP, 3)
+    broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.go_offline("its disk failed")
+    assert commit(broker, 4) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.commit(4, topic="t", group="other") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert client.sync(joined).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed(broker) == (0, 3), "what was committed is still known"
+
+
+COUNT = _CHANGES_PER_TURN * 2 + 100
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    harness.create("wide", COUNT)
+    yield harness
+    harness.close()
+
+
+def begin_commit(wide: Harness, group: str = "g") -> Pending:
+    kind = request_class(ApiKey.OFFSET_COMMIT)
+    topic = kind.OffsetCommitRequestTopic
+    parts = [
+        topic.OffsetCommitRequestPartition(partition_index=index, committed_offset=index, committed_metadata="")
+        for index in range(COUNT + 1)  # the last one is not a partition
+    ]
+    message = kind(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[topic(name="wide", partitions=parts)],
+    )
+    pending = wide.dispatch(ApiKey.OFFSET_COMMIT, 8, bytes(message.encode(version=8)))
+    assert isinstance(pending, Pending)
+    return pending
+
+
+def codes(wide: Harness, pending: Pending) -> list[int]:
+    answer: Any = response_class(ApiKey.OFFSET_COMMIT).decode(wide.bytes_of(pending), version=8)
+    return [row.error_code for row in answer.topics[0].partitions]
+
+
+def test_they_are_written_some_hundreds_at_a_time(wide: Harness) -> None:
+    pending = begin_commit(wide)
+    assert codes(wide, pending) == [0] * COUNT + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    headers = list(headers_from(wide.engine.partitions.get(OFFSETS_TOPIC, 0).log, 0))
+    assert [header.record_count for header in headers] == [_CHANGES_PER_TURN, _CHANGES_PER_TURN, 100]
+    offsets = wide.engine.context.offsets
+    assert {committed.offset for committed in offsets.of_group("g").values()} == set(range(COUNT))
+
+
+def test_a_disk_that_refuses_is_told_for_all_of_them(wide: Harness) -> None:
+    assert codes(wide, begin_commit(wide))[0] == 0
+    wide.engine.partitions.get(OFFSETS_TOPIC, 0).log.go_offline("its disk failed")
+    refused = codes(wide, begin_commit(wide))
+    assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * COUNT + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_a_deleted_topic_takes_thousands_of_offsets_with_it(wide: Harness) -> None:
+    for group in ("g", "h"):
+        assert codes(wide, begin_commit(wide, group))[0] == 0
+    assert wide.delete("wide").error_code == 0
+    wide.settle()
+    assert wide.engine.context.offsets.offset_count == 0

@@ -1,0 +1,231 @@
+"""Produce and fetch through the engine: what is acknowledged, what is visible when, and what is refused with which code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.api.handler import Pending
+from broker.config.settings import LogConfig
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.records import read_records
+from tests.support.engine import Harness, batch
+from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
+
+PRODUCE, FETCH = ApiKey.PRODUCE, ApiKey.FETCH
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    harness.create("clicks", 2)
+    yield harness
+    harness.close()
+
+
+def produce(broker: Harness, raw: bytes | None, *, topic: str = "clicks", acks: int = -1, **more: str):
+    pending = broker.dispatch(PRODUCE, 9, produce_body({(topic, 0): raw}, acks=acks, **more))
+    assert isinstance(pending, Pending)
+    broker.turn()
+    return pending
+
+
+def code_of(pending: Pending) -> int:
+    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+    return row.error_code
+
+
+def fetch(broker: Harness, *wanted: Wanted, **limits: int):
+    return broker.dispatch(FETCH, 12, fetch_body(*wanted, **limits))
+
+
+def partition_of(response) -> object:
+    (topic,) = response.responses
+    (row,) = topic.partitions
+    return row
+
+
+def test_an_acknowledged_batch_is_seen_only_after_its_flush(broker: Harness) -> None:
+    assert code_of(produce(broker, batch(b"a", b"b"))) == 0
+    before = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks")))))
+    assert (before.high_watermark, bytes(before.records or b"")) == (0, b"")
+    broker.settle()
+    after = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks")))))
+    assert after.high_watermark == 2
+    assert [(r.offset, r.value) for r in read_records(bytes(after.records))] == [(0, b"a"), (1, b"b")]
+
+
+def test_a_waiting_fetch_asks_for_the_flush_and_is_answered_by_it(broker: Harness) -> None:
+    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000)
+    assert isinstance(waiting, Pending)
+    assert waiting.stops_reading
+    produce(broker, batch(b"a"))
+    assert not waiting.done
+    broker.settle()
+    assert waiting.done
+    assert partition_of(fetch_answer(broker.bytes_of(waiting))).high_watermark == 1
+
+
+def test_a_waiting_fetch_is_answered_empty_at_its_deadline(broker: Harness) -> None:
+    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=500)
+    broker.clock.advance_ms(499)
+    broker.turn()
+    assert not waiting.done
+    broker.clock.advance_ms(1)
+    broker.turn()
+    assert bytes(partition_of(fetch_answer(broker.bytes_of(waiting))).records or b"") == b""
+
+
+def test_a_waiting_fetch_waits_for_its_minimum(broker: Harness) -> None:
+    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000, bytes_min=400)
+    produce(broker, batch(b"a" * 100))
+    broker.settle()
+    assert not waiting.done
+    produce(broker, batch(b"a" * 300))
+    broker.settle()
+    assert waiting.done
+
+
+def test_without_a_reader_the_flush_comes_with_the_interval(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, log=LogConfig(flush_interval_ms=1000, flush_interval_messages=100))
+    broker.create("clicks")
+    produce(broker, batch(b"a"))
+    assert not broker.thread_pool.jobs
+    broker.clock.advance_ms(1000)
+    broker.turn()
+    assert len(broker.thread_pool.jobs) == 1
+    broker.settle()
+    produce(broker, batch(*[b"x"] * 100))
+    assert len(broker.thread_pool.jobs) == 1
+    broker.close()
+
+
+def test_a_batch_is_given_whole_from_a_record_in_its_middle_even_beyond_the_limit(broker: Harness) -> None:
+    produce(broker, batch(b"a", b"b", b"c"))
+    broker.flush()
+    row = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks", offset=1, bytes_max=1), bytes_max=1))))
+    assert [r.offset for r in read_records(bytes(row.records))] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 99])
+def test_an_offset_outside_the_log_is_out_of_range(broker: Harness, offset: int) -> None:
+    produce(broker, batch(b"a"))
+    broker.settle()
+    row = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks", offset=offset), wait_ms=1000))))
+    assert (row.error_code, row.high_watermark) == (1, -1)
+
+
+def test_an_unknown_partition_and_a_wrong_epoch_have_their_codes(broker: Harness) -> None:
+    cases = {3: Wanted(topic="absent"), 75: Wanted(topic="clicks", leader_epoch=9)}
+    for code, wanted in cases.items():
+        assert partition_of(fetch_answer(broker.bytes_of(fetch(broker, wanted)))).error_code == code
+
+
+def test_a_fetch_session_that_was_never_opened_is_not_found(broker: Harness) -> None:
+    assert fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks"), session_id=7))).error_code == 70
+
+
+def corrupt(raw: bytearray) -> bytearray:
+    raw[-1] ^= 1
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (None, 87),
+        (b"", 87),
+        (batch(b"a") + batch(b"b"), 87),
+        (batch(b"a")[:-1], 87),
+        (corrupt(batch(b"a")), 2),
+        (batch(b"a", timestamp=1_700_000_000_000 + 7_200_000), 32),
+        (batch(b"x" * (2 << 20)), 10),
+    ],
+)
+def test_a_batch_that_cannot_be_stored_is_refused_with_kafkas_code(broker: Harness, raw: bytes | None, code: int) -> None:
+    assert code_of(produce(broker, raw)) == code
+    assert broker.engine.partitions.get("clicks", 0).end_offset == 0
+
+
+def test_acks_that_do_not_exist_and_transactions_are_refused(broker: Harness) -> None:
+    assert code_of(produce(broker, batch(b"a"), acks=2)) == 21
+    assert code_of(produce(broker, batch(b"a"), transactional_id="t")) == 53
+    assert code_of(produce(broker, batch(b"a"), topic="absent")) == 3
+
+
+def test_acks_0_is_silent_and_its_failure_closes(broker: Harness) -> None:
+    fine = produce(broker, batch(b"a"), acks=0)
+    assert (fine.silent, fine.done, fine.closes) == (True, True, None)
+    assert produce(broker, None, acks=0).closes == "acks_0"
+
+
+def test_a_repeated_batch_gets_its_first_offset_and_is_stored_once(broker: Harness) -> None:
+    sent = [bytes(batch(b"a", producer_id=5, producer_epoch=0, base_sequence=n)) for n in range(3)]
+    for raw in [*sent, sent[1]]:
+        pending = produce(broker, bytearray(raw))
+    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+    assert (row.error_code, row.base_offset) == (0, 1)
+    assert broker.engine.partitions.get("clicks", 0).end_offset == 3
+
+
+def test_a_skipped_sequence_is_out_of_order(broker: Harness) -> None:
+    produce(broker, batch(b"a", producer_id=5, producer_epoch=0, base_sequence=0))
+    assert code_of(produce(broker, batch(b"a", producer_id=5, producer_epoch=0, base_sequence=2))) == 45
+
+
+@pytest.mark.parametrize("waits", ["true", "false"])
+def test_a_topic_says_for_itself_whether_acks_all_waits_for_the_disk(tmp_path: Path, waits: str) -> None:
+    broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=waits == "false"))
+    broker.create("clicks", **{"logbus.acks.all.waits.for.flush": waits})
+    pending = produce(broker, batch(b"a"))
+    broker.turn()
+    assert pending.done is (waits == "false")
+    broker.settle()
+    assert code_of(pending) == 0
+    broker.close()
+
+
+def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_stores_all_the_same(tmp_path: Path) -> None:
+    """timeout_ms, as in Kafka: the outcome is still unknown. An idempotent producer retries and gets the batch's offset."""
+    broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=True))
+    broker.create("clicks")
+    sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    pending = produce(broker, batch(b"a", **sent))
+    broker.turn()
+    broker.clock.advance_ms(999)
+    broker.turn()
+    assert not pending.done
+    broker.clock.advance_ms(1)
+    broker.turn()
+    assert code_of(pending) == ErrorCode.REQUEST_TIMED_OUT
+    broker.settle()
+    again = produce(broker, batch(b"a", **sent))
+    broker.settle()
+    assert code_of(again) == 0
+    assert broker.engine.partitions.get("clicks", 0).end_offset == 1
+    assert len(broker.engine.context.deadlines) == 0
+    broker.close()
+
+
+def test_deleting_a_topic_answers_who_waits_on_it(broker: Harness) -> None:
+    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000)
+    assert broker.delete("clicks").error_code == 0
+    assert partition_of(fetch_answer(broker.bytes_of(waiting))).error_code == 3
+
+
+def test_a_topic_with_log_append_time_stamps_records_itself_and_says_when(broker: Harness) -> None:
+    broker.create("stamped", message_timestamp_type="LogAppendTime")
+    far = batch(b"a", b"b", timestamp=4_102_444_800_000, producer_id=5, producer_epoch=0, base_sequence=0)
+    first = produce(broker, bytearray(far), topic="stamped")
+    stamped_ms = broker.clock.now_ms()
+    broker.clock.advance_ms(1_000)
+    again = produce(broker, bytearray(far), topic="stamped")
+    for pending in (first, again):
+        (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+        assert (row.error_code, row.base_offset) == (0, 0)
+        assert row.log_append_time.timestamp() * 1000 == stamped_ms, "a duplicate was stamped the first time"
+    broker.flush()
+    stored = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="stamped")))))
+    assert [record.timestamp for record in read_records(bytes(stored.records))] == [stamped_ms] * 2

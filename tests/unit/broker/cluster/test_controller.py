@@ -1,0 +1,280 @@
+"""The controller at work over a simulated ZooKeeper: brokers that join, die, lose answers, and depose each other.
+
+A broker whose port refuses connections is suspected until it answers, and not suspected again at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from broker.cluster import metadata_writes, znodes
+from broker.cluster.assignment import reassign
+from broker.cluster.controller import SUSPECT_SECONDS, FailureDetector
+from broker.cluster.controller_writes import Mandate, write_reassigned, write_states
+from broker.cluster.leader_election import Decision
+from broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState, StateChange
+from broker.cluster.metadata_log import entry_positions, log_entry, state_writes
+from broker.cluster.store import Committed, Node, NoNode, commit
+from tests.sim.controlled import Controlled, create, stored
+from tests.sim.coordinated import World
+
+SETTLED = 7.0  # seconds after which a broker that is not registered counts as dead
+
+
+def cluster(*brokers: int, seed: int = 0, minimum: int = 1) -> tuple[World, list[Controlled]]:
+    world = World(seed)
+    found = [Controlled(world, broker, minimum=minimum) for broker in brokers]
+    world.run(SETTLED)
+    return world, found
+
+
+def controllers(brokers: list[Controlled]) -> list[Mandate]:
+    return [broker.controller.mandate for broker in brokers if broker.controller.mandate is not None]
+
+
+def write_isr(world: World, broker: Controlled, name: str, isr: tuple[int, ...]) -> None:
+    """Store a new in-sync set, as a leader does when it adds or removes members."""
+    topic = broker.process.image.topics[name]
+    old = stored(world, name)
+    change = StateChange(topic=name, topic_id=topic.topic_id, index=0, state=replace(old, isr=isr, version=old.version + 1))
+    assert isinstance(world.answered(broker.process, commit(state_writes([change]))), Committed)
+
+
+def test_leaders_are_elected_for_a_broker_whose_session_has_ended() -> None:
+    world, (one, two, _three) = cluster(1, 2, 3)
+    create(world, one, "t", (3, 2, 1), partitions=600)
+    _three.kill()
+    world.run(10)
+    for index in (0, 250, 599):
+        state = stored(world, "t", index)
+        assert (state.leader, state.leader_epoch, state.isr) == (2, 1, (2, 1))
+        assert state.controller_epoch == 1
+    assert two.process.image.topics["t"].states[0] == stored(world, "t")
+
+
+def test_the_next_controller_takes_over_from_one_whose_port_refuses_and_elects() -> None:
+    world, (one, two, three) = cluster(1, 2, 3)
+    create(world, two, "t", (1, 2, 3))
+    one.kill()
+    two.controller.suspect({1})
+    three.controller.suspect({1})
+    world.run(0.2)
+    assert [mandate.epoch for mandate in controllers([two, three])] == [2]
+    assert stored(world, "t").leader == 2
+
+
+def test_a_controller_that_was_deposed_writes_nothing_and_notices() -> None:
+    world, (one, two) = cluster(1, 2)
+    topic = create(world, one, "t", (1, 2))
+    one.process.store.pause()
+    two.controller.suspect({1})
+    world.run(1)
+    old = stored(world, "t")
+    assert old.leader == 2
+    mandate = one.controller.mandate
+    assert mandate is not None
+    one.process.store.resume()
+    forged = Decision(topic="t", index=0, state=replace(old, leader=1, version=old.version + 1))
+    with pytest.raises(Exception, match="became the controller after epoch 1"):
+        world.answered(one.process, write_states(mandate, [forged], {"t": topic.topic_id}))
+    world.run(2)
+    assert one.controller.mandate is None
+    assert stored(world, "t").leader == 2
+
+
+def test_after_an_outage_of_zookeeper_nobody_is_dead_before_they_could_be_back() -> None:
+    world, (one, two) = cluster(1, 2)
+    create(world, one, "t", (2, 1))
+    world.zookeeper.stop()
+    world.run(20)
+    world.zookeeper.start()
+    world.zookeeper.expire(two.process.store.session_id)
+    world.run(3)
+    state = stored(world, "t")
+    assert (state.leader, state.leader_epoch, state.isr) == (2, 0, (2, 1))
+
+
+def test_of_many_decisions_only_that_one_is_refused_whose_state_has_changed() -> None:
+    world, (one, _) = cluster(1, 2)
+    topic = create(world, one, "t", (1, 2), partitions=5)
+    mandate = one.controller.mandate
+    assert mandate is not None
+    new = PartitionState(leader=2, leader_epoch=1, isr=(2,), version=1)
+    decisions = [Decision(topic="t", index=index, state=new) for index in range(5)]
+    other = StateChange(topic="t", topic_id=topic.topic_id, index=3, state=replace(topic.states[3], isr=(1,), version=1))
+    world.answered(one.process, commit(state_writes([other])))
+    done = world.answered(one.process, write_states(mandate, decisions, {"t": topic.topic_id}))
+    assert [decision.index for decision in done] == [0, 1, 2, 4]
+    again = UUID(int=99)
+    assert world.answered(one.process, write_states(mandate, decisions, {"t": again})) == [], "another topic of the same name"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_lost_answers_everybody_has_a_leader_in_the_end(seed: int) -> None:
+    world, (one, two, three) = cluster(1, 2, 3, seed=seed)
+    create(world, one, "t", (3, 2, 1), partitions=260)
+    world.zookeeper.answer_loss = 0.4
+    three.kill()
+    world.run(15)
+    one.kill()
+    world.run(15)
+    world.zookeeper.answer_loss = 0.0
+    world.run(20)
+    assert len(controllers([two])) == 1
+    for index in (0, 259):
+        state = stored(world, "t", index)
+        assert (state.leader, state.isr) == (2, (2,))
+
+
+def test_a_reassignment_ends_once_the_new_replica_is_in_sync() -> None:
+    world, (one, two, _three) = cluster(1, 2, 3)
+    create(world, one, "t", (1, 2), partitions=1)
+    step = reassign(two.process.image.topics["t"], {0: (3, 2)})
+    assert step is not None
+    assert world.answered(two.process, write_reassigned(step, None))
+    assert not world.answered(two.process, write_reassigned(step, None)), "the version is another"
+    write_isr(world, one, "t", (1, 2, 3))
+    world.run(1)
+    assert stored(world, "t").handover_to == 3
+    old = stored(world, "t")
+    handed = StateChange(
+        topic="t",
+        topic_id=UUID(int=1),
+        index=0,
+        state=replace(old, leader=3, leader_epoch=1, handover_to=None, version=old.version + 1),
+    )
+    world.answered(one.process, commit(state_writes([handed])))
+    world.run(1)
+    topic = two.process.image.topics["t"]
+    assert (topic.replicas, dict(topic.adding), dict(topic.removing)) == (((3, 2),), {}, {})
+    assert stored(world, "t").isr == (2, 3)
+
+
+def test_a_deleted_topics_name_is_free_for_one_that_counts_as_the_same() -> None:
+    world, (one, two) = cluster(1, 2)
+    for number, name in enumerate(("page.views", "page_views", "page.views")):
+        topic = create(world, one, name, (1, 2))
+        world.run(1)
+        assert list(two.process.image.topics) == [name], number
+        world.answered(two.process, metadata_writes.delete_topic(name, topic.topic_id))
+        world.run(5)
+        assert dict(one.process.image.topics) == {}
+
+
+def test_a_marked_topic_is_deleted_with_all_that_it_has() -> None:
+    world, (one, two) = cluster(1, 2)
+    topic = create(world, one, "t", (1, 2), partitions=600)
+    world.answered(two.process, metadata_writes.delete_topic("t", topic.topic_id))
+    world.run(5)
+    assert [path for path in world.zookeeper.nodes if path.endswith("/t") or "/t/" in path] == []
+    assert isinstance(world.zookeeper.read(znodes.topic_id_path(topic.topic_id)), NoNode)
+    for broker in (one, two):
+        assert dict(broker.process.image.topics) == {}
+        assert broker.process.image.deleting == frozenset()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_deletion_goes_on_whatever_is_lost_and_spares_the_next_topic_of_that_name(seed: int) -> None:
+    world, (one, two) = cluster(1, 2, seed=seed)
+    topic = create(world, one, "t", (1, 2), partitions=600)
+    world.answered(one.process, metadata_writes.delete_topic("t", topic.topic_id))
+    world.zookeeper.answer_loss = 0.3
+    world.run(seed / 10)
+    one.kill()
+    world.run(30)
+    world.zookeeper.answer_loss = 0.0
+    world.run(10)
+    assert dict(two.process.image.topics) == {}
+    create(world, two, "t", (2,), number=2)
+    world.run(5)
+    assert stored(world, "t").leader == 2
+
+
+def test_the_metadata_log_keeps_the_newest_two_thousand_and_all_of_the_last_minute() -> None:
+    world, (one,) = cluster(1)
+    for _ in range(2_300):
+        one.process.ask(commit([log_entry([])]))
+    world.run(5)
+    before = len(entries(world))
+    assert before >= 2_300
+    world.run(70)
+    assert len(entries(world)) == before, "none was a minute old when it was looked at"
+    world.run(60)
+    left = entries(world)
+    assert len(left) == 2_000
+    assert left == list(range(left[0], left[0] + 2_000))
+
+
+def entries(world: World) -> list[int]:
+    names = world.zookeeper.children(znodes.CHANGES)
+    assert isinstance(names, tuple)
+    return entry_positions(names)
+
+
+def test_preferred_leaders_are_asked_for_where_somebody_asks() -> None:
+    world, (one, two) = cluster(1, 2)
+    create(world, one, "t", (2, 1), partitions=1)
+    old = stored(world, "t")
+    moved = StateChange(
+        topic="t", topic_id=UUID(int=1), index=0, state=replace(old, leader=1, leader_epoch=1, version=old.version + 1)
+    )
+    world.answered(two.process, commit(state_writes([moved])))
+    world.run(2)
+    assert stored(world, "t").handover_to is None
+    one.controller.elect([("t", 0)], is_unclean=False)
+    world.run(1)
+    assert stored(world, "t").handover_to == 2
+    world.run(5)
+    assert stored(world, "t").handover_to is None, "nobody answered"
+    world.run(287)
+    assert stored(world, "t").handover_to == 2, "all of broker 2's leads are elsewhere"
+
+
+def test_an_unclean_election_is_held_where_somebody_asks() -> None:
+    world, (one, _two, three) = cluster(1, 2, 3)
+    create(world, one, "t", (3, 2, 1), partitions=1)
+    write_isr(world, three, "t", (3,))
+    three.kill()
+    world.run(10)
+    assert stored(world, "t").leader == NO_LEADER
+    one.controller.elect([("t", 0)], is_unclean=True)
+    world.run(1)
+    state = stored(world, "t")
+    assert (state.leader, state.isr, state.is_recovering) == (2, (2,), True)
+    assert isinstance(world.zookeeper.read(znodes.CONTROLLER), Node)
+
+
+def image(incarnation: int) -> MetadataImage:
+    return MetadataImage(brokers={1: BrokerNode(broker_id=1, incarnation=incarnation, endpoints={})})
+
+
+def test_one_answer_clears_a_broker() -> None:
+    suspects = FailureDetector()
+    suspects.refused(1, 10.0)
+    suspects.refused(1, 10.1)
+    assert list(suspects.ids) == [1]
+    suspects.reached(1)
+    assert not suspects.ids
+
+
+def test_a_port_that_refuses_now_and_then_is_suspected_once_in_five_seconds() -> None:
+    suspects = FailureDetector()
+    suspects.refused(1, 10.0)
+    suspects.reached(1)
+    suspects.refused(1, 10.0 + SUSPECT_SECONDS - 0.1)
+    assert not suspects.ids
+    suspects.refused(1, 10.0 + SUSPECT_SECONDS)
+    assert list(suspects.ids) == [1]
+
+
+def test_a_newer_process_is_not_the_one_that_was_refused() -> None:
+    suspects = FailureDetector()
+    suspects.learn(image(4))
+    suspects.refused(1, 10.0)
+    suspects.learn(image(4))
+    assert list(suspects.ids) == [1]
+    suspects.learn(image(5))
+    assert not suspects.ids

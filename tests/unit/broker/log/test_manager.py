@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.protocol.api import ApiKey
+from tests.support.engine import Harness, batch
+from tests.support.wire import Wanted, fetch_body, produce_body
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_deleted_partition_is_free_at_once_without_a_search_for_circles(tmp_path: Path) -> None:
+    """A broker's partitions are hidden from the garbage collector, so a reference cycle through one would never be freed."""
+    broker = Harness(tmp_path)
+    broker.create("clicks", 2, cleanup_policy="compact")
+    keyed = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0)
+    broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): keyed})))
+    broker.flush()
+    broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"))))
+    broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks", offset=1), wait_ms=1000))
+    for _ in range(3):
+        broker.clock.advance_ms(60_000)
+        broker.settle()
+    partitions = [broker.engine.partitions.get("clicks", index) for index in range(2)]
+    left = [weakref.ref(part) for p in partitions for part in (p, p.log, p.producers, p.log.segments.active.file)]
+    del partitions
+    assert broker.delete("clicks").error_code == 0
+    broker.settle()
+    assert [reference() for reference in left] == [None] * len(left)
+    broker.close()
+
+
+def test_what_recovery_has_cut_off_is_logged_and_why_a_log_is_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Harness(tmp_path / "data")
+    broker.create("clicks", 2)
+    for index in (0, 1):
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", index): batch(b"v")}))
+    broker.flush()
+    broker.engine._checkpoint()
+    broker.settle()
+    broker.crash()
+    torn, damaged = (tmp_path / "data" / f"clicks-{index}" / "00000000000000000000.log" for index in (0, 1))
+    torn.write_bytes(torn.read_bytes() + bytes(100))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    caplog.clear()
+    again = Harness(tmp_path / "data")
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "broker.log"]
+    assert [level for level, _ in lines] == ["WARNING", "CRITICAL"]
+    assert lines[0][1].startswith("clicks-0: recovery truncated 100 bytes (0 whole segments), the log ends at offset 1: ")
+    assert lines[1][1].startswith("clicks-1 is offline: ")
+    again.crash()

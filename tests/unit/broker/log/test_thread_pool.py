@@ -1,0 +1,78 @@
+"""What runs outside the loop: what flushes, and how the outcome returns to the loop's thread."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.disk.filesystem import FileSystem, OpenFile
+from broker.errors import StorageError
+from broker.log.flusher import FlushTicket
+from broker.log.segment import Segment
+from broker.log.thread_pool import SystemThreadPool
+
+
+class Kernel:
+    """Accepts requests if `takes` is set; the test gives the answers."""
+
+    def __init__(self, *, takes: bool = True) -> None:
+        self.takes = takes
+        self.asked: list[Callable[[OSError | None], None]] = []
+
+    def sync(self, file: OpenFile, then: Callable[[OSError | None], None]) -> bool:
+        if self.takes:
+            self.asked.append(then)
+        return self.takes
+
+    def close(self) -> None:
+        while self.asked:
+            self.asked.pop()(None)
+
+
+def ticket_of(directory: Path, *, with_directory: bool = False) -> FlushTicket:
+    segment = Segment.create(directory, 0, interval_bytes=4096, filesystem=FileSystem())
+    return FlushTicket(FileSystem(), sealed=[], active=segment, end_offset=5, directory=directory if with_directory else None)
+
+
+def flushed(pool: SystemThreadPool, ticket: FlushTicket) -> list[BaseException | None]:
+    outcomes: list[BaseException | None] = []
+    pool.flush(ticket, lambda _, error: outcomes.append(error))
+    return outcomes
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "Input/output error")])
+def test_a_single_file_is_flushed_by_the_kernel_and_told_when_drained(tmp_path: Path, error: OSError | None) -> None:
+    kernel = Kernel()
+    pool = SystemThreadPool(1, 1, lambda: pytest.fail("no thread was needed"), kernel)  # type: ignore[arg-type]
+    outcomes = flushed(pool, ticket_of(tmp_path))
+    kernel.asked.pop()(error)
+    assert outcomes == []
+    pool.drain()
+    (outcome,) = outcomes
+    if error is None:
+        assert outcome is None
+    else:
+        assert isinstance(outcome, StorageError)
+        assert str(outcome) == f"cannot flush {tmp_path}: {error}"
+
+
+@pytest.mark.parametrize(("takes", "with_directory"), [(False, False), (True, True)], ids=["it refuses", "more than one file"])
+def test_what_the_kernel_alone_cannot_do_runs_on_a_thread(tmp_path: Path, takes: bool, with_directory: bool) -> None:
+    kernel, woken = Kernel(takes=takes), threading.Event()
+    pool = SystemThreadPool(1, 1, woken.set, kernel)  # type: ignore[arg-type]
+    outcomes = flushed(pool, ticket_of(tmp_path, with_directory=with_directory))
+    assert woken.wait(60)
+    assert kernel.asked == []
+    pool.close()
+    assert outcomes == [None]
+
+
+def test_closing_waits_for_the_kernel_too(tmp_path: Path) -> None:
+    pool = SystemThreadPool(1, 1, lambda: None, Kernel())  # type: ignore[arg-type]
+    outcomes = flushed(pool, ticket_of(tmp_path))
+    pool.close()
+    assert outcomes == [None]

@@ -1,0 +1,294 @@
+"""Which logs a broker opens, creates and gives up according to the image; manager, disk and replication are scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from broker.cluster.dynamic_config import ImageSettings
+from broker.cluster.metadata_image import ClusterTopic, MetadataDelta, MetadataImage, PartitionState
+from broker.config.settings import LogConfig
+from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
+from broker.replication.replica_manager import REOPEN_SECONDS, ReplicaManager
+from broker.replication.replicas import AssignedReplica, OpenedReplica
+from tests.support.manual_clock import ManualClock
+
+ME, OTHER = 1, 2
+
+
+class ScriptedLogs:
+    """Implements what roles use of `ReplicaLogs`; the test completes each opening."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[AssignedReplica, Callable[[OpenedReplica], None], bool]] = []
+        self.removed: list[tuple[str, int]] = []
+
+    def open(self, places: Sequence[AssignedReplica], then: Callable[[OpenedReplica], None], *, may_make: bool) -> None:
+        self.asked.extend((place, then, may_make) for place in places)
+
+    def remove(self, name: str, index: int) -> None:
+        self.removed.append((name, index))
+
+
+class ScriptedManager:
+    """Implements what roles use of `PartitionManager`."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[tuple[str, int], Any] = {}
+        self.did: list[tuple[Any, ...]] = []
+        self.told: list[BrokerError] = []  # what requests that wait for partitions taken out get
+
+    def held(self, name: str, index: int) -> Any:
+        return self.partitions.get((name, index))
+
+    def install(self, topic: Any, partition: Any) -> None:
+        self.partitions[topic.name, partition.index] = partition
+
+    def take_out(self, topic: Any, index: int, error: BrokerError) -> None:
+        del self.partitions[topic.name, index]
+        self.told.append(error)
+
+    def lead(self, partition: Any, epoch: int) -> None:
+        partition.is_led, partition.leader, partition.leader_epoch = True, ME, epoch
+        self.did.append(("lead", epoch))
+
+    def follow(self, partition: Any, leader: int, epoch: int) -> None:
+        partition.is_led, partition.leader, partition.leader_epoch = False, leader, epoch
+        self.did.append(("follow", leader, epoch))
+
+    def resign(self, partition: Any) -> None:
+        partition.is_led = False
+        self.did.append(("resign",))
+
+
+def nothing(*_: Any) -> None: ...
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.logs = ScriptedLogs()
+        self.manager = ScriptedManager()
+        self.commits: list[Any] = []
+        self.fetched: list[tuple[Any, ...]] = []
+        fetchers = SimpleNamespace(
+            follow=lambda replica, leader: self.fetched.append(("follow", leader)),
+            forget=lambda key: self.fetched.append(("forget",)),
+            flushed=nothing,
+        )
+        self.replica_manager = ReplicaManager(
+            ME,
+            partitions=cast(Any, self.manager),
+            logs=cast(Any, self.logs),
+            settings=ImageSettings(LogConfig(), ME),
+            leader=cast(Any, SimpleNamespace(led={}, lead=nothing, learn=nothing, end=nothing)),
+            fetchers=cast(Any, fetchers),
+            followed=lambda partition: cast(Any, SimpleNamespace(is_changing=False, is_recovering=False)),
+            moving=lambda image: {},
+            store=cast(Any, SimpleNamespace(commit=lambda operations, then: self.commits.append(operations))),
+            clock=self.clock,
+        )
+
+    def see(self, *topics: ClusterTopic) -> None:
+        self.replica_manager.image_changed(
+            MetadataImage(topics={one.name: one for one in topics}), MetadataDelta(is_everything=True)
+        )
+        self.work()
+
+    def work(self) -> None:
+        self.replica_manager.work(self.clock.monotonic())
+
+    def open_next(self, *, was_on_disk: bool = True, error: BaseException | None = None, is_missing: bool = False) -> Any:
+        place, then, _ = self.logs.asked.pop(0)
+        log = SimpleNamespace(config=None, offline_reason="", reconfigure=lambda config: None)
+        partition = SimpleNamespace(
+            name="clicks-0",
+            topic="clicks",
+            topic_id=place.topic.topic_id,
+            index=place.index,
+            log=log,
+            is_led=False,
+            leader=-1,
+            leader_epoch=-1,
+        )
+        there = None if error is not None or is_missing else partition
+        then(OpenedReplica(replica=place, partition=cast(Any, there), was_on_disk=was_on_disk and not is_missing, error=error))
+        return partition
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def topic(
+    number: int = 1, *, leader: int = ME, epoch: int = 0, isr: tuple[int, ...] = (ME, OTHER), **others: Any
+) -> ClusterTopic:
+    state = PartitionState(
+        leader=leader, leader_epoch=epoch, isr=isr, version=others.pop("version", 0), is_lost=others.pop("is_lost", False)
+    )
+    replicas = others.pop("replicas", (ME, OTHER))
+    return ClusterTopic(name="clicks", topic_id=UUID(int=number), replicas=(replicas,), states=(state,), version=0)
+
+
+def test_a_log_that_is_missing_is_made_only_when_it_has_been_said_that_it_was(scene: Scene) -> None:
+    """A process that created it and then died would leave an empty log, for which the next process would vouch."""
+    scene.replica_manager.open()
+    scene.see(topic())
+    assert [may_make for _, _, may_make in scene.logs.asked] == [False]
+    scene.open_next(is_missing=True)
+    scene.work()
+    assert not scene.replica_manager.is_opening, "the start does not wait for it"
+    assert scene.logs.asked == []
+    here = scene.replica_manager.local_replica(topic(), 0)
+    assert here is not None
+    assert (here.partition, here.was_on_disk) == (None, False), "what the start has to say"
+    scene.replica_manager.begin()
+    scene.work()
+    assert [may_make for _, _, may_make in scene.logs.asked] == [True]
+    scene.open_next(was_on_disk=False)
+    scene.work()
+    assert scene.manager.did == [("lead", 0)]
+
+
+def test_a_log_that_is_lost_is_not_made_before_somebody_is_elected(scene: Scene) -> None:
+    """The next start would find the empty log, report that the log is back, and lead."""
+    lost = {"leader": -1, "epoch": 1, "isr": (ME,), "is_lost": True}
+    scene.replica_manager.open()
+    scene.see(topic(**lost))
+    scene.open_next(is_missing=True)
+    scene.replica_manager.begin()
+    scene.work()
+    scene.see(topic(**lost))
+    assert scene.logs.asked == []
+    scene.see(topic(epoch=2, isr=(ME,), version=1))
+    assert [may_make for _, _, may_make in scene.logs.asked] == [True], "elected all the same"
+
+
+def test_a_topic_made_again_while_the_one_before_is_opened_keeps_its_directory(scene: Scene) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic(1))
+    scene.see(topic(2))
+    assert len(scene.logs.asked) == 1, "the directory is still the other's"
+    scene.open_next()
+    scene.work()
+    scene.work()
+    assert scene.logs.removed == [("clicks", 0)]
+    assert [place.topic.topic_id for place, _, _ in scene.logs.asked] == [UUID(int=2)]
+    scene.open_next()
+    scene.work()
+    assert scene.logs.removed == [("clicks", 0)], "what is removed now would be the new one's"
+    held = scene.manager.held("clicks", 0)
+    assert held.topic_id == UUID(int=2)
+    assert held.is_led
+
+
+def test_a_topic_that_goes_while_its_log_is_opened_is_given_up_when_it_is_open(scene: Scene) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic())
+    scene.see()
+    assert scene.logs.removed == []
+    scene.open_next()
+    scene.work()
+    assert scene.logs.removed == [("clicks", 0)]
+    assert scene.manager.partitions == {}
+    assert scene.manager.did == []
+
+
+@pytest.mark.parametrize(
+    ("now", "kind", "text"),
+    [
+        ((), StorageError, "clicks-0 was deleted"),
+        ((topic(2),), StorageError, "clicks-0 was deleted"),
+        ((topic(replicas=(OTHER, 3), leader=OTHER),), NotLeaderOrFollower, "this broker no longer has a replica of clicks-0"),
+    ],
+    ids=["the topic is gone", "another has its name", "the replica moved away"],
+)
+def test_who_waits_for_a_partition_is_told_why_it_is_no_longer_here(
+    scene: Scene, now: tuple[ClusterTopic, ...], kind: type[BrokerError], text: str
+) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic())
+    scene.open_next()
+    scene.work()
+    scene.see(*now)
+    assert [(type(error), str(error)) for error in scene.manager.told] == [(kind, text)]
+    assert scene.logs.removed == [("clicks", 0)]
+
+
+def test_a_log_that_the_disk_refused_is_tried_again_later(scene: Scene) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic())
+    scene.open_next(error=OSError("no"))
+    scene.work()
+    assert (scene.logs.asked, scene.replica_manager.is_opening) == ([], False)
+    scene.clock.advance_ms(int(REOPEN_SECONDS * 1000))
+    scene.work()
+    assert len(scene.logs.asked) == 1
+
+
+def test_a_lead_ends_before_it_begins_anew_or_another_is_followed(scene: Scene) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic())
+    scene.open_next()
+    scene.work()
+    scene.see(topic(epoch=2, version=1))
+    scene.see(topic(leader=OTHER, epoch=3, version=2))
+    assert scene.manager.did == [("lead", 0), ("resign",), ("lead", 2), ("resign",), ("follow", OTHER, 3)]
+    assert scene.fetched == [("follow", OTHER)]
+    scene.see(topic(leader=OTHER, epoch=4, version=3))
+    assert scene.fetched == [("follow", OTHER), ("forget",), ("follow", OTHER)], "an epoch is followed anew"
+    scene.see(topic(leader=-1, epoch=5, version=4))
+    assert scene.fetched[-1] == ("forget",)
+
+
+def test_a_broker_that_is_being_stopped_fetches_nothing_more_and_leads_what_it_led(scene: Scene) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic(leader=OTHER))
+    scene.open_next()
+    scene.work()
+    scene.replica_manager.stop_following()
+    scene.see(topic(leader=OTHER, epoch=1, version=1))
+    assert scene.fetched == [("follow", OTHER), ("forget",)]
+
+
+def test_a_log_that_has_failed_leaves_the_in_sync_set_until_the_image_shows_it(scene: Scene) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic())
+    partition = scene.open_next()
+    scene.work()
+    partition.log.offline_reason = "the disk"
+    scene.replica_manager.went_offline(partition)
+    scene.work()
+    assert len(scene.commits) == 1
+    assert scene.manager.did == [("lead", 0), ("resign",)]
+    scene.clock.advance_ms(1000)
+    scene.work()
+    assert len(scene.commits) == 2, "said again: nobody knows what became of the first"
+    scene.see(topic(leader=-1, epoch=1, isr=(OTHER,), version=1))
+    scene.clock.advance_ms(1000)
+    scene.work()
+    assert len(scene.commits) == 2
+
+
+def test_a_log_that_knows_more_than_zookeeper_is_not_led(scene: Scene) -> None:
+    scene.replica_manager.open()
+    scene.replica_manager.begin()
+    scene.see(topic(epoch=3))
+    partition = scene.open_next()
+    partition.leader_epoch = 5
+    partition.log.go_offline = lambda why: setattr(partition.log, "offline_reason", why)
+    scene.work()
+    assert "the newest in ZooKeeper is 3" in partition.log.offline_reason
+    assert scene.manager.did == []
