@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from broker import errors, logs
 from broker.config.properties import load_config
 from broker.config.settings import BrokerConfig, LogConfig
-from broker.errors import ConfigError, StartupError, StorageError
-from broker.logs import set_up_logging
 
-_MENDABLE = (ConfigError, StartupError, StorageError)
+_MENDABLE = (errors.ConfigError, errors.StartupError, errors.StorageError)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -49,7 +48,7 @@ def serve(arguments: Namespace) -> None:
     """Serve until SIGTERM, Ctrl-C or, except under nohup, a closed terminal."""
     try:
         config = load_config(arguments.config, arguments.override)
-        set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
+        logs.set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
         from broker.node import LogBroker  # imported here, so that --help and errors in settings appear at once
 
         node = LogBroker(config)

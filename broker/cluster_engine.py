@@ -15,29 +15,17 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from broker.clock import Clock
-from broker.cluster import znodes
-from broker.cluster.assignment import moving
-from broker.cluster.controller import ClusterController, FailureDetector
-from broker.cluster.dynamic_config import ImageSettings
-from broker.cluster.local_files import encode_id
-from broker.cluster.membership import ClusterMember
-from broker.cluster.metadata_image import BrokerNode, Endpoint, MetadataDelta, MetadataImage
+from broker.cluster import assignment, controller, dynamic_config, local_files, membership, metadata_image, znodes
 from broker.cluster.store import Store
 from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSystem
 from broker.errors import BrokerError, NotLeaderOrFollower
+from broker.log import log_directory, manager
 from broker.log.high_watermark import ReplicatedHighWatermark
-from broker.log.log_directory import LogDirectory
-from broker.log.manager import PartitionManager
 from broker.log.partition import Partition
 from broker.log.thread_pool import ThreadPool
-from broker.replication.interfaces import PeerEvents, Peers
+from broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replica_server, replicas
 from broker.replication.leader import Leader, LeaderLimits
-from broker.replication.lifecycle import ClusterStartup, ControlledShutdown
-from broker.replication.replica_fetcher import FetchLimits, ReplicaFetcher, ReplicaFetcherManager
-from broker.replication.replica_manager import ReplicaManager
-from broker.replication.replica_server import ServeLimits
-from broker.replication.replicas import FollowedPartition, FollowerHooks, ReplicaLogs
 
 logger = logging.getLogger("broker.cluster_engine")
 
@@ -54,7 +42,7 @@ class ClusterEnvironment:
     process of this broker gave to its followers' sessions. `on_fenced` is called with why this process must stop at once."""
 
     store: Store
-    connect: Callable[[PeerEvents], Peers]
+    connect: Callable[[interfaces.PeerEvents], interfaces.Peers]
     boot_id: str
     session_ids: Iterator[int]
     on_fenced: Callable[[BrokerError], None]
@@ -67,7 +55,7 @@ class Cluster:
         self,
         config: BrokerConfig,
         environment: ClusterEnvironment,
-        directory: LogDirectory,
+        directory: log_directory.LogDirectory,
         *,
         clock: Clock,
         filesystem: FileSystem,
@@ -83,7 +71,7 @@ class Cluster:
         self._filesystem = filesystem
         self._thread_pool = thread_pool
         self._connect_text = config.zookeeper_connect
-        self.settings = ImageSettings(config.log, config.broker_id)
+        self.settings = dynamic_config.ImageSettings(config.log, config.broker_id)
         self.store = environment.store
         self._on_fenced = environment.on_fenced
         self.leader = Leader(
@@ -98,14 +86,14 @@ class Cluster:
                 gone_seconds=config.replica_gone_ms / 1000,
                 confirm_seconds=config.confirm_ms / 1000,
                 # A follower with nothing to fetch confirms by its last request but one: up to twice this long ago.
-                serve=ServeLimits(response_bytes_max=config.fetch_bytes_max, wait_ms_max=config.confirm_ms // 4),
+                serve=replica_server.ServeLimits(response_bytes_max=config.fetch_bytes_max, wait_ms_max=config.confirm_ms // 4),
             ),
         )
-        node = BrokerNode(
+        node = metadata_image.BrokerNode(
             broker_id=config.broker_id,
             incarnation=-1,
             endpoints={
-                name: Endpoint(host=listener.host, port=listener.port, security_protocol=_LISTENER_PROTOCOL)
+                name: metadata_image.Endpoint(host=listener.host, port=listener.port, security_protocol=_LISTENER_PROTOCOL)
                 # Register the advertised address: the bound one may be the wildcard address, or a port that is mapped to
                 # another.
                 for name, listener in config.advertised_at(ports).items()
@@ -113,28 +101,28 @@ class Cluster:
             rack=config.rack,
             directory_id=directory.directory_id,
         )
-        self.member = ClusterMember(
+        self.member = membership.ClusterMember(
             self.store,
             node,
             cluster_id=directory.cluster_id,
-            new_cluster_id=encode_id(new_id()),
+            new_cluster_id=local_files.encode_id(new_id()),
             clock=clock,
             session_timeout_ms=config.zookeeper_session_ms,
             on_fenced=self._fenced,
         )
         self.grace_seconds = _SERVED_WITHOUT_LEAD_SESSIONS * config.zookeeper_session_ms / 1000
-        self.failure_detector = FailureDetector()
+        self.failure_detector = controller.FailureDetector()
         self.is_ready = False  # requests can be served
         self.has_entered = False  # all logs are open
         self._peers = environment.connect(self)
-        self._fetchers = ReplicaFetcherManager(self._fetcher_of)
-        self._start: ClusterStartup | None = None
-        self._leaving: ControlledShutdown | None = None
+        self._fetchers = replica_fetcher.ReplicaFetcherManager(self._fetcher_of)
+        self._start: lifecycle.ClusterStartup | None = None
+        self._leaving: lifecycle.ControlledShutdown | None = None
         self._wants_to_leave: Callable[[], None] | None = None
-        self._endpoints: dict[int, Endpoint] = {}
+        self._endpoints: dict[int, metadata_image.Endpoint] = {}
         self._processes: dict[int, int] = {}  # incarnations, by broker id
 
-    def attach(self, partitions: PartitionManager, high_watermark: ReplicatedHighWatermark, *, on_ready: Then) -> None:
+    def attach(self, partitions: manager.PartitionManager, high_watermark: ReplicatedHighWatermark, *, on_ready: Then) -> None:
         """`on_ready` is called once: when this broker has joined the cluster, or with the reason why it cannot."""
         config, clock = self._config, self._clock
         self._on_ready = on_ready
@@ -147,26 +135,26 @@ class Cluster:
         # Chained, not replaced: the engine has already set this hook for the requests waiting here; roles must learn as well
         # that this replica cannot lead.
         high_watermark.on_offline = went_offline
-        hooks = FollowerHooks(
+        hooks = replicas.FollowerHooks(
             written=high_watermark.written,
             want_flush=high_watermark.request_flush,
             offline=went_offline,
             cut=lambda partition: self._directory.note_cut(partition.topic, partition.index, partition.end_offset),
         )
-        self._logs = ReplicaLogs(partitions, self._directory, self._filesystem, self._thread_pool)
-        self.replica_manager = ReplicaManager(
+        self._logs = replicas.ReplicaLogs(partitions, self._directory, self._filesystem, self._thread_pool)
+        self.replica_manager = replica_manager.ReplicaManager(
             config.broker_id,
             partitions=partitions,
             logs=self._logs,
             settings=self.settings,
             leader=self.leader,
             fetchers=self._fetchers,
-            followed=lambda partition: FollowedPartition(partition, thread_pool=self._thread_pool, hooks=hooks),
-            moving=lambda image: moving(image.topics.values(), image.brokers),
+            followed=lambda partition: replicas.FollowedPartition(partition, thread_pool=self._thread_pool, hooks=hooks),
+            moving=lambda image: assignment.moving(image.topics.values(), image.brokers),
             store=self.store,
             clock=clock,
         )
-        self.controller = ClusterController(
+        self.controller = controller.ClusterController(
             self.store,
             config.broker_id,
             clock,
@@ -190,7 +178,7 @@ class Cluster:
     def begin(self) -> None:
         """Connect to ZooKeeper; everything else follows from the state read there."""
         self.member.begin([self.controller])
-        self._start = ClusterStartup(
+        self._start = lifecycle.ClusterStartup(
             self.member,
             self.replica_manager,
             self._logs,
@@ -212,22 +200,22 @@ class Cluster:
 
     def _begin_to_leave(self, then: Callable[[], None]) -> None:
         seconds_max = self._config.controlled_shutdown_ms_max / 1000 if self._config.controlled_shutdown_enable else 0.0
-        self._leaving = ControlledShutdown(
+        self._leaving = lifecycle.ControlledShutdown(
             self.member, self.replica_manager, self.settings, self._clock, seconds_max=seconds_max, then=then
         )
 
     # Followers of partitions led here are served by `leader`; fetchers are the opposite direction
 
-    def _fetcher_of(self, leader: int) -> ReplicaFetcher:
+    def _fetcher_of(self, leader: int) -> replica_fetcher.ReplicaFetcher:
         config = self._config
-        return ReplicaFetcher(
+        return replica_fetcher.ReplicaFetcher(
             leader,
             me=config.broker_id,
             incarnation=self.member.registration.incarnation,
             cluster_id=self.member.registration.cluster_id,
             peers=self._peers,
             monotonic=self._clock.monotonic,
-            limits=FetchLimits(
+            limits=replica_fetcher.FetchLimits(
                 wait_ms_max=config.replica_fetch_wait_ms_max,
                 partition_bytes_max=config.replica_fetch_bytes_max,
                 response_bytes_max=config.replica_response_bytes_max,
@@ -254,7 +242,7 @@ class Cluster:
 
     # The image
 
-    def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+    def _image_changed(self, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> None:
         self.leader.learn_brokers(image)
         self.failure_detector.learn(image)
         self.controller.suspect(self.failure_detector.ids)
@@ -262,7 +250,7 @@ class Cluster:
         self.replica_manager.image_changed(image, delta)
         self.controller.image_changed(image)
 
-    def _know_peers(self, image: MetadataImage) -> None:
+    def _know_peers(self, image: metadata_image.MetadataImage) -> None:
         listener = self._config.inter_broker_listener
         endpoints = {
             broker: node.endpoints[listener]

@@ -9,28 +9,22 @@ import functools
 import uuid
 from collections.abc import Callable
 
+from broker.api import groups, metadata, produce
 from broker.api.context import Context
 from broker.api.group_loader import GroupLoader
-from broker.api.groups import store_group
-from broker.api.metadata import MetadataCache
 from broker.api.metadata_source import MetadataSource
-from broker.api.produce import fail
 from broker.api.produce_turn import ProduceTurn
 from broker.api.purgatory import Deadlines, Purgatory
 from broker.clock import Clock
-from broker.cluster.cluster_view import ClusterView
-from broker.cluster.local_files import GroupedWrites
+from broker.cluster import cluster_view, local_files
 from broker.config.settings import BrokerConfig
 from broker.counters import Counters
 from broker.errors import BrokerError
-from broker.groups.committed_offsets import OffsetStore
-from broker.groups.coordinator import CoordinatorRules, GroupCoordinator
-from broker.groups.rebalance import GroupRules
+from broker.groups import committed_offsets, coordinator, rebalance
 from broker.health import Health
-from broker.log.background_tasks import BackgroundTasks
+from broker.log import background_tasks, manager
 from broker.log.flusher import Flusher
 from broker.log.high_watermark import HighWatermark, ReplicatedHighWatermark, Watermarks
-from broker.log.manager import PartitionManager
 from broker.log.partition import Partition
 from broker.log.thread_pool import ThreadPool
 
@@ -38,16 +32,16 @@ from broker.log.thread_pool import ThreadPool
 def build_context(
     config: BrokerConfig,
     metadata_source: MetadataSource,
-    partitions: PartitionManager,
+    partitions: manager.PartitionManager,
     *,
     watermarks: Watermarks | None,
-    view: ClusterView,
+    view: cluster_view.ClusterView,
     counters: Counters,
     health: Health,
     clock: Clock,
     thread_pool: ThreadPool,
-    tasks: BackgroundTasks,
-    checkpoints: GroupedWrites,
+    tasks: background_tasks.BackgroundTasks,
+    checkpoints: local_files.GroupedWrites,
     new_id: Callable[[], uuid.UUID],
 ) -> Context:
     """`watermarks` reports how far led partitions are safe on other replicas; None: there are no others."""
@@ -55,11 +49,11 @@ def build_context(
     high_watermark = HighWatermark(flusher) if watermarks is None else ReplicatedHighWatermark(flusher, watermarks)
     deadlines = Deadlines()
     purgatory = Purgatory(deadlines)
-    metadata_cache = MetadataCache()
-    offsets = OffsetStore(partitions, clock, groups_max=config.groups_max)
-    produce_turn = ProduceTurn(high_watermark, purgatory.has_waiters, functools.partial(fail, counters=counters))
-    group_rules = CoordinatorRules(
-        group=GroupRules(initial_delay_ms=config.group_initial_rebalance_delay_ms, size_max=config.group_size_max),
+    metadata_cache = metadata.MetadataCache()
+    offsets = committed_offsets.OffsetStore(partitions, clock, groups_max=config.groups_max)
+    produce_turn = ProduceTurn(high_watermark, purgatory.has_waiters, functools.partial(produce.fail, counters=counters))
+    group_rules = coordinator.CoordinatorRules(
+        group=rebalance.GroupRules(initial_delay_ms=config.group_initial_rebalance_delay_ms, size_max=config.group_size_max),
         session_ms_min=config.group_session_ms_min,
         session_ms_max=config.group_session_ms_max,
         groups_max=config.groups_max,
@@ -72,7 +66,7 @@ def build_context(
         clock=clock,
         partitions=partitions,
         producer_ids=metadata_source.producer_ids,
-        groups=GroupCoordinator(group_rules, lambda: str(new_id()), offsets.readable),
+        groups=coordinator.GroupCoordinator(group_rules, lambda: str(new_id()), offsets.readable),
         offsets=offsets,
         flusher=flusher,
         high_watermark=high_watermark,
@@ -87,7 +81,7 @@ def build_context(
         metadata_cache=metadata_cache,
         cluster=metadata_source.member,
     )
-    context.groups.on_unstored = functools.partial(store_group, context=context)
+    context.groups.on_unstored = functools.partial(groups.store_group, context=context)
     group_loader = GroupLoader(context)
 
     # Requests wait for a partition in three places: for its flush (high watermark), for new records (purgatory), for its write in

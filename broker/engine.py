@@ -16,31 +16,16 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.api.dispatch import dispatcher
-from broker.api.error_codes import code_of
-from broker.api.groups import deliver
-from broker.api.handler import Parts, Pending
+from broker import composition, counters, errors, health, logs
+from broker.api import dispatch, error_codes, groups, handler, offsets_topic, produce_fast_path
 from broker.api.metadata_source import LocalMetadata, MetadataSource
-from broker.api.offsets_topic import sweep_groups
-from broker.api.produce_fast_path import ProduceFastPath
 from broker.clock import Clock
-from broker.cluster.cluster_view import ClusterView
-from broker.cluster.local_files import GroupedWrites
-from broker.composition import build_context
+from broker.cluster import cluster_view, local_files
 from broker.config.settings import BrokerConfig
-from broker.counters import Counters
 from broker.disk.filesystem import FileSystem
-from broker.errors import BrokerError
 from broker.groups.messages import Answer
-from broker.health import Health
-from broker.log.background_tasks import BackgroundTasks
-from broker.log.cleaner import LogCleaner
-from broker.log.high_watermark import ReplicatedHighWatermark, Watermarks
-from broker.log.log_directory import LogDirectory
-from broker.log.log_retention import LogRetention
-from broker.log.manager import LogSettings, PartitionManager
+from broker.log import background_tasks, cleaner, high_watermark, log_directory, log_retention, manager
 from broker.log.thread_pool import ThreadPool
-from broker.logs import log_bug
 from broker.protocol.framing import Origin, Request
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
@@ -75,11 +60,11 @@ class Engine:
         ports: Mapping[str, int],
         new_id: Callable[[], uuid.UUID],
         freeze: Callable[[], None] = lambda: None,
-        watermarks: Watermarks | None = None,
-        view: ClusterView | None = None,
+        watermarks: high_watermark.Watermarks | None = None,
+        view: cluster_view.ClusterView | None = None,
         metadata_source: MetadataSource | None = None,
         environment: ClusterEnvironment | None = None,
-        on_ready: Callable[[BrokerError | None], None] = lambda error: None,
+        on_ready: Callable[[errors.BrokerError | None], None] = lambda error: None,
     ) -> None:
         """`ports` are the actual ports, by listener. `new_id` returns ids for topics and members, each of them unique. `freeze`
         is called after many long-lived objects have been created; a real broker process passes `gc.freeze`.
@@ -96,12 +81,12 @@ class Engine:
         self._thread_pool = thread_pool
         self._new_id = new_id
         self._watermarks = watermarks
-        self.counters = Counters()
-        self.health = Health()
+        self.counters = counters.Counters()
+        self.health = health.Health()
         self.cluster: Cluster | None = None
         # The directory comes first: opening it takes the lock and shows whether the last shutdown was clean. Everything after
         # this can fail, and must then release the lock.
-        directory = LogDirectory.open(
+        directory = log_directory.LogDirectory.open(
             config.log_dirs,
             broker_id=config.broker_id,
             cluster_id=config.cluster_id or None,
@@ -121,15 +106,19 @@ class Engine:
             raise
 
     def _open(
-        self, directory: LogDirectory, metadata_source: MetadataSource, freeze: Callable[[], None], view: ClusterView | None
+        self,
+        directory: log_directory.LogDirectory,
+        metadata_source: MetadataSource,
+        freeze: Callable[[], None],
+        view: cluster_view.ClusterView | None,
     ) -> None:
         config, clock, thread_pool = self.config, self._clock, self._thread_pool
         self._directory = directory
-        self.tasks = BackgroundTasks(thread_pool.store, clock, self.health)
-        self.partitions = PartitionManager(
+        self.tasks = background_tasks.BackgroundTasks(thread_pool.store, clock, self.health)
+        self.partitions = manager.PartitionManager(
             directory=directory,
             registry=metadata_source.topics,
-            settings=LogSettings(config.log, metadata_source.overrides),
+            settings=manager.LogSettings(config.log, metadata_source.overrides),
             config=config,
             clock=clock,
             filesystem=self._filesystem,
@@ -140,9 +129,9 @@ class Engine:
         # A standalone broker recovers all its logs here, before it answers any request. In a cluster nothing is opened yet:
         # ZooKeeper supplies the list of logs this broker should have later (replication/lifecycle.py).
         metadata_source.open(self.partitions)
-        self._checkpoints = GroupedWrites(thread_pool.store, self.partitions.checkpoint_job)
-        self._cleaned_offsets = GroupedWrites(thread_pool.store, directory.cleaned_offsets_job)
-        self.context = build_context(
+        self._checkpoints = local_files.GroupedWrites(thread_pool.store, self.partitions.checkpoint_job)
+        self._cleaned_offsets = local_files.GroupedWrites(thread_pool.store, directory.cleaned_offsets_job)
+        self.context = composition.build_context(
             config,
             metadata_source,
             self.partitions,
@@ -159,9 +148,9 @@ class Engine:
         # After the context, because everything in it must forget deleted topics; before the fast path, which looks up existing
         # partitions.
         metadata_source.follow(self.context)
-        self.fast_path = ProduceFastPath(self.context) if config.fast_path else None
-        self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
-        self._cleaner = LogCleaner(
+        self.fast_path = produce_fast_path.ProduceFastPath(self.context) if config.fast_path else None
+        self.dispatch: Callable[[Request], handler.Parts | handler.Pending] = dispatch.dispatcher(self.context)
+        self._cleaner = cleaner.LogCleaner(
             self.partitions,
             directory,
             thread_pool.submit,
@@ -171,12 +160,12 @@ class Engine:
             self.health,
             self._write_cleaned_offsets,
         )
-        self._retention = LogRetention(self.partitions, self._remove_files, clock, config, self.health)
+        self._retention = log_retention.LogRetention(self.partitions, self._remove_files, clock, config, self.health)
         self._periodics = self._build_periodics()
         self._next_periodic = min(periodic.due for periodic in self._periodics)
 
     def _metadata_source(
-        self, directory: LogDirectory, ports: Mapping[str, int], environment: ClusterEnvironment | None
+        self, directory: log_directory.LogDirectory, ports: Mapping[str, int], environment: ClusterEnvironment | None
     ) -> MetadataSource:
         if environment is None:
             return LocalMetadata(
@@ -202,16 +191,18 @@ class Engine:
             thread_pool=self._thread_pool,
             new_id=self._new_id,
             ports=ports,
-            code_of=code_of,
+            code_of=error_codes.code_of,
         )
         self._watermarks = self.cluster.leader
         return ClusterMetadata(self.cluster.member, self.config, self._new_id)
 
-    def _enter_cluster(self, cluster: Cluster, on_ready: Callable[[BrokerError | None], None]) -> None:
+    def _enter_cluster(self, cluster: Cluster, on_ready: Callable[[errors.BrokerError | None], None]) -> None:
         from broker.api.cluster_metadata import forget_offsets
 
         context = self.context
-        assert isinstance(context.high_watermark, ReplicatedHighWatermark), "it was built over the leader's watermarks"
+        assert isinstance(context.high_watermark, high_watermark.ReplicatedHighWatermark), (
+            "it was built over the leader's watermarks"
+        )
         # Listeners are called in this order when the image changes: roles (attached here) before the one that forgets offsets of
         # deleted topics, which looks at the partitions led by then.
         cluster.attach(self.partitions, context.high_watermark, on_ready=on_ready)
@@ -263,9 +254,9 @@ class Engine:
 
     def _sweep_groups(self) -> None:
         def failed() -> None:
-            log_bug("removing expired offsets failed")
+            logs.log_bug("removing expired offsets failed")
 
-        self.tasks.begin(sweep_groups(self.context), failed)
+        self.tasks.begin(offsets_topic.sweep_groups(self.context), failed)
 
     def _note_outcome(self, what: str, error: BaseException | None) -> None:
         if error is None:
@@ -332,7 +323,7 @@ class Engine:
     def _deliver(self, answers: list[Answer]) -> None:
         """Answer the members of a group whose deadlines have passed."""
         try:
-            deliver(answers)
+            groups.deliver(answers)
         except Exception as error:
             self.health.defect("answering the members of a group", error)
             for answer in answers:  # or they would wait until their clients time out

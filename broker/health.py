@@ -13,12 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from broker.errors import BrokerError
-from broker.logs import log_bug
+from broker import errors, logs
 
 logger = logging.getLogger("broker.health")
 
-_EXPECTED = (BrokerError, OSError)
+_EXPECTED = (errors.BrokerError, OSError)
 
 
 class Health:
@@ -61,4 +60,4 @@ class Health:
     def defect(self, what: str, error: BaseException) -> None:
         """Count and log an unexpected exception."""
         self.defects += 1
-        log_bug("%s failed", what, error=error)
+        logs.log_bug("%s failed", what, error=error)

@@ -18,14 +18,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker import engine, errors, logs
 from broker.clock import SystemClock
 from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSystem, OpenFiles
 from broker.disk.kernel_sync import KernelSync
-from broker.engine import Engine
-from broker.errors import BrokerError
 from broker.log.thread_pool import SystemThreadPool
-from broker.logs import report_suppressed
 from broker.metrics import health, metrics_page
 from broker.network.acceptor import bind
 from broker.network.http import HttpAnswer, HttpEndpoint, text
@@ -56,7 +54,7 @@ class LogBroker:
         self._clock = clock = SystemClock()
         self._started = clock.monotonic()
         self._store: Store | None = None
-        self._error: BrokerError | None = None  # why the process stops without a signal
+        self._error: errors.BrokerError | None = None  # why the process stops without a signal
         self._config = config
         # Bound before the directory is opened: recovery may take a minute, and a port in use should not be discovered only
         # afterwards. No connection is accepted until `serve`.
@@ -76,7 +74,7 @@ class LogBroker:
         # One poller for clients, connections to other brokers and the threads' wake-up pipe: the loop sleeps in one place.
         poller: Poller[Any] = Poller()
         thread_pool = SystemThreadPool(config.background_threads, config.flush_threads, self._wakeup.wake, kernel)
-        self._engine = Engine(
+        self._engine = engine.Engine(
             config,
             clock=clock,
             filesystem=filesystem,
@@ -106,7 +104,7 @@ class LogBroker:
             network=self._engine.counters.network,
             descriptors_end=open_files.connections_end,
             endpoint=self._metrics,
-            each_sweep=lambda: report_suppressed(clock.now_ms() / 1000),
+            each_sweep=lambda: logs.report_suppressed(clock.now_ms() / 1000),
             defect=self._engine.health.defect,
             poller=poller,
             on_closed=self._engine.disconnected,
@@ -142,7 +140,7 @@ class LogBroker:
             on_fenced=self._fenced,
         )
 
-    def _entered(self, error: BrokerError | None) -> None:
+    def _entered(self, error: errors.BrokerError | None) -> None:
         """This broker has joined its cluster, or cannot."""
         self._error = error
         if error is not None:
@@ -151,7 +149,7 @@ class LogBroker:
             self._server.open()
             self._say_ready()
 
-    def _fenced(self, error: BrokerError) -> None:
+    def _fenced(self, error: errors.BrokerError) -> None:
         self._error = error
         self._server.stop()
 

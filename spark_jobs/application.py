@@ -16,27 +16,14 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
+from logbus import model
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
+from logbus.loads import commit, error_budget, run, tally
 from logbus.loads.attempts import Heartbeat
-from logbus.loads.commit import SealedWindow
-from logbus.loads.error_budget import samples_of
 from logbus.loads.ledger import Ledger
-from logbus.loads.run import WINDOWS_PER_JOB_MAX, in_groups
 from logbus.loads.sinks import Sink, sink_for
-from logbus.loads.tally import ReadTally
-from logbus.model import (
-    MILLISECOND,
-    Attempt,
-    FrozenWindow,
-    Pipeline,
-    WindowCounts,
-    Witness,
-    counts_json,
-    instant_text,
-    milliseconds,
-)
 from logbus.parsing import parser_for
 from logbus.parsing.json_format import inferred_columns
 from logbus.windows import witnesses
@@ -66,9 +53,9 @@ SUCCESSFUL = (LoadState.COMMITTED, LoadState.SUPERSEDED)
 class WindowOutcome:
     """One window's outcome. `counts` if it is committed, `error` if not."""
 
-    attempt: Attempt
+    attempt: model.Attempt
     state: LoadState
-    counts: WindowCounts | None = None
+    counts: model.WindowCounts | None = None
     error: str | None = None
 
 
@@ -77,7 +64,7 @@ class TaskReads:
     """What the winning tasks of a job reported."""
 
     winners: frozenset[int] = frozenset()
-    by_window: Mapping[int, Mapping[int, ReadTally]] = field(default_factory=dict)
+    by_window: Mapping[int, Mapping[int, tally.ReadTally]] = field(default_factory=dict)
     files: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -109,16 +96,16 @@ class Application:
                     outcomes.append(outcome)
         return outcomes
 
-    def load_alike(self, defined: Pipeline, attempts: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+    def load_alike(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> Iterator[WindowOutcome]:
         try:
             pipeline, sink = self.prepare(defined, attempts)
         except Exception as error:  # a catalog or a file system has errors of its own
             yield from [self.failed(attempt, error) for attempt in attempts]
             return
-        for group in in_groups(attempts, WINDOWS_PER_JOB_MAX):
+        for group in run.in_groups(attempts, run.WINDOWS_PER_JOB_MAX):
             yield from self.load_group(pipeline, sink, group)
 
-    def prepare(self, defined: Pipeline, attempts: Sequence[Attempt]) -> tuple[Pipeline, Sink]:
+    def prepare(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> tuple[model.Pipeline, Sink]:
         """The pipeline with its inferred columns, and its sink with a table that has them all."""
         pipeline = self.ledger.with_inferred(defined)
         if pipeline.options.infer:
@@ -130,7 +117,7 @@ class Application:
         sink.ensure_target(parser.columns)
         return pipeline, sink
 
-    def infer(self, pipeline: Pipeline, attempts: Sequence[Attempt]) -> Pipeline:
+    def infer(self, pipeline: model.Pipeline, attempts: Sequence[model.Attempt]) -> model.Pipeline:
         """The pipeline with the columns that the attempts' records show. If they cannot be read now, the load will report it."""
         windows = [self.ledger.window(pipeline.name, attempt.interval.start) for attempt in attempts]
         try:
@@ -139,7 +126,7 @@ class Application:
             return pipeline
         return self.ledger.add_inferred(pipeline, columns, self.now())
 
-    def load_group(self, pipeline: Pipeline, sink: Sink, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+    def load_group(self, pipeline: model.Pipeline, sink: Sink, group: Sequence[model.Attempt]) -> Iterator[WindowOutcome]:
         """Stages the group's windows with one Spark job and commits them; whatever fails is recorded on its attempts."""
         # Staging tables are named by attempt number, so what a former driver of this window still writes goes to other tables
         # and is never sealed.
@@ -165,11 +152,11 @@ class Application:
             yield self.finish(pipeline, sink, windows[attempt.window_id], attempt, reads)
 
     def group_failed(
-        self, pipeline: Pipeline, sink: Sink, attempts: Sequence[Attempt], error: Exception
+        self, pipeline: model.Pipeline, sink: Sink, attempts: Sequence[model.Attempt], error: Exception
     ) -> Iterator[WindowOutcome]:
         """A job fails as a whole. If it failed because a newer attempt dropped the tables of some windows, the others are loaded
         without those."""
-        overtaken: list[Attempt] = []
+        overtaken: list[model.Attempt] = []
         with suppress(SQLAlchemyError):
             overtaken = [attempt for attempt in attempts if self.is_superseded(attempt)]
         others = [attempt for attempt in attempts if attempt not in overtaken] if overtaken else []
@@ -177,12 +164,16 @@ class Application:
         if others:
             yield from self.load_group(pipeline, sink, others)
 
-    def is_superseded(self, attempt: Attempt) -> bool:
+    def is_superseded(self, attempt: model.Attempt) -> bool:
         return attempts_of.state_of(self.ledger.engine, attempt) == SUPERSEDED
 
     def split(
-        self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: WitnessSet
-    ) -> tuple[list[Attempt], list[tuple[Attempt, WindowError]]]:
+        self,
+        pipeline: model.Pipeline,
+        attempts: Sequence[model.Attempt],
+        windows: Mapping[int, model.FrozenWindow],
+        called: WitnessSet,
+    ) -> tuple[list[model.Attempt], list[tuple[model.Attempt, WindowError]]]:
         """Attempts whose records all still exist and are the same ones, and the other attempts, with the reason."""
         errors = witnesses.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
         unreadable = [(attempt, errors[attempt.window_id]) for attempt in attempts if attempt.window_id in errors]
@@ -190,10 +181,10 @@ class Application:
 
     def read(
         self,
-        pipeline: Pipeline,
+        pipeline: model.Pipeline,
         sink: Sink,
-        attempts: Sequence[Attempt],
-        windows: Mapping[int, FrozenWindow],
+        attempts: Sequence[model.Attempt],
+        windows: Mapping[int, model.FrozenWindow],
         called: WitnessSet,
     ) -> TaskReads:
         """One Spark job over the attempts' windows. Windows without records need none."""
@@ -210,7 +201,12 @@ class Application:
         return reads
 
     def run_job(
-        self, spark: SparkSession, pipeline: Pipeline, sink: Sink, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]
+        self,
+        spark: SparkSession,
+        pipeline: model.Pipeline,
+        sink: Sink,
+        plans: Sequence[TaskPlan],
+        windows: Sequence[StagedWindow],
     ) -> TaskReads:
         job = TaskJob(
             pipeline=pipeline.name,
@@ -218,7 +214,7 @@ class Application:
             parse=pipeline.parse,
             settings=pipeline.settings,
             windows={window.window_id: window for window in windows},
-            interval_ms=pipeline.interval // MILLISECOND,
+            interval_ms=pipeline.interval // model.MILLISECOND,
             sink=sink.name,
             sink_options=sink.task_options(),
         )
@@ -230,14 +226,18 @@ class Application:
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
         return to_reads(results)
 
-    def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: TaskReads) -> WindowOutcome:
+    def finish(
+        self, pipeline: model.Pipeline, sink: Sink, window: model.FrozenWindow, attempt: model.Attempt, reads: TaskReads
+    ) -> WindowOutcome:
         """Seals and commits one window."""
         tallies, files = reads.by_window.get(window.id, {}), reads.files.get(window.id, ())
         try:
             # Sealing closes the tables to every writer, keeps only the winners' rows and counts them. Nothing can be added after
             # that, so what was counted is what the commit makes public.
             staged = sink.seal(attempt, reads.winners, files)
-            load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files)
+            load = commit.SealedWindow(
+                pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files
+            )
             counts = sink.commit(load, self.now())
         except AttemptSuperseded as error:
             return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error=str(error))
@@ -245,12 +245,12 @@ class Application:
             return self.failed(attempt, error)
         return WindowOutcome(attempt=attempt, state=LoadState.COMMITTED, counts=counts)
 
-    def failed(self, attempt: Attempt, error: Exception) -> WindowOutcome:
+    def failed(self, attempt: model.Attempt, error: Exception) -> WindowOutcome:
         """Ends the attempt with the reason. If it fails because a newer attempt dropped its tables, it is superseded, not failed.
         If the ledger cannot be reached, the attempt is left to the next one, which supersedes it."""
         is_superseded = False
         with suppress(SQLAlchemyError):
-            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error), type(error).__name__)
+            self.ledger.fail_attempts([attempt], str(error), self.now(), error_budget.samples_of(error), type(error).__name__)
             # Checked after the failure is written: a newer attempt may have begun in between, and that better explains what went
             # wrong.
             is_superseded = self.is_superseded(attempt)
@@ -258,7 +258,7 @@ class Application:
 
 
 def run_job(
-    spark: SparkSession, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
+    spark: SparkSession, pipeline: model.Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
 ) -> list[TaskResult]:
     """The results of the task attempts that won; a task that fails for good raises one of Spark's own errors.
 
@@ -268,18 +268,18 @@ def run_job(
     return spark.sparkContext.parallelize(plans, len(plans)).mapPartitions(load_plans(pipeline, job, client_config)).collect()
 
 
-def _by_definition(attempts: Sequence[Attempt]) -> Iterator[tuple[Pipeline, list[Attempt]]]:
+def _by_definition(attempts: Sequence[model.Attempt]) -> Iterator[tuple[model.Pipeline, list[model.Attempt]]]:
     """Consecutive attempts that began with the same definition."""
     for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
         yield pipeline_of(definition), list(alike)
 
 
-def staged_window(attempt: Attempt, witnesses: Mapping[Position, Witness] | None = None) -> StagedWindow:
+def staged_window(attempt: model.Attempt, witnesses: Mapping[Position, model.Witness] | None = None) -> StagedWindow:
     return StagedWindow(
         window_id=attempt.window_id,
         attempt=attempt.number,
-        start_ms=milliseconds(attempt.interval.start),
-        end_ms=milliseconds(attempt.interval.end),
+        start_ms=model.milliseconds(attempt.interval.start),
+        end_ms=model.milliseconds(attempt.interval.end),
         staging_table=attempt.staging_table,
         dead_letter_table=attempt.dead_letter_table,
         witnesses=witnesses or {},
@@ -290,11 +290,11 @@ def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     """The results of the winning tasks, by window. Several of them may have read one partition of a window."""
     # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
     # carries another task number, so it is neither sealed nor counted.
-    by_window: dict[int, dict[int, ReadTally]] = {}
+    by_window: dict[int, dict[int, tally.ReadTally]] = {}
     files: dict[int, tuple[str, ...]] = {}
     for result in results:
         parts = by_window.setdefault(result.window_id, {})
-        parts[result.partition] = parts.get(result.partition, ReadTally()) + result.tally
+        parts[result.partition] = parts.get(result.partition, tally.ReadTally()) + result.tally
         files[result.window_id] = files.get(result.window_id, ()) + result.files
     return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
 
@@ -324,7 +324,7 @@ def outcome_line(outcome: WindowOutcome, *, is_brief: bool = False) -> str:
         if is_brief
         else outcome.error
     )
-    return f"{instant_text(outcome.attempt.interval.start)} {outcome.state} {detail}"
+    return f"{model.instant_text(outcome.attempt.interval.start)} {outcome.state} {detail}"
 
 
 def telling(say: Callable[[str], None]) -> Callable[[WindowOutcome], None]:
@@ -346,10 +346,10 @@ def result(outcomes: Sequence[WindowOutcome]) -> dict[str, Any]:
         **states,
         "windows": [
             {
-                "start": instant_text(outcome.attempt.interval.start),
+                "start": model.instant_text(outcome.attempt.interval.start),
                 "attempt": outcome.attempt.number,
                 "state": str(outcome.state),
-                "counts": counts_json(outcome.counts),
+                "counts": model.counts_json(outcome.counts),
                 "error": outcome.error,
             }
             for outcome in outcomes

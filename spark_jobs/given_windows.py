@@ -16,10 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from logbus.errors import UserError
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
-from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, WINDOWS_VARIABLE
+from logbus import errors, spark_submit
+from logbus.kafka import client, topics
 from logbus.windows.handover import HandedWindows, parse_text
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -31,13 +29,13 @@ from spark_jobs.records import read_plan, to_batch
 
 def given_windows(environ: Mapping[str, str]) -> HandedWindows:
     """The windows this program was started for."""
-    return parse_text(variable(environ, WINDOWS_VARIABLE))
+    return parse_text(variable(environ, spark_submit.WINDOWS_VARIABLE))
 
 
 def read_records(spark: SparkSession, windows: HandedWindows, environ: Mapping[str, str]) -> DataFrame:
     """All records of the windows. The broker's configuration does not appear in Spark's plans or UI."""
-    client_config = json.loads(variable(environ, KAFKA_CONFIG_VARIABLE))
-    windows.refuse_another_log(Topics(Client(client_config)))
+    client_config = json.loads(variable(environ, spark_submit.KAFKA_CONFIG_VARIABLE))
+    windows.refuse_another_log(topics.Topics(client.Client(client_config)))
     plans = pack(windows.windows, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     if not plans:
         return spark.createDataFrame([], SCHEMA)
@@ -47,7 +45,9 @@ def read_records(spark: SparkSession, windows: HandedWindows, environ: Mapping[s
 
 def variable(environ: Mapping[str, str], name: str) -> str:
     if name not in environ:
-        raise UserError(f"the environment has no {name}: submit this program with SparkSubmitWindowOperator, which sets it")
+        raise errors.UserError(
+            f"the environment has no {name}: submit this program with SparkSubmitWindowOperator, which sets it"
+        )
     return environ[name]
 
 
@@ -77,7 +77,7 @@ def windows_source(plans: Sequence[TaskPlan], client_config: Mapping[str, Any], 
         def read(self, partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
             yield from map(to_batch, read_plan(partition.plan, client_config, windows.topic, windows.isolation_level))
             # A frame may be read long after it was made, and more than once.
-            windows.refuse_another_log(Topics(Client(client_config)))
+            windows.refuse_another_log(topics.Topics(client.Client(client_config)))
 
     class WindowsSource(DataSource):  # type: ignore[misc]
         @classmethod

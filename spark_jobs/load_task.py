@@ -14,11 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from logbus.fingerprint import MODULUS, as_signed, record_hashes
-from logbus.loads.sent_numbers import count_sent
-from logbus.loads.stamped_hours import NO_HOUR, Histogram, bounded, joined
+from logbus import fingerprint, model
+from logbus.loads import sent_numbers, stamped_hours
 from logbus.loads.tally import ReadTally
-from logbus.model import Pipeline, Witness
 from logbus.parsing import Parser, parser_for, storable
 from logbus.parsing.chunks import Parsed, parse_chunk
 from logbus.parsing.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, TIMESTAMP, parser_schema, row_schema, timestamps
@@ -48,7 +46,7 @@ def _relaxed_gc() -> Iterator[None]:
 
 
 def load_plans(
-    pipeline: Pipeline, job: TaskJob, client_config: Mapping[str, Any]
+    pipeline: model.Pipeline, job: TaskJob, client_config: Mapping[str, Any]
 ) -> Callable[[Iterator[TaskPlan]], Iterator[TaskResult]]:
     """The tasks' function. It is sent pickled, with the secrets it holds."""
 
@@ -76,7 +74,9 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
 def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallies: Tallies) -> None:
     """Writes one chunk to the rows and the dead letters of its window."""
     window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
-    hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
+    hashes = fingerprint.record_hashes(
+        records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers
+    )
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
     check_witnesses(records, job, window, hashes)
@@ -97,8 +97,10 @@ def check_witnesses(records: Records, job: TaskJob, window: StagedWindow, hashes
     for (partition, offset), witness in window.witnesses.items():
         if partition == records.partition and records.offsets[0] <= offset <= records.offsets[-1]:
             index = bisect_left(records.offsets, offset)
-            if records.offsets[index] == offset and as_signed(hashes[index]) != witness.hash:
-                current = Witness(offset=offset, timestamp_ms=records.stamps_ms[index], hash=as_signed(hashes[index]))
+            if records.offsets[index] == offset and fingerprint.as_signed(hashes[index]) != witness.hash:
+                current = model.Witness(
+                    offset=offset, timestamp_ms=records.stamps_ms[index], hash=fingerprint.as_signed(hashes[index])
+                )
                 raise log_changed(job.pipeline, [record_changed(job.topic, partition, witness, current)])
 
 
@@ -112,14 +114,14 @@ def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, in
     hour = first - first % interval_ms
     of_one = first >= 0 and last < hour + interval_ms and last <= CALENDAR_MS_MAX
     records_by_hour = {hour: len(stamps_ms)} if of_one else by_hour(stamps_ms, interval_ms)
-    tally.hours = bounded(joined([tally.hours, records_by_hour]), window.start_ms)
+    tally.hours = stamped_hours.bounded(stamped_hours.joined([tally.hours, records_by_hour]), window.start_ms)
 
 
-def by_hour(stamps_ms: pa.Array, interval_ms: int) -> Histogram:
+def by_hour(stamps_ms: pa.Array, interval_ms: int) -> stamped_hours.Histogram:
     """The records of each interval, by its start."""
     is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, CALENDAR_MS_MAX))
     starts = pc.multiply(pc.divide(stamps_ms, interval_ms), interval_ms)
-    counted = pc.value_counts(pc.if_else(is_usable, starts, NO_HOUR))
+    counted = pc.value_counts(pc.if_else(is_usable, starts, stamped_hours.NO_HOUR))
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 
@@ -128,10 +130,10 @@ def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: S
     tally.filtered += len(filtered)
     tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
     read = sum(hashes)
-    tally.fingerprint = (tally.fingerprint + read) % MODULUS
-    tally.staged_fingerprint = (tally.staged_fingerprint + read - sum(hashes[index] for index in filtered)) % MODULUS
+    tally.fingerprint = (tally.fingerprint + read) % fingerprint.MODULUS
+    tally.staged_fingerprint = (tally.staged_fingerprint + read - sum(hashes[index] for index in filtered)) % fingerprint.MODULUS
     if records.headers is not None:
-        count_sent(tally.sent, records.headers)
+        sent_numbers.count_sent(tally.sent, records.headers)
 
 
 def _to_rows(
@@ -188,7 +190,7 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [error.kind for error in errors],
         [storable(str(error)) for error in errors],
         [window.attempt] * len(indexes),
-        [as_signed(hashes[index]) for index in indexes],
+        [fingerprint.as_signed(hashes[index]) for index in indexes],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)

@@ -17,13 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logbus.errors import LogbusError, UserError
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
+from logbus import errors, model, spark_submit
+from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import utc_now
-from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, RESULT_PREFIX, WAREHOUSE_URL_VARIABLE
 from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.application import SUCCESSFUL, Application, WindowOutcome, result, telling
@@ -44,19 +41,19 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def secret(environ: Mapping[str, str], name: str) -> str:
     if name not in environ:
-        raise UserError(f"the environment has no {name}; logbus sets it where it submits this application")
+        raise errors.UserError(f"the environment has no {name}; logbus sets it where it submits this application")
     return environ[name]
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
     """Loads the windows; returns what became of each."""
     arguments = _parse_arguments(argv)
-    client_config: dict[str, Any] = json.loads(secret(environ, KAFKA_CONFIG_VARIABLE))
+    client_config: dict[str, Any] = json.loads(secret(environ, spark_submit.KAFKA_CONFIG_VARIABLE))
     application = Application(
-        ledger=Ledger(connect(secret(environ, WAREHOUSE_URL_VARIABLE))),
-        log=Topics(Client(client_config)),
+        ledger=Ledger(connect(secret(environ, spark_submit.WAREHOUSE_URL_VARIABLE))),
+        log=topics.Topics(client.Client(client_config)),
         client_config=client_config,
-        now=utc_now,
+        now=model.utc_now,
         report=telling(lambda line: print(line, flush=True)),
     )
     return application.load(arguments.pipeline, arguments.window)
@@ -65,13 +62,13 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         outcomes = run(argv, environ)
-    except LogbusError as error:
+    except errors.LogbusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except DBAPIError as error:
         print(f"error: the warehouse: {error.orig}", file=sys.stderr)
         return 1
-    print(RESULT_PREFIX + json.dumps(result(outcomes)), flush=True)
+    print(spark_submit.RESULT_PREFIX + json.dumps(result(outcomes)), flush=True)
     return 0 if all(outcome.state in SUCCESSFUL for outcome in outcomes) else 1
 
 

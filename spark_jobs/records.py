@@ -12,9 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
-from logbus.fingerprint import Header, headers_of_all
+from logbus import fingerprint, model
 from logbus.kafka.exact_reader import exact_consumer, read_lists, read_with
-from logbus.model import FrozenWindow, OffsetRange, Pipeline
 from logbus.parsing import storable
 
 from spark_jobs.job import Run, TaskPlan
@@ -39,7 +38,7 @@ RECORD_SCHEMA = pa.schema(
 SAMPLED_RECORDS_MAX = 1_000
 SAMPLED_RANGES_MAX = 16  # each costs a round trip or two
 
-Headers = Sequence[Header]
+Headers = Sequence[fingerprint.Header]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def of_messages(messages: Sequence[Message], offsets: Sequence[int], run: Run) -
     """A run's messages, in order, window by window."""
     for window_id, start, end in run.split(offsets):
         chosen = messages if end - start == len(messages) else messages[start:end]
-        headers = headers_of_all(chosen)
+        headers = fingerprint.headers_of_all(chosen)
         yield Records(
             window_id=window_id,
             partition=run.partition,
@@ -109,7 +108,9 @@ def read_plan(plan: TaskPlan, client_config: Mapping[str, Any], topic: str, isol
                 yield from of_messages(messages, offsets, run)
 
 
-def sampled_values(client_config: Mapping[str, Any], pipeline: Pipeline, windows: Sequence[FrozenWindow]) -> list[bytes | None]:
+def sampled_values(
+    client_config: Mapping[str, Any], pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow]
+) -> list[bytes | None]:
     """The first values of some of the windows' ranges, spread over all of them."""
     ranges = [part for window in windows for part in window.ranges if part.count]
     chosen = ranges[:: max(1, -(-len(ranges) // SAMPLED_RANGES_MAX))]
@@ -117,7 +118,7 @@ def sampled_values(client_config: Mapping[str, Any], pipeline: Pipeline, windows
         return [value for part in chosen for value in _first_values(consumer, part, SAMPLED_RECORDS_MAX // len(chosen))]
 
 
-def _first_values(consumer: Any, part: OffsetRange, count: int) -> Iterator[bytes | None]:
+def _first_values(consumer: Any, part: model.OffsetRange, count: int) -> Iterator[bytes | None]:
     end = min(part.end_offset, part.readable_from + count)
     for message in islice(read_with(consumer, part.topic, part.partition, part.readable_from, end), count):
         yield message.value()

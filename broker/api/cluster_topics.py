@@ -20,14 +20,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from broker.cluster import metadata_writes
+from broker.cluster import controller_writes, dynamic_config, membership, metadata_image, metadata_writes, store, topic_registry
 from broker.cluster.assignment import Reassigned, check_assignments, is_reassigned, originals, place_replicas, reassign
-from broker.cluster.controller_writes import write_reassigned
-from broker.cluster.dynamic_config import ImageOverrides, Rewrite, Scope
-from broker.cluster.membership import ClusterMember
-from broker.cluster.metadata_image import ClusterTopic, MetadataImage, PartitionState
-from broker.cluster.store import Script, run_script
-from broker.cluster.topic_registry import INTERNAL_TOPICS, NO_TOPIC_ID, ImageTopics, Topic
 from broker.config.properties import check_new_topic
 from broker.config.settings import BrokerConfig
 from broker.errors import (
@@ -38,22 +32,19 @@ from broker.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from broker.log.background_tasks import Steps, Until
-from broker.log.manager import PartitionManager
-from broker.log.thread_pool import Outcome
-from broker.log.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, plan_each
+from broker.log import background_tasks, manager, thread_pool, topic_admin
 
 _AT_ONCE = 50  # concurrent scripts: ZooKeeper's answer to the last of them must arrive before a request's deadline
 
-Begin = Callable[[Outcome], None]
+Begin = Callable[[thread_pool.Outcome], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """A topic as it would be created."""
 
-    topic: Topic
-    cluster_topic: ClusterTopic
+    topic: topic_registry.Topic
+    cluster_topic: metadata_image.ClusterTopic
 
 
 class ClusterTopics:
@@ -61,10 +52,10 @@ class ClusterTopics:
 
     def __init__(
         self,
-        member: ClusterMember,
-        topics: ImageTopics,
-        partitions: PartitionManager,
-        overrides: ImageOverrides,
+        member: membership.ClusterMember,
+        topics: topic_registry.ImageTopics,
+        partitions: manager.PartitionManager,
+        overrides: dynamic_config.ImageOverrides,
         config: BrokerConfig,
     ) -> None:
         self._member = member
@@ -72,31 +63,35 @@ class ClusterTopics:
         self._partitions = partitions
         self._overrides = overrides
         self._config = config
-        self._counts: tuple[Mapping[str, ClusterTopic], Mapping[int, int]] = ({}, {})
+        self._counts: tuple[Mapping[str, metadata_image.ClusterTopic], Mapping[int, int]] = ({}, {})
 
     # Creating
 
-    def validate(self, requests: Iterable[NewTopic | BrokerError]) -> Outcomes:
+    def validate(self, requests: Iterable[topic_admin.NewTopic | BrokerError]) -> topic_admin.Outcomes:
         plans = yield from self._plans(requests)
-        return [plan if isinstance(plan, BrokerError) else replace(plan.topic, topic_id=NO_TOPIC_ID) for plan in plans]
+        return [
+            plan if isinstance(plan, BrokerError) else replace(plan.topic, topic_id=topic_registry.NO_TOPIC_ID) for plan in plans
+        ]
 
-    def create(self, requests: Iterable[NewTopic | BrokerError], timeout_ms: int = TIMEOUT_MS) -> Outcomes:
+    def create(
+        self, requests: Iterable[topic_admin.NewTopic | BrokerError], timeout_ms: int = topic_admin.TIMEOUT_MS
+    ) -> topic_admin.Outcomes:
         plans: list[_Plan | BrokerError] = yield from self._plans(requests)
         begins = [partial(self._make, plan, timeout_ms) for plan in plans if isinstance(plan, _Plan)]
         errors = iter((yield from _together(begins)))
         return [plan if isinstance(plan, BrokerError) else next(errors) or plan.topic for plan in plans]
 
-    def _plans(self, requests: Iterable[NewTopic | BrokerError]) -> Steps:
+    def _plans(self, requests: Iterable[topic_admin.NewTopic | BrokerError]) -> background_tasks.Steps:
         # One `_Room` for the whole request: each of its topics may fit alone, while all of them together do not.
         room = self._room()
-        return (yield from plan_each(requests, lambda request: self._plan(request, room)))
+        return (yield from topic_admin.plan_each(requests, lambda request: self._plan(request, room)))
 
-    def _plan(self, request: NewTopic, room: _Room) -> _Plan:
+    def _plan(self, request: topic_admin.NewTopic, room: _Room) -> _Plan:
         count, factor, overrides = request.partition_count, request.replication_factor, request.overrides
-        if request.name in INTERNAL_TOPICS:
+        if request.name in topic_registry.INTERNAL_TOPICS:
             count, factor = self._config.offsets_partitions, self._offsets_factor()
             overrides = self._partitions.internal_settings[request.name]
-        count = self._config.num_partitions if count == DEFAULT else count
+        count = self._config.num_partitions if count == topic_admin.DEFAULT else count
         # Checked against our image, which may be slightly out of date. The transaction decides: it contains the topic's name and
         # id, and fails if either is taken by then.
         topic = self._topics.new(request.name, count, overrides)
@@ -104,11 +99,11 @@ class ClusterTopics:
         if request.assignments is not None:
             replicas = check_assignments(request.assignments, self._racks())
         else:
-            factor = self._config.default_replication_factor if factor == DEFAULT else factor
+            factor = self._config.default_replication_factor if factor == topic_admin.DEFAULT else factor
             replicas = place_replicas(count, factor, self._candidates(factor), seed=topic.topic_id.int)
         check_new_topic(log, len(replicas[0]))
         room.take(replicas)
-        cluster_topic = ClusterTopic(
+        cluster_topic = metadata_image.ClusterTopic(
             name=topic.name, topic_id=topic.topic_id, replicas=replicas, states=self._states(replicas), version=0
         )
         return _Plan(
@@ -137,22 +132,22 @@ class ClusterTopics:
             self._counts = topics, _counted(brokers for topic in topics.values() for brokers in topic.replicas)
         return _Room(self._counts[1], self._config.partitions_max)
 
-    def _states(self, replicas: Iterable[tuple[int, ...]]) -> tuple[PartitionState, ...]:
+    def _states(self, replicas: Iterable[tuple[int, ...]]) -> tuple[metadata_image.PartitionState, ...]:
         image = self._member.image
 
-        def state(brokers: tuple[int, ...]) -> PartitionState:
+        def state(brokers: tuple[int, ...]) -> metadata_image.PartitionState:
             isr = tuple(broker for broker in brokers if broker in image.brokers)
             # The initial state is written here and not by the controller: a topic can be written to as soon as it exists,
             # whichever broker is the controller, and even while there is none.
             leader = next((broker for broker in isr if broker not in image.leaving), isr[0])
-            return PartitionState(leader=leader, leader_epoch=0, isr=isr, version=0)
+            return metadata_image.PartitionState(leader=leader, leader_epoch=0, isr=isr, version=0)
 
         return tuple(map(state, replicas))
 
-    def _make(self, plan: _Plan, timeout_ms: int, go_on: Outcome) -> None:
+    def _make(self, plan: _Plan, timeout_ms: int, go_on: thread_pool.Outcome) -> None:
         cluster_topic = plan.cluster_topic
 
-        def is_there(image: MetadataImage) -> bool:
+        def is_there(image: metadata_image.MetadataImage) -> bool:
             current = image.topics.get(cluster_topic.name)
             # Larger topics are created in several transactions (metadata_writes.py): the image shows some of the partitions
             # before the rest.
@@ -166,7 +161,7 @@ class ClusterTopics:
 
     # Growing
 
-    def check_growth(self, growth: Growth, *, planned: int = 0) -> int:
+    def check_growth(self, growth: topic_admin.Growth, *, planned: int = 0) -> int:
         topic = self._topics.get(growth.name)
         added = growth.count - topic.partition_count
         if added <= 0:
@@ -177,7 +172,7 @@ class ClusterTopics:
         self._new_replicas(growth, topic, self._room())
         return added
 
-    def _new_replicas(self, growth: Growth, topic: Topic, room: _Room) -> tuple[tuple[int, ...], ...]:
+    def _new_replicas(self, growth: topic_admin.Growth, topic: topic_registry.Topic, room: _Room) -> tuple[tuple[int, ...], ...]:
         first = topic.partition_count
         if growth.assignments is None:
             racks = self._candidates(topic.replication_factor)
@@ -193,10 +188,10 @@ class ClusterTopics:
         room.take(replicas)
         return replicas
 
-    def grow(self, growths: Mapping[str, Growth], timeout_ms: int = TIMEOUT_MS) -> Failures:
+    def grow(self, growths: Mapping[str, topic_admin.Growth], timeout_ms: int = topic_admin.TIMEOUT_MS) -> topic_admin.Failures:
         return (yield from _failures(growths, [partial(self._grow, growth, timeout_ms) for growth in growths.values()]))
 
-    def _grow(self, growth: Growth, timeout_ms: int, go_on: Outcome) -> None:
+    def _grow(self, growth: topic_admin.Growth, timeout_ms: int, go_on: thread_pool.Outcome) -> None:
         try:
             topic = self._topics.get(growth.name)
             replicas = self._new_replicas(growth, topic, self._room())
@@ -206,7 +201,7 @@ class ClusterTopics:
         topic_id, first = topic.topic_id, topic.partition_count
         script = metadata_writes.grow_topic(growth.name, topic_id, first, replicas, self._states(replicas))
 
-        def has_grown(image: MetadataImage) -> bool:
+        def has_grown(image: metadata_image.MetadataImage) -> bool:
             current = image.topics.get(growth.name)
             return current is None or current.topic_id != topic_id or current.partition_count >= growth.count
 
@@ -214,12 +209,12 @@ class ClusterTopics:
 
     # Deleting
 
-    def delete(self, topics: Sequence[Topic], timeout_ms: int = TIMEOUT_MS) -> Failures:
+    def delete(self, topics: Sequence[topic_registry.Topic], timeout_ms: int = topic_admin.TIMEOUT_MS) -> topic_admin.Failures:
         begins = [partial(self._delete, topic, timeout_ms) for topic in topics]
         return (yield from _failures([topic.name for topic in topics], begins))
 
-    def _delete(self, topic: Topic, timeout_ms: int, go_on: Outcome) -> None:
-        def is_gone(image: MetadataImage) -> bool:
+    def _delete(self, topic: topic_registry.Topic, timeout_ms: int, go_on: thread_pool.Outcome) -> None:
+        def is_gone(image: metadata_image.MetadataImage) -> bool:
             current = image.topics.get(topic.name)
             return current is None or current.topic_id != topic.topic_id
 
@@ -227,16 +222,18 @@ class ClusterTopics:
 
     # Moving
 
-    def reassign(self, topic: Topic, moves: Moves, timeout_ms: int = TIMEOUT_MS) -> Steps:
+    def reassign(
+        self, topic: topic_registry.Topic, moves: topic_admin.Moves, timeout_ms: int = topic_admin.TIMEOUT_MS
+    ) -> background_tasks.Steps:
         return (yield from _move_partitions(self._member, topic, moves, timeout_ms))
 
     # Settings
 
-    def change_topics(self, changes: Sequence[NewSettings]) -> Failures:
+    def change_topics(self, changes: Sequence[topic_admin.NewSettings]) -> topic_admin.Failures:
         begins = [partial(self._change_topic, change) for change in changes]
         return (yield from _failures([change.topic.name for change in changes], begins))
 
-    def _change_topic(self, change: NewSettings, go_on: Outcome) -> None:
+    def _change_topic(self, change: topic_admin.NewSettings, go_on: thread_pool.Outcome) -> None:
         topic = change.topic
 
         def rewrite(now: Mapping[str, str]) -> Mapping[str, str]:
@@ -247,28 +244,32 @@ class ClusterTopics:
                 check_new_topic(self._partitions.settings.of_topic(values), topic.replication_factor)
             return values
 
-        def is_so(stored: Any, image: MetadataImage) -> bool:
+        def is_so(stored: Any, image: metadata_image.MetadataImage) -> bool:
             settings, current = image.topic_settings.get(topic.name), image.topics.get(topic.name)
             is_gone = current is None or current.topic_id != topic.topic_id
             return is_gone or (settings is not None and settings.version >= stored.version)
 
         script = metadata_writes.change_topic_settings(topic.name, topic.topic_id, rewrite)
-        self._write(script, lambda stored: partial(is_so, stored), TIMEOUT_MS, go_on)
+        self._write(script, lambda stored: partial(is_so, stored), topic_admin.TIMEOUT_MS, go_on)
 
-    def change_broker(self, scope: Scope, rewrite: Rewrite) -> Steps:
+    def change_broker(self, scope: dynamic_config.Scope, rewrite: dynamic_config.Rewrite) -> background_tasks.Steps:
         name = self._overrides.name(scope)
 
-        def is_so(stored: Any, image: MetadataImage) -> bool:
+        def is_so(stored: Any, image: metadata_image.MetadataImage) -> bool:
             settings = image.broker_settings.get(name)
             return settings is not None and settings.version >= stored.version
 
         script = metadata_writes.change_broker_settings(name, rewrite)
-        yield Until(partial(self._write, script, lambda stored: partial(is_so, stored), TIMEOUT_MS))
+        yield background_tasks.Until(partial(self._write, script, lambda stored: partial(is_so, stored), topic_admin.TIMEOUT_MS))
 
     # Writing
 
     def _write(
-        self, script: Script[Any], expected: Callable[[Any], Callable[[MetadataImage], bool]], timeout_ms: int, go_on: Outcome
+        self,
+        script: store.Script[Any],
+        expected: Callable[[Any], Callable[[metadata_image.MetadataImage], bool]],
+        timeout_ms: int,
+        go_on: thread_pool.Outcome,
     ) -> None:
         """Run a script, then wait until the image satisfies the condition that `expected` derives from its result."""
 
@@ -280,7 +281,7 @@ class ClusterTopics:
                 # this broker must not get an unknown topic.
                 self._member.when_seen(expected(result), partial(go_on, None), timeout_ms)
 
-        run_script(self._member.store, script, written)
+        store.run_script(self._member.store, script, written)
 
 
 class _Room:
@@ -311,17 +312,17 @@ def _counted(replicas: Iterable[Sequence[int]]) -> dict[int, int]:
     return counts
 
 
-def _together(begins: Sequence[Begin]) -> Steps:
+def _together(begins: Sequence[Begin]) -> background_tasks.Steps:
     """Run all, a limited number at a time; returns the error of each, or None."""
     errors: list[BaseException | None] = []
     # Not one after another, which would take a round trip each, and not all at once: ZooKeeper would answer the last one after
     # its client's deadline.
     for first in range(0, len(begins), _AT_ONCE):
-        errors += yield Until(partial(_begin_all, begins[first : first + _AT_ONCE]))
+        errors += yield background_tasks.Until(partial(_begin_all, begins[first : first + _AT_ONCE]))
     return errors
 
 
-def _begin_all(begins: Sequence[Begin], go_on: Outcome) -> None:
+def _begin_all(begins: Sequence[Begin], go_on: thread_pool.Outcome) -> None:
     errors: list[BaseException | None] = [None] * len(begins)
     left = len(begins)
 
@@ -336,7 +337,7 @@ def _begin_all(begins: Sequence[Begin], go_on: Outcome) -> None:
         begin(partial(ended, index))
 
 
-def _failures(names: Iterable[str], begins: Sequence[Begin]) -> Failures:
+def _failures(names: Iterable[str], begins: Sequence[Begin]) -> topic_admin.Failures:
     errors = yield from _together(begins)
     return {name: error for name, error in zip(names, errors, strict=True) if error is not None}
 
@@ -344,7 +345,9 @@ def _failures(names: Iterable[str], begins: Sequence[Begin]) -> Failures:
 _ATTEMPTS = 5
 
 
-def _move_partitions(member: ClusterMember, topic: Topic, moves: Moves, timeout_ms: int) -> Steps:
+def _move_partitions(
+    member: membership.ClusterMember, topic: topic_registry.Topic, moves: topic_admin.Moves, timeout_ms: int
+) -> background_tasks.Steps:
     """Implements `TopicAdmin.reassign`."""
     for _ in range(_ATTEMPTS):
         current = member.image.topics.get(topic.name)
@@ -355,9 +358,9 @@ def _move_partitions(member: ClusterMember, topic: Topic, moves: Moves, timeout_
         if step is None:
             return failed
         try:
-            is_stored = yield Until(partial(_write, member, step))
+            is_stored = yield background_tasks.Until(partial(_write, member, step))
             is_other = partial(_is_other, current, step.topic.version if is_stored else current.version + 1)
-            yield Until(partial(_wait_until, member, is_other, timeout_ms))
+            yield background_tasks.Until(partial(_wait_until, member, is_other, timeout_ms))
         except BrokerError as error:
             return {**dict.fromkeys(targets, error), **failed}
         if is_stored:
@@ -366,16 +369,21 @@ def _move_partitions(member: ClusterMember, topic: Topic, moves: Moves, timeout_
     return {**dict.fromkeys(targets, late), **failed}
 
 
-def _write(member: ClusterMember, step: Reassigned, go_on: Outcome) -> None:
-    run_script(member.store, write_reassigned(step, None), go_on)
+def _write(member: membership.ClusterMember, step: Reassigned, go_on: thread_pool.Outcome) -> None:
+    store.run_script(member.store, controller_writes.write_reassigned(step, None), go_on)
 
 
-def _wait_until(member: ClusterMember, is_so: Callable[[MetadataImage], bool], timeout_ms: int, go_on: Outcome) -> None:
+def _wait_until(
+    member: membership.ClusterMember,
+    is_so: Callable[[metadata_image.MetadataImage], bool],
+    timeout_ms: int,
+    go_on: thread_pool.Outcome,
+) -> None:
     member.when_seen(is_so, partial(go_on, None), timeout_ms)
 
 
 def _checked(
-    current: ClusterTopic, moves: Moves, image: MetadataImage
+    current: metadata_image.ClusterTopic, moves: topic_admin.Moves, image: metadata_image.MetadataImage
 ) -> tuple[dict[int, BrokerError], dict[int, tuple[int, ...]]]:
     """The partitions that cannot be moved, with the reason, and the target replicas of the others."""
     failed: dict[int, BrokerError] = {}
@@ -388,7 +396,9 @@ def _checked(
     return failed, targets
 
 
-def _target(current: ClusterTopic, index: int, target: tuple[int, ...] | None, image: MetadataImage) -> tuple[int, ...]:
+def _target(
+    current: metadata_image.ClusterTopic, index: int, target: tuple[int, ...] | None, image: metadata_image.MetadataImage
+) -> tuple[int, ...]:
     name = f"{current.name}-{index}"
     if not 0 <= index < current.partition_count:
         raise UnknownTopicOrPartition(f"no partition {name}")
@@ -404,7 +414,7 @@ def _target(current: ClusterTopic, index: int, target: tuple[int, ...] | None, i
     return target
 
 
-def _is_other(current: ClusterTopic, version: int, image: MetadataImage) -> bool:
+def _is_other(current: metadata_image.ClusterTopic, version: int, image: metadata_image.MetadataImage) -> bool:
     """Whether the topic has at least this version, or is gone or a different one."""
     topic = image.topics.get(current.name)
     return topic is None or topic.topic_id != current.topic_id or topic.version >= version

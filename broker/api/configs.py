@@ -17,25 +17,12 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
+from broker.api import error_codes, handler
 from broker.api.context import Context
-from broker.api.error_codes import code_of, refuse, refusing, text_of
-from broker.api.handler import (
-    Answering,
-    Parts,
-    Pending,
-    answered_in_slices,
-    by_name,
-    encode_in_slices,
-    in_slices,
-    in_turn,
-    only_one,
-)
-from broker.cluster.dynamic_config import Scope
-from broker.cluster.topic_registry import Topic, check_topic_name
+from broker.cluster import dynamic_config, topic_registry
 from broker.config.catalog import ConfigSource, DescribedSetting, describe_broker, describe_layer, describe_topic, list_settings
 from broker.errors import BrokerError, InvalidConfig, InvalidRequest
-from broker.log.background_tasks import Steps
-from broker.log.topic_admin import NewSettings
+from broker.log import background_tasks, topic_admin
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import decode_request, response_class
 from broker.protocol.framing import Request
@@ -120,11 +107,11 @@ def _resource(entry: Any) -> tuple[int, str]:
     return entry.resource_type, entry.resource_name
 
 
-@answered_in_slices
-def handle_describe_configs(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_describe_configs(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.DESCRIBE_CONFIGS)
     results = []
-    for (resource_type, name), entries in by_name(message.resources, _resource).items():
+    for (resource_type, name), entries in handler.by_name(message.resources, _resource).items():
         rows: list[Any] = []
         code, text = 0, None
         try:
@@ -133,7 +120,7 @@ def handle_describe_configs(message: Any, version: int, context: Context) -> Ans
             settings = _settings_of(resource_type, name, context)
             rows = [_row(setting, message, version) for setting in settings if is_all or setting.name in names]
         except BrokerError as error:
-            code, text = code_of(error), text_of(error)
+            code, text = error_codes.code_of(error), error_codes.text_of(error)
         results.append(
             response.DescribeConfigsResult(
                 error_code=code,
@@ -145,7 +132,9 @@ def handle_describe_configs(message: Any, version: int, context: Context) -> Ans
         )
         yield None
     return (
-        yield from encode_in_slices(response(throttle_time_ms=0, results=results), version, *(row.configs for row in results))
+        yield from handler.encode_in_slices(
+            response(throttle_time_ms=0, results=results), version, *(row.configs for row in results)
+        )
     )
 
 
@@ -159,30 +148,30 @@ def _settings_of(resource_type: int, name: str, context: Context) -> Iterable[De
         if resource_type == ResourceType.BROKER_LOGGER:
             _scope_of(ResourceType.BROKER, name, context)
         return ()
-    if _scope_of(resource_type, name, context) is Scope.EVERY_BROKER:
+    if _scope_of(resource_type, name, context) is dynamic_config.Scope.EVERY_BROKER:
         return describe_layer(next(layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER))
     return describe_broker(context.config, layers)
 
 
-def _topic(name: str, context: Context) -> Topic:
-    check_topic_name(name)
+def _topic(name: str, context: Context) -> topic_registry.Topic:
+    topic_registry.check_topic_name(name)
     return context.partitions.registry.get(name)
 
 
-def settings_of_topic(topic: Topic, context: Context) -> Iterable[DescribedSetting]:
+def settings_of_topic(topic: topic_registry.Topic, context: Context) -> Iterable[DescribedSetting]:
     """Every setting of a topic, including those that it does not set itself."""
     return describe_topic(context.config.log, context.partitions.settings.layers(), topic.overrides)
 
 
-def _scope_of(resource_type: int, name: str, context: Context) -> Scope:
+def _scope_of(resource_type: int, name: str, context: Context) -> dynamic_config.Scope:
     """Which brokers a resource of type BROKER refers to: an empty name means every broker of the cluster."""
     if resource_type != ResourceType.BROKER:
         raise InvalidRequest(f"resource type {resource_type} has no settings here: name a topic (2) or a broker (4)")
     if name == "":
-        return Scope.EVERY_BROKER
+        return dynamic_config.Scope.EVERY_BROKER
     if name != str(context.config.broker_id):
         raise InvalidRequest(f"no broker {name!r}: this is broker {context.config.broker_id}, an empty name is every broker")
-    return Scope.THIS_BROKER
+    return dynamic_config.Scope.THIS_BROKER
 
 
 def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
@@ -201,13 +190,13 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
     )
 
 
-def handle_list_config_resources(request: Request, context: Context) -> Parts | Pending:
+def handle_list_config_resources(request: Request, context: Context) -> handler.Parts | handler.Pending:
     """Version 0 requests client metrics, of which there are none; version 1 the types it names, or all."""
     message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_list_resources(message, request.version, request.origin.listener, context), context)
+    return handler.in_slices(_list_resources(message, request.version, request.origin.listener, context), context)
 
 
-def _list_resources(message: Any, version: int, listener: str, context: Context) -> Answering:
+def _list_resources(message: Any, version: int, listener: str, context: Context) -> handler.Answering:
     response = response_class(ApiKey.LIST_CONFIG_RESOURCES)
     types = set(message.resource_types or ResourceType) if version >= 1 else set()
     resources = [(ResourceType.TOPIC, name) for name in context.partitions.registry.names()]
@@ -219,7 +208,7 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
             yield None
     error = ErrorCode.UNSUPPORTED_VERSION if types - set(ResourceType) else ErrorCode.NONE  # types that Kafka does not have
     answer = response(throttle_time_ms=0, error_code=error, config_resources=[] if error else rows)
-    return (yield from encode_in_slices(answer, version, rows))
+    return (yield from handler.encode_in_slices(answer, version, rows))
 
 
 # -- changing --------------------------------------------------------------------------------------------------------------------
@@ -228,15 +217,15 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
 _CHANGES_MAX = 500
 
 
-def handle_alter_configs(request: Request, context: Context) -> Parts | Pending:
+def handle_alter_configs(request: Request, context: Context) -> handler.Parts | handler.Pending:
     """Every setting that is not named falls back to the next layer below."""
     message = decode_request(request.api_key, request.version, request.body)
-    return in_turn(_alter(message, request, _replacements, context, keeps=False), context)
+    return handler.in_turn(_alter(message, request, _replacements, context, keeps=False), context)
 
 
-def handle_incremental_alter_configs(request: Request, context: Context) -> Parts | Pending:
+def handle_incremental_alter_configs(request: Request, context: Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    return in_turn(_alter(message, request, _changes, context, keeps=True), context)
+    return handler.in_turn(_alter(message, request, _changes, context, keeps=True), context)
 
 
 def _replacements(resource: Any) -> list[_ConfigChange]:
@@ -247,11 +236,11 @@ def _changes(resource: Any) -> list[_ConfigChange]:
     return [_ConfigChange(name=item.name, operation=item.config_operation, value=item.value) for item in resource.configs]
 
 
-def _alter(message: Any, request: Request, changes_of: _ChangesOf, context: Context, *, keeps: bool) -> Answering:
+def _alter(message: Any, request: Request, changes_of: _ChangesOf, context: Context, *, keeps: bool) -> handler.Answering:
     response = response_class(request.api_key)
-    named = by_name(message.resources, _resource)
+    named = handler.by_name(message.resources, _resource)
     rows: list[Any] = []
-    of_topics: list[NewSettings] = []
+    of_topics: list[topic_admin.NewSettings] = []
     rows_of_topics: dict[str, Any] = {}
     for resource in message.resources:
         row = response.AlterConfigsResourceResponse(
@@ -261,17 +250,17 @@ def _alter(message: Any, request: Request, changes_of: _ChangesOf, context: Cont
             resource_name=resource.resource_name,
         )
         rows.append(row)
-        with refusing(row):
+        with error_codes.refusing(row):
             if len(resource.configs) > _CHANGES_MAX:
                 raise InvalidRequest(
                     f"{len(resource.configs)} settings of {resource.resource_name!r} at once: at most {_CHANGES_MAX}"
                 )
-            only_one(named[_resource(resource)], repr(resource.resource_name))
+            handler.only_one(named[_resource(resource)], repr(resource.resource_name))
             if resource.resource_type == ResourceType.TOPIC:
                 topic = _topic(resource.resource_name, context)
                 rewrite = partial(_rewritten, topic, changes_of(resource), context, keeps)
                 rewrite(topic.overrides)
-                of_topics.append(NewSettings(topic=topic, rewrite=rewrite))
+                of_topics.append(topic_admin.NewSettings(topic=topic, rewrite=rewrite))
                 rows_of_topics[topic.name] = row
             else:
                 yield from _change_broker(resource, changes_of(resource), context, keeps=keeps, stores=not message.validate_only)
@@ -279,12 +268,12 @@ def _alter(message: Any, request: Request, changes_of: _ChangesOf, context: Cont
     if of_topics and not message.validate_only:
         failed = yield from context.topic_changes.change_topics(of_topics)
         for name, failure in failed.items():
-            refuse(rows_of_topics[name], failure)
-    return (yield from encode_in_slices(response(throttle_time_ms=0, responses=rows), request.version, rows))
+            error_codes.refuse(rows_of_topics[name], failure)
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, responses=rows), request.version, rows))
 
 
 def _rewritten(
-    topic: Topic, changes: Sequence[_ConfigChange], context: Context, keeps: bool, now: Mapping[str, str]
+    topic: topic_registry.Topic, changes: Sequence[_ConfigChange], context: Context, keeps: bool, now: Mapping[str, str]
 ) -> Mapping[str, str]:
     """The topic's new overrides in place of `now`; raises if they are invalid."""
 
@@ -296,7 +285,9 @@ def _rewritten(
     return overrides
 
 
-def _change_broker(resource: Any, changes: Sequence[_ConfigChange], context: Context, *, keeps: bool, stores: bool) -> Steps:
+def _change_broker(
+    resource: Any, changes: Sequence[_ConfigChange], context: Context, *, keeps: bool, stores: bool
+) -> background_tasks.Steps:
     settings = context.partitions.settings
     scope = _scope_of(resource.resource_type, resource.resource_name, context)
 

@@ -16,14 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from broker.api import error_codes, handler, purgatory
 from broker.api.context import Context
-from broker.api.error_codes import code_of
-from broker.api.handler import Answering, answered_in_slices, by_partition, encode_in_slices
-from broker.api.purgatory import Deadline
 from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, PolicyViolation, RequestTimedOut
-from broker.log.background_tasks import Until
+from broker.log import background_tasks, thread_pool
 from broker.log.partition import Partition
-from broker.log.thread_pool import Outcome
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import response_class
 
@@ -41,13 +38,13 @@ class _Row:
     error: int = ErrorCode.NONE
 
     def refuse(self, error: BaseException) -> None:
-        self.error, self.low_watermark, self.partition = code_of(error), -1, None
+        self.error, self.low_watermark, self.partition = error_codes.code_of(error), -1, None
 
 
-@answered_in_slices
-def handle_delete_records(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_delete_records(message: Any, version: int, context: Context) -> handler.Answering:
     rows: list[_Row] = []
-    for (topic, index), entries in by_partition(message.topics).items():
+    for (topic, index), entries in handler.by_partition(message.topics).items():
         row = _Row(topic, index)
         rows.append(row)
         try:
@@ -64,11 +61,11 @@ def handle_delete_records(message: Any, version: int, context: Context) -> Answe
             deletion.delete(deletion.visible.popleft())
             yield None
         if not deletion.is_over:
-            yield Until(deletion.when_stirred)
+            yield background_tasks.Until(deletion.when_stirred)
     moved = [row for row in rows if row.partition is not None]
     if moved:
         try:
-            yield Until(context.checkpoints.until_written)
+            yield background_tasks.Until(context.checkpoints.until_written)
         except BrokerError as error:  # consumers see the new start, but a crash may bring records back: report failure
             for row in moved:
                 row.refuse(error)
@@ -87,7 +84,7 @@ def _checked(topic: str, part: Any, context: Context) -> tuple[Partition, int]:
     return partition, offset
 
 
-class _Deletion(Deadline):
+class _Deletion(purgatory.Deadline):
     """The rows of a request: each waits until its records are visible, and then until other replicas have deleted them."""
 
     __slots__ = ("_context", "_go_on", "_is_limited", "_is_timed", "_left", "_timeout_ms", "rows", "visible")
@@ -103,7 +100,7 @@ class _Deletion(Deadline):
         self._is_timed = False
         self._timeout_ms = timeout_ms
         self._context = context
-        self._go_on: Outcome | None = None
+        self._go_on: thread_pool.Outcome | None = None
 
     def wait_for_visible(self, row: _Row) -> None:
         assert row.partition is not None, "chosen so"
@@ -125,7 +122,7 @@ class _Deletion(Deadline):
         else:
             leader.when_deleted(partition, row.offset, partial(self._end, row), self)
 
-    def when_stirred(self, go_on: Outcome) -> None:
+    def when_stirred(self, go_on: thread_pool.Outcome) -> None:
         """For a task with nothing to do: call `go_on` when there is something to delete, or everything is done."""
         self._go_on = go_on
         if self._is_limited and not self._is_timed:
@@ -166,7 +163,7 @@ class _Deletion(Deadline):
             self._end(row, error)
 
 
-def _encode(rows: list[_Row], version: int) -> Answering:
+def _encode(rows: list[_Row], version: int) -> handler.Answering:
     response = response_class(ApiKey.DELETE_RECORDS)
     topic_class = response.DeleteRecordsTopicResult
     by_topic: dict[str, list[Any]] = {}
@@ -177,4 +174,4 @@ def _encode(rows: list[_Row], version: int) -> Answering:
             )
         )
     topics = [topic_class(name=name, partitions=partitions) for name, partitions in by_topic.items()]
-    return (yield from encode_in_slices(response(throttle_time_ms=0, topics=topics), version, rows))
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, topics=topics), version, rows))

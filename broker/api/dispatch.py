@@ -11,6 +11,7 @@ from broker.api import (
     fetch,
     group_admin,
     groups,
+    handler,
     list_offsets,
     metadata,
     offsets,
@@ -19,11 +20,10 @@ from broker.api import (
     topics,
 )
 from broker.api.context import Context
-from broker.api.handler import Handler, Parts, Pending
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
 
-HANDLERS: dict[int, Handler] = {
+HANDLERS: dict[int, handler.Handler] = {
     ApiKey.PRODUCE: produce.handle_produce,
     ApiKey.FETCH: fetch.handle_fetch,
     ApiKey.LIST_OFFSETS: list_offsets.handle_list_offsets,
@@ -59,11 +59,11 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
-def dispatcher(context: Context) -> Callable[[Request], Parts | Pending]:
+def dispatcher(context: Context) -> Callable[[Request], handler.Parts | handler.Pending]:
     """The one function that the network calls."""
     handlers, counts = HANDLERS, context.counters.requests
 
-    def dispatch(request: Request) -> Parts | Pending:
+    def dispatch(request: Request) -> handler.Parts | handler.Pending:
         api_key = request.api_key
         counts[api_key] += 1
         return handlers[api_key](request, context)

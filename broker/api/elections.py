@@ -11,21 +11,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker import errors
+from broker.api import error_codes, handler
 from broker.api.context import Context
-from broker.api.error_codes import code_of, text_of
-from broker.api.handler import Answering, answered_in_slices, encode_in_slices
 from broker.cluster.cluster_view import PartitionView
 from broker.cluster.metadata_image import NO_LEADER
-from broker.errors import (
-    BrokerError,
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    InvalidRequest,
-    NotController,
-    PreferredLeaderNotAvailable,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
 from broker.log.background_tasks import Steps, Until
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import response_class
@@ -35,24 +25,24 @@ if TYPE_CHECKING:  # a standalone broker imports no cluster code
 
 _PREFERRED, _UNCLEAN = 0, 1
 
-_OVER = (ElectionNotNeeded, UnknownTopicOrPartition)  # elected, or deleted in the meantime
+_OVER = (errors.ElectionNotNeeded, errors.UnknownTopicOrPartition)  # elected, or deleted in the meantime
 
 Key = tuple[str, int]
 
 
-@answered_in_slices
-def handle_elect_leaders(message: Any, version: int, context: Context) -> Answering:
-    outcomes: dict[Key, BrokerError | None] = {}
+@handler.answered_in_slices
+def handle_elect_leaders(message: Any, version: int, context: Context) -> handler.Answering:
+    outcomes: dict[Key, errors.BrokerError | None] = {}
     code = ErrorCode.NONE
     try:
         kind = message.election_type if version >= 1 else _PREFERRED
         if kind not in (_PREFERRED, _UNCLEAN):
-            raise InvalidRequest(f"election type {kind}: it is 0 (preferred) or 1 (unclean)")
+            raise errors.InvalidRequest(f"election type {kind}: it is 0 (preferred) or 1 (unclean)")
         if context.view.controller_id != context.config.broker_id:
-            raise NotController(f"broker {context.view.controller_id} is the controller")
+            raise errors.NotController(f"broker {context.view.controller_id} is the controller")
         outcomes = yield from _elect(message, kind == _UNCLEAN, context)
-    except BrokerError as error:
-        code = code_of(error)
+    except errors.BrokerError as error:
+        code = error_codes.code_of(error)
         outcomes = {} if message.topic_partitions is None else dict.fromkeys(_named(message), error)
     response = response_class(ApiKey.ELECT_LEADERS)
     by_topic: dict[str, list[Any]] = {}
@@ -60,13 +50,13 @@ def handle_elect_leaders(message: Any, version: int, context: Context) -> Answer
     for (topic, index), outcome in outcomes.items():
         row = result.PartitionResult(
             partition_id=index,
-            error_code=ErrorCode.NONE if outcome is None else code_of(outcome),
-            error_message=None if outcome is None else text_of(outcome),
+            error_code=ErrorCode.NONE if outcome is None else error_codes.code_of(outcome),
+            error_message=None if outcome is None else error_codes.text_of(outcome),
         )
         by_topic.setdefault(topic, []).append(row)
     rows = [result(topic=topic, partition_result=partitions) for topic, partitions in by_topic.items()]
     answer = response(throttle_time_ms=0, error_code=code, replica_election_results=rows)
-    return (yield from encode_in_slices(answer, version, *by_topic.values()))
+    return (yield from handler.encode_in_slices(answer, version, *by_topic.values()))
 
 
 def _named(message: Any) -> Iterator[Key]:
@@ -83,12 +73,12 @@ def _elect(message: Any, is_unclean: bool, context: Context) -> Steps:
         keys = [(topic.name, index) for topic in registry for index in range(topic.partition_count)]
     else:
         keys = list(dict.fromkeys(_named(message)))
-    outcomes: dict[Key, BrokerError | None] = {}
+    outcomes: dict[Key, errors.BrokerError | None] = {}
     for key in keys:
         outcomes[key] = _why_not(key, is_unclean, context)
         yield None
     if is_all:
-        outcomes = {key: outcome for key, outcome in outcomes.items() if not isinstance(outcome, ElectionNotNeeded)}
+        outcomes = {key: outcome for key, outcome in outcomes.items() if not isinstance(outcome, errors.ElectionNotNeeded)}
     unelected = [key for key, outcome in outcomes.items() if outcome is None]
     if unelected:
         late = yield from _wait_for(unelected, is_unclean, message.timeout_ms, context)
@@ -96,19 +86,19 @@ def _elect(message: Any, is_unclean: bool, context: Context) -> Steps:
     return outcomes
 
 
-def _why_not(key: Key, is_unclean: bool, context: Context) -> BrokerError | None:
+def _why_not(key: Key, is_unclean: bool, context: Context) -> errors.BrokerError | None:
     topic, index = key
     name = f"{topic}-{index}"
     if not context.partitions.has(topic, index):
-        return UnknownTopicOrPartition(f"no partition {name}")
+        return errors.UnknownTopicOrPartition(f"no partition {name}")
     (partition,) = context.view.partitions(context.partitions.registry.get(topic), [index])
     preferred = partition.replicas[0]
     if _is_elected(partition, is_unclean):
-        return ElectionNotNeeded(f"broker {partition.leader} leads {name}")
+        return errors.ElectionNotNeeded(f"broker {partition.leader} leads {name}")
     if is_unclean and len(partition.offline) == len(partition.replicas):
-        return EligibleLeadersNotAvailable(f"no replica of {name} is alive: its brokers are {list(partition.replicas)}")
+        return errors.EligibleLeadersNotAvailable(f"no replica of {name} is alive: its brokers are {list(partition.replicas)}")
     if not is_unclean and (preferred in partition.offline or preferred not in partition.isr):
-        return PreferredLeaderNotAvailable(f"broker {preferred} is not in the in-sync set of {name}")
+        return errors.PreferredLeaderNotAvailable(f"broker {preferred} is not in the in-sync set of {name}")
     return None
 
 
@@ -127,6 +117,6 @@ def _wait_for(keys: list[Key], is_unclean: bool, timeout_ms: int, context: Conte
     member.elect(keys, is_unclean)
     try:
         yield Until(lambda go_on: member.when_seen(lambda image: not missing(image), partial(go_on, None), timeout_ms))
-    except RequestTimedOut as error:
+    except errors.RequestTimedOut as error:
         return dict.fromkeys(missing(member.image), error)
     return {}

@@ -9,44 +9,44 @@ from contextlib import suppress
 from typing import Any
 
 from broker import errors
+from broker.api import error_codes, handler, offsets_topic
 from broker.api.context import Context
-from broker.api.error_codes import code_of, text_of
-from broker.api.handler import Answering, answered_in_slices, encode_in_slices
-from broker.api.offsets_topic import forget_groups, remove_offsets
-from broker.groups.committed_offsets import CommittedOffsets
-from broker.groups.coordinator import check_group_id
+from broker.groups import committed_offsets, coordinator, messages, rebalance, records
 from broker.groups.members import CONSUMER_PROTOCOL
-from broker.groups.messages import GroupDescription
-from broker.groups.rebalance import GroupState
-from broker.groups.records import CommittedOffset, OffsetKey
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import encode_response, response_class
 
 _TYPE = "classic"  # Kafka's other types (consumer, share, streams) belong to protocols that are not supported
 
 
-def _describe(group_id: str, context: Context) -> GroupDescription:
+def _describe(group_id: str, context: Context) -> messages.GroupDescription:
     """Raises InvalidGroupId, GroupIdNotFound; NotCoordinator, CoordinatorLoadInProgress."""
-    offsets = context.offsets.ours(check_group_id(group_id))
+    offsets = context.offsets.ours(coordinator.check_group_id(group_id))
     group = context.groups.find(group_id)
     if group is not None:
         return group.describe()
     if group_id not in offsets:
         raise errors.GroupIdNotFound(f"no group {group_id!r}")
-    return GroupDescription(group_id=group_id, state=GroupState.EMPTY.value, protocol_type="", protocol_name="", members=())
+    return messages.GroupDescription(
+        group_id=group_id, state=rebalance.GroupState.EMPTY.value, protocol_type="", protocol_name="", members=()
+    )
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------------------
 
 
-@answered_in_slices
-def handle_describe_groups(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_describe_groups(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.DESCRIBE_GROUPS)
     rows = []
     for group_id in dict.fromkeys(message.groups):  # each once: a short name may have a long answer
         rows.append(_described(group_id, version, context))
         yield None
-    return (yield from encode_in_slices(response(throttle_time_ms=0, groups=rows), version, rows, *(row.members for row in rows)))
+    return (
+        yield from handler.encode_in_slices(
+            response(throttle_time_ms=0, groups=rows), version, rows, *(row.members for row in rows)
+        )
+    )
 
 
 def _described(group_id: str, version: int, context: Context) -> Any:
@@ -55,11 +55,11 @@ def _described(group_id: str, version: int, context: Context) -> Any:
     try:
         description = _describe(group_id, context)
     except errors.BrokerError as error:
-        description = GroupDescription(
-            group_id=group_id, state=GroupState.DEAD.value, protocol_type="", protocol_name="", members=()
+        description = messages.GroupDescription(
+            group_id=group_id, state=rebalance.GroupState.DEAD.value, protocol_type="", protocol_name="", members=()
         )
         if version >= 6 or not isinstance(error, errors.GroupIdNotFound):  # before version 6, an unknown group was Dead
-            code, text = code_of(error), text_of(error)
+            code, text = error_codes.code_of(error), error_codes.text_of(error)
     members = [
         row.DescribedGroupMember(
             member_id=member.member_id,
@@ -82,8 +82,8 @@ def _described(group_id: str, version: int, context: Context) -> Any:
     )
 
 
-@answered_in_slices
-def handle_list_groups(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_list_groups(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.LIST_GROUPS)
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
@@ -103,17 +103,19 @@ def handle_list_groups(message: Any, version: int, context: Context) -> Answerin
                     )
                 )
         yield None
-    return (yield from encode_in_slices(response(throttle_time_ms=0, error_code=error, groups=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, error_code=error, groups=rows), version, rows))
 
 
 # -- cleaning --------------------------------------------------------------------------------------------------------------------
 
 
-@answered_in_slices
-def handle_delete_groups(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_delete_groups(message: Any, version: int, context: Context) -> handler.Answering:
     codes: dict[str, int] = {}
-    chosen: dict[CommittedOffsets, dict[OffsetKey, CommittedOffset]] = {}  # by partition: each is written, or fails, separately
-    stored: dict[CommittedOffsets, list[str]] = {}  # the groups that the log has
+    chosen: dict[
+        committed_offsets.CommittedOffsets, dict[records.OffsetKey, records.CommittedOffset]
+    ] = {}  # by partition: each is written, or fails, separately
+    stored: dict[committed_offsets.CommittedOffsets, list[str]] = {}  # the groups that the log has
     for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
         try:
@@ -122,21 +124,23 @@ def handle_delete_groups(message: Any, version: int, context: Context) -> Answer
             stored.setdefault(offsets, []).extend([group_id] if is_in_log else [])
             chosen.setdefault(offsets, {}).update(offsets.newest_of_group(group_id))
         except errors.BrokerError as error:
-            codes[group_id] = code_of(error)
+            codes[group_id] = error_codes.code_of(error)
         yield None
     for offsets, keys in chosen.items():
-        refusal = yield from remove_offsets(offsets, keys, context, lambda key: not context.groups.is_active(key.group))
+        refusal = yield from offsets_topic.remove_offsets(
+            offsets, keys, context, lambda key: not context.groups.is_active(key.group)
+        )
         for key, value in keys.items():
             if refusal:
                 codes[key.group] = refusal
             elif offsets.newest(key) is value:
-                codes[key.group] = code_of(errors.NonEmptyGroup(f"a member has joined group {key.group!r}"))
+                codes[key.group] = error_codes.code_of(errors.NonEmptyGroup(f"a member has joined group {key.group!r}"))
             yield None
-        refusal = refusal or (yield from forget_groups(offsets, stored[offsets], context))
+        refusal = refusal or (yield from offsets_topic.forget_groups(offsets, stored[offsets], context))
         codes.update((group_id, refusal) for group_id in stored[offsets] if refusal)
     response = response_class(ApiKey.DELETE_GROUPS)
     rows = [response.DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items()]
-    return (yield from encode_in_slices(response(throttle_time_ms=0, results=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, results=rows), version, rows))
 
 
 def _delete(group_id: str, context: Context) -> bool:
@@ -145,47 +149,47 @@ def _delete(group_id: str, context: Context) -> bool:
     group = context.groups.find(group_id)
     if group is None:
         return False
-    if group.state is not GroupState.EMPTY:
+    if group.state is not rebalance.GroupState.EMPTY:
         raise errors.NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
     context.groups.remove(group)
     return group.is_in_log
 
 
-@answered_in_slices
-def handle_offset_delete(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_offset_delete(message: Any, version: int, context: Context) -> handler.Answering:
     try:
         offsets = _of_which_some_may_go(message.group_id, context)
     except errors.BrokerError as error:
-        return [_encode_offset_delete(code_of(error), version, {})]
+        return [_encode_offset_delete(error_codes.code_of(error), version, {})]
     codes: dict[tuple[str, int], int] = {}
-    chosen: dict[OffsetKey, CommittedOffset] = {}
+    chosen: dict[records.OffsetKey, records.CommittedOffset] = {}
     for topic in message.topics:
         for part in topic.partitions:
-            key = OffsetKey(message.group_id, topic.name, part.partition_index)
+            key = records.OffsetKey(message.group_id, topic.name, part.partition_index)
             code = codes[key.topic, key.partition] = _offset_delete_code(key, context)
             if not code and (newest := offsets.newest(key)) is not None:
                 chosen[key] = newest
             yield None
-    refusal = yield from remove_offsets(offsets, chosen, context)
+    refusal = yield from offsets_topic.remove_offsets(offsets, chosen, context)
     return [_encode_offset_delete(0, version, {partition: code or refusal for partition, code in codes.items()})]
 
 
-def _of_which_some_may_go(group_id: str, context: Context) -> CommittedOffsets:
+def _of_which_some_may_go(group_id: str, context: Context) -> committed_offsets.CommittedOffsets:
     """A group with members is checked topic by topic, provided that its members declare what they read."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
-    if group is not None and group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+    if group is not None and group.state is not rebalance.GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
         raise errors.NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
     return context.offsets.readable(group_id)
 
 
-def _offset_delete_code(key: OffsetKey, context: Context) -> int:
+def _offset_delete_code(key: records.OffsetKey, context: Context) -> int:
     try:
         context.partitions.check_exists(key.topic, key.partition)
         if context.groups.reads(key.group, key.topic):
             raise errors.GroupSubscribedToTopic(f"members of {key.group!r} read {key.topic!r}")
     except errors.BrokerError as error:
-        return code_of(error)
+        return error_codes.code_of(error)
     return 0
 
 

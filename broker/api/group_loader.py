@@ -15,15 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from broker import errors, logs
+from broker.api import groups, purgatory
 from broker.api.context import Context
-from broker.api.groups import deliver
-from broker.api.purgatory import Deadline
 from broker.cluster.topic_registry import OFFSETS_TOPIC
-from broker.errors import BrokerError
 from broker.groups.committed_offsets import CommittedOffsets
 from broker.log.background_tasks import Steps
 from broker.log.partition import Partition
-from broker.logs import log_bug
 
 _REPLICATION_MS_MAX = 5_000
 
@@ -60,7 +58,7 @@ class GroupLoader:
             return
         offsets, index = self._context.offsets, partition.index
         offsets.drop(index)
-        deliver(self._context.groups.lose(lambda group_id: offsets.index_of(group_id) == index))
+        groups.deliver(self._context.groups.lose(lambda group_id: offsets.index_of(group_id) == index))
 
     def _load_all(self) -> Steps:
         while self._to_load:
@@ -75,7 +73,7 @@ class GroupLoader:
             yield from offsets.load(self._context.partitions.get(OFFSETS_TOPIC, offsets.index).log)
         except Exception as error:  # affects the groups of this partition, not those of the next
             offsets.give_up(str(error) or type(error).__name__)
-            if not isinstance(error, (BrokerError, OSError)):
+            if not isinstance(error, (errors.BrokerError, OSError)):
                 self._context.health.defect(f"reading {OFFSETS_TOPIC}-{offsets.index}", error)
 
     def _restore(self, offsets: CommittedOffsets) -> Steps:
@@ -91,10 +89,10 @@ class GroupLoader:
     def _failed(self) -> None:
         """Called inside an exception handler."""
         self._is_loading = False
-        log_bug("loading committed offsets failed")
+        logs.log_bug("loading committed offsets failed")
 
 
-class _Load(Deadline):
+class _Load(purgatory.Deadline):
     """A log that was read, waiting until the other replicas have it; then `go_on` is called."""
 
     __slots__ = ("_context", "_go_on", "_is_timed", "_partition")
@@ -113,7 +111,7 @@ class _Load(Deadline):
             self._is_timed = True
             self._context.deadlines.add_in_order(self, _REPLICATION_MS_MAX)
 
-    def _replicated(self, error: BrokerError | None) -> None:
+    def _replicated(self, error: errors.BrokerError | None) -> None:
         if self.is_over:
             return
         if self._is_timed:

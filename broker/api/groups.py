@@ -15,35 +15,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from broker import errors
+from broker import errors, logs
+from broker.api import error_codes, handler, offsets_topic
 from broker.api.context import Context
-from broker.api.error_codes import code_of, text_of
-from broker.api.handler import Answering, Parts, Pending, encode_in_slices, in_slices
-from broker.api.offsets_topic import request_topic, write_group
-from broker.groups.committed_offsets import CommittedOffsets
+from broker.groups import committed_offsets, messages
 from broker.groups.coordinator import check_group_id
 from broker.groups.group import Group
-from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, SyncAnswer, SyncRequest
 from broker.log.background_tasks import Steps
-from broker.logs import log_bug
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
 _CLIENT_ID_LENGTH_MAX = 255  # shown to administrators, whose request version may allow less than this one
 
-Outcome = JoinAnswer | SyncAnswer | errors.RequestError
+Outcome = messages.JoinAnswer | messages.SyncAnswer | errors.RequestError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WaitingMember:
     """The ticket of a join or sync: the pending response, and how to encode the answer in the request's version."""
 
-    pending: Pending
-    encode: Callable[[Any], Parts]
+    pending: handler.Pending
+    encode: Callable[[Any], handler.Parts]
 
 
-def deliver(answers: Iterable[Answer]) -> None:
+def deliver(answers: Iterable[messages.Answer]) -> None:
     """Answer the waiting members."""
     for answer in answers:
         waiting: _WaitingMember = answer.ticket
@@ -54,7 +50,7 @@ def store_group(group: Group, context: Context) -> None:
     """Have written what the log does not have of the group yet; then those who wait for it are answered."""
     stored, groups = group.begin_store(), context.groups
 
-    def admit() -> CommittedOffsets:
+    def admit() -> committed_offsets.CommittedOffsets:
         if groups.find(group.group_id) is not group:
             raise errors.NotCoordinator(f"group {group.group_id!r} was removed or has moved")
         return context.offsets.readable(group.group_id)
@@ -64,9 +60,9 @@ def store_group(group: Group, context: Context) -> None:
 
     def write() -> Steps:
         try:
-            code = yield from write_group(group.group_id, stored, admit, context)
+            code = yield from offsets_topic.write_group(group.group_id, stored, admit, context)
         except errors.BrokerError as error:
-            code = code_of(error)
+            code = error_codes.code_of(error)
         if code:
             kind = errors.NotCoordinator if code == ErrorCode.NOT_COORDINATOR else errors.CoordinatorNotAvailable
             end(kind(f"the members of group {group.group_id!r} could not be written"))
@@ -74,15 +70,17 @@ def store_group(group: Group, context: Context) -> None:
             end(None)
 
     def failed() -> None:
-        log_bug("writing the members of a group failed")
+        logs.log_bug("writing the members of a group failed")
         end(errors.CoordinatorNotAvailable(f"the members of group {group.group_id!r} could not be written"))
 
     context.tasks.begin(write(), failed)
 
 
-def _ask(encode: Callable[[Any], Parts], ask: Callable[[_WaitingMember], Iterable[Answer]]) -> Parts | Pending:
+def _ask(
+    encode: Callable[[Any], handler.Parts], ask: Callable[[_WaitingMember], Iterable[messages.Answer]]
+) -> handler.Parts | handler.Pending:
     """Pass a request to the state machine; an error is answered at once."""
-    pending = Pending(stops_reading=True)
+    pending = handler.Pending(stops_reading=True)
     try:
         deliver(ask(_WaitingMember(pending, encode)))
     except errors.RequestError as error:
@@ -90,16 +88,16 @@ def _ask(encode: Callable[[Any], Parts], ask: Callable[[_WaitingMember], Iterabl
     return pending
 
 
-def _name(message: Any) -> MemberName:
-    return MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
+def _name(message: Any) -> messages.MemberName:
+    return messages.MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
 
 
 # -- JoinGroup -------------------------------------------------------------------------------------------------------------------
 
 
-def handle_join_group(request: Request, context: Context) -> Parts | Pending:
+def handle_join_group(request: Request, context: Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    join = JoinRequest(
+    join = messages.JoinRequest(
         name=_name(message),
         client_id=(request.client_id or "")[:_CLIENT_ID_LENGTH_MAX],
         client_host=request.origin.host,
@@ -117,13 +115,13 @@ def handle_join_group(request: Request, context: Context) -> Parts | Pending:
     )
 
 
-def _encode_join(outcome: JoinAnswer | errors.RequestError, member_id: str, version: int) -> bytes:
+def _encode_join(outcome: messages.JoinAnswer | errors.RequestError, member_id: str, version: int) -> bytes:
     response = response_class(ApiKey.JOIN_GROUP)
     if isinstance(outcome, errors.RequestError):
         return encode_response(
             response(
                 throttle_time_ms=0,
-                error_code=code_of(outcome),
+                error_code=error_codes.code_of(outcome),
                 generation_id=-1,
                 protocol_type=None,
                 protocol_name=None if version >= 7 else "",
@@ -155,9 +153,9 @@ def _encode_join(outcome: JoinAnswer | errors.RequestError, member_id: str, vers
 # -- SyncGroup -------------------------------------------------------------------------------------------------------------------
 
 
-def handle_sync_group(request: Request, context: Context) -> Parts | Pending:
+def handle_sync_group(request: Request, context: Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    sync = SyncRequest(
+    sync = messages.SyncRequest(
         name=_name(message),
         generation=message.generation_id,
         protocol_type=message.protocol_type,
@@ -171,10 +169,12 @@ def handle_sync_group(request: Request, context: Context) -> Parts | Pending:
     )
 
 
-def _encode_sync(outcome: SyncAnswer | errors.RequestError, version: int) -> bytes:
+def _encode_sync(outcome: messages.SyncAnswer | errors.RequestError, version: int) -> bytes:
     response = response_class(ApiKey.SYNC_GROUP)
     if isinstance(outcome, errors.RequestError):
-        answer = response(throttle_time_ms=0, error_code=code_of(outcome), protocol_type=None, protocol_name=None, assignment=b"")
+        answer = response(
+            throttle_time_ms=0, error_code=error_codes.code_of(outcome), protocol_type=None, protocol_name=None, assignment=b""
+        )
     else:
         answer = response(
             throttle_time_ms=0,
@@ -189,67 +189,67 @@ def _encode_sync(outcome: SyncAnswer | errors.RequestError, version: int) -> byt
 # -- Heartbeat and LeaveGroup ----------------------------------------------------------------------------------------------------
 
 
-def handle_heartbeat(request: Request, context: Context) -> Parts:
+def handle_heartbeat(request: Request, context: Context) -> handler.Parts:
     message = decode_request(request.api_key, request.version, request.body)
     code = 0
     try:
         context.groups.heartbeat(message.group_id, _name(message), message.generation_id, context.clock.monotonic())
     except errors.BrokerError as error:
-        code = code_of(error)
+        code = error_codes.code_of(error)
     return [encode_response(response_class(ApiKey.HEARTBEAT)(throttle_time_ms=0, error_code=code), request.version)]
 
 
-def handle_leave_group(request: Request, context: Context) -> Parts | Pending:
+def handle_leave_group(request: Request, context: Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.LEAVE_GROUP)
     if request.version < 3:
-        code = _leave(message.group_id, MemberName(member_id=message.member_id), context)
+        code = _leave(message.group_id, messages.MemberName(member_id=message.member_id), context)
         return [encode_response(response(throttle_time_ms=0, error_code=code), request.version)]
     try:
         context.offsets.ours(check_group_id(message.group_id))
     except errors.BrokerError as error:
-        return [encode_response(response(throttle_time_ms=0, error_code=code_of(error), members=[]), request.version)]
-    return in_slices(_leave_all(message, request.version, context), context)
+        return [encode_response(response(throttle_time_ms=0, error_code=error_codes.code_of(error), members=[]), request.version)]
+    return handler.in_slices(_leave_all(message, request.version, context), context)
 
 
-def _leave_all(message: Any, version: int, context: Context) -> Answering:
+def _leave_all(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.LEAVE_GROUP)
     rows = []
     for row in message.members:
         code = _leave(message.group_id, _name(row), context)
         rows.append(response.MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=code))
         yield None
-    return (yield from encode_in_slices(response(throttle_time_ms=0, error_code=0, members=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, error_code=0, members=rows), version, rows))
 
 
-def _leave(group_id: str, name: MemberName, context: Context) -> int:
+def _leave(group_id: str, name: messages.MemberName, context: Context) -> int:
     try:
         deliver(context.groups.leave(group_id, name, context.clock.monotonic()))
     except errors.BrokerError as error:
-        return code_of(error)
+        return error_codes.code_of(error)
     return 0
 
 
 _GROUP, _TRANSACTION = 0, 1  # key types; 2 is a share group's
 
 
-def handle_find_coordinator(request: Request, context: Context) -> Parts | Pending:
+def handle_find_coordinator(request: Request, context: Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.FIND_COORDINATOR)
     listener = request.origin.listener
     if request.version >= 4:
-        return in_slices(_find_all(message, listener, request.version, context), context)
+        return handler.in_slices(_find_all(message, listener, request.version, context), context)
     coordinator = _coordinator_of(message.key_type if request.version >= 1 else _GROUP, message.key, listener, context)
     return [encode_response(response(throttle_time_ms=0, **coordinator), request.version)]
 
 
-def _find_all(message: Any, listener: str, version: int, context: Context) -> Answering:
+def _find_all(message: Any, listener: str, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.FIND_COORDINATOR)
     rows = []
     for key in message.coordinator_keys:
         rows.append(response.Coordinator(key=key, **_coordinator_of(message.key_type, key, listener, context)))
         yield None
-    return (yield from encode_in_slices(response(throttle_time_ms=0, coordinators=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, coordinators=rows), version, rows))
 
 
 def _coordinator_of(key_type: int, key: str, listener: str, context: Context) -> dict[str, Any]:
@@ -263,6 +263,12 @@ def _coordinator_of(key_type: int, key: str, listener: str, context: Context) ->
         broker_id, host, port, _ = context.view.coordinator(key, listener)
     except errors.BrokerError as error:
         if key_type == _GROUP:
-            request_topic(context)
-        return {"error_code": code_of(error), "error_message": text_of(error), "node_id": -1, "host": "", "port": -1}
+            offsets_topic.request_topic(context)
+        return {
+            "error_code": error_codes.code_of(error),
+            "error_message": error_codes.text_of(error),
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
     return {"error_code": ErrorCode.NONE, "error_message": None, "node_id": broker_id, "host": host, "port": port}

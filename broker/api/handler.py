@@ -20,11 +20,10 @@ from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from functools import partial, wraps
 from typing import Any, TypeVar
 
+from broker import errors, logs
 from broker.api.context import Context
 from broker.disk.filesystem import FileSlice
-from broker.errors import InvalidRequest
 from broker.log.background_tasks import Step, Steps
-from broker.logs import log_bug
 from broker.protocol.codec import decode_request, encode_response
 from broker.protocol.framing import Request
 
@@ -74,7 +73,7 @@ class Pending:
 
     def fail_as_defect(self) -> None:
         """To be called in an exception handler: closes the connection and logs the traceback, whatever was raised."""
-        log_bug("building a response failed")
+        logs.log_bug("building a response failed")
         if self.parts is None:
             self.close_as_defect()
 
@@ -181,5 +180,5 @@ def by_partition(topics: Iterable[Any]) -> dict[tuple[str, int], list[Any]]:
 def only_one(entries: Sequence[T], what: str) -> T:
     """Raises InvalidRequest if there are several entries for `what`."""
     if len(entries) > 1:
-        raise InvalidRequest(f"{what} is named more than once in one request: name it once")
+        raise errors.InvalidRequest(f"{what} is named more than once in one request: name it once")
     return entries[0]

@@ -21,11 +21,8 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
+from broker.api import error_codes, fetch, handler, purgatory
 from broker.api.context import Context
-from broker.api.error_codes import code_of
-from broker.api.fetch import check_leader_epoch
-from broker.api.handler import Answering, Pending, answered_in_slices, by_partition, encode_in_slices, only_one
-from broker.api.purgatory import Deadline
 from broker.errors import BrokerError, OffsetNotAvailable, StorageError
 from broker.log.background_tasks import Steps
 from broker.log.partition import Partition
@@ -61,7 +58,7 @@ class _Row:
 class _Collected:
     """Rows that are found one by one; the response is sent with the last."""
 
-    def __init__(self, pending: Pending, version: int, thread_pool: ThreadPool) -> None:
+    def __init__(self, pending: handler.Pending, version: int, thread_pool: ThreadPool) -> None:
         self.rows: list[_Row] = []
         self._left = 1  # held by the handler itself until every search has begun
         self._pending = pending
@@ -95,23 +92,23 @@ class _Collected:
             self._pending.complete_with(lambda: [_encode(self.rows, self._version)])
 
 
-def handle_list_offsets(request: Request, context: Context) -> Pending:
+def handle_list_offsets(request: Request, context: Context) -> handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    pending = Pending(stops_reading=True)
+    pending = handler.Pending(stops_reading=True)
     context.tasks.begin(_look_up_all(message, request.version, pending, context), pending.fail_as_defect)
     return pending
 
 
-def _look_up_all(message: Any, version: int, pending: Pending, context: Context) -> Steps:
+def _look_up_all(message: Any, version: int, pending: handler.Pending, context: Context) -> Steps:
     collected = _Collected(pending, version, context.thread_pool)
-    for (topic, index), entries in by_partition(message.topics).items():
+    for (topic, index), entries in handler.by_partition(message.topics).items():
         row = _Row(topic, index)
         collected.rows.append(row)
         try:
             # Refused as in Kafka, although nothing is changed: each search is work for a thread.
-            _look_up(only_one(entries, f"partition {topic}-{index}"), row, version, collected, context)
+            _look_up(handler.only_one(entries, f"partition {topic}-{index}"), row, version, collected, context)
         except BrokerError as error:
-            row.error = code_of(error)
+            row.error = error_codes.code_of(error)
         yield None
     collected.all_begun()
 
@@ -139,7 +136,7 @@ def _report_all(
 
 def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context: Context) -> None:
     partition = context.partitions.get(row.topic, row.index)
-    check_leader_epoch(getattr(part, "current_leader_epoch", -1) if version >= 4 else -1, partition)
+    fetch.check_leader_epoch(getattr(part, "current_leader_epoch", -1) if version >= 4 else -1, partition)
     if partition.log.offline_reason:
         raise StorageError(partition.log.offline_reason)
     row.leader_epoch = partition.leader_epoch
@@ -151,7 +148,7 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
         _Lookup(part.timestamp, row, partition, version, collected, context).begin()
 
 
-class _Lookup(Deadline):
+class _Lookup(purgatory.Deadline):
     """An answer that waits until everything is visible that was acknowledged when the request arrived."""
 
     __slots__ = ("_collected", "_context", "_end_offset", "_is_limited", "_partition", "_row", "_timestamp", "_version")
@@ -179,7 +176,7 @@ class _Lookup(Deadline):
         self._refuse(OffsetNotAvailable(f"{self._partition.name} has acknowledged records that are not visible yet"))
 
     def _refuse(self, error: BaseException) -> None:
-        code = code_of(error)
+        code = error_codes.code_of(error)
         if code == ErrorCode.OFFSET_NOT_AVAILABLE and self._version < _NOT_AVAILABLE_SINCE:
             code = ErrorCode.LEADER_NOT_AVAILABLE
         self._row.error = code
@@ -234,8 +231,8 @@ def _encode(rows: list[_Row], version: int) -> bytes:
     return encode_response(answer, version)
 
 
-@answered_in_slices
-def handle_offset_for_leader_epoch(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_offset_for_leader_epoch(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
     topic_class = response.OffsetForLeaderTopicResult
     topics = []
@@ -246,17 +243,17 @@ def handle_offset_for_leader_epoch(message: Any, version: int, context: Context)
             yield None
         topics.append(topic_class(topic=topic.topic, partitions=rows))
     response = response(throttle_time_ms=0, topics=topics)
-    return (yield from encode_in_slices(response, version, *(topic.partitions for topic in topics)))
+    return (yield from handler.encode_in_slices(response, version, *(topic.partitions for topic in topics)))
 
 
 def _row(topic: str, part: Any, context: Context, row_class: Any) -> Any:
     code, epoch, end_offset = 0, -1, -1
     try:
         partition = context.partitions.get(topic, part.partition)
-        check_leader_epoch(part.current_leader_epoch, partition)
+        fetch.check_leader_epoch(part.current_leader_epoch, partition)
         if partition.log.offline_reason:
             raise StorageError(partition.log.offline_reason)
         epoch, end_offset = partition.log.epochs.end_offset_of(part.leader_epoch, partition.end_offset)
     except BrokerError as error:
-        code = code_of(error)
+        code = error_codes.code_of(error)
     return row_class(error_code=code, partition=part.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -14,11 +14,9 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from broker.api import error_codes, handler
 from broker.api.context import Context
-from broker.api.error_codes import code_of
-from broker.api.handler import Answering, Parts, Pending, answered_in_slices, encode_in_slices, in_slices, in_turn
-from broker.cluster.metadata_image import NO_LEADER
-from broker.cluster.topic_registry import NO_TOPIC_ID, Topic, check_topic_name
+from broker.cluster import metadata_image, topic_registry
 from broker.errors import BrokerError, InvalidRequest, StorageError, UnknownTopicOrPartition
 from broker.log.partition import Partition
 from broker.log.topic_admin import NewTopic
@@ -67,7 +65,7 @@ _IDS_SINCE = 12  # version of the request: the two before have the field, but Ka
 _CREATED_PER_REQUEST_MAX = 10  # a request that names thousands by mistake should not create them all; clients retry
 
 
-def handle_api_versions(request: Request, context: Context) -> Parts:
+def handle_api_versions(request: Request, context: Context) -> handler.Parts:
     if not request.supported:
         return [_api_versions(0, ErrorCode.UNSUPPORTED_VERSION)]
     decode_request(request.api_key, request.version, request.body)
@@ -83,7 +81,7 @@ def _api_versions(version: int, error: int) -> bytes:
     return encode_response(response(error_code=error, api_keys=keys, throttle_time_ms=0), version)
 
 
-def handle_metadata(request: Request, context: Context) -> Parts | Pending:
+def handle_metadata(request: Request, context: Context) -> handler.Parts | handler.Pending:
     key = (request.version, bytes(request.body), request.origin.listener)
     cached = context.metadata_cache.get(key)
     if cached is not None:
@@ -91,8 +89,8 @@ def handle_metadata(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     new = _topics_to_create(message, request.version, context)
     if new:
-        return in_turn(_create_and_answer(message, new, request.version, key, context), context)
-    return in_slices(_answer_metadata(message, request.version, key, context), context)
+        return handler.in_turn(_create_and_answer(message, new, request.version, key, context), context)
+    return handler.in_slices(_answer_metadata(message, request.version, key, context), context)
 
 
 def _topics_to_create(message: Any, version: int, context: Context) -> list[NewTopic]:
@@ -106,7 +104,7 @@ def _topics_to_create(message: Any, version: int, context: Context) -> list[NewT
     return [NewTopic(name=name, overrides={}) for name in islice(unknown, _CREATED_PER_REQUEST_MAX)]
 
 
-def _create_and_answer(message: Any, new: list[NewTopic], version: int, key: Key, context: Context) -> Answering:
+def _create_and_answer(message: Any, new: list[NewTopic], version: int, key: Key, context: Context) -> handler.Answering:
     outcomes = yield from context.topic_changes.create(new)
     rejected = {topic.name: outcome for topic, outcome in zip(new, outcomes, strict=True) if isinstance(outcome, BrokerError)}
     return (yield from _answer_metadata(message, version, key, context, rejected=rejected, may_retry=True))
@@ -120,7 +118,7 @@ def _answer_metadata(
     *,
     rejected: Mapping[str, BrokerError] = MappingProxyType({}),
     may_retry: bool = False,
-) -> Answering:
+) -> handler.Answering:
     """`rejected` holds why topics could not be created; `may_retry`: the remaining unknown ones may be, on a retry."""
     change = context.metadata_cache.change
     rows: list[Any] = []
@@ -143,11 +141,11 @@ def _answer_metadata(
             except BrokerError as error:
                 is_final = False
                 later = may_retry and isinstance(error, UnknownTopicOrPartition)
-                code = ErrorCode.LEADER_NOT_AVAILABLE if later else code_of(error)
+                code = ErrorCode.LEADER_NOT_AVAILABLE if later else error_codes.code_of(error)
                 rows.append(_missing_row(requested, code, version))
             yield None
     response = _metadata_response(rows, key[2], context)
-    parts = yield from encode_in_slices(response, version, rows, *(row.partitions for row in rows))
+    parts = yield from handler.encode_in_slices(response, version, rows, *(row.partitions for row in rows))
     if is_final and context.metadata_cache.change == change:
         context.metadata_cache.put(key, b"".join(part for part in parts if isinstance(part, bytes)))
     return parts
@@ -168,23 +166,23 @@ def _metadata_response(topics: list[Any], listener: str, context: Context) -> An
     )
 
 
-def _find(requested: Any, version: int, context: Context) -> Topic:
+def _find(requested: Any, version: int, context: Context) -> topic_registry.Topic:
     """The id decides: a client that has both may have the name of a topic that was deleted and created again."""
     registry = context.partitions.registry
     if requested.topic_id is not None or requested.name is None:
         if version < _IDS_SINCE:
             raise InvalidRequest(f"Metadata takes topic ids from version {_IDS_SINCE} on: name the topic")
-        return registry.get_by_id(requested.topic_id or NO_TOPIC_ID)
+        return registry.get_by_id(requested.topic_id or topic_registry.NO_TOPIC_ID)
     if requested.name not in registry:
-        check_topic_name(requested.name)
+        topic_registry.check_topic_name(requested.name)
     return registry.get(requested.name)
 
 
-def _topic_row(topic: Topic, context: Context) -> Any:
+def _topic_row(topic: topic_registry.Topic, context: Context) -> Any:
     response = response_class(ApiKey.METADATA)
     partitions = [
         response.MetadataResponseTopic.MetadataResponsePartition(
-            error_code=0 if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=0 if partition.leader != metadata_image.NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
             leader_id=partition.leader,
             leader_epoch=partition.leader_epoch,
@@ -208,13 +206,13 @@ def _missing_row(requested: Any, error: int, version: int) -> Any:
     return response.MetadataResponseTopic(
         error_code=error,
         name=(None if requested.topic_id is not None else requested.name) if version >= _IDS_SINCE else requested.name or "",
-        topic_id=requested.topic_id or NO_TOPIC_ID,
+        topic_id=requested.topic_id or topic_registry.NO_TOPIC_ID,
         is_internal=False,
         partitions=[],
     )
 
 
-def handle_describe_cluster(request: Request, context: Context) -> Parts:
+def handle_describe_cluster(request: Request, context: Context) -> handler.Parts:
     decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.DESCRIBE_CLUSTER)
     answer = response(
@@ -232,8 +230,8 @@ def handle_describe_cluster(request: Request, context: Context) -> Parts:
     return [encode_response(answer, request.version)]
 
 
-@answered_in_slices
-def handle_describe_log_dirs(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_describe_log_dirs(message: Any, version: int, context: Context) -> handler.Answering:
     """There is one directory, whatever is requested; unknown partitions are left out, as in Kafka."""
     response = response_class(ApiKey.DESCRIBE_LOG_DIRS)
     row = response.DescribeLogDirsResult
@@ -249,7 +247,7 @@ def handle_describe_log_dirs(message: Any, version: int, context: Context) -> An
     try:
         total_bytes, usable_bytes = context.partitions.disk_space()
     except StorageError as failure:
-        error, total_bytes, usable_bytes = code_of(failure), -1, -1
+        error, total_bytes, usable_bytes = error_codes.code_of(failure), -1, -1
     result = row(
         error_code=error,
         log_dir=str(context.config.log_dirs.absolute()),
@@ -258,7 +256,7 @@ def handle_describe_log_dirs(message: Any, version: int, context: Context) -> An
         usable_bytes=usable_bytes,
     )
     answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
-    return (yield from encode_in_slices(answer, version, *by_topic.values()))
+    return (yield from handler.encode_in_slices(answer, version, *by_topic.values()))
 
 
 def _requested_partitions(message: Any, context: Context) -> Iterable[Partition]:

@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from broker.api.context import Context
-from broker.cluster.cluster_view import ClusterView, LocalView
-from broker.cluster.dynamic_config import BrokerOverrides, Overrides
+from broker.cluster import cluster_view, dynamic_config, topic_registry
 from broker.cluster.producer_ids import ProducerIds, local_producer_ids
-from broker.cluster.topic_registry import KnownTopics, TopicRegistry
 from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSystem
-from broker.log.log_directory import LogDirectory
-from broker.log.manager import PartitionManager
+from broker.log import log_directory, manager
 from broker.log.thread_pool import ThreadPool
 from broker.log.topic_admin import TopicAdmin, TopicChanges
 
@@ -31,10 +28,10 @@ class MetadataSource(Protocol):
     """See the module docstring."""
 
     @property
-    def topics(self) -> KnownTopics: ...
+    def topics(self) -> topic_registry.KnownTopics: ...
 
     @property
-    def overrides(self) -> Overrides: ...
+    def overrides(self) -> dynamic_config.Overrides: ...
 
     @property
     def producer_ids(self) -> ProducerIds: ...
@@ -43,13 +40,13 @@ class MetadataSource(Protocol):
     def member(self) -> ClusterMember | None:
         """None: there are no other brokers."""
 
-    def open(self, partitions: PartitionManager) -> None:
+    def open(self, partitions: manager.PartitionManager) -> None:
         """Open the logs that this broker is known to have."""
 
-    def view(self, partitions: PartitionManager) -> ClusterView:
+    def view(self, partitions: manager.PartitionManager) -> cluster_view.ClusterView:
         """The view of the cluster that clients are given."""
 
-    def topic_admin(self, partitions: PartitionManager) -> TopicAdmin:
+    def topic_admin(self, partitions: manager.PartitionManager) -> TopicAdmin:
         """Creates and changes topics."""
 
     def follow(self, context: Context) -> None:
@@ -64,7 +61,7 @@ class LocalMetadata:
     def __init__(
         self,
         config: BrokerConfig,
-        directory: LogDirectory,
+        directory: log_directory.LogDirectory,
         *,
         filesystem: FileSystem,
         thread_pool: ThreadPool,
@@ -72,8 +69,8 @@ class LocalMetadata:
         ports: Mapping[str, int],
         remove_files: Callable[[list[Path]], None],
     ) -> None:
-        self.topics = TopicRegistry(directory, new_id)
-        self.overrides = BrokerOverrides(directory)
+        self.topics = topic_registry.TopicRegistry(directory, new_id)
+        self.overrides = dynamic_config.BrokerOverrides(directory)
         self.producer_ids = local_producer_ids(directory, thread_pool.store)
         self._config = config
         self._directory = directory
@@ -81,18 +78,18 @@ class LocalMetadata:
         self._ports = ports
         self._remove_files = remove_files
 
-    def open(self, partitions: PartitionManager) -> None:
+    def open(self, partitions: manager.PartitionManager) -> None:
         partitions.open_all(self.topics)
 
-    def view(self, partitions: PartitionManager) -> LocalView:
-        return LocalView(
+    def view(self, partitions: manager.PartitionManager) -> cluster_view.LocalView:
+        return cluster_view.LocalView(
             broker_id=self._config.broker_id,
             cluster_id=self._directory.cluster_id,
             advertised=self._config.advertised_at(self._ports),
             leader_epoch=lambda topic, index: partitions.get(topic, index).leader_epoch,
         )
 
-    def topic_admin(self, partitions: PartitionManager) -> TopicChanges:
+    def topic_admin(self, partitions: manager.PartitionManager) -> TopicChanges:
         return TopicChanges(
             partitions,
             self.topics,

@@ -10,29 +10,24 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from broker.api import error_codes, handler, offsets_topic
 from broker.api.context import Context
-from broker.api.error_codes import code_of
-from broker.api.handler import Answering, answered_in_slices, by_name, encode_in_slices
-from broker.api.offsets_topic import write_commit
 from broker.errors import BrokerError, GroupIdNotFound, IllegalGeneration, NotCoordinator, OffsetMetadataTooLarge, UnknownMember
-from broker.groups.committed_offsets import Change, CommittedOffsets
-from broker.groups.coordinator import check_group_id
-from broker.groups.messages import MemberName
-from broker.groups.records import CommittedOffset, OffsetKey
+from broker.groups import committed_offsets, coordinator, messages, records
 from broker.log.background_tasks import Steps
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import response_class
 
-_NOTHING = CommittedOffset(-1, -1, "", 0, 0.0)
+_NOTHING = records.CommittedOffset(-1, -1, "", 0, 0.0)
 
 
-@answered_in_slices
-def handle_offset_commit(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_offset_commit(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_COMMIT)
     topic_class = response.OffsetCommitResponseTopic
     rows: dict[str, list[Any]] = {}  # by topic; a partition in several entries has a row for each, as in Kafka
     accepted: list[Any] = []  # the rows of `changes`
-    changes: list[Change] = []
+    changes: list[committed_offsets.Change] = []
     refusal = None
     try:
         _admitted(message, version, context)
@@ -49,26 +44,26 @@ def handle_offset_commit(message: Any, version: int, context: Context) -> Answer
                 changes.append(_change(message, topic.name, part, context))
                 accepted.append(row)
             except BrokerError as error:
-                row.error_code = code_of(error)
+                row.error_code = error_codes.code_of(error)
             yield None
     if changes:
         try:
-            code = yield from write_commit(changes, partial(_admitted, message, version, context), context)
+            code = yield from offsets_topic.write_commit(changes, partial(_admitted, message, version, context), context)
         except BrokerError as error:  # the member is no longer what it was when the request arrived
-            code = code_of(error)
+            code = error_codes.code_of(error)
         for row in accepted if code else ():
             row.error_code = code
     topics = [topic_class(name=name, partitions=partitions) for name, partitions in rows.items()]
-    return (yield from encode_in_slices(response(throttle_time_ms=0, topics=topics), version, *rows.values()))
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, topics=topics), version, *rows.values()))
 
 
-def _admitted(message: Any, version: int, context: Context) -> CommittedOffsets:
+def _admitted(message: Any, version: int, context: Context) -> committed_offsets.CommittedOffsets:
     """Where the commit goes; raises the error that rejects all of it.
 
     Clients know GROUP_ID_NOT_FOUND only from version 9 on (KIP-848). A group with committed offsets exists, though it may have no
     members. In a cluster, the last coordinator of a group that is not found was another broker, and Java consumers, which
     expect the new coordinator to know the group, would fail permanently. Both get an error that makes them rejoin."""
-    name = MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
+    name = messages.MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
     generation = message.generation_id_or_member_epoch
     try:
         context.groups.check_commit(message.group_id, name, generation, context.clock.monotonic())
@@ -81,43 +76,45 @@ def _admitted(message: Any, version: int, context: Context) -> CommittedOffsets:
     return offsets
 
 
-def _change(message: Any, topic: str, part: Any, context: Context) -> Change:
+def _change(message: Any, topic: str, part: Any, context: Context) -> committed_offsets.Change:
     context.partitions.check_exists(topic, part.partition_index)
     metadata = part.committed_metadata or ""
     if len(metadata) > context.config.offset_metadata_length_max:
         raise OffsetMetadataTooLarge(f"{len(metadata)} characters of metadata")
     clock = context.clock
-    value = CommittedOffset(part.committed_offset, part.committed_leader_epoch, metadata, clock.now_ms(), clock.monotonic())
-    return OffsetKey(message.group_id, topic, part.partition_index), value
+    value = records.CommittedOffset(
+        part.committed_offset, part.committed_leader_epoch, metadata, clock.now_ms(), clock.monotonic()
+    )
+    return records.OffsetKey(message.group_id, topic, part.partition_index), value
 
 
-@answered_in_slices
-def handle_offset_fetch(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_offset_fetch(message: Any, version: int, context: Context) -> handler.Answering:
     return (_fetch_groups if version >= 8 else _fetch_group)(message, version, context)
 
 
-def _fetch_groups(message: Any, version: int, context: Context) -> Answering:
+def _fetch_groups(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseGroup.OffsetFetchResponseTopics
     groups = []
-    for group_id, entries in by_name(message.groups, attrgetter("group_id")).items():
+    for group_id, entries in handler.by_name(message.groups, attrgetter("group_id")).items():
         is_all = any(entry.topics is None for entry in entries)
         named = None if is_all else [topic for entry in entries for topic in entry.topics]
         outcome = yield from _committed(group_id, named, topic_class, topic_class.OffsetFetchResponsePartitions, context)
-        error, topics = (code_of(outcome), []) if isinstance(outcome, BrokerError) else (0, outcome)
+        error, topics = (error_codes.code_of(outcome), []) if isinstance(outcome, BrokerError) else (0, outcome)
         groups.append(response.OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=error))
         yield None  # also after a group of which nothing is asked, or nothing committed
     answer = response(throttle_time_ms=0, groups=groups)
     rows = (topic.partitions for group in groups for topic in group.topics)
-    return (yield from encode_in_slices(answer, version, groups, *rows))
+    return (yield from handler.encode_in_slices(answer, version, groups, *rows))
 
 
-def _fetch_group(message: Any, version: int, context: Context) -> Answering:
+def _fetch_group(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseTopic
     part_class = topic_class.OffsetFetchResponsePartition
     outcome = yield from _committed(message.group_id, message.topics, topic_class, part_class, context)
-    error, topics = (code_of(outcome), []) if isinstance(outcome, BrokerError) else (0, outcome)
+    error, topics = (error_codes.code_of(outcome), []) if isinstance(outcome, BrokerError) else (0, outcome)
     if error and version < 2:  # version 1 has an error field only per partition
         for topic, indexes in _named(message.topics).items():
             rows = []
@@ -126,12 +123,12 @@ def _fetch_group(message: Any, version: int, context: Context) -> Answering:
                 yield None
             topics.append(topic_class(name=topic, partitions=rows))
     answer = response(throttle_time_ms=0, topics=topics, error_code=error)
-    return (yield from encode_in_slices(answer, version, *(topic.partitions for topic in topics)))
+    return (yield from handler.encode_in_slices(answer, version, *(topic.partitions for topic in topics)))
 
 
 def _named(topics: Iterable[Any]) -> dict[str, Iterable[int]]:
     """The partitions of each topic, each once."""
-    named = by_name(topics, attrgetter("name"))
+    named = handler.by_name(topics, attrgetter("name"))
     return {
         name: dict.fromkeys(index for entry in entries for index in entry.partition_indexes) for name, entries in named.items()
     }
@@ -142,13 +139,13 @@ def _committed(group_id: str, named: Iterable[Any] | None, topic_class: Any, par
     from a single leadership of this broker: a row that is missing because leadership was lost would send a consumer back to the
     beginning."""
     try:
-        group = check_group_id(group_id)
+        group = coordinator.check_group_id(group_id)
         offsets = context.offsets.readable(group)
     except BrokerError as error:
         return error
     indexes_by_topic: dict[str, Iterable[int]]
     if named is None:
-        of_group = by_name(sorted(offsets.of_group(group)), itemgetter(0))
+        of_group = handler.by_name(sorted(offsets.of_group(group)), itemgetter(0))
         indexes_by_topic = {topic: [index for _, index in keys] for topic, keys in of_group.items()}
     else:
         indexes_by_topic = _named(named)
@@ -162,7 +159,7 @@ def _committed(group_id: str, named: Iterable[Any] | None, topic_class: Any, par
     return NotCoordinator(f"another broker coordinates group {group!r} now") if offsets.is_dropped else topics
 
 
-def _row(part_class: Any, index: int, committed: CommittedOffset, error: int = 0) -> Any:
+def _row(part_class: Any, index: int, committed: records.CommittedOffset, error: int = 0) -> Any:
     return part_class(
         partition_index=index,
         committed_offset=committed.offset,

@@ -16,22 +16,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from broker import errors, logs
+from broker.api import error_codes, produce_turn, purgatory
 from broker.api.context import Context
-from broker.api.error_codes import code_of
-from broker.api.produce_turn import StagedRequest
-from broker.api.purgatory import Deadline
 from broker.cluster.topic_registry import OFFSETS_TOPIC
-from broker.errors import BrokerError, NotCoordinator, NotLeaderOrFollower, TopicAlreadyExists
-from broker.groups.committed_offsets import Change, CommittedOffsets, expired_offsets
+from broker.groups import committed_offsets, messages, rebalance, records
 from broker.groups.group import Group
-from broker.groups.messages import StoredGroup
-from broker.groups.rebalance import GroupState
-from broker.groups.records import CommittedOffset, OffsetKey
-from broker.log.background_tasks import Steps, Until
+from broker.log import background_tasks, thread_pool, topic_admin
 from broker.log.partition import Partition
-from broker.log.thread_pool import Outcome
-from broker.log.topic_admin import NewTopic
-from broker.logs import log_bug
 from broker.protocol.api import ErrorCode
 from broker.protocol.produce import ProduceAnswer
 from broker.protocol.validation import NewBatch
@@ -44,7 +36,9 @@ _REPLICATION_MS_MAX = 5_000  # Kafka's default of offsets.commit.timeout.ms
 _Finish = Callable[[int], None]
 
 
-def write_commit(changes: Sequence[Change], admit: Callable[[], CommittedOffsets], context: Context) -> Steps:
+def write_commit(
+    changes: Sequence[committed_offsets.Change], admit: Callable[[], committed_offsets.CommittedOffsets], context: Context
+) -> background_tasks.Steps:
     """Write a commit of any size, all of it or nothing, as part of a task; returns 0 or an error code.
 
     Building the records of thousands of partitions takes several turns, in which the member may lose them to another one, whose
@@ -58,45 +52,47 @@ def write_commit(changes: Sequence[Change], admit: Callable[[], CommittedOffsets
             yield None
         batches.append(store.build(changes[start : start + _CHANGES_PER_TURN]))
 
-    def stage(go_on: Outcome) -> None:
+    def stage(go_on: thread_pool.Outcome) -> None:
         _Write(admit(), changes, context, lambda code: go_on(code, None)).stage(batches)
 
-    return (yield Until(stage))
+    return (yield background_tasks.Until(stage))
 
 
-def write_group(group_id: str, stored: StoredGroup, admit: Callable[[], CommittedOffsets], context: Context) -> Steps:
+def write_group(
+    group_id: str, stored: messages.StoredGroup, admit: Callable[[], committed_offsets.CommittedOffsets], context: Context
+) -> background_tasks.Steps:
     """Write a group's members; returns 0 or an error code. `admit` as for a commit."""
     if code := (yield from _need_topic(context)):
         return code
 
-    def stage(go_on: Outcome) -> None:
+    def stage(go_on: thread_pool.Outcome) -> None:
         batch = context.offsets.build_groups({group_id: stored})
         _Write(admit(), (), context, lambda code: go_on(code, None)).stage([batch])
 
-    return (yield Until(stage))
+    return (yield background_tasks.Until(stage))
 
 
-def _need_topic(context: Context) -> Steps:
+def _need_topic(context: Context) -> background_tasks.Steps:
     """Returns 0 once the topic exists, or an error code."""
-    return ErrorCode.NONE if context.offsets.has_topic else (yield Until(partial(_queue_topic, context)))
+    return ErrorCode.NONE if context.offsets.has_topic else (yield background_tasks.Until(partial(_queue_topic, context)))
 
 
-def _queue_topic(context: Context, go_on: Outcome) -> None:
+def _queue_topic(context: Context, go_on: thread_pool.Outcome) -> None:
     """For the very first record; others that arrive in the meantime find the topic created."""
 
-    def create() -> Steps:
+    def create() -> background_tasks.Steps:
         error = yield from create_topic(context)
         go_on(ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 
     context.tasks.enqueue(create(), lambda: go_on(ErrorCode.UNKNOWN_SERVER_ERROR, None))
 
 
-def create_topic(context: Context) -> Steps:
+def create_topic(context: Context) -> background_tasks.Steps:
     """Create `__consumer_offsets` if it does not exist yet; returns the error, if any. To be run as a queued task."""
     if not context.offsets.has_topic:
-        (outcome,) = yield from context.topic_changes.create([NewTopic(name=OFFSETS_TOPIC, overrides={})])
-        if isinstance(outcome, BrokerError):
-            if not isinstance(outcome, TopicAlreadyExists):  # created by another broker, and not in our image yet
+        (outcome,) = yield from context.topic_changes.create([topic_admin.NewTopic(name=OFFSETS_TOPIC, overrides={})])
+        if isinstance(outcome, errors.BrokerError):
+            if not isinstance(outcome, errors.TopicAlreadyExists):  # created by another broker, and not in our image yet
                 logger.error("%s could not be created: %s", OFFSETS_TOPIC, outcome)
             return outcome
     return None
@@ -106,26 +102,32 @@ def request_topic(context: Context) -> None:
     """A client looks for a coordinator, and without the topic there is none: have it created, once however many clients ask."""
     offsets = context.offsets
 
-    def create() -> Steps:
+    def create() -> background_tasks.Steps:
         try:
             yield from create_topic(context)
         finally:
             offsets.is_topic_requested = False
 
     def failed() -> None:
-        log_bug("creating %s failed", OFFSETS_TOPIC)
+        logs.log_bug("creating %s failed", OFFSETS_TOPIC)
 
     if not offsets.has_topic and not offsets.is_topic_requested:
         offsets.is_topic_requested = True
         context.tasks.enqueue(create(), failed)
 
 
-class _Write(Deadline):
+class _Write(purgatory.Deadline):
     """Changes that are staged, then written, then replicated."""
 
     __slots__ = ("_changes", "_context", "_finish", "_is_timed", "_offsets", "_partition", "outcome")
 
-    def __init__(self, offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: _Finish) -> None:
+    def __init__(
+        self,
+        offsets: committed_offsets.CommittedOffsets,
+        changes: Sequence[committed_offsets.Change],
+        context: Context,
+        finish: _Finish,
+    ) -> None:
         super().__init__(context.clock.monotonic() + _REPLICATION_MS_MAX / 1000)
         self.outcome = ProduceAnswer("", 0)
         self._offsets = offsets
@@ -142,13 +144,13 @@ class _Write(Deadline):
             self._partition, byte_count = context.offsets.stage(self._offsets, self._changes, batches)
             context.produce_turn.touch(self._partition, byte_count)
             staged.append((self.outcome, self._partition))
-        except BrokerError as error:
-            if not isinstance(error, NotCoordinator | NotLeaderOrFollower):
+        except errors.BrokerError as error:
+            if not isinstance(error, errors.NotCoordinator | errors.NotLeaderOrFollower):
                 logger.error("%s cannot be written: %s", OFFSETS_TOPIC, error)
-            self.outcome.error = code_of(error)
-        context.produce_turn.add(StagedRequest([self.outcome], staged, self._written))
+            self.outcome.error = error_codes.code_of(error)
+        context.produce_turn.add(produce_turn.StagedRequest([self.outcome], staged, self._written))
 
-    def _written(self, _: StagedRequest) -> None:
+    def _written(self, _: produce_turn.StagedRequest) -> None:
         partition, context = self._partition, self._context
         if partition is None or self.outcome.error:
             if partition is not None:
@@ -160,7 +162,7 @@ class _Write(Deadline):
             self._is_timed = True
             context.deadlines.add_in_order(self, _REPLICATION_MS_MAX)
 
-    def _replicated(self, error: BrokerError | None) -> None:
+    def _replicated(self, error: errors.BrokerError | None) -> None:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             if error is None:
@@ -168,7 +170,7 @@ class _Write(Deadline):
                 code = ErrorCode.NONE
             else:
                 self._offsets.settle(self._changes)
-                code = code_of(error)
+                code = error_codes.code_of(error)
         finally:  # the waiting client is answered, whatever happens here
             self._end(code)
 
@@ -191,11 +193,11 @@ def _answered(code: int) -> int:
 
 
 def remove_offsets(
-    offsets: CommittedOffsets,
-    chosen: Mapping[OffsetKey, CommittedOffset],
+    offsets: committed_offsets.CommittedOffsets,
+    chosen: Mapping[records.OffsetKey, records.CommittedOffset],
     context: Context,
-    may_go: Callable[[OffsetKey], bool] = lambda key: True,
-) -> Steps:
+    may_go: Callable[[records.OffsetKey], bool] = lambda key: True,
+) -> background_tasks.Steps:
     """Write tombstones, some hundreds per turn, for keys that were chosen because of these newest offsets; returns 0 or an error
     code.
 
@@ -203,8 +205,8 @@ def remove_offsets(
     it has a newer offset in the step that stages its tombstone, or if `may_go` forbids it then."""
     keys = list(chosen)
 
-    def stage(start: int, go_on: Outcome) -> None:
-        changes: list[Change] = [
+    def stage(start: int, go_on: thread_pool.Outcome) -> None:
+        changes: list[committed_offsets.Change] = [
             (key, None) for key in keys[start : start + _CHANGES_PER_TURN] if offsets.newest(key) is chosen[key] and may_go(key)
         ]
         if changes:
@@ -213,16 +215,18 @@ def remove_offsets(
             go_on(ErrorCode.NONE, None)
 
     for start in range(0, len(keys), _CHANGES_PER_TURN):
-        code = yield Until(partial(stage, start))
+        code = yield background_tasks.Until(partial(stage, start))
         if code:
             return code
     return ErrorCode.NONE
 
 
-def forget_groups(offsets: CommittedOffsets, group_ids: Sequence[str], context: Context) -> Steps:
+def forget_groups(
+    offsets: committed_offsets.CommittedOffsets, group_ids: Sequence[str], context: Context
+) -> background_tasks.Steps:
     """Write tombstones for groups that were removed from memory, unless they are back; returns 0 or an error code."""
 
-    def stage(go_on: Outcome) -> None:
+    def stage(go_on: thread_pool.Outcome) -> None:
         gone = {group_id: None for group_id in group_ids if context.groups.find(group_id) is None}
         if gone and context.offsets.has_topic:
             batch = context.offsets.build_groups(gone)
@@ -230,12 +234,12 @@ def forget_groups(offsets: CommittedOffsets, group_ids: Sequence[str], context: 
         else:
             go_on(ErrorCode.NONE, None)
 
-    return (yield Until(stage))
+    return (yield background_tasks.Until(stage))
 
 
-def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -> Steps:
+def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -> background_tasks.Steps:
     """Topics were deleted: a new topic with the same name must be read from its beginning."""
-    chosen: dict[CommittedOffsets, dict[OffsetKey, CommittedOffset]] = {}
+    chosen: dict[committed_offsets.CommittedOffsets, dict[records.OffsetKey, records.CommittedOffset]] = {}
     for offsets in context.offsets.all_loaded():  # all chosen before the first write: it may wait, and a topic may be recreated
         keys = chosen[offsets] = {}
         for group_id in offsets.group_ids():
@@ -245,7 +249,7 @@ def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -
         yield from remove_offsets(offsets, keys, context)
 
 
-def sweep_groups(context: Context) -> Steps:
+def sweep_groups(context: Context) -> background_tasks.Steps:
     """Forget offsets that have not been used for offsets.retention.minutes, and groups of which nothing is left: a task, one
     group at a time."""
     forgotten = 0
@@ -258,23 +262,23 @@ def sweep_groups(context: Context) -> Steps:
         return
     groups = context.groups
     for group in list(groups):
-        is_empty = group.state is GroupState.EMPTY and not group.members.expected
+        is_empty = group.state is rebalance.GroupState.EMPTY and not group.members.expected
         if is_empty and groups.find(group.group_id) is group and not context.offsets.of_group(group.group_id):
             yield from _sweep_group(group, context)
         yield None
 
 
-def _sweep_group(group: Group, context: Context) -> Steps:
+def _sweep_group(group: Group, context: Context) -> background_tasks.Steps:
     try:
         offsets = context.offsets.ours(group.group_id)
-    except BrokerError:  # perhaps another broker coordinates it
+    except errors.BrokerError:  # perhaps another broker coordinates it
         return
     context.groups.remove(group)
     if group.is_in_log:
         yield from forget_groups(offsets, [group.group_id], context)
 
 
-def _sweep_offsets(offsets: CommittedOffsets, context: Context) -> Steps:
+def _sweep_offsets(offsets: committed_offsets.CommittedOffsets, context: Context) -> background_tasks.Steps:
     """Looks at each offset once, some hundreds per turn; returns how many were forgotten."""
     forgotten = 0
     for group_id in offsets.group_ids():
@@ -291,10 +295,10 @@ def _sweep_offsets(offsets: CommittedOffsets, context: Context) -> Steps:
 
 
 def _expired(
-    group_id: str, partitions: Sequence[tuple[str, int]], offsets: CommittedOffsets, context: Context
-) -> dict[OffsetKey, CommittedOffset]:
+    group_id: str, partitions: Sequence[tuple[str, int]], offsets: committed_offsets.CommittedOffsets, context: Context
+) -> dict[records.OffsetKey, records.CommittedOffset]:
     return dict(
-        expired_offsets(
+        committed_offsets.expired_offsets(
             group_id,
             partitions,
             offsets,

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
+from broker.api import error_codes, handler
 from broker.api.context import Context
-from broker.api.error_codes import code_of, text_of
-from broker.api.handler import Answering, answered_in_slices, answered_in_turn, by_name, encode_in_slices, only_one
 from broker.cluster.topic_registry import Topic
 from broker.errors import BrokerError, InvalidReplicationFactor
 from broker.log.topic_admin import Moves
@@ -17,17 +16,17 @@ from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import response_class
 
 
-@answered_in_turn
-def handle_alter_partition_reassignments(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_turn
+def handle_alter_partition_reassignments(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
     may_change_factor = version < 1 or message.allow_replication_factor_change
     rows = []
-    for name, entries in by_name(message.topics, attrgetter("name")).items():
-        parts = by_name((part for entry in entries for part in entry.partitions), attrgetter("partition_index"))
+    for name, entries in handler.by_name(message.topics, attrgetter("name")).items():
+        parts = handler.by_name((part for entry in entries for part in entry.partitions), attrgetter("partition_index"))
         try:
-            only_one(entries, f"topic {name!r}")
+            handler.only_one(entries, f"topic {name!r}")
             topic = context.partitions.registry.get(name)
-            moves = {index: _target(only_one(same, f"partition {name}-{index}")) for index, same in parts.items()}
+            moves = {index: _target(handler.only_one(same, f"partition {name}-{index}")) for index, same in parts.items()}
             failed = {} if may_change_factor else _not_allowed(topic, moves)
             allowed = {index: target for index, target in moves.items() if index not in failed}
             failed |= yield from context.topic_changes.reassign(topic, allowed, message.timeout_ms)
@@ -42,7 +41,7 @@ def handle_alter_partition_reassignments(message: Any, version: int, context: Co
         error_message=None,
         responses=rows,
     )
-    return (yield from encode_in_slices(answer, version, *(row.partitions for row in rows)))
+    return (yield from handler.encode_in_slices(answer, version, *(row.partitions for row in rows)))
 
 
 def _target(part: Any) -> tuple[int, ...] | None:
@@ -63,16 +62,16 @@ def _topic_row(name: str, indexes: Iterable[int], failed: Mapping[int, BrokerErr
         partitions=[
             row.ReassignablePartitionResponse(
                 partition_index=index,
-                error_code=code_of(error) if (error := failed.get(index)) else ErrorCode.NONE,
-                error_message=text_of(error) if error else None,
+                error_code=error_codes.code_of(error) if (error := failed.get(index)) else ErrorCode.NONE,
+                error_message=error_codes.text_of(error) if error else None,
             )
             for index in indexes
         ],
     )
 
 
-@answered_in_slices
-def handle_list_partition_reassignments(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_list_partition_reassignments(message: Any, version: int, context: Context) -> handler.Answering:
     """Partitions that are not being moved, or are unknown, are left out, as in Kafka."""
     response = response_class(ApiKey.LIST_PARTITION_REASSIGNMENTS)
     row = response.OngoingTopicReassignment
@@ -92,7 +91,7 @@ def handle_list_partition_reassignments(message: Any, version: int, context: Con
             rows.append(row(name=topic.name, partitions=partitions))
         yield None
     answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, topics=rows)
-    return (yield from encode_in_slices(answer, version, *(row.partitions for row in rows)))
+    return (yield from handler.encode_in_slices(answer, version, *(row.partitions for row in rows)))
 
 
 def _requested(message: Any, context: Context) -> Iterator[tuple[Topic, list[int]]]:

@@ -10,13 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from broker.api.configs import settings_of_topic
+from broker.api import configs, error_codes, handler, offsets_topic
 from broker.api.context import Context
-from broker.api.error_codes import code_of, refuse, refusing, text_of
-from broker.api.handler import Answering, answered_in_slices, answered_in_turn, by_name, encode_in_slices, only_one
-from broker.api.offsets_topic import remove_offsets_of_topics
-from broker.cluster.metadata_image import NO_LEADER
-from broker.cluster.topic_registry import INTERNAL_TOPICS, NO_TOPIC_ID, Topic, check_topic_name
+from broker.cluster import metadata_image, topic_registry
 from broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
 from broker.log.topic_admin import DEFAULT, Growth, NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
@@ -25,27 +21,29 @@ from broker.protocol.codec import response_class
 _NameOrId = tuple[str | None, uuid.UUID | None]
 
 
-@answered_in_turn
-def handle_create_topics(message: Any, version: int, context: Context) -> Answering:
-    named = by_name(message.topics, attrgetter("name"))
+@handler.answered_in_turn
+def handle_create_topics(message: Any, version: int, context: Context) -> handler.Answering:
+    named = handler.by_name(message.topics, attrgetter("name"))
     requests: list[NewTopic | BrokerError] = []
     for name, entries in named.items():
         try:
-            requests.append(_new_topic(only_one(entries, f"topic {name!r}"), context))
+            requests.append(_new_topic(handler.only_one(entries, f"topic {name!r}"), context))
         except BrokerError as error:
             requests.append(error)
     changes = context.topic_changes
     outcomes = yield from changes.validate(requests) if message.validate_only else changes.create(requests, message.timeout_ms)
     rows, configs_of = [], _ConfigRows(context)
     for name, outcome in zip(named, outcomes, strict=True):
-        rows.append(_created_row(outcome, configs_of) if isinstance(outcome, Topic) else _failed_row(name, outcome))
+        rows.append(
+            _created_row(outcome, configs_of) if isinstance(outcome, topic_registry.Topic) else _failed_row(name, outcome)
+        )
         yield None
     response = response_class(ApiKey.CREATE_TOPICS)(throttle_time_ms=0, topics=rows)
-    return (yield from encode_in_slices(response, version, *(row.configs or () for row in rows)))
+    return (yield from handler.encode_in_slices(response, version, *(row.configs or () for row in rows)))
 
 
 def _new_topic(requested: Any, context: Context) -> NewTopic:
-    if requested.name in INTERNAL_TOPICS:
+    if requested.name in topic_registry.INTERNAL_TOPICS:
         raise InvalidTopic(f"{requested.name} is internal: the broker creates it when it is needed")
     overrides = {item.name: item.value for item in requested.configs or ()}
     if any(value is None for value in overrides.values()):
@@ -71,9 +69,9 @@ def _assignments(rows: Sequence[Any]) -> Mapping[int, Sequence[int]]:
 def _failed_row(name: str, error: BrokerError) -> Any:
     return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=name,
-        topic_id=NO_TOPIC_ID,
-        error_code=code_of(error),
-        error_message=text_of(error),
+        topic_id=topic_registry.NO_TOPIC_ID,
+        error_code=error_codes.code_of(error),
+        error_message=error_codes.text_of(error),
         topic_config_error_code=0,
         num_partitions=-1,
         replication_factor=-1,
@@ -88,18 +86,18 @@ class _ConfigRows:
         self._context = context
         self._rows: dict[frozenset[tuple[str, str]], list[Any]] = {}
 
-    def of(self, topic: Topic) -> list[Any]:
+    def of(self, topic: topic_registry.Topic) -> list[Any]:
         key = frozenset(topic.overrides.items())
         if key not in self._rows:
             row = response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult.CreatableTopicConfigs
             self._rows[key] = [
                 row(name=s.name, value=s.value, read_only=False, config_source=s.source, is_sensitive=False)
-                for s in settings_of_topic(topic, self._context)
+                for s in configs.settings_of_topic(topic, self._context)
             ]
         return self._rows[key]
 
 
-def _created_row(topic: Topic, configs_of: _ConfigRows) -> Any:
+def _created_row(topic: topic_registry.Topic, configs_of: _ConfigRows) -> Any:
     """The row of a topic that was created, or would be (validate_only)."""
     return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=topic.name,
@@ -113,8 +111,8 @@ def _created_row(topic: Topic, configs_of: _ConfigRows) -> Any:
     )
 
 
-@answered_in_turn
-def handle_delete_topics(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_turn
+def handle_delete_topics(message: Any, version: int, context: Context) -> handler.Answering:
     entries: list[_NameOrId]
     if version >= 6:
         entries = [(state.name, state.topic_id) for state in message.topics]
@@ -126,15 +124,15 @@ def handle_delete_topics(message: Any, version: int, context: Context) -> Answer
         yield None
     response = response_class(ApiKey.DELETE_TOPICS)
     rows: list[Any] = []
-    doomed: dict[str, Topic] = {}
+    doomed: dict[str, topic_registry.Topic] = {}
     rows_of_doomed: dict[str, Any] = {}
     for same in named.values():
         name = next((name for name, _ in same if name is not None), None)
-        topic_id = next((topic_id for _, topic_id in same if topic_id is not None), NO_TOPIC_ID)
+        topic_id = next((topic_id for _, topic_id in same if topic_id is not None), topic_registry.NO_TOPIC_ID)
         row = response.DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE, error_message=None)
         rows.append(row)
-        with refusing(row):
-            topic = _named_topic(only_one(same, f"topic {topic_id if name is None else repr(name)}"), context)
+        with error_codes.refusing(row):
+            topic = _named_topic(handler.only_one(same, f"topic {topic_id if name is None else repr(name)}"), context)
             row.name, row.topic_id = topic.name, topic.topic_id
             _validate_deletable(topic, context)
             doomed[topic.name] = topic
@@ -143,10 +141,12 @@ def handle_delete_topics(message: Any, version: int, context: Context) -> Answer
     if doomed:
         failed = yield from context.topic_changes.delete(list(doomed.values()), message.timeout_ms)
         if len(failed) < len(doomed) and context.cluster is None:  # in a cluster, coordinators see it in the image
-            yield from remove_offsets_of_topics({name for name in doomed if name not in failed}.__contains__, context)
+            yield from offsets_topic.remove_offsets_of_topics(
+                {name for name in doomed if name not in failed}.__contains__, context
+            )
         for name, failure in failed.items():
-            refuse(rows_of_doomed[name], failure)
-    return (yield from encode_in_slices(response(throttle_time_ms=0, responses=rows), version, rows))
+            error_codes.refuse(rows_of_doomed[name], failure)
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, responses=rows), version, rows))
 
 
 def _identity(entry: _NameOrId, context: Context) -> str | _NameOrId:
@@ -157,7 +157,7 @@ def _identity(entry: _NameOrId, context: Context) -> str | _NameOrId:
         return entry
 
 
-def _named_topic(entry: _NameOrId, context: Context) -> Topic:
+def _named_topic(entry: _NameOrId, context: Context) -> topic_registry.Topic:
     name, topic_id = entry
     registry = context.partitions.registry
     if name is not None and topic_id is None:
@@ -167,7 +167,7 @@ def _named_topic(entry: _NameOrId, context: Context) -> Topic:
     raise InvalidRequest("name each topic to delete by its name or by its id, not by both")
 
 
-def _validate_deletable(topic: Topic, context: Context) -> None:
+def _validate_deletable(topic: topic_registry.Topic, context: Context) -> None:
     if topic.is_internal:
         raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
     if not context.config.delete_topic_enable:
@@ -177,36 +177,36 @@ def _validate_deletable(topic: Topic, context: Context) -> None:
 _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a large cluster is described in pages
 
 
-@answered_in_turn
-def handle_create_partitions(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_turn
+def handle_create_partitions(message: Any, version: int, context: Context) -> handler.Answering:
     response = response_class(ApiKey.CREATE_PARTITIONS)
     rows: dict[str, Any] = {}
     growths: dict[str, Growth] = {}
     added = 0
-    for name, entries in by_name(message.topics, attrgetter("name")).items():
+    for name, entries in handler.by_name(message.topics, attrgetter("name")).items():
         row = rows[name] = response.CreatePartitionsTopicResult(name=name, error_code=0, error_message=None)
-        with refusing(row):
-            growth = _growth(only_one(entries, f"topic {name!r}"))
+        with error_codes.refusing(row):
+            growth = _growth(handler.only_one(entries, f"topic {name!r}"))
             added += context.topic_changes.check_growth(growth, planned=added)
             growths[name] = growth
         yield None
     if growths and not message.validate_only:
         failed = yield from context.topic_changes.grow(growths, message.timeout_ms)
         for name, failure in failed.items():
-            refuse(rows[name], failure)
+            error_codes.refuse(rows[name], failure)
     results = list(rows.values())
-    return (yield from encode_in_slices(response(throttle_time_ms=0, results=results), version, results))
+    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, results=results), version, results))
 
 
 def _growth(requested: Any) -> Growth:
-    if requested.name in INTERNAL_TOPICS:
+    if requested.name in topic_registry.INTERNAL_TOPICS:
         raise InvalidTopic(f"{requested.name} is internal: the broker alone says how many partitions it has")
     assignments = None if requested.assignments is None else [row.broker_ids for row in requested.assignments]
     return Growth(name=requested.name, count=requested.count, assignments=assignments)
 
 
-@answered_in_slices
-def handle_describe_topic_partitions(message: Any, version: int, context: Context) -> Answering:
+@handler.answered_in_slices
+def handle_describe_topic_partitions(message: Any, version: int, context: Context) -> handler.Answering:
     """Topics in order of name, from the cursor on, until the limit is reached; the returned cursor is where to continue."""
     response = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
@@ -217,19 +217,19 @@ def handle_describe_topic_partitions(message: Any, version: int, context: Contex
             break
         yield None
         try:
-            check_topic_name(name)
+            topic_registry.check_topic_name(name)
             topic = context.partitions.registry.get(name)
             end = min(topic.partition_count, start + left)
             rows.append(_topic_row(topic, range(start, end), context))
         except BrokerError as error:
-            rows.append(_missing_row(name, code_of(error)))
+            rows.append(_missing_row(name, error_codes.code_of(error)))
             continue
         left -= max(0, end - start)
         if end < topic.partition_count:
             cursor = response.Cursor(topic_name=name, partition_index=end)
             break
     answer = response(throttle_time_ms=0, topics=rows, next_cursor=cursor)
-    return (yield from encode_in_slices(answer, version, rows, *(row.partitions for row in rows)))
+    return (yield from handler.encode_in_slices(answer, version, rows, *(row.partitions for row in rows)))
 
 
 def _from_cursor(message: Any, context: Context) -> Iterator[tuple[str, int]]:
@@ -248,17 +248,17 @@ def _missing_row(name: str, code: int) -> Any:
     return response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
-        topic_id=NO_TOPIC_ID,
+        topic_id=topic_registry.NO_TOPIC_ID,
         is_internal=False,
         partitions=[],
     )
 
 
-def _topic_row(topic: Topic, indexes: range, context: Context) -> Any:
+def _topic_row(topic: topic_registry.Topic, indexes: range, context: Context) -> Any:
     row = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
     partitions = [
         row.DescribeTopicPartitionsResponsePartition(
-            error_code=ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=ErrorCode.NONE if partition.leader != metadata_image.NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
             leader_id=partition.leader,
             leader_epoch=partition.leader_epoch,

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from broker.cluster.metadata_image import ClusterTopic, PartitionState, eligible_after
-from broker.cluster.metadata_log import STATES_MAX
+from broker.cluster import metadata_image, metadata_log
 from broker.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
 
 
@@ -102,25 +101,25 @@ class Reassigned:
     """Replace the topic's znode, and in the same transaction the states of the partitions `moved`. All have the next versions,
     and the write succeeds only if the znodes still have the previous ones."""
 
-    topic: ClusterTopic
+    topic: metadata_image.ClusterTopic
     moved: tuple[int, ...] = ()
 
 
-def originals(topic: ClusterTopic, index: int) -> tuple[int, ...]:
+def originals(topic: metadata_image.ClusterTopic, index: int) -> tuple[int, ...]:
     """The replicas to return to if cancelled."""
     return _without(topic.replicas[index], topic.adding.get(index, ()))
 
 
-def targets(topic: ClusterTopic, index: int) -> tuple[int, ...]:
+def targets(topic: metadata_image.ClusterTopic, index: int) -> tuple[int, ...]:
     """The final replicas; for a partition that is not being moved, its current ones."""
     return _without(topic.replicas[index], topic.removing.get(index, ()))
 
 
-def is_reassigned(topic: ClusterTopic, index: int) -> bool:
+def is_reassigned(topic: metadata_image.ClusterTopic, index: int) -> bool:
     return index in topic.adding or index in topic.removing
 
 
-def reassign(topic: ClusterTopic, new_targets: Mapping[int, tuple[int, ...]]) -> Reassigned | None:
+def reassign(topic: metadata_image.ClusterTopic, new_targets: Mapping[int, tuple[int, ...]]) -> Reassigned | None:
     """Begin to move partitions, or change their targets; None if they are already there. The order matters: the first broker of
     the target becomes the preferred leader.
 
@@ -141,12 +140,14 @@ def reassign(topic: ClusterTopic, new_targets: Mapping[int, tuple[int, ...]]) ->
     return None if is_same else Reassigned(topic=new)
 
 
-def leader_must_move(topic: ClusterTopic, index: int, state: PartitionState, minimum: int) -> bool:
+def leader_must_move(topic: metadata_image.ClusterTopic, index: int, state: metadata_image.PartitionState, minimum: int) -> bool:
     """Whether the partition is ready except that its leader is one of the replicas to be removed."""
     return state.leader in topic.removing.get(index, ()) and _is_ready(topic, index, state, minimum)
 
 
-def finish(topic: ClusterTopic, minimum: int, *, busy: Collection[int] = (), limit: int = STATES_MAX) -> Reassigned | None:
+def finish(
+    topic: metadata_image.ClusterTopic, minimum: int, *, busy: Collection[int] = (), limit: int = metadata_log.STATES_MAX
+) -> Reassigned | None:
     """The last step for the topic's partitions that are ready for it; None if none is. `busy` ones are left out: a write of their
     state is in flight."""
     replicas, adding, removing = list(topic.replicas), dict(topic.adding), dict(topic.removing)
@@ -159,7 +160,7 @@ def finish(topic: ClusterTopic, minimum: int, *, busy: Collection[int] = (), lim
         adding.pop(index, None)
         removing.pop(index, None)
         isr = tuple(broker for broker in state.isr if broker in target)
-        eligible = tuple(broker for broker in eligible_after(state, isr, minimum) if broker in target)
+        eligible = tuple(broker for broker in metadata_image.eligible_after(state, isr, minimum) if broker in target)
         successor = state.handover_to if state.handover_to in isr else None
         # Written even if unchanged: this fences writes that the leader makes before it has seen the shorter list.
         moved.append(index)
@@ -177,7 +178,9 @@ def finish(topic: ClusterTopic, minimum: int, *, busy: Collection[int] = (), lim
     return Reassigned(topic=new, moved=tuple(moved))
 
 
-def moving(topics: Iterable[ClusterTopic], registered: Collection[int], limit: int = _MOVING_MAX) -> dict[tuple[str, int], None]:
+def moving(
+    topics: Iterable[metadata_image.ClusterTopic], registered: Collection[int], limit: int = _MOVING_MAX
+) -> dict[tuple[str, int], None]:
     """The partitions whose new replicas fetch now: the first unfinished ones in the order of names. One that waits for a broker
     that is not registered takes no slot.
 
@@ -194,7 +197,7 @@ def moving(topics: Iterable[ClusterTopic], registered: Collection[int], limit: i
     return chosen
 
 
-def _is_ready(topic: ClusterTopic, index: int, state: PartitionState, minimum: int) -> bool:
+def _is_ready(topic: metadata_image.ClusterTopic, index: int, state: metadata_image.PartitionState, minimum: int) -> bool:
     # A target that was a replica before and lags does not hold up the last step (as in KRaft), but the set must not end smaller
     # than min.insync.replicas, if there are that many targets.
     target = targets(topic, index)

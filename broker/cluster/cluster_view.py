@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.cluster.metadata_image import NO_LEADER, NO_STATE, BrokerNode, ClusterTopic, MetadataImage, PartitionState
-from broker.cluster.topic_registry import OFFSETS_TOPIC, Topic, partition_of_group
+from broker.cluster import metadata_image, topic_registry
 from broker.config.listeners import Listener
 from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 
@@ -53,7 +52,7 @@ class ClusterView(Protocol):
     def brokers(self, listener: str) -> Sequence[BrokerAddress]:
         """All that can be reached, ordered by id."""
 
-    def partitions(self, topic: Topic, indexes: Iterable[int]) -> list[PartitionView]:
+    def partitions(self, topic: topic_registry.Topic, indexes: Iterable[int]) -> list[PartitionView]:
         """UnknownTopicOrPartition: the topic was deleted in the meantime."""
 
     def coordinator(self, group_id: str, listener: str) -> BrokerAddress:
@@ -78,7 +77,7 @@ class LocalView:
     def brokers(self, listener: str) -> Sequence[BrokerAddress]:
         return self._brokers.get(listener, self._usual)
 
-    def partitions(self, topic: Topic, indexes: Iterable[int]) -> list[PartitionView]:
+    def partitions(self, topic: topic_registry.Topic, indexes: Iterable[int]) -> list[PartitionView]:
         me, (leader,) = self._me, self._me
         return [PartitionView(leader, self._leader_epoch(topic.name, index), me, me) for index in indexes]
 
@@ -92,7 +91,7 @@ class ImageView:
     A leader that is not registered is shown as no leader: clients ask again instead of connecting to a broker that is down. The
     image may still name it until the controller has elected another."""
 
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, image: Callable[[], metadata_image.MetadataImage]) -> None:
         self._image = image
 
     @property
@@ -110,7 +109,7 @@ class ImageView:
         addresses = (_address(node, listener) for _, node in sorted(self._image().brokers.items()))
         return [address for address in addresses if address is not None]
 
-    def partitions(self, topic: Topic, indexes: Iterable[int]) -> list[PartitionView]:
+    def partitions(self, topic: topic_registry.Topic, indexes: Iterable[int]) -> list[PartitionView]:
         image = self._image()
         cluster_topic = image.topics.get(topic.name)
         if cluster_topic is None or cluster_topic.topic_id != topic.topic_id:
@@ -119,30 +118,30 @@ class ImageView:
 
     def coordinator(self, group_id: str, listener: str) -> BrokerAddress:
         image = self._image()
-        topic = image.topics.get(OFFSETS_TOPIC)
+        topic = image.topics.get(topic_registry.OFFSETS_TOPIC)
         if topic is None:
-            raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} has not been created yet: retry")
-        index = partition_of_group(group_id, topic.partition_count)
+            raise CoordinatorNotAvailable(f"{topic_registry.OFFSETS_TOPIC} has not been created yet: retry")
+        index = topic_registry.partition_of_group(group_id, topic.partition_count)
         leader = image.brokers.get(_state(topic, index).leader)
         address = None if leader is None else _address(leader, listener)
         if address is None:
-            raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC}-{index} has no leader at the moment: retry")
+            raise CoordinatorNotAvailable(f"{topic_registry.OFFSETS_TOPIC}-{index} has no leader at the moment: retry")
         return address
 
 
-def _address(node: BrokerNode, listener: str) -> BrokerAddress | None:
+def _address(node: metadata_image.BrokerNode, listener: str) -> BrokerAddress | None:
     endpoint = node.endpoints.get(listener)
     return None if endpoint is None else BrokerAddress(node.broker_id, endpoint.host, endpoint.port, node.rack or None)
 
 
-def _state(topic: ClusterTopic, index: int) -> PartitionState:
-    return topic.states[index] if index < len(topic.states) else NO_STATE
+def _state(topic: metadata_image.ClusterTopic, index: int) -> metadata_image.PartitionState:
+    return topic.states[index] if index < len(topic.states) else metadata_image.NO_STATE
 
 
-def _partition(topic: ClusterTopic, index: int, image: MetadataImage) -> PartitionView:
+def _partition(topic: metadata_image.ClusterTopic, index: int, image: metadata_image.MetadataImage) -> PartitionView:
     state, replicas = _state(topic, index), topic.replicas[index]
     return PartitionView(
-        leader=state.leader if state.leader in image.brokers else NO_LEADER,
+        leader=state.leader if state.leader in image.brokers else metadata_image.NO_LEADER,
         leader_epoch=state.leader_epoch,
         replicas=replicas,
         isr=state.isr,

@@ -18,29 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from broker.clock import Clock
-from broker.cluster.assignment import finish
-from broker.cluster.controller_writes import (
-    Deposed,
-    Mandate,
-    batches,
-    claim,
-    delete_topic,
-    trim_journal,
-    write_reassigned,
-    write_states,
-)
-from broker.cluster.leader_election import (
-    Decision,
-    ElectionRequests,
-    HandoverRequest,
-    Presence,
-    TopicPartition,
-    decide,
-    handovers,
-    out_of_balance,
-    presence,
-)
-from broker.cluster.metadata_image import NO_CONTROLLER, ClusterTopic, MetadataImage
+from broker.cluster import assignment, controller_writes, leader_election, metadata_image
 from broker.cluster.store import AnswerLost, Script, Store, run_script
 from broker.errors import BrokerError
 
@@ -74,21 +52,21 @@ class ClusterController:
         self._settling_seconds = session_timeout_ms / 1000
         self._minimum_of = minimum_of
         self._is_unclean_allowed = is_unclean_allowed
-        self._image = MetadataImage()
+        self._image = metadata_image.MetadataImage()
         self._is_known = False
         self._suspects: dict[int, None] = {}
         self._settled_at = inf
-        self.mandate: Mandate | None = None
+        self.mandate: controller_writes.Mandate | None = None
         self._is_claiming = False
-        self._preferred: dict[TopicPartition, None] = {}
-        self._unclean: dict[TopicPartition, None] = {}
+        self._preferred: dict[leader_election.TopicPartition, None] = {}
+        self._unclean: dict[leader_election.TopicPartition, None] = {}
         self._term = 0
         self.due = inf  # when `work` has something to do, by the monotonic clock
         self._begin_term(None)
 
     # Events
 
-    def image_changed(self, image: MetadataImage) -> None:
+    def image_changed(self, image: metadata_image.MetadataImage) -> None:
         self._image = image
         self._is_known = True
         self.due = -inf
@@ -99,7 +77,7 @@ class ClusterController:
             self._suspects = dict.fromkeys(sorted(suspects))
             self.due = -inf
 
-    def elect(self, keys: Iterable[TopicPartition], *, is_unclean: bool) -> None:
+    def elect(self, keys: Iterable[leader_election.TopicPartition], *, is_unclean: bool) -> None:
         """ElectLeaders: elect the preferred leaders; or, unclean, any live replica of partitions that have no leader."""
         (self._unclean if is_unclean else self._preferred).update(dict.fromkeys(keys))
         self.due = -inf
@@ -134,7 +112,7 @@ class ClusterController:
             return
         if now >= self._balance_at:
             self._balance_at = now + _BALANCE_SECONDS
-            self._preferred.update(dict.fromkeys(out_of_balance(image)))
+            self._preferred.update(dict.fromkeys(leader_election.out_of_balance(image)))
         self._decide(self.mandate, now)
         self._reassign(self.mandate)
         self._delete(self.mandate)
@@ -144,15 +122,15 @@ class ClusterController:
 
     def _maybe_claim(self) -> None:
         holder = self._image.controller.broker_id
-        is_vacant = holder in (NO_CONTROLLER, self._broker_id) or holder in self._suspects
+        is_vacant = holder in (metadata_image.NO_CONTROLLER, self._broker_id) or holder in self._suspects
         # Only a registered broker claims: registration ensures that no other process has our id.
         if not is_vacant or self._is_claiming or self._broker_id not in self._image.brokers:
             return
         self._is_claiming = True
-        script = claim(self._store, self._broker_id, tuple(self._suspects), self._clock.now_ms())
+        script = controller_writes.claim(self._store, self._broker_id, tuple(self._suspects), self._clock.now_ms())
         run_script(self._store, script, self._claimed)
 
-    def _claimed(self, mandate: Mandate | None, error: BrokerError | None) -> None:
+    def _claimed(self, mandate: controller_writes.Mandate | None, error: BrokerError | None) -> None:
         self._is_claiming = False
         if error is not None and not isinstance(error, AnswerLost):
             logger.error("cannot become the controller: %s", error)
@@ -165,14 +143,16 @@ class ClusterController:
         logger.info("broker %d is no longer the controller: %s", self._broker_id, why)
         self._begin_term(None)
 
-    def _begin_term(self, mandate: Mandate | None) -> None:
+    def _begin_term(self, mandate: controller_writes.Mandate | None) -> None:
         """Discard everything of the earlier term; answers still in flight are ignored, since their term is over."""
         self.mandate = mandate
         self._term += 1
         now = self._clock.monotonic()
-        self._awaited: dict[TopicPartition, tuple[UUID, int]] = {}  # by partition: its topic's id and the expected version
-        self._handovers: dict[TopicPartition, HandoverRequest] = {}
-        self._settled_topics: dict[str, ClusterTopic] = {}
+        self._awaited: dict[
+            leader_election.TopicPartition, tuple[UUID, int]
+        ] = {}  # by partition: its topic's id and the expected version
+        self._handovers: dict[leader_election.TopicPartition, leader_election.HandoverRequest] = {}
+        self._settled_topics: dict[str, metadata_image.ClusterTopic] = {}
         self._seen_presence: tuple[object, ...] = ()
         self._at_work: dict[str, None] = {}  # topics that are being moved or deleted
         self._balance_at = now + _BALANCE_SECONDS
@@ -187,7 +167,7 @@ class ClusterController:
         def answered(result: Any, error: BrokerError | None) -> None:
             if term != self._term:
                 return
-            if isinstance(error, Deposed):
+            if isinstance(error, controller_writes.Deposed):
                 self._resign(str(error))
                 return
             if error is not None and not isinstance(error, AnswerLost):
@@ -198,13 +178,13 @@ class ClusterController:
 
     # Leaders
 
-    def _decide(self, mandate: Mandate, now: float) -> None:
+    def _decide(self, mandate: controller_writes.Mandate, now: float) -> None:
         image = self._image
-        live = presence(image, self._suspects, is_settling=now < self._settled_at)
+        live = leader_election.presence(image, self._suspects, is_settling=now < self._settled_at)
         topics = self._worth_a_look(image, live)
-        self._handovers = handovers(topics, self._handovers, now)
-        requests = ElectionRequests(preferred=self._preferred, unclean=self._unclean, handovers=self._handovers)
-        decisions = decide(
+        self._handovers = leader_election.handovers(topics, self._handovers, now)
+        requests = leader_election.ElectionRequests(preferred=self._preferred, unclean=self._unclean, handovers=self._handovers)
+        decisions = leader_election.decide(
             topics,
             live,
             minimum_of=self._minimum_of,
@@ -217,13 +197,15 @@ class ClusterController:
         fresh = [decision for decision in decisions if (decision.topic, decision.index) not in self._awaited]
         # Each request has been met, is in flight, or cannot be met now; the client may ask again.
         self._preferred, self._unclean = {}, {}
-        for batch in batches(fresh):
+        for batch in controller_writes.batches(fresh):
             ids = {decision.topic: image.topics[decision.topic].topic_id for decision in batch}
             for decision in batch:
                 self._awaited[decision.topic, decision.index] = ids[decision.topic], decision.state.version
-            self._act(write_states(mandate, batch, ids), partial(self._written, batch))
+            self._act(controller_writes.write_states(mandate, batch, ids), partial(self._written, batch))
 
-    def _worth_a_look(self, image: MetadataImage, live: Presence) -> list[ClusterTopic]:
+    def _worth_a_look(
+        self, image: metadata_image.MetadataImage, live: leader_election.Presence
+    ) -> list[metadata_image.ClusterTopic]:
         """All topics except those that needed nothing last time, if neither they nor the live brokers have changed since."""
         inputs = (live, image.topic_settings, image.broker_settings, image.deleting)
         if self._preferred or self._unclean or inputs != self._seen_presence:
@@ -235,7 +217,7 @@ class ClusterController:
             if self._settled_topics.get(name) is not topic and name not in image.deleting
         ]
 
-    def _remember_settled(self, topics: list[ClusterTopic], decisions: list[Decision]) -> None:
+    def _remember_settled(self, topics: list[metadata_image.ClusterTopic], decisions: list[leader_election.Decision]) -> None:
         restless = {decision.topic for decision in decisions}
         for topic in topics:
             is_asked = any(state.handover_to is not None for state in topic.states)
@@ -243,11 +225,13 @@ class ClusterController:
                 self._settled_topics[topic.name] = topic
 
     @staticmethod
-    def _is_awaited(image: MetadataImage, key: TopicPartition, topic_id: UUID, version: int) -> bool:
+    def _is_awaited(
+        image: metadata_image.MetadataImage, key: leader_election.TopicPartition, topic_id: UUID, version: int
+    ) -> bool:
         topic = image.topics.get(key[0])
         return topic is not None and topic.topic_id == topic_id and topic.states[key[1]].version < version
 
-    def _written(self, batch: Collection[Decision], stored: list[Decision] | None) -> None:
+    def _written(self, batch: Collection[leader_election.Decision], stored: list[leader_election.Decision] | None) -> None:
         done = {(decision.topic, decision.index) for decision in stored or ()}
         for decision in batch:
             if (decision.topic, decision.index) not in done:
@@ -255,43 +239,43 @@ class ClusterController:
 
     # Moves, deletions, the metadata log
 
-    def _reassign(self, mandate: Mandate) -> None:
+    def _reassign(self, mandate: controller_writes.Mandate) -> None:
         image = self._image
         for topic in [topic for topic in image.topics.values() if topic.adding or topic.removing]:
             if topic.name in self._at_work or topic.name in image.deleting:
                 continue
             busy = [index for name, index in self._awaited if name == topic.name]
-            step = finish(topic, self._minimum_of(topic.name), busy=busy)
+            step = assignment.finish(topic, self._minimum_of(topic.name), busy=busy)
             if step is None:
                 continue
             self._at_work[topic.name] = None
             for index in step.moved:
                 self._awaited[topic.name, index] = topic.topic_id, step.topic.states[index].version
             keys = [(topic.name, index) for index in step.moved]
-            self._act(write_reassigned(step, mandate), partial(self._moved, topic.name, keys))
+            self._act(controller_writes.write_reassigned(step, mandate), partial(self._moved, topic.name, keys))
 
-    def _moved(self, name: str, keys: list[TopicPartition], is_stored: bool | None) -> None:
+    def _moved(self, name: str, keys: list[leader_election.TopicPartition], is_stored: bool | None) -> None:
         del self._at_work[name]
         if not is_stored:
             for key in keys:
                 self._awaited.pop(key, None)
 
-    def _delete(self, mandate: Mandate) -> None:
+    def _delete(self, mandate: controller_writes.Mandate) -> None:
         for name in sorted(self._image.deleting):
             topic = self._image.topics.get(name)
             if topic is not None and name not in self._at_work:
                 self._at_work[name] = None
-                self._act(delete_topic(mandate, name, topic.topic_id), partial(self._deleted, name))
+                self._act(controller_writes.delete_topic(mandate, name, topic.topic_id), partial(self._deleted, name))
 
     def _deleted(self, name: str, _: None) -> None:
         del self._at_work[name]
 
-    def _maybe_trim(self, mandate: Mandate, now: float) -> None:
+    def _maybe_trim(self, mandate: controller_writes.Mandate, now: float) -> None:
         if now < self._trim_at or self._is_trimming:
             return
         self._trim_at = now + _TRIM_SECONDS
         self._is_trimming = True
-        self._act(trim_journal(mandate, self._old_position), self._trimmed)
+        self._act(controller_writes.trim_journal(mandate, self._old_position), self._trimmed)
 
     def _trimmed(self, newest: int | None) -> None:
         self._is_trimming = False
@@ -324,7 +308,7 @@ class FailureDetector:
         """It has answered."""
         self.ids.pop(broker, None)
 
-    def learn(self, image: MetadataImage) -> None:
+    def learn(self, image: metadata_image.MetadataImage) -> None:
         """A broker that has registered since is a different process from the one whose port refused."""
         now = {broker: node.incarnation for broker, node in image.brokers.items()}
         for broker in list(self.ids):

@@ -15,11 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from broker.cluster import znodes
-from broker.cluster.assignment import Reassigned
-from broker.cluster.leader_election import Decision
-from broker.cluster.metadata_image import PartitionState, StateChange, TopicChange, TopicDeleted, TopicNode
-from broker.cluster.metadata_log import STATES_MAX, entry_path, entry_positions, log_entry, state_writes
+from broker.cluster import assignment, leader_election, metadata_image, metadata_log, znodes
 from broker.cluster.store import (
     AnswerLost,
     Check,
@@ -48,19 +44,21 @@ class Deposed(BrokerError):
     """Another broker is the controller."""
 
 
-def batches(decisions: Sequence[Decision]) -> list[Sequence[Decision]]:
+def batches(decisions: Sequence[leader_election.Decision]) -> list[Sequence[leader_election.Decision]]:
     """Batches of one transaction each."""
-    return [decisions[begin : begin + STATES_MAX] for begin in range(0, len(decisions), STATES_MAX)]
+    return [decisions[begin : begin + metadata_log.STATES_MAX] for begin in range(0, len(decisions), metadata_log.STATES_MAX)]
 
 
-def write_states(mandate: Mandate, decisions: Sequence[Decision], ids: Mapping[str, UUID]) -> Script[list[Decision]]:
+def write_states(
+    mandate: Mandate, decisions: Sequence[leader_election.Decision], ids: Mapping[str, UUID]
+) -> Script[list[leader_election.Decision]]:
     """Store up to STATES_MAX decisions; returns those that were stored. `ids` are those of their topics."""
     remaining = list(decisions)
     while remaining:
         changes = [
             _state_change(decision.topic, ids[decision.topic], decision.index, decision.state, mandate) for decision in remaining
         ]
-        refused = yield from _fenced(mandate, state_writes(changes))
+        refused = yield from _fenced(mandate, metadata_log.state_writes(changes))
         if refused is None:
             break
         # The checks that the topics are still the same come first, then the states, in the order of `remaining`.
@@ -72,7 +70,7 @@ def write_states(mandate: Mandate, decisions: Sequence[Decision], ids: Mapping[s
     return remaining
 
 
-def write_reassigned(step: Reassigned, mandate: Mandate | None) -> Script[bool]:
+def write_reassigned(step: assignment.Reassigned, mandate: Mandate | None) -> Script[bool]:
     """Store one step of a topic's reassignments: the replica lists and the in-sync replicas in one transaction. False: part of it
     has changed since. Without a mandate the caller is a broker asked to begin or cancel some, which moves no leader."""
     topic = step.topic
@@ -88,7 +86,7 @@ def write_reassigned(step: Reassigned, mandate: Mandate | None) -> Script[bool]:
             )
             for change in changes
         ),
-        log_entry([TopicChange(topic=TopicNode.of(topic)), *changes]),
+        metadata_log.log_entry([metadata_image.TopicChange(topic=metadata_image.TopicNode.of(topic)), *changes]),
     ]
     return (yield from _fenced(mandate, operations)) is None
 
@@ -103,10 +101,10 @@ def delete_topic(mandate: Mandate, name: str, topic_id: UUID) -> Script[None]:
     if not isinstance(node, NoNode):
         topic_id = znodes.decode_topic(name, node.data, node.version).topic_id
     indexes = sorted(int(partition) for partition in (yield from children(znodes.partitions_path(name))))
-    for begin in range(0, len(indexes), STATES_MAX):
+    for begin in range(0, len(indexes), metadata_log.STATES_MAX):
         nodes = [
             path
-            for index in indexes[begin : begin + STATES_MAX]
+            for index in indexes[begin : begin + metadata_log.STATES_MAX]
             for path in (znodes.state_path(name, index), znodes.partition_path(name, index))
         ]
         if not (yield from _delete(mandate, [mark], nodes, ())):
@@ -120,17 +118,22 @@ def delete_topic(mandate: Mandate, name: str, topic_id: UUID) -> Script[None]:
     name_path = znodes.topic_name_path(name)
     if name_path is not None:
         last.append(name_path)
-    end = (Delete(path=znodes.deletion_path(name)), log_entry([TopicDeleted(topic=name, topic_id=topic_id)]))
+    end = (
+        Delete(path=znodes.deletion_path(name)),
+        metadata_log.log_entry([metadata_image.TopicDeleted(topic=name, topic_id=topic_id)]),
+    )
     yield from _delete(mandate, [mark], last, end)
 
 
 def trim_journal(mandate: Mandate, old: int) -> Script[int]:
     """Remove entries up to position `old`, except the newest _ENTRIES_KEPT of them. Returns the newest position, which is `old`
     a minute later; -1 if there is none."""
-    positions = entry_positions((yield from children(znodes.CHANGES)))
+    positions = metadata_log.entry_positions((yield from children(znodes.CHANGES)))
     gone = [position for position in positions if position <= old][:-_ENTRIES_KEPT]
-    for begin in range(0, len(gone), STATES_MAX):
-        yield from _delete(mandate, (), [entry_path(position) for position in gone[begin : begin + STATES_MAX]], ())
+    for begin in range(0, len(gone), metadata_log.STATES_MAX):
+        yield from _delete(
+            mandate, (), [metadata_log.entry_path(position) for position in gone[begin : begin + metadata_log.STATES_MAX]], ()
+        )
     return positions[-1] if positions else -1
 
 
@@ -162,10 +165,12 @@ def _fenced(mandate: Mandate | None, operations: Sequence[Operation]) -> Script[
     return outcome.index - len(fence)
 
 
-def _state_change(topic: str, topic_id: UUID, index: int, state: PartitionState, mandate: Mandate | None) -> StateChange:
+def _state_change(
+    topic: str, topic_id: UUID, index: int, state: metadata_image.PartitionState, mandate: Mandate | None
+) -> metadata_image.StateChange:
     if mandate is not None:
         state = replace(state, controller_epoch=mandate.epoch)
-    return StateChange(topic=topic, topic_id=topic_id, index=index, state=state)
+    return metadata_image.StateChange(topic=topic, topic_id=topic_id, index=index, state=state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from broker.cluster.assignment import leader_must_move
-from broker.cluster.metadata_image import NO_LEADER, ClusterTopic, MetadataImage, PartitionState, eligible_after
+from broker.cluster import assignment, metadata_image
 
 _HANDOVER_SECONDS = 5.0  # while it hands over, a leader takes no records: it must not wait for a slow target
 _HANDOVER_AGAIN_SECONDS = 60.0  # before a withdrawn request is repeated
@@ -54,10 +53,10 @@ class Presence:
 
     def leads(self, broker: int) -> bool:
         """Whether it can go on leading, so that no election is needed."""
-        return broker != NO_LEADER and self.may_stay(broker)
+        return broker != metadata_image.NO_LEADER and self.may_stay(broker)
 
 
-def presence(image: MetadataImage, suspects: Collection[int], *, is_settling: bool) -> Presence:
+def presence(image: metadata_image.MetadataImage, suspects: Collection[int], *, is_settling: bool) -> Presence:
     """`suspects`: brokers whose port refuses connections, which that of a live process does not."""
     registered = frozenset(image.brokers)
     able = (
@@ -96,11 +95,11 @@ class Decision:
 
     topic: str
     index: int
-    state: PartitionState
+    state: metadata_image.PartitionState
 
 
 def decide(
-    topics: Iterable[ClusterTopic],
+    topics: Iterable[metadata_image.ClusterTopic],
     live: Presence,
     *,
     minimum_of: Callable[[str], int],
@@ -140,14 +139,14 @@ def decide(
 
 
 def _next_state(
-    topic: ClusterTopic,
+    topic: metadata_image.ClusterTopic,
     index: int,
     live: Presence,
     minimum: int,
     is_unclean_allowed: bool,
     now: float,
     requests: ElectionRequests = NO_REQUESTS,
-) -> PartitionState:
+) -> metadata_image.PartitionState:
     """The state that one partition should have, with the version of its current one."""
     state, replicas, key = topic.states[index], topic.replicas[index], (topic.name, index)
     waited = _waited(state, requests.handovers.get(key), now)
@@ -157,7 +156,7 @@ def _next_state(
         # The leader is being stopped and has not handed over in time. Electing another is safe (the old one cannot answer
         # acks=all without the set), only less gentle: what it took with acks=1 may not be on the others.
         state = _elect_clean(state, replicas, live, minimum, other_than=state.leader) or state
-    if state.leader == NO_LEADER:
+    if state.leader == metadata_image.NO_LEADER:
         return state
     # Only if there is a leader: without one, the set decides the next election, and members that are gone now may be the only
     # ones that have everything.
@@ -165,7 +164,7 @@ def _next_state(
     return replace(state, handover_to=_successor(topic, index, state, live, minimum, waited, key in requests.preferred))
 
 
-def _waited(state: PartitionState, request: HandoverRequest | None, now: float) -> float:
+def _waited(state: metadata_image.PartitionState, request: HandoverRequest | None, now: float) -> float:
     """How long the current hand-over request has been pending, or, if there is none, how long ago the last one was made.
     A request that this controller sees for the first time begins now."""
     is_asked = state.handover_to is not None
@@ -175,14 +174,14 @@ def _waited(state: PartitionState, request: HandoverRequest | None, now: float) 
 
 
 def elect(
-    state: PartitionState,
+    state: metadata_image.PartitionState,
     replicas: tuple[int, ...],
     live: Presence,
     minimum: int,
     is_unclean_allowed: bool,
     *,
     is_unclean_requested: bool = False,
-) -> PartitionState:
+) -> metadata_image.PartitionState:
     """A new leader, or none; in either case no broker continues in the old epoch."""
     new = _elect_clean(state, replicas, live, minimum)
     # Unclean only if waiting is hopeless: none of the brokers that have everything is even registered. One that is registered but
@@ -193,14 +192,18 @@ def elect(
         new = _elect_unclean(state, replicas, live)
     # "No leader" is a decision too, with its own epoch. Otherwise a leader that was only cut off could return and continue in its
     # old epoch, next to one elected in the meantime by a state that it has not seen.
-    if new is None and state.leader != NO_LEADER:
-        new = replace(state, leader=NO_LEADER, leader_epoch=state.leader_epoch + 1, handover_to=None)
+    if new is None and state.leader != metadata_image.NO_LEADER:
+        new = replace(state, leader=metadata_image.NO_LEADER, leader_epoch=state.leader_epoch + 1, handover_to=None)
     return state if new is None else new
 
 
 def _elect_clean(
-    state: PartitionState, replicas: tuple[int, ...], live: Presence, minimum: int, other_than: int = NO_LEADER
-) -> PartitionState | None:
+    state: metadata_image.PartitionState,
+    replicas: tuple[int, ...],
+    live: Presence,
+    minimum: int,
+    other_than: int = metadata_image.NO_LEADER,
+) -> metadata_image.PartitionState | None:
     """Elect one that has everything acknowledged or visible. An in-sync replica that is being stopped is better than an eligible
     one, which may lack what was only written."""
     members = [broker for broker in replicas if broker in state.isr and broker in live.able and broker != other_than]
@@ -208,13 +211,13 @@ def _elect_clean(
         # In the order of the assignment, not of the set: so the preferred leader is chosen whenever possible, and balancing
         # needs no second move.
         leader = next((broker for broker in members if broker not in live.leaving), members[0])
-        if other_than != NO_LEADER and leader in live.leaving:
+        if other_than != metadata_image.NO_LEADER and leader in live.leaving:
             return None
         isr = tuple(broker for broker in state.isr if live.may_stay(broker))
         # Members that cannot lead now may stay in the set while this controller is still settling: a broker that has not
         # re-registered yet is not necessarily dead.
-        return _led_by(leader, state, isr, eligible_after(state, isr, minimum))
-    if other_than != NO_LEADER:
+        return _led_by(leader, state, isr, metadata_image.eligible_after(state, isr, minimum))
+    if other_than != metadata_image.NO_LEADER:
         return None
     successors = [broker for broker in replicas if broker in state.eligible and broker in live.able]
     if successors:
@@ -222,11 +225,13 @@ def _elect_clean(
         # The members are dead, not lagging: nothing has moved since the set became too small, and nothing will before it is large
         # enough. So each still has everything when it returns; it reports itself then if its disk has lost something.
         holders = replace(state, isr=()) if state.is_lost else state
-        return _led_by(leader, state, (leader,), eligible_after(holders, (leader,), minimum))
+        return _led_by(leader, state, (leader,), metadata_image.eligible_after(holders, (leader,), minimum))
     return None
 
 
-def _elect_unclean(state: PartitionState, replicas: tuple[int, ...], live: Presence) -> PartitionState | None:
+def _elect_unclean(
+    state: metadata_image.PartitionState, replicas: tuple[int, ...], live: Presence
+) -> metadata_image.PartitionState | None:
     """Elect any live replica. Acknowledged records may be lost, which the state records from then on (`is_recovering`)."""
     present = [broker for broker in replicas if broker in live.able]
     if not present:
@@ -238,7 +243,9 @@ def _elect_unclean(state: PartitionState, replicas: tuple[int, ...], live: Prese
     return replace(_led_by(leader, state, (leader,), ()), is_recovering=True)
 
 
-def _led_by(leader: int, state: PartitionState, isr: tuple[int, ...], eligible: tuple[int, ...]) -> PartitionState:
+def _led_by(
+    leader: int, state: metadata_image.PartitionState, isr: tuple[int, ...], eligible: tuple[int, ...]
+) -> metadata_image.PartitionState:
     return replace(
         state,
         leader=leader,
@@ -250,16 +257,16 @@ def _led_by(leader: int, state: PartitionState, isr: tuple[int, ...], eligible: 
     )
 
 
-def _without_dead(state: PartitionState, live: Presence, minimum: int) -> PartitionState:
+def _without_dead(state: metadata_image.PartitionState, live: Presence, minimum: int) -> metadata_image.PartitionState:
     """The state without dead in-sync replicas. The leader is live, so at least one remains."""
     isr = tuple(broker for broker in state.isr if broker == state.leader or not live.is_dead(broker))
-    return state if isr == state.isr else replace(state, isr=isr, eligible=eligible_after(state, isr, minimum))
+    return state if isr == state.isr else replace(state, isr=isr, eligible=metadata_image.eligible_after(state, isr, minimum))
 
 
 def _successor(
-    topic: ClusterTopic,
+    topic: metadata_image.ClusterTopic,
     index: int,
-    state: PartitionState,
+    state: metadata_image.PartitionState,
     live: Presence,
     minimum: int,
     waited: float,
@@ -281,7 +288,7 @@ def _successor(
     if state.handover_to is not None and may_get_it(state.handover_to):
         return state.handover_to if leader in live.leaving or waited < _HANDOVER_SECONDS else None
     may_ask = state.handover_to is not None or waited >= _HANDOVER_AGAIN_SECONDS
-    if leader in live.leaving or (may_ask and leader_must_move(topic, index, state, minimum)):
+    if leader in live.leaving or (may_ask and assignment.leader_must_move(topic, index, state, minimum)):
         return next((broker for broker in replicas if may_get_it(broker)), None)
     if may_ask and is_preferred_wanted and may_get_it(replicas[0]):
         return replicas[0]
@@ -289,7 +296,7 @@ def _successor(
 
 
 def handovers(
-    topics: Iterable[ClusterTopic], previous: Mapping[TopicPartition, HandoverRequest], now: float
+    topics: Iterable[metadata_image.ClusterTopic], previous: Mapping[TopicPartition, HandoverRequest], now: float
 ) -> dict[TopicPartition, HandoverRequest]:
     """Which leaders were asked to hand over, and since when: `ElectionRequests` carries this from one decision to the next.
     Withdrawn requests are kept until they may be repeated."""
@@ -312,7 +319,7 @@ def handovers(
 _IMBALANCE_PERCENT = 10  # Kafka's leader.imbalance.per.broker.percentage
 
 
-def out_of_balance(image: MetadataImage) -> list[TopicPartition]:
+def out_of_balance(image: metadata_image.MetadataImage) -> list[TopicPartition]:
     """Partitions that should return to their preferred leaders: those of each broker that has more than a tenth of its preferred
     partitions led elsewhere."""
     preferred: dict[int, int] = {}

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
+from broker import errors, logs
 from broker.disk.filesystem import FileSystem
-from broker.errors import InvalidTopic, StartupError
-from broker.logs import log_bug
 
 META = "meta.properties"
 _META_VERSION = "0"
@@ -63,7 +62,7 @@ def join_cluster(filesystem: FileSystem, path: Path, cluster_id: str) -> None:
     if not stored.get("cluster.id"):
         _write(filesystem, path, {**stored, "cluster.id": cluster_id})
     elif stored["cluster.id"] != cluster_id:
-        raise StartupError(
+        raise errors.StartupError(
             f"{path} belongs to cluster {stored['cluster.id']}, ZooKeeper's is {cluster_id}: "
             "set zookeeper.connect or log.dirs to match"
         )
@@ -73,7 +72,7 @@ def belongs_to_cluster(filesystem: FileSystem, path: Path) -> bool:
     """Whether the logs in this data directory are replicas; False if its file does not say so."""
     try:
         return (_read(filesystem, path) or {}).get(_IN_CLUSTER) == "true"
-    except StartupError:
+    except errors.StartupError:
         return False
 
 
@@ -87,30 +86,34 @@ def _new_meta(broker_id: int, cluster_id: str | None, new_id: Callable[[], UUID]
 def _compare_meta(path: Path, stored: Mapping[str, str], broker_id: int, cluster_id: str | None, *, in_cluster: bool) -> None:
     for name in ("version", "broker.id"):
         if name not in stored:
-            raise StartupError(f"{path / META} has no {name}: restore it from a copy, or set log.dirs to another directory")
+            raise errors.StartupError(
+                f"{path / META} has no {name}: restore it from a copy, or set log.dirs to another directory"
+            )
     if stored["version"] != _META_VERSION:
-        raise StartupError(
+        raise errors.StartupError(
             f"{path} has format version {stored['version']}, this broker reads {_META_VERSION}: use the broker that wrote it"
         )
     if stored["broker.id"] != str(broker_id):
-        raise StartupError(
+        raise errors.StartupError(
             f"{path} belongs to broker {stored['broker.id']}, this is broker {broker_id}: set broker.id or log.dirs to match"
         )
     was_in_cluster = stored.get(_IN_CLUSTER) == "true"
     if was_in_cluster and not in_cluster:
-        raise StartupError(
+        raise errors.StartupError(
             f"{path} belongs to a broker of a cluster, whose topics are in ZooKeeper: set zookeeper.connect, "
             "or log.dirs to another directory"
         )
     if in_cluster and not was_in_cluster:
-        raise StartupError(
+        raise errors.StartupError(
             f"{path} belongs to a standalone broker, whose topics are not in ZooKeeper: leave zookeeper.connect out, "
             "or set log.dirs to an empty directory and copy the topics over with a consumer and a producer"
         )
     if not stored.get("cluster.id") and not in_cluster:
-        raise StartupError(f"{path / META} has no cluster.id: restore it from a copy, or set log.dirs to another directory")
+        raise errors.StartupError(
+            f"{path / META} has no cluster.id: restore it from a copy, or set log.dirs to another directory"
+        )
     if cluster_id and stored.get("cluster.id") not in (None, "", cluster_id):
-        raise StartupError(
+        raise errors.StartupError(
             f"{path} belongs to cluster {stored['cluster.id']}, this is cluster {cluster_id}: set cluster.id or log.dirs to match"
         )
 
@@ -121,7 +124,9 @@ def _read(filesystem: FileSystem, path: Path) -> dict[str, str] | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
-        raise StartupError(f"{path / META} is not text: restore it from a copy, or set log.dirs to another directory") from None
+        raise errors.StartupError(
+            f"{path / META} is not text: restore it from a copy, or set log.dirs to another directory"
+        ) from None
 
 
 def _write(filesystem: FileSystem, path: Path, stored: Mapping[str, str]) -> None:
@@ -179,7 +184,7 @@ class GroupedWrites:
                 try:
                     then(error)
                 except Exception:  # a failing callback must not affect the others
-                    log_bug("a callback after a metadata write failed")
+                    logs.log_bug("a callback after a metadata write failed")
             if self._asked and not self._is_writing:
                 self._begin()
 
@@ -187,7 +192,7 @@ class GroupedWrites:
         try:
             job = self._snapshot()
         except Exception as error:  # otherwise its waiters would wait forever
-            log_bug("encoding a metadata file failed")
+            logs.log_bug("encoding a metadata file failed")
             written(None, error)
         else:
             self._store(job, written)
@@ -208,5 +213,5 @@ def reading(name: str) -> Iterator[None]:
     """What this block does with the contents of a file fails with a StartupError if no broker has written them."""
     try:
         yield
-    except (AttributeError, InvalidTopic, KeyError, TypeError, ValueError) as error:
-        raise StartupError(f"{name} is malformed ({error!r}): restore it from a copy of the data directory") from error
+    except (AttributeError, errors.InvalidTopic, KeyError, TypeError, ValueError) as error:
+        raise errors.StartupError(f"{name} is malformed ({error!r}): restore it from a copy of the data directory") from error

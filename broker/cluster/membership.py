@@ -13,18 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from broker import errors, logs
 from broker.clock import Clock
-from broker.cluster.metadata_image import BrokerNode, MetadataDelta, MetadataImage
-from broker.cluster.metadata_watcher import MetadataWatcher
-from broker.cluster.registration import Registration
+from broker.cluster import metadata_image, metadata_watcher, registration
 from broker.cluster.store import Store, StoreEvents
-from broker.errors import BrokerError, RequestTimedOut
-from broker.logs import log_bug
 
 _TICK_SECONDS = 1.0  # how often unanswered requests are repeated
 
-IsSo = Callable[[MetadataImage], bool]
-Then = Callable[[BrokerError | None], None]
+IsSo = Callable[[metadata_image.MetadataImage], bool]
+Then = Callable[[errors.BrokerError | None], None]
 
 
 class _Wait:
@@ -46,17 +43,17 @@ class ClusterMember:
     def __init__(
         self,
         store: Store,
-        node: BrokerNode,
+        node: metadata_image.BrokerNode,
         *,
         cluster_id: str,
         new_cluster_id: str,
         clock: Clock,
         session_timeout_ms: int,
-        on_fenced: Callable[[BrokerError], None],
+        on_fenced: Callable[[errors.BrokerError], None],
     ) -> None:
         self.store = store
         self.broker_id = node.broker_id
-        self.registration = Registration(
+        self.registration = registration.Registration(
             store,
             node,
             cluster_id=cluster_id,
@@ -65,7 +62,7 @@ class ClusterMember:
             session_timeout_ms=session_timeout_ms,
             on_fenced=on_fenced,
         )
-        self.watcher = MetadataWatcher(store)
+        self.watcher = metadata_watcher.MetadataWatcher(store)
         self.watcher.listen(self._changed)
         self.away_since: float | None = clock.monotonic()  # since when there is no connection to ZooKeeper
         # What this broker does as the controller: elect the preferred leaders of partitions, or, unclean, any live replica. Set
@@ -77,7 +74,7 @@ class ClusterMember:
         self._has_news = False
 
     @property
-    def image(self) -> MetadataImage:
+    def image(self) -> metadata_image.MetadataImage:
         """What the brokers agree on, as far as this one has learnt it."""
         return self.watcher.image
 
@@ -126,18 +123,20 @@ class ClusterMember:
             if has_news and wait.is_so(self.image):
                 self._tell(wait, None)
             elif wait.deadline <= now:
-                self._tell(wait, RequestTimedOut(f"timed out after {wait.timeout_ms} ms; the change may still take effect"))
+                self._tell(
+                    wait, errors.RequestTimedOut(f"timed out after {wait.timeout_ms} ms; the change may still take effect")
+                )
 
-    def _changed(self, image: MetadataImage, _: MetadataDelta) -> None:
+    def _changed(self, image: metadata_image.MetadataImage, _: metadata_image.MetadataDelta) -> None:
         self._has_news = True
         self.registration.seen(image)
 
-    def _tell(self, wait: _Wait, error: BrokerError | None) -> None:
+    def _tell(self, wait: _Wait, error: errors.BrokerError | None) -> None:
         del self._waits[wait]
         try:
             wait.then(error)
         except Exception:
-            log_bug("a callback after a metadata change failed")
+            logs.log_bug("a callback after a metadata change failed")
 
 
 class EventFan:

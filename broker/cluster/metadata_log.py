@@ -13,39 +13,26 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from broker.cluster import znodes
-from broker.cluster.local_files import encode_id
-from broker.cluster.metadata_image import (
-    BrokerSettingsChange,
-    DeletionRequested,
-    IncarnationRaised,
-    LoggedChange,
-    Settings,
-    StateChange,
-    TopicChange,
-    TopicDeleted,
-    TopicSettingsChange,
-)
-from broker.cluster.store import Check, Create, Operation, Set
+from broker.cluster import local_files, metadata_image, store, znodes
 
 STATES_MAX = 250  # in one transaction: reading such an entry takes a millisecond
 
 _PREFIX = "c-"
 
 
-def log_entry(changes: Sequence[LoggedChange]) -> Create:
+def log_entry(changes: Sequence[metadata_image.LoggedChange]) -> store.Create:
     """The operation that every transaction carries in addition to its changes."""
-    return Create(path=f"{znodes.CHANGES}/{_PREFIX}", data=encode_changes(changes), is_sequential=True)
+    return store.Create(path=f"{znodes.CHANGES}/{_PREFIX}", data=encode_changes(changes), is_sequential=True)
 
 
-def state_writes(changes: Sequence[StateChange]) -> list[Operation]:
+def state_writes(changes: Sequence[metadata_image.StateChange]) -> list[store.Operation]:
     """The complete transaction that replaces partition states, each of which was read with the previous version; a caller with
     further fencing puts its checks in front. It is also refused if a topic was deleted in the meantime, even if recreated."""
     topics = dict.fromkeys(change.topic_id for change in changes)
     return [
-        *(Check(path=znodes.topic_id_path(topic_id), version=-1) for topic_id in topics),
+        *(store.Check(path=znodes.topic_id_path(topic_id), version=-1) for topic_id in topics),
         *(
-            Set(
+            store.Set(
                 path=znodes.state_path(change.topic, change.index),
                 data=znodes.encode_state(change.state),
                 version=change.state.version - 1,
@@ -66,7 +53,7 @@ def entry_positions(names: Iterable[str]) -> list[int]:
     return sorted(int(number) for number in digits if number.isdecimal())
 
 
-def encode_changes(changes: Iterable[LoggedChange]) -> bytes:
+def encode_changes(changes: Iterable[metadata_image.LoggedChange]) -> bytes:
     rows: list[dict[str, Any]] = []
     for change in changes:
         row = _row(change)
@@ -78,54 +65,58 @@ def encode_changes(changes: Iterable[LoggedChange]) -> bytes:
     return znodes.to_json({"version": 1, "changes": rows})
 
 
-def decode_changes(data: bytes) -> tuple[LoggedChange, ...]:
+def decode_changes(data: bytes) -> tuple[metadata_image.LoggedChange, ...]:
     """The changes of an entry in their order. MalformedNode also if a newer broker wrote something this one does not know; the
     reader treats that as a gap."""
     with znodes.reading("an entry of the metadata log"):
         return tuple(change for row in json.loads(data)["changes"] for change in _changes_of(row))
 
 
-def _row(change: LoggedChange) -> dict[str, Any]:
+def _row(change: metadata_image.LoggedChange) -> dict[str, Any]:
     match change:
-        case StateChange(topic=name, topic_id=topic_id, index=index, state=state):
+        case metadata_image.StateChange(topic=name, topic_id=topic_id, index=index, state=state):
             states = [[index, state.version, znodes.state_row(state)]]
-            return {"kind": "states", "topic": name, "id": encode_id(topic_id), "states": states}
-        case TopicChange(topic=topic):
+            return {"kind": "states", "topic": name, "id": local_files.encode_id(topic_id), "states": states}
+        case metadata_image.TopicChange(topic=topic):
             return {"kind": "topic", "topic": topic.name, "node": znodes.topic_row(topic), "version": topic.version}
-        case TopicSettingsChange(topic=name, topic_id=topic_id, settings=settings):
-            return {"kind": "topic settings", "topic": name, "id": encode_id(topic_id), **_settings_row(settings)}
-        case BrokerSettingsChange(name=name, settings=settings):
+        case metadata_image.TopicSettingsChange(topic=name, topic_id=topic_id, settings=settings):
+            return {"kind": "topic settings", "topic": name, "id": local_files.encode_id(topic_id), **_settings_row(settings)}
+        case metadata_image.BrokerSettingsChange(name=name, settings=settings):
             return {"kind": "broker settings", "name": name, **_settings_row(settings)}
-        case DeletionRequested(topic=name, topic_id=topic_id):
-            return {"kind": "deletion requested", "topic": name, "id": encode_id(topic_id)}
-        case TopicDeleted(topic=name, topic_id=topic_id):
-            return {"kind": "topic deleted", "topic": name, "id": encode_id(topic_id)}
-        case IncarnationRaised(broker_id=broker_id, incarnation=incarnation):
+        case metadata_image.DeletionRequested(topic=name, topic_id=topic_id):
+            return {"kind": "deletion requested", "topic": name, "id": local_files.encode_id(topic_id)}
+        case metadata_image.TopicDeleted(topic=name, topic_id=topic_id):
+            return {"kind": "topic deleted", "topic": name, "id": local_files.encode_id(topic_id)}
+        case metadata_image.IncarnationRaised(broker_id=broker_id, incarnation=incarnation):
             return {"kind": "incarnation", "broker": broker_id, "incarnation": incarnation}
 
 
-def _settings_row(settings: Settings) -> dict[str, Any]:
+def _settings_row(settings: metadata_image.Settings) -> dict[str, Any]:
     return {"config": dict(settings.values), "version": settings.version}
 
 
-def _changes_of(row: Mapping[str, Any]) -> Iterator[LoggedChange]:
+def _changes_of(row: Mapping[str, Any]) -> Iterator[metadata_image.LoggedChange]:
     match row["kind"]:
         case "states":
             topic_id = znodes.decode_id(row["id"])
             for index, version, state in row["states"]:
-                yield StateChange(topic=row["topic"], topic_id=topic_id, index=index, state=znodes.state_of(state, version))
+                yield metadata_image.StateChange(
+                    topic=row["topic"], topic_id=topic_id, index=index, state=znodes.state_of(state, version)
+                )
         case "topic":
-            yield TopicChange(topic=znodes.topic_of(row["topic"], row["node"], row["version"]))
+            yield metadata_image.TopicChange(topic=znodes.topic_of(row["topic"], row["node"], row["version"]))
         case "topic settings":
-            settings = Settings(values=row["config"], version=row["version"])
-            yield TopicSettingsChange(topic=row["topic"], topic_id=znodes.decode_id(row["id"]), settings=settings)
+            settings = metadata_image.Settings(values=row["config"], version=row["version"])
+            yield metadata_image.TopicSettingsChange(topic=row["topic"], topic_id=znodes.decode_id(row["id"]), settings=settings)
         case "broker settings":
-            yield BrokerSettingsChange(name=row["name"], settings=Settings(values=row["config"], version=row["version"]))
+            yield metadata_image.BrokerSettingsChange(
+                name=row["name"], settings=metadata_image.Settings(values=row["config"], version=row["version"])
+            )
         case "deletion requested":
-            yield DeletionRequested(topic=row["topic"], topic_id=znodes.decode_id(row["id"]))
+            yield metadata_image.DeletionRequested(topic=row["topic"], topic_id=znodes.decode_id(row["id"]))
         case "topic deleted":
-            yield TopicDeleted(topic=row["topic"], topic_id=znodes.decode_id(row["id"]))
+            yield metadata_image.TopicDeleted(topic=row["topic"], topic_id=znodes.decode_id(row["id"]))
         case "incarnation":
-            yield IncarnationRaised(broker_id=row["broker"], incarnation=row["incarnation"])
+            yield metadata_image.IncarnationRaised(broker_id=row["broker"], incarnation=row["incarnation"])
         case kind:
             raise ValueError(f"unknown kind {kind!r}")

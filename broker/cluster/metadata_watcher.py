@@ -17,24 +17,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from broker.cluster import znodes
-from broker.cluster.metadata_image import (
-    NO_STATE,
-    BrokerNode,
-    BrokersChanged,
-    Change,
-    ClusterTopic,
-    Controller,
-    ControllerChanged,
-    LeavingChanged,
-    MetadataDelta,
-    MetadataImage,
-    PartitionState,
-    Settings,
-    TopicNode,
-    apply,
-)
-from broker.cluster.metadata_log import decode_changes, entry_path, entry_positions
+from broker import errors, logs
+from broker.cluster import metadata_image, metadata_log, znodes
 from broker.cluster.store import (
     READS_AT_ONCE,
     AnswerLost,
@@ -48,8 +32,6 @@ from broker.cluster.store import (
     read_all,
     run_script,
 )
-from broker.errors import BrokerError, MalformedNode
-from broker.logs import log_bug
 
 logger = logging.getLogger("broker.cluster")
 
@@ -57,20 +39,22 @@ logger = logging.getLogger("broker.cluster")
 _ENTRIES_AT_ONCE = 2  # of at most 250 states, one millisecond each
 
 
-Listener = Callable[[MetadataImage, MetadataDelta], None]
+Listener = Callable[[metadata_image.MetadataImage, metadata_image.MetadataDelta], None]
 
 
 class MetadataWatcher:
     """See the module docstring. It listens to the store (StoreEvents); `listen` registers for changes."""
 
     def __init__(self, store: Store) -> None:
-        self.image = MetadataImage()
+        self.image = metadata_image.MetadataImage()
         self.is_known = False  # until then the image is empty, and no listener has been called
         self._listeners: list[Listener] = []
         self._owed: dict[Listener, None] = {}  # listeners that failed on some news: their next call says `is_everything`
         self._session_id = 0
         self._must_read_all = True
-        self._draft: MetadataImage | None = None  # an image being read, which does not yet match any state that existed
+        self._draft: metadata_image.MetadataImage | None = (
+            None  # an image being read, which does not yet match any state that existed
+        )
         self._looks: Mapping[str, _Look] = {
             znodes.BROKERS: _Look(store, self._look_at_brokers),
             znodes.LEAVING: _Look(store, self._look_at_leaving),
@@ -83,7 +67,7 @@ class MetadataWatcher:
         """Call `listener(image, news)` after every change, the first time with everything, once the image is known."""
         self._listeners.append(listener)
         if self.is_known:
-            listener(self.image, MetadataDelta(is_everything=True))
+            listener(self.image, metadata_image.MetadataDelta(is_everything=True))
 
     @property
     def unanswered(self) -> str:
@@ -110,7 +94,7 @@ class MetadataWatcher:
     def tick(self) -> None:
         """About once a second: repeat reads that were not answered, and call listeners that failed again."""
         for listener in list(self._owed):
-            self._tell_one(listener, MetadataDelta(is_everything=True))
+            self._tell_one(listener, metadata_image.MetadataDelta(is_everything=True))
         for look in self._looks.values():
             look.tick()
 
@@ -119,28 +103,30 @@ class MetadataWatcher:
     def _look_at_brokers(self) -> Script[None]:
         names = [name for name in (yield from children(znodes.BROKERS, watch=True)) if name.isdecimal()]
         nodes = yield from read_all([f"{znodes.BROKERS}/{name}" for name in names])
-        brokers: dict[int, BrokerNode] = {}
+        brokers: dict[int, metadata_image.BrokerNode] = {}
         for name, node in zip(names, nodes, strict=True):
             if isinstance(node, Node):
                 try:
                     brokers[int(name)] = znodes.decode_broker(int(name), node.data)
-                except MalformedNode as error:
+                except errors.MalformedNode as error:
                     logger.error("ignoring broker %s: %s", name, error)
-        self._saw(znodes.BROKERS, BrokersChanged(brokers=dict(sorted(brokers.items()))))
+        self._saw(znodes.BROKERS, metadata_image.BrokersChanged(brokers=dict(sorted(brokers.items()))))
 
     def _look_at_leaving(self) -> Script[None]:
         names = yield from children(znodes.LEAVING, watch=True)
-        self._saw(znodes.LEAVING, LeavingChanged(leaving=frozenset(int(name) for name in names if name.isdecimal())))
+        self._saw(
+            znodes.LEAVING, metadata_image.LeavingChanged(leaving=frozenset(int(name) for name in names if name.isdecimal()))
+        )
 
     def _look_at_controller(self) -> Script[None]:
-        self._saw(znodes.CONTROLLER, ControllerChanged(controller=(yield from read_controller())))
+        self._saw(znodes.CONTROLLER, metadata_image.ControllerChanged(controller=(yield from read_controller())))
 
-    def _saw(self, path: str, change: Change) -> None:
-        self.image, news = apply(self.image, (change,))
+    def _saw(self, path: str, change: metadata_image.Change) -> None:
+        self.image, news = metadata_image.apply(self.image, (change,))
         was_known = self.is_known
         self._seen(path)
         if news and was_known:
-            self._tell(MetadataDelta(changes=news))
+            self._tell(metadata_image.MetadataDelta(changes=news))
 
     # Persistent state
 
@@ -149,7 +135,7 @@ class MetadataWatcher:
         if znodes.CHANGES not in self._unseen and not (yield from self._catch_up()):
             self._must_read_all = True
         while self._must_read_all:
-            positions = entry_positions((yield from children(znodes.CHANGES, watch=True)))
+            positions = metadata_log.entry_positions((yield from children(znodes.CHANGES, watch=True)))
             position = positions[-1] if positions else -1
             if position < self.image.position:
                 # A lagging server of the ensemble may show a new session an older log: the image stays as it is until it moves.
@@ -167,19 +153,19 @@ class MetadataWatcher:
     def _catch_up(self) -> Script[bool]:
         """Apply the entries after the position of the image, or of the draft. False: one is missing, or cannot be decoded."""
         names = yield from children(znodes.CHANGES, watch=True)
-        positions = [position for position in entry_positions(names) if position > self._position]
+        positions = [position for position in metadata_log.entry_positions(names) if position > self._position]
         # Each entry is applied as soon as it is read, not once all are: if the connection breaks halfway, the image matches a
         # state that existed, and `position` says which.
         for begin in range(0, len(positions), _ENTRIES_AT_ONCE):
             batch = positions[begin : begin + _ENTRIES_AT_ONCE]
-            nodes = yield from read_all([entry_path(position) for position in batch])
+            nodes = yield from read_all([metadata_log.entry_path(position) for position in batch])
             for position, node in zip(batch, nodes, strict=True):
                 if position != self._position + 1 or not isinstance(node, Node):
                     logger.info("the metadata log has a gap after entry %d: reading everything again", self._position)
                     return False
                 try:
-                    self._advance(position, decode_changes(node.data))
-                except MalformedNode as error:
+                    self._advance(position, metadata_log.decode_changes(node.data))
+                except errors.MalformedNode as error:
                     logger.warning("cannot decode entry %d of the metadata log, reading everything again: %s", position, error)
                     return False
         return True
@@ -188,16 +174,16 @@ class MetadataWatcher:
     def _position(self) -> int:
         return self.image.position if self._draft is None else self._draft.position
 
-    def _advance(self, position: int, changes: tuple[Change, ...]) -> None:
+    def _advance(self, position: int, changes: tuple[metadata_image.Change, ...]) -> None:
         if self._draft is not None:
-            self._draft = replace(apply(self._draft, changes)[0], position=position)
+            self._draft = replace(metadata_image.apply(self._draft, changes)[0], position=position)
             return
-        image, news = apply(self.image, changes)
+        image, news = metadata_image.apply(self.image, changes)
         self.image = replace(image, position=position)
         if news:
-            self._tell(MetadataDelta(changes=news))
+            self._tell(metadata_image.MetadataDelta(changes=news))
 
-    def _adopt(self, draft: MetadataImage) -> None:
+    def _adopt(self, draft: metadata_image.MetadataImage) -> None:
         now = self.image
         self.image = replace(draft, brokers=now.brokers, controller=now.controller, leaving=now.leaving)
         self._draft = None
@@ -205,25 +191,25 @@ class MetadataWatcher:
         was_known = self.is_known
         self._seen(znodes.CHANGES)
         if was_known:
-            self._tell(MetadataDelta(is_everything=True))
+            self._tell(metadata_image.MetadataDelta(is_everything=True))
 
     def _seen(self, path: str) -> None:
         self._unseen.pop(path, None)
         if not self._unseen and not self.is_known:
             self.is_known = True
-            self._tell(MetadataDelta(is_everything=True))
+            self._tell(metadata_image.MetadataDelta(is_everything=True))
 
-    def _tell(self, news: MetadataDelta) -> None:
+    def _tell(self, news: metadata_image.MetadataDelta) -> None:
         if self.is_known:
             for listener in self._listeners:
                 self._tell_one(listener, replace(news, is_everything=news.is_everything or listener in self._owed))
 
-    def _tell_one(self, listener: Listener, news: MetadataDelta) -> None:
+    def _tell_one(self, listener: Listener, news: metadata_image.MetadataDelta) -> None:
         """A listener that fails must not stop the image from being updated, nor the others from being called."""
         try:
             listener(self.image, news)
         except Exception:
-            log_bug("a listener to metadata changes failed")
+            logs.log_bug("a listener to metadata changes failed")
             self._owed[listener] = None
         else:
             self._owed.pop(listener, None)
@@ -256,7 +242,7 @@ class _Look:
         if self._is_owed and self._asking is None:
             self.begin()
 
-    def _end(self, _: None, error: BrokerError | None) -> None:
+    def _end(self, _: None, error: errors.BrokerError | None) -> None:
         self._asking = None
         self.unanswered = "" if error is None else str(error)
         if error is not None:
@@ -267,7 +253,7 @@ class _Look:
             self.begin()
 
 
-def read_image(position: int) -> Script[MetadataImage]:
+def read_image(position: int) -> Script[metadata_image.MetadataImage]:
     """All persistent state, read after the log's newest entry was found to be `position`.
 
     Other brokers write meanwhile: the entries after that position are applied afterwards, and only then does the image match a
@@ -277,8 +263,8 @@ def read_image(position: int) -> Script[MetadataImage]:
         raise AnswerLost("the cluster has no id yet")
     incarnations = yield from _read_incarnations()
     broker_settings = yield from _read_broker_settings()
-    topics: dict[str, ClusterTopic] = {}
-    topic_settings: dict[str, Settings] = {}
+    topics: dict[str, metadata_image.ClusterTopic] = {}
+    topic_settings: dict[str, metadata_image.Settings] = {}
     unreadable: set[str] = set()
     names = yield from children(znodes.TOPICS)
     for begin in range(0, len(names), READS_AT_ONCE):
@@ -288,7 +274,7 @@ def read_image(position: int) -> Script[MetadataImage]:
         topic_settings |= yield from _read_settings(znodes.TOPIC_SETTINGS, tuple(read_topics), unreadable)
         topics |= {name: topic for name, topic in read_topics.items() if name not in unreadable}
     deleting = yield from children(znodes.DELETIONS)
-    return MetadataImage(
+    return metadata_image.MetadataImage(
         cluster_id=znodes.decode_cluster_id(cluster_id.data),
         incarnations=incarnations,
         topics=topics,
@@ -306,7 +292,7 @@ def _read_incarnations() -> Script[dict[int, int]]:
     return {broker_id: node.version for broker_id, node in zip(ids, nodes, strict=True) if isinstance(node, Node)}
 
 
-def _read_broker_settings() -> Script[dict[str, Settings]]:
+def _read_broker_settings() -> Script[dict[str, metadata_image.Settings]]:
     """These apply to every part of the cluster: if they cannot be read, no new image is accepted."""
     unreadable: set[str] = set()
     settings = yield from _read_settings(znodes.BROKER_SETTINGS, (yield from children(znodes.BROKER_SETTINGS)), unreadable)
@@ -315,7 +301,7 @@ def _read_broker_settings() -> Script[dict[str, Settings]]:
     return settings
 
 
-def _read_settings(parent: str, names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, Settings]]:
+def _read_settings(parent: str, names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, metadata_image.Settings]]:
     """Unreadable ones are left out and reported, not replaced by defaults: default retention might delete what they protect."""
     settings = {}
     nodes = yield from read_all([f"{parent}/{name}" for name in names])
@@ -323,13 +309,13 @@ def _read_settings(parent: str, names: tuple[str, ...], unreadable: set[str]) ->
         if isinstance(node, Node):
             try:
                 settings[name] = znodes.decode_settings(node.data, node.version)
-            except MalformedNode as error:
+            except errors.MalformedNode as error:
                 logger.error("cannot read %s/%s, restore it: %s", parent, name, error)
                 unreadable.add(name)
     return settings
 
 
-def _read_topics(names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, ClusterTopic]]:
+def _read_topics(names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, metadata_image.ClusterTopic]]:
     read_nodes = yield from read_all([znodes.topic_path(name) for name in names])
     nodes = {}
     # A topic or state that cannot be read is logged and left out: it must not keep the other topics from being served. Such a
@@ -338,15 +324,15 @@ def _read_topics(names: tuple[str, ...], unreadable: set[str]) -> Script[dict[st
         if isinstance(node, Node):
             try:
                 nodes[name] = znodes.decode_topic(name, node.data, node.version)
-            except MalformedNode as error:
+            except errors.MalformedNode as error:
                 logger.error("ignoring topic %s: %s", name, error)
                 unreadable.add(name)
     states = yield from _read_states(nodes)
     return {name: node.with_states(states[name]) for name, node in nodes.items()}
 
 
-def _read_states(nodes: Mapping[str, TopicNode]) -> Script[dict[str, list[PartitionState]]]:
-    states: dict[str, list[PartitionState]] = {name: [] for name in nodes}
+def _read_states(nodes: Mapping[str, metadata_image.TopicNode]) -> Script[dict[str, list[metadata_image.PartitionState]]]:
+    states: dict[str, list[metadata_image.PartitionState]] = {name: [] for name in nodes}
     partitions = [(name, index) for name, node in nodes.items() for index in range(len(node.replicas))]
     for begin in range(0, len(partitions), READS_AT_ONCE):
         batch = partitions[begin : begin + READS_AT_ONCE]
@@ -356,17 +342,17 @@ def _read_states(nodes: Mapping[str, TopicNode]) -> Script[dict[str, list[Partit
     return states
 
 
-def _state_of(name: str, index: int, node: Node | NoNode) -> PartitionState:
+def _state_of(name: str, index: int, node: Node | NoNode) -> metadata_image.PartitionState:
     if isinstance(node, NoNode):
-        return NO_STATE
+        return metadata_image.NO_STATE
     try:
         return znodes.decode_state(node.data, node.version)
-    except MalformedNode as error:
+    except errors.MalformedNode as error:
         logger.error("treating partition %s-%d as leaderless: %s", name, index, error)
-        return NO_STATE
+        return metadata_image.NO_STATE
 
 
-def read_controller() -> Script[Controller]:
+def read_controller() -> Script[metadata_image.Controller]:
     """The controller, watched. The epoch is read before and after: a controller is set in the transaction that raises it, so if
     it did not move it is that controller's. A deposed one must never be shown with its successor's epoch."""
     while True:
@@ -376,8 +362,8 @@ def read_controller() -> Script[Controller]:
         if before == after:
             break
     if isinstance(after, NoNode):
-        return Controller()
+        return metadata_image.Controller()
     epoch = znodes.decode_controller_epoch(after.data)
     if isinstance(node, NoNode):
-        return Controller(epoch=epoch)
-    return Controller(broker_id=znodes.decode_controller(node.data), epoch=epoch)
+        return metadata_image.Controller(epoch=epoch)
+    return metadata_image.Controller(broker_id=znodes.decode_controller(node.data), epoch=epoch)

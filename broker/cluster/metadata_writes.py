@@ -15,22 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from broker.cluster import znodes
-from broker.cluster.dynamic_config import Rewrite
-from broker.cluster.metadata_image import (
-    BrokerSettingsChange,
-    ClusterTopic,
-    DeletionRequested,
-    LoggedChange,
-    PartitionState,
-    Settings,
-    StateChange,
-    TopicChange,
-    TopicNode,
-    TopicSettingsChange,
-)
-from broker.cluster.metadata_log import log_entry
-from broker.cluster.producer_ids import BLOCK_IDS, ProducerIds
+from broker.cluster import dynamic_config, metadata_image, metadata_log, producer_ids, znodes
 from broker.cluster.store import (
     TRANSACTION_BYTES_MAX,
     AnswerLost,
@@ -56,11 +41,11 @@ _PARTITIONS_AT_ONCE = 1_000  # created in one transaction: a second of ZooKeeper
 ATTEMPTS = 5
 
 
-def create_topic(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[None]:
+def create_topic(topic: metadata_image.ClusterTopic, settings: Mapping[str, str]) -> Script[None]:
     """Create all of a topic's nodes, states included, in one transaction: it is never without leaders. A topic of more than
     PARTITIONS_AT_ONCE partitions starts smaller and is grown by further transactions. TopicAlreadyExists, or InvalidTopic if
     another broker was faster with a colliding name."""
-    count = _fitting(TopicNode.of(topic), topic.states, settings)
+    count = _fitting(metadata_image.TopicNode.of(topic), topic.states, settings)
     first = replace(topic, replicas=topic.replicas[:count], states=topic.states[:count], version=0)
     for _ in range(ATTEMPTS):
         # Check whether the topic exists after a refusal too, not only after a lost answer: this attempt may have been refused
@@ -73,7 +58,7 @@ def create_topic(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[Non
     raise _unclear(f"the creation of topic {topic.name!r}")
 
 
-def _is_created(topic: ClusterTopic) -> Script[bool]:
+def _is_created(topic: metadata_image.ClusterTopic) -> Script[bool]:
     """Whether a creation with an unknown outcome has happened. TopicAlreadyExists if the topic is not ours."""
     node = yield from read_twice(znodes.topic_path(topic.name))
     if isinstance(node, NoNode):
@@ -83,7 +68,7 @@ def _is_created(topic: ClusterTopic) -> Script[bool]:
     return True
 
 
-def _creation(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[list[Operation]]:
+def _creation(topic: metadata_image.ClusterTopic, settings: Mapping[str, str]) -> Script[list[Operation]]:
     settings_path = znodes.topic_settings_path(topic.name)
     leftover = yield from read_twice(settings_path)  # a tool may have written settings for a topic that does not exist
     data = znodes.encode_settings(settings)
@@ -96,13 +81,13 @@ def _creation(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[list[O
         *_partition_nodes(topic.name, topic.states, 0),
         _write(settings_path, data, leftover),
     ]
-    stored = Settings(values=settings, version=_version_after(leftover))
+    stored = metadata_image.Settings(values=settings, version=_version_after(leftover))
     operations.append(
-        log_entry(
+        metadata_log.log_entry(
             [
-                TopicChange(topic=TopicNode.of(topic)),
+                metadata_image.TopicChange(topic=metadata_image.TopicNode.of(topic)),
                 *_state_changes(topic.name, topic.topic_id, topic.states, 0),
-                TopicSettingsChange(topic=topic.name, topic_id=topic.topic_id, settings=stored),
+                metadata_image.TopicSettingsChange(topic=topic.name, topic_id=topic.topic_id, settings=stored),
             ]
         )
     )
@@ -120,7 +105,7 @@ def _taking_name(name: str) -> Script[list[Operation]]:
 
 
 def grow_topic(
-    name: str, topic_id: UUID, first: int, replicas: Sequence[tuple[int, ...]], states: Sequence[PartitionState]
+    name: str, topic_id: UUID, first: int, replicas: Sequence[tuple[int, ...]], states: Sequence[metadata_image.PartitionState]
 ) -> Script[None]:
     """Add partitions, numbered from `first`. UnknownTopicOrPartition if the topic does not exist, or its name now belongs to
     another; InvalidPartitions if another request grew it in the meantime."""
@@ -141,13 +126,16 @@ def grow_topic(
         count = _fitting(grown_to_end, states[begin:], {})
         grown = replace(grown_to_end, replicas=grown_to_end.replicas[: done + count], version=node.version + 1)
         new_states = states[begin : begin + count]
-        changes: list[LoggedChange] = [TopicChange(topic=grown), *_state_changes(name, topic_id, new_states, done)]
+        changes: list[metadata_image.LoggedChange] = [
+            metadata_image.TopicChange(topic=grown),
+            *_state_changes(name, topic_id, new_states, done),
+        ]
         yield from commit(
             [
                 Check(path=znodes.topic_id_path(topic_id), version=-1),
                 Set(path=znodes.topic_path(name), data=znodes.encode_topic(grown), version=node.version),
                 *_partition_nodes(name, new_states, done),
-                log_entry(changes),
+                metadata_log.log_entry(changes),
             ]
         )
     raise _unclear(f"the growth of topic {name!r}")
@@ -165,7 +153,7 @@ def delete_topic(name: str, topic_id: UUID) -> Script[None]:
             [
                 Check(path=znodes.topic_id_path(topic_id), version=-1),
                 Create(path=znodes.deletion_path(name)),
-                log_entry([DeletionRequested(topic=name, topic_id=topic_id)]),
+                metadata_log.log_entry([metadata_image.DeletionRequested(topic=name, topic_id=topic_id)]),
             ]
         )
         if isinstance(outcome, Committed):
@@ -173,14 +161,14 @@ def delete_topic(name: str, topic_id: UUID) -> Script[None]:
     raise _unclear(f"the deletion of topic {name!r}")
 
 
-def change_topic_settings(name: str, topic_id: UUID, rewrite: Rewrite) -> Script[Settings]:
+def change_topic_settings(name: str, topic_id: UUID, rewrite: dynamic_config.Rewrite) -> Script[metadata_image.Settings]:
     """The topic's settings after `rewrite`, which is called again if another broker changed them in the meantime."""
     path = znodes.topic_settings_path(name)
     for _ in range(ATTEMPTS):
         yield from _read_topic(name, topic_id)
         stored = yield from read_twice(path)
-        changed = Settings(values=dict(rewrite(_values(stored))), version=_version_after(stored))
-        entry = log_entry([TopicSettingsChange(topic=name, topic_id=topic_id, settings=changed)])
+        changed = metadata_image.Settings(values=dict(rewrite(_values(stored))), version=_version_after(stored))
+        entry = metadata_log.log_entry([metadata_image.TopicSettingsChange(topic=name, topic_id=topic_id, settings=changed)])
         operations = [
             Check(path=znodes.topic_id_path(topic_id), version=-1),
             _write(path, znodes.encode_settings(changed.values), stored),
@@ -192,20 +180,20 @@ def change_topic_settings(name: str, topic_id: UUID, rewrite: Rewrite) -> Script
     raise _unclear(f"the settings of topic {name!r}")
 
 
-def change_broker_settings(name: str, rewrite: Rewrite) -> Script[Settings]:
+def change_broker_settings(name: str, rewrite: dynamic_config.Rewrite) -> Script[metadata_image.Settings]:
     """The same for the settings of one broker, by id, or of all (EVERY_BROKER)."""
     path = znodes.broker_settings_path(name)
     for _ in range(ATTEMPTS):
         stored = yield from read_twice(path)
-        changed = Settings(values=dict(rewrite(_values(stored))), version=_version_after(stored))
-        entry = log_entry([BrokerSettingsChange(name=name, settings=changed)])
+        changed = metadata_image.Settings(values=dict(rewrite(_values(stored))), version=_version_after(stored))
+        entry = metadata_log.log_entry([metadata_image.BrokerSettingsChange(name=name, settings=changed)])
         outcome = yield from commit([_write(path, znodes.encode_settings(changed.values), stored), entry])
         if isinstance(outcome, Committed) or (yield from _holds(path, changed)):
             return changed
     raise _unclear(f"the settings of broker {name!r}")
 
 
-def _read_topic(name: str, topic_id: UUID) -> Script[TopicNode]:
+def _read_topic(name: str, topic_id: UUID) -> Script[metadata_image.TopicNode]:
     node = yield from read_twice(znodes.topic_path(name))
     if isinstance(node, Node):
         topic = znodes.decode_topic(name, node.data, node.version)
@@ -230,13 +218,13 @@ def _write(path: str, data: bytes, node: Node | NoNode) -> Operation:
 # The lost answer is the case that makes all of this long: the connection broke after the request was sent, and the write may or
 # may not have happened. Reading is the only way to find out, and what is compared has to be something that no other writer would
 # have written.
-def _holds(path: str, settings: Settings) -> Script[bool]:
+def _holds(path: str, settings: metadata_image.Settings) -> Script[bool]:
     """Whether a write with an unknown outcome has happened. Equal settings by another writer are just as good."""
     node = yield from read_twice(path)
     return isinstance(node, Node) and znodes.decode_settings(node.data, node.version) == settings
 
 
-def _partition_nodes(name: str, states: Sequence[PartitionState], first: int) -> list[Create]:
+def _partition_nodes(name: str, states: Sequence[metadata_image.PartitionState], first: int) -> list[Create]:
     nodes = []
     for index, state in enumerate(states, first):
         nodes.append(Create(path=znodes.partition_path(name, index)))
@@ -244,12 +232,19 @@ def _partition_nodes(name: str, states: Sequence[PartitionState], first: int) ->
     return nodes
 
 
-def _state_changes(name: str, topic_id: UUID, states: Sequence[PartitionState], first: int) -> list[LoggedChange]:
+def _state_changes(
+    name: str, topic_id: UUID, states: Sequence[metadata_image.PartitionState], first: int
+) -> list[metadata_image.LoggedChange]:
     new_states = [replace(state, version=0) for state in states]
-    return [StateChange(topic=name, topic_id=topic_id, index=index, state=state) for index, state in enumerate(new_states, first)]
+    return [
+        metadata_image.StateChange(topic=name, topic_id=topic_id, index=index, state=state)
+        for index, state in enumerate(new_states, first)
+    ]
 
 
-def _fitting(topic: TopicNode, states: Sequence[PartitionState], settings: Mapping[str, str]) -> int:
+def _fitting(
+    topic: metadata_image.TopicNode, states: Sequence[metadata_image.PartitionState], settings: Mapping[str, str]
+) -> int:
     """How many of the partitions with these states, the topic's last ones, can be created in one transaction. It contains
     everything twice: as a node and in the log entry."""
     candidates = states[:_PARTITIONS_AT_ONCE]
@@ -270,9 +265,9 @@ def _unclear(what: str) -> RequestTimedOut:
 _BLOCK_ATTEMPTS = 20  # how often other brokers may be faster in a row
 
 
-def cluster_producer_ids(store: Store, broker_id: int) -> ProducerIds:
+def cluster_producer_ids(store: Store, broker_id: int) -> producer_ids.ProducerIds:
     """Each is assigned once in the life of the cluster."""
-    return ProducerIds(lambda reserved: run_script(store, _take_block(broker_id), reserved))
+    return producer_ids.ProducerIds(lambda reserved: run_script(store, _take_block(broker_id), reserved))
 
 
 def _take_block(broker_id: int) -> Script[range]:
@@ -284,7 +279,7 @@ def _take_block(broker_id: int) -> Script[range]:
         if isinstance(node, NoNode):
             raise AnswerLost(f"{PRODUCER_ID_BLOCK} does not exist")
         start = znodes.decode_producer_id_block(node.data).end if node.data else 0
-        block = ProducerIdBlock(broker_id=broker_id, start=start, end=start + BLOCK_IDS)
+        block = ProducerIdBlock(broker_id=broker_id, start=start, end=start + producer_ids.BLOCK_IDS)
         data = znodes.encode_producer_id_block(block)
         outcome = yield from commit([Set(path=PRODUCER_ID_BLOCK, data=data, version=node.version)])
         if isinstance(outcome, Committed):

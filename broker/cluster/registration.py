@@ -30,9 +30,7 @@ from enum import Enum
 from functools import partial
 
 from broker.clock import Clock
-from broker.cluster import znodes
-from broker.cluster.metadata_image import BrokerNode, IncarnationRaised, MetadataImage
-from broker.cluster.metadata_log import log_entry
+from broker.cluster import metadata_image, metadata_log, znodes
 from broker.cluster.store import (
     AnswerLost,
     Check,
@@ -81,7 +79,7 @@ class Registration:
     def __init__(
         self,
         store: Store,
-        node: BrokerNode,
+        node: metadata_image.BrokerNode,
         *,
         cluster_id: str,
         new_cluster_id: str,
@@ -121,7 +119,7 @@ class Registration:
         """Announce that the broker is being stopped."""
         self._want(_Step.LEAVE, then)
 
-    def seen(self, image: MetadataImage) -> None:
+    def seen(self, image: metadata_image.MetadataImage) -> None:
         """Check what the image says about this broker; called with each new one."""
         if self._is_entered and image.incarnations.get(self.node.broker_id, -1) > self.incarnation:
             self.close()
@@ -245,7 +243,11 @@ class Registration:
             operations.append(Set(path=incarnation_path, data=directory_id, version=incarnation.version))
         else:
             operations.append(Create(path=incarnation_path, data=directory_id))
-        operations.append(log_entry([IncarnationRaised(broker_id=self.node.broker_id, incarnation=next_incarnation)]))
+        operations.append(
+            metadata_log.log_entry(
+                [metadata_image.IncarnationRaised(broker_id=self.node.broker_id, incarnation=next_incarnation)]
+            )
+        )
         outcome = yield from commit(operations)
         if isinstance(outcome, Refused):
             raise AnswerLost(f"another process is taking the broker's id: {outcome}")

@@ -31,8 +31,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from broker.errors import BrokerError, RequestTimedOut
-from broker.logs import BROKER_BUG
+from broker import errors, logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +201,7 @@ T = TypeVar("T")
 Script = Generator[Question, Any, T]
 
 
-class AnswerLost(RequestTimedOut):
+class AnswerLost(errors.RequestTimedOut):
     """ZooKeeper did not answer in time, or the connection was lost: ask again once there is a new one. If a client waits for
     the answer, the client retries."""
 
@@ -249,7 +248,7 @@ def commit(operations: Sequence[Operation]) -> Script[Outcome]:
     return outcome
 
 
-def run_script(store: Store, script: Script[T], then: Callable[[T | None, BrokerError | None], None]) -> RunningScript[T]:
+def run_script(store: Store, script: Script[T], then: Callable[[T | None, errors.BrokerError | None], None]) -> RunningScript[T]:
     """Run the script; calls `then(its result, None)` or `then(None, its error)` once, never before this returns unless the
     script makes no request."""
     asking = RunningScript(store, script, then)
@@ -260,7 +259,7 @@ def run_script(store: Store, script: Script[T], then: Callable[[T | None, Broker
 class RunningScript(Generic[T]):
     """A running script."""
 
-    def __init__(self, store: Store, script: Script[T], then: Callable[[T | None, BrokerError | None], None]) -> None:
+    def __init__(self, store: Store, script: Script[T], then: Callable[[T | None, errors.BrokerError | None], None]) -> None:
         self._store = store
         self._script = script
         self._then = then
@@ -277,10 +276,10 @@ class RunningScript(Generic[T]):
             question = self._script.send(answer)
         except StopIteration as end:
             self._then(end.value, None)
-        except BrokerError as error:
+        except errors.BrokerError as error:
             self._then(None, error)
         except Exception as error:
-            self._then(None, AnswerLost(f"{error!r} {BROKER_BUG}"))
+            self._then(None, AnswerLost(f"{error!r} {logs.BROKER_BUG}"))
             raise
         else:
             self._ask(question)

@@ -12,16 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from broker.cluster.local_files import Files, reading
-from broker.cluster.metadata_image import (
-    Change,
-    DeletionRequested,
-    MetadataDelta,
-    MetadataImage,
-    TopicChange,
-    TopicDeleted,
-    TopicSettingsChange,
-)
+from broker.cluster import local_files, metadata_image
 from broker.errors import InvalidTopic, StartupError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 
 _TOPICS_FILE = "topics.json"
@@ -101,7 +92,7 @@ class TopicRegistry(_ShownTopics):
     `publish` and `hide` change what clients see. The first happen before the write, the second after it: no client sees a topic
     that a power failure could still undo."""
 
-    def __init__(self, files: Files, new_id: Callable[[], uuid.UUID]) -> None:
+    def __init__(self, files: local_files.Files, new_id: Callable[[], uuid.UUID]) -> None:
         super().__init__()
         self._files = files
         self._new_id = new_id
@@ -110,7 +101,7 @@ class TopicRegistry(_ShownTopics):
         self.deleted: set[uuid.UUID] = set()  # ids of deleted topics whose directories may still have their old names
         stored = files.read_json(_TOPICS_FILE)
         if stored is not None:
-            with reading(_TOPICS_FILE):
+            with local_files.reading(_TOPICS_FILE):
                 self._restore(stored)
 
     def _restore(self, stored: Any) -> None:
@@ -212,7 +203,7 @@ class ImageTopics(_ShownTopics):
     def __init__(self, new_id: Callable[[], uuid.UUID]) -> None:
         super().__init__()
         self._new_id = new_id
-        self._image = MetadataImage()
+        self._image = metadata_image.MetadataImage()
         self._names_folded: dict[str, dict[str, None]] = {}  # of all topics in the image, including marked ones
 
     def new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
@@ -230,7 +221,7 @@ class ImageTopics(_ShownTopics):
             raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
         return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
 
-    def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> list[Topic]:
+    def image_changed(self, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> list[Topic]:
         """Apply what is new. Returns the shown topics that are new or have changed: created, grown or given other settings."""
         self._image = image
         if delta.is_everything:
@@ -260,17 +251,21 @@ class ImageTopics(_ShownTopics):
             self._names_folded.pop(folded(name), None)
 
 
-def _topic_of(change: Change) -> str | None:
+def _topic_of(change: metadata_image.Change) -> str | None:
     """The topic that the change affects, None for partition states: leadership is not part of the registry."""
     match change:
-        case TopicChange(topic=node):
+        case metadata_image.TopicChange(topic=node):
             return node.name
-        case TopicSettingsChange(topic=name) | DeletionRequested(topic=name) | TopicDeleted(topic=name):
+        case (
+            metadata_image.TopicSettingsChange(topic=name)
+            | metadata_image.DeletionRequested(topic=name)
+            | metadata_image.TopicDeleted(topic=name)
+        ):
             return name
     return None
 
 
-def _shown(name: str, image: MetadataImage) -> Topic | None:
+def _shown(name: str, image: metadata_image.MetadataImage) -> Topic | None:
     """The topic as clients see it."""
     cluster_topic = image.topics.get(name)
     if cluster_topic is None or name in image.deleting or not cluster_topic.replicas:

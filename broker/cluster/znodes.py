@@ -27,9 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from broker.cluster.local_files import encode_id
-from broker.cluster.metadata_image import BrokerNode, ClusterTopic, Endpoint, PartitionState, Settings, TopicNode
-from broker.cluster.topic_registry import folded
+from broker.cluster import local_files, metadata_image, topic_registry
 from broker.errors import MalformedNode
 
 CLUSTER_ID = "/cluster/id"
@@ -109,12 +107,12 @@ def state_path(topic: str, index: int) -> str:
 def topic_id_path(topic_id: uuid.UUID) -> str:
     """Every write below a topic's nodes checks in the same transaction that this exists. Versions alone do not show that it is
     the same topic: they restart when a topic is deleted and recreated, and a late write would be applied to the new one."""
-    return f"{TOPIC_IDS}/{encode_id(topic_id)}"
+    return f"{TOPIC_IDS}/{local_files.encode_id(topic_id)}"
 
 
 def topic_name_path(topic: str) -> str | None:
     """The node that reserves a topic's name, so that no colliding one can be created; None if no other name can collide."""
-    taken = folded(topic)
+    taken = topic_registry.folded(topic)
     return f"{_TOPIC_NAMES}/{taken}" if "_" in taken else None
 
 
@@ -146,16 +144,16 @@ def leaving_path(broker_id: int) -> str:
 # Values to bytes and back
 
 
-def encode_state(state: PartitionState) -> bytes:
+def encode_state(state: metadata_image.PartitionState) -> bytes:
     return to_json(state_row(state))
 
 
-def decode_state(data: bytes, version: int) -> PartitionState:
+def decode_state(data: bytes, version: int) -> metadata_image.PartitionState:
     with reading("a partition's state"):
         return state_of(json.loads(data), version)
 
 
-def state_row(state: PartitionState) -> dict[str, Any]:
+def state_row(state: metadata_image.PartitionState) -> dict[str, Any]:
     """The state as a JSON object; fields at their default are left out, as Kafka does with the recovery state."""
     row: dict[str, Any] = {
         "controller_epoch": state.controller_epoch,
@@ -177,8 +175,8 @@ def state_row(state: PartitionState) -> dict[str, Any]:
     return row
 
 
-def state_of(row: Mapping[str, Any], version: int) -> PartitionState:
-    return PartitionState(
+def state_of(row: Mapping[str, Any], version: int) -> metadata_image.PartitionState:
+    return metadata_image.PartitionState(
         leader=row["leader"],
         leader_epoch=row["leader_epoch"],
         isr=tuple(row["isr"]),
@@ -191,30 +189,30 @@ def state_of(row: Mapping[str, Any], version: int) -> PartitionState:
     )
 
 
-def encode_topic(topic: TopicNode | ClusterTopic) -> bytes:
+def encode_topic(topic: metadata_image.TopicNode | metadata_image.ClusterTopic) -> bytes:
     return to_json(topic_row(topic))
 
 
-def decode_topic(name: str, data: bytes, version: int) -> TopicNode:
+def decode_topic(name: str, data: bytes, version: int) -> metadata_image.TopicNode:
     """Kafka topics from before 2.8 have no id: this broker cannot handle them, and they are refused."""
     with reading(f"topic {name!r}"):
         return topic_of(name, json.loads(data), version)
 
 
-def topic_row(topic: TopicNode | ClusterTopic) -> dict[str, Any]:
+def topic_row(topic: metadata_image.TopicNode | metadata_image.ClusterTopic) -> dict[str, Any]:
     return {
         # JSON keys are strings: "0", "1". They are read back in numerical order below, since "10" sorts before "2" as a string.
         "partitions": dict(enumerate(topic.replicas)),
-        "topic_id": encode_id(topic.topic_id),
+        "topic_id": local_files.encode_id(topic.topic_id),
         "adding_replicas": topic.adding,
         "removing_replicas": topic.removing,
         "version": 3,
     }
 
 
-def topic_of(name: str, row: Mapping[str, Any], version: int) -> TopicNode:
+def topic_of(name: str, row: Mapping[str, Any], version: int) -> metadata_image.TopicNode:
     replicas = row["partitions"]
-    return TopicNode(
+    return metadata_image.TopicNode(
         name=name,
         topic_id=decode_id(row["topic_id"]),
         replicas=tuple(tuple(replicas[str(index)]) for index in range(len(replicas))),
@@ -231,7 +229,7 @@ def _by_partition(row: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]
 _ENDPOINT = re.compile(r"(?P<listener>[^:/]+)://(\[(?P<ipv6>[^]]*)]|(?P<host>[^:]*)):(?P<port>-?\d+)")
 
 
-def encode_broker(broker: BrokerNode, timestamp_ms: int) -> bytes:
+def encode_broker(broker: metadata_image.BrokerNode, timestamp_ms: int) -> bytes:
     """`timestamp_ms` is for people who look at the node; nothing depends on it."""
     # `host` and `port` are for clients from before listeners had names; everything else reads `endpoints`.
     plain = next((endpoint for endpoint in broker.endpoints.values() if endpoint.security_protocol == "PLAINTEXT"), None)
@@ -255,7 +253,7 @@ def encode_broker(broker: BrokerNode, timestamp_ms: int) -> bytes:
     return to_json({**row, "rack": broker.rack} if broker.rack else row)
 
 
-def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
+def decode_broker(broker_id: int, data: bytes) -> metadata_image.BrokerNode:
     """A broker of another implementation gets incarnation -1: none of its fetches count."""
     with reading(f"broker {broker_id}"):
         row = json.loads(data)
@@ -267,8 +265,10 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
                 raise ValueError(f"endpoint {text!r}")
             host = match["ipv6"] if match["ipv6"] is not None else match["host"]
             listener = match["listener"]
-            endpoints[listener] = Endpoint(host=host, port=int(match["port"]), security_protocol=protocols[listener])
-        return BrokerNode(
+            endpoints[listener] = metadata_image.Endpoint(
+                host=host, port=int(match["port"]), security_protocol=protocols[listener]
+            )
+        return metadata_image.BrokerNode(
             broker_id=broker_id,
             incarnation=row.get("incarnation", -1),
             endpoints=endpoints,
@@ -299,9 +299,11 @@ def encode_settings(values: Mapping[str, str]) -> bytes:
     return to_json({"version": 1, "config": dict(values)})
 
 
-def decode_settings(data: bytes, version: int) -> Settings:
+def decode_settings(data: bytes, version: int) -> metadata_image.Settings:
     with reading("settings"):
-        return Settings(values={str(name): str(value) for name, value in json.loads(data)["config"].items()}, version=version)
+        return metadata_image.Settings(
+            values={str(name): str(value) for name, value in json.loads(data)["config"].items()}, version=version
+        )
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

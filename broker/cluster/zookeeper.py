@@ -33,28 +33,9 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
+from broker import errors, logs
 from broker.clock import Clock
-from broker.cluster.store import (
-    TRANSACTION_BYTES_MAX,
-    Check,
-    Children,
-    Committed,
-    Create,
-    Delete,
-    Found,
-    Node,
-    NoNode,
-    Operation,
-    Outcome,
-    Reason,
-    Refused,
-    Set,
-    StoreEvents,
-    Unknown,
-    transaction_bytes,
-)
-from broker.errors import ConfigError
-from broker.logs import log_bug
+from broker.cluster import store
 
 logger = logging.getLogger("broker.zookeeper")
 
@@ -64,10 +45,10 @@ _RESTART_SECONDS = 1.0  # between a failure of kazoo's thread and the next attem
 _NO_VERSION = -1
 
 _REASONS = {
-    NodeExistsError: Reason.NODE_EXISTS,
-    NoNodeError: Reason.NO_NODE,
-    BadVersionError: Reason.BAD_VERSION,
-    NotEmptyError: Reason.NOT_EMPTY,
+    NodeExistsError: store.Reason.NODE_EXISTS,
+    NoNodeError: store.Reason.NO_NODE,
+    BadVersionError: store.Reason.BAD_VERSION,
+    NotEmptyError: store.Reason.NOT_EMPTY,
 }
 
 _Asked = tuple[float, Callable[[AsyncResult], Any], Callable[[Any], None]]  # deadline, decoder of its answer, callback
@@ -78,10 +59,10 @@ def split_connect(text: str) -> tuple[str, str]:
     hosts, _, below = text.strip().partition("/")
     names = [host.strip() for host in hosts.split(",")]
     if not all(names) or not _are_hosts(names):
-        raise ConfigError(f"zookeeper.connect must be host:port,host:port or host:port,host:port/chroot, not {text!r}")
+        raise errors.ConfigError(f"zookeeper.connect must be host:port,host:port or host:port,host:port/chroot, not {text!r}")
     parts = below.rstrip("/").split("/") if below.rstrip("/") else []
     if any(part in ("", ".", "..") for part in parts):
-        raise ConfigError(f"zookeeper.connect has a chroot that is not a path: /{below}")
+        raise errors.ConfigError(f"zookeeper.connect has a chroot that is not a path: /{below}")
     return ",".join(names), "".join(f"/{part}" for part in parts)
 
 
@@ -103,7 +84,7 @@ class ZooKeeperStore:
         self._wake = wake
         self._clock = clock
         self._timeout = session_timeout_ms / 1000
-        self._events: StoreEvents | None = None
+        self._events: store.StoreEvents | None = None
         self._arrived: deque[tuple[Callable[..., None], Any]] = deque()  # append and popleft are atomic
         self._is_woken = False
         self._is_connected = False  # used by kazoo's thread only
@@ -119,25 +100,25 @@ class ZooKeeperStore:
         self._client.logger.setLevel(logging.WARNING)  # below that it logs every attempt
         self._client.add_listener(self._state_changed)
 
-    def begin(self, events: StoreEvents) -> None:
+    def begin(self, events: store.StoreEvents) -> None:
         """Connect, and keep trying forever. Names are resolved and connections made on kazoo's thread."""
         self._events = events
         self._client.start_async()
 
-    def read(self, path: str, then: Callable[[Found], None], *, watch: bool = False) -> None:
+    def read(self, path: str, then: Callable[[store.Found], None], *, watch: bool = False) -> None:
         """A node's data. A watch needs a separate request first: reading sets none on a node that does not exist."""
         if watch and self.session_id:
             self._client.exists_async(self._chroot + path, watch=self._fired)
         self._ask(lambda: self._client.get_async(self._chroot + path), _found, then)
 
-    def children(self, path: str, then: Callable[[Children], None], *, watch: bool = False) -> None:
+    def children(self, path: str, then: Callable[[store.Children], None], *, watch: bool = False) -> None:
         """The names below a node."""
         watcher = self._fired if watch else None
         self._ask(lambda: self._client.get_children_async(self._chroot + path or "/", watch=watcher), _children, then)
 
-    def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
+    def commit(self, operations: Sequence[store.Operation], then: Callable[[store.Outcome], None]) -> None:
         """All operations or none."""
-        assert transaction_bytes(operations) <= TRANSACTION_BYTES_MAX, "a transaction is too large for ZooKeeper"
+        assert store.transaction_bytes(operations) <= store.TRANSACTION_BYTES_MAX, "a transaction is too large for ZooKeeper"
         self._ask(partial(self._send, operations, self._chroot), partial(_outcome, tuple(operations), len(self._chroot)), then)
 
     def drain(self) -> None:
@@ -176,14 +157,14 @@ class ZooKeeperStore:
 
     def _ask(self, send: Callable[[], AsyncResult], meaning: Callable[[AsyncResult], Any], then: Callable[[Any], None]) -> None:
         if not self.session_id:
-            self._post(then, Unknown(detail="not connected yet"))
+            self._post(then, store.Unknown(detail="not connected yet"))
         else:
             self._expect(send(), meaning, then)
 
     def _expect(self, result: AsyncResult, meaning: Callable[[AsyncResult], Any], then: Callable[[Any], None]) -> None:
         self._asked[result] = (self._clock.monotonic() + self._timeout, meaning, then)
 
-    def _send(self, operations: Sequence[Operation], below: str) -> AsyncResult:
+    def _send(self, operations: Sequence[store.Operation], below: str) -> AsyncResult:
         transaction = self._client.transaction()
         for operation in operations:
             _ADD[type(operation)](transaction, below, operation)
@@ -195,7 +176,7 @@ class ZooKeeperStore:
             if deadline > now:
                 return
             del self._asked[result]
-            _guarded(then, Unknown(detail=f"no answer within {self._timeout:g} s"))
+            _guarded(then, store.Unknown(detail=f"no answer within {self._timeout:g} s"))
 
     def _answered(self, result: AsyncResult) -> None:
         """The answer to a request; one that is no longer waited for, or never was, is ignored."""
@@ -230,15 +211,15 @@ class ZooKeeperStore:
     def _make_chroot(self, session_id: int) -> None:
         """If the connection is lost in the meantime, this is repeated on the next one."""
         for path in accumulate(f"/{name}" for name in self._chroot.split("/")[1:]):
-            operations = (Create(path=path),)
+            operations = (store.Create(path=path),)
             self._expect(self._send(operations, ""), partial(_outcome, operations, 0), lambda _: None)
         self._expect(self._client.get_async(self._chroot), _found, partial(self._look_for_chroot, session_id))
 
-    def _look_for_chroot(self, session_id: int, node: Found) -> None:
-        if isinstance(node, Node):
+    def _look_for_chroot(self, session_id: int, node: store.Found) -> None:
+        if isinstance(node, store.Node):
             self._has_chroot = True
             self._announce(session_id)
-        elif isinstance(node, NoNode):
+        elif isinstance(node, store.NoNode):
             logger.error(
                 "the chroot %s of zookeeper.connect does not exist, and ZooKeeper does not let this broker create it: create it "
                 "with ZooKeeper's own tool and restart the broker",
@@ -335,44 +316,44 @@ def _guarded(handle: Callable[[Any], None], argument: Any) -> None:
     try:
         handle(argument)
     except Exception:
-        log_bug("handling a response of ZooKeeper failed")
+        logs.log_bug("handling a response of ZooKeeper failed")
 
 
 # --- what to send
 
 _ADD: dict[type, Callable[[TransactionRequest, str, Any], None]] = {
-    Create: lambda transaction, below, create: transaction.create(
+    store.Create: lambda transaction, below, create: transaction.create(
         below + create.path, create.data, ephemeral=create.is_ephemeral, sequence=create.is_sequential
     ),
-    Set: lambda transaction, below, change: transaction.set_data(below + change.path, change.data, change.version),
-    Delete: lambda transaction, below, delete: transaction.delete(below + delete.path, delete.version),
-    Check: lambda transaction, below, check: transaction.check(below + check.path, check.version),
+    store.Set: lambda transaction, below, change: transaction.set_data(below + change.path, change.data, change.version),
+    store.Delete: lambda transaction, below, delete: transaction.delete(below + delete.path, delete.version),
+    store.Check: lambda transaction, below, check: transaction.check(below + check.path, check.version),
 }
 
 
 # --- what an answer means
 
 
-def _found(result: AsyncResult) -> Found:
+def _found(result: AsyncResult) -> store.Found:
     try:
         data, stat = result.get_nowait()
     except NoNodeError:
-        return NoNode()
+        return store.NoNode()
     except Exception as error:
         return _unknown(error)
-    return Node(data=data or b"", version=stat.version, ephemeral_owner=stat.ephemeralOwner)
+    return store.Node(data=data or b"", version=stat.version, ephemeral_owner=stat.ephemeralOwner)
 
 
-def _children(result: AsyncResult) -> Children:
+def _children(result: AsyncResult) -> store.Children:
     try:
         return tuple(sorted(result.get_nowait()))
     except NoNodeError:
-        return NoNode()
+        return store.NoNode()
     except Exception as error:
         return _unknown(error)
 
 
-def _outcome(operations: Sequence[Operation], chroot_length: int, result: AsyncResult) -> Outcome:
+def _outcome(operations: Sequence[store.Operation], chroot_length: int, result: AsyncResult) -> store.Outcome:
     """A refused transaction returns a list, too: "rolled back" up to the cause, which is what we look for, and "inconsistent"
     after it."""
     try:
@@ -382,15 +363,15 @@ def _outcome(operations: Sequence[Operation], chroot_length: int, result: AsyncR
     for index, answer in enumerate(answers):
         if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
             detail = type(answer).__name__
-            return Refused(index=index, reason=_REASONS.get(type(answer), Reason.OTHER), detail=detail)
+            return store.Refused(index=index, reason=_REASONS.get(type(answer), store.Reason.OTHER), detail=detail)
     pairs = [
         (0, answer[chroot_length:])
-        if isinstance(operation, Create)
-        else (answer.version if isinstance(operation, Set) else _NO_VERSION, operation.path)
+        if isinstance(operation, store.Create)
+        else (answer.version if isinstance(operation, store.Set) else _NO_VERSION, operation.path)
         for operation, answer in zip(operations, answers, strict=True)
     ]
-    return Committed(versions=tuple(version for version, _ in pairs), paths=tuple(path for _, path in pairs))
+    return store.Committed(versions=tuple(version for version, _ in pairs), paths=tuple(path for _, path in pairs))
 
 
-def _unknown(error: Exception) -> Unknown:
-    return Unknown(detail=str(error) or type(error).__name__)
+def _unknown(error: Exception) -> store.Unknown:
+    return store.Unknown(detail=str(error) or type(error).__name__)

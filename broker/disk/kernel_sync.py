@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.compiled_module import load_compiled
+from broker import compiled_module, logs
 from broker.disk.filesystem import OpenFile
-from broker.logs import log_bug
 
 _REQUESTS_MAX = 256  # in flight; of the 65,536 that a machine usually has for all processes
 
@@ -34,7 +33,7 @@ class KernelSync:
     def open(cls, requests_max: int = _REQUESTS_MAX) -> KernelSync | None:
         """None if the kernel does not support it, or has no contexts left."""
         try:
-            linux_aio = load_compiled("caio", "linux_aio")
+            linux_aio = compiled_module.load_compiled("caio", "linux_aio")
             return cls(linux_aio.Context(requests_max), linux_aio.Operation)
         except (ImportError, SystemError):
             return None
@@ -76,7 +75,7 @@ class KernelSync:
             try:
                 then(error_of(result) if result else None)
             except Exception:
-                log_bug("a callback after a flush failed")
+                logs.log_bug("a callback after a flush failed")
 
     def close(self) -> None:
         """Wait for all outstanding requests."""

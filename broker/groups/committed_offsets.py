@@ -25,28 +25,15 @@ from broker import errors
 from broker.clock import Clock
 from broker.cluster.topic_registry import OFFSETS_TOPIC, partition_of_group
 from broker.config.parsers import INT32_MAX
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.messages import StoredGroup
-from broker.groups.records import (
-    CommittedOffset,
-    GroupKey,
-    OffsetKey,
-    decode_group,
-    decode_key,
-    decode_value,
-    encode_group,
-    encode_key,
-    encode_value,
-)
-from broker.log.manager import PartitionManager
+from broker.groups import coordinator, messages, records
+from broker.log import manager, partition_log
 from broker.log.partition import Partition
-from broker.log.partition_log import PartitionLog
 from broker.protocol.batch import read_header
 from broker.protocol.batch_builder import NewRecord, build_batch
 from broker.protocol.records import Record, read_records
 from broker.protocol.validation import NewBatch, validate_new_batch
 
-Change = tuple[OffsetKey, CommittedOffset | None]  # None: forget it
+Change = tuple[records.OffsetKey, records.CommittedOffset | None]  # None: forget it
 
 _ABSENT = object()
 _RECORDS_PER_SLICE = 50  # takes 2 ms if each was committed alone, 0.5 ms if they are in one batch
@@ -64,17 +51,19 @@ class CommittedOffsets:
         self.unreadable_records = 0  # found and skipped while loading
         self.unreadable_reason = ""  # why the log could not be read; empty if it could
         self._groups: dict[str, bytes] = {}  # the newest record of each, while loading
-        self._committed: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
-        self._staged: dict[str, dict[OffsetKey, CommittedOffset | None]] = {}  # the last change of each key, by group
+        self._committed: dict[str, dict[tuple[str, int], records.CommittedOffset]] = {}
+        self._staged: dict[
+            str, dict[records.OffsetKey, records.CommittedOffset | None]
+        ] = {}  # the last change of each key, by group
 
-    def load(self, log: PartitionLog) -> Iterator[None]:
+    def load(self, log: partition_log.PartitionLog) -> Iterator[None]:
         """Read the current content of the log, slice by slice. Raises StorageError."""
         offset, end_offset = log.log_start_offset, log.end_offset
         while offset < end_offset and not self.is_dropped:
             offset = self._load_slice(log, offset)
             yield
 
-    def _load_slice(self, log: PartitionLog, offset: int) -> int:
+    def _load_slice(self, log: partition_log.PartitionLog, offset: int) -> int:
         """Returns where the next slice begins."""
         record_count = 0
         for batch in log.batches_from(offset):
@@ -95,11 +84,11 @@ class CommittedOffsets:
 
     def _load_record(self, record: Record) -> None:
         try:
-            key = decode_key(record.key) if record.key is not None else None
-            if isinstance(key, GroupKey):
+            key = records.decode_key(record.key) if record.key is not None else None
+            if isinstance(key, records.GroupKey):
                 self._load_group(key.group, record.value)
             elif key is not None:
-                self.apply(key, decode_value(record.value, self.ours_since) if record.value is not None else None)
+                self.apply(key, records.decode_value(record.value, self.ours_since) if record.value is not None else None)
         except ValueError:
             self.unreadable_records += 1
 
@@ -109,12 +98,12 @@ class CommittedOffsets:
         else:
             self._groups[group] = value
 
-    def take_groups(self) -> Iterator[tuple[str, StoredGroup]]:
+    def take_groups(self) -> Iterator[tuple[str, messages.StoredGroup]]:
         """The groups that the log has, once; each is read when it is its turn."""
         while self._groups and not self.is_dropped:
             group, value = self._groups.popitem()
             try:
-                yield group, decode_group(value)
+                yield group, records.decode_group(value)
             except ValueError:
                 self.unreadable_records += 1
 
@@ -133,10 +122,10 @@ class CommittedOffsets:
     def offset_count(self) -> int:
         return sum(map(len, self._committed.values()))
 
-    def __iter__(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+    def __iter__(self) -> Iterator[tuple[records.OffsetKey, records.CommittedOffset]]:
         for group, rows in self._committed.items():
             for (topic, partition), value in rows.items():
-                yield OffsetKey(group, topic, partition), value
+                yield records.OffsetKey(group, topic, partition), value
 
     def __len__(self) -> int:
         """How many groups have committed something."""
@@ -149,13 +138,13 @@ class CommittedOffsets:
         """The groups that have committed something."""
         return list(self._committed)
 
-    def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
+    def get(self, group: str, topic: str, partition: int) -> records.CommittedOffset | None:
         return self._committed.get(group, {}).get((topic, partition))
 
-    def of_group(self, group: str) -> Mapping[tuple[str, int], CommittedOffset]:
+    def of_group(self, group: str) -> Mapping[tuple[str, int], records.CommittedOffset]:
         return self._committed.get(group, {})
 
-    def apply(self, key: OffsetKey, value: CommittedOffset | None) -> None:
+    def apply(self, key: records.OffsetKey, value: records.CommittedOffset | None) -> None:
         rows = self._committed.setdefault(key.group, {})
         if value is None:
             rows.pop((key.topic, key.partition), None)
@@ -180,17 +169,19 @@ class CommittedOffsets:
                 if not rows:
                     del self._staged[key.group]
 
-    def newest(self, key: OffsetKey) -> CommittedOffset | None:
+    def newest(self, key: records.OffsetKey) -> records.CommittedOffset | None:
         """What will be committed once everything that is staged is applied. A commit never has the object of an earlier one."""
         rows = self._staged.get(key.group)
         return rows[key] if rows is not None and key in rows else self.get(*key)
 
     def newest_of_group(
         self, group: str, is_chosen: Callable[[str], bool] = lambda topic: True
-    ) -> dict[OffsetKey, CommittedOffset]:
+    ) -> dict[records.OffsetKey, records.CommittedOffset]:
         """The same for all keys of the group, and of the wanted topics, that will have something committed."""
         rows = {
-            OffsetKey(group, *partition): value for partition, value in self.of_group(group).items() if is_chosen(partition[0])
+            records.OffsetKey(group, *partition): value
+            for partition, value in self.of_group(group).items()
+            if is_chosen(partition[0])
         }
         for key, value in self._staged.get(group, {}).items():
             if value is None:
@@ -206,7 +197,7 @@ logger = logging.getLogger("broker.groups")
 class OffsetStore:
     """The committed offsets of all groups that this broker coordinates."""
 
-    def __init__(self, partitions: PartitionManager, clock: Clock, *, groups_max: int) -> None:
+    def __init__(self, partitions: manager.PartitionManager, clock: Clock, *, groups_max: int) -> None:
         self._partitions = partitions
         self._clock = clock
         self._groups_max = groups_max
@@ -296,7 +287,7 @@ class OffsetStore:
     def offset_count(self) -> int:
         return sum(offsets.offset_count for offsets in self._led.values())
 
-    def __iter__(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+    def __iter__(self) -> Iterator[tuple[records.OffsetKey, records.CommittedOffset]]:
         for offsets in self._led.values():
             yield from offsets
 
@@ -308,7 +299,7 @@ class OffsetStore:
         """The groups that have committed something."""
         return [group for offsets in self.all_loaded() for group in offsets.group_ids()]
 
-    def of_group(self, group: str) -> Mapping[tuple[str, int], CommittedOffset]:
+    def of_group(self, group: str) -> Mapping[tuple[str, int], records.CommittedOffset]:
         """What the group has committed, as far as this broker knows: nothing if another broker coordinates it."""
         offsets = self._led.get(self.index_of(group))
         return {} if offsets is None else offsets.of_group(group)
@@ -317,13 +308,15 @@ class OffsetStore:
 
     def build(self, changes: Iterable[Change]) -> NewBatch:
         """The changes as one batch that can be staged. This is nearly all of the work: 1 to 5 ms for 500 changes."""
-        return self._build((encode_key(key), None if value is None else encode_value(value)) for key, value in changes)
+        return self._build(
+            (records.encode_key(key), None if value is None else records.encode_value(value)) for key, value in changes
+        )
 
-    def build_groups(self, groups: Mapping[str, StoredGroup | None]) -> NewBatch:
+    def build_groups(self, groups: Mapping[str, messages.StoredGroup | None]) -> NewBatch:
         """The same for members of groups, of which None are gone. Takes 2 ms for a thousand members."""
         now_ms = self._clock.now_ms()
         return self._build(
-            (encode_key(GroupKey(group_id)), None if group is None else encode_group(group, now_ms))
+            (records.encode_key(records.GroupKey(group_id)), None if group is None else records.encode_group(group, now_ms))
             for group_id, group in groups.items()
         )
 
@@ -358,13 +351,13 @@ def expired_offsets(
     group: str,
     partitions: Iterable[tuple[str, int]],
     offsets: CommittedOffsets,
-    groups: GroupCoordinator,
+    groups: coordinator.GroupCoordinator,
     *,
     exists: Callable[[str, int], bool],
     now: float,
     now_ms: int,
     retention_ms: int,
-) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+) -> Iterator[tuple[records.OffsetKey, records.CommittedOffset]]:
     """The group's offsets for these partitions that may be forgotten: offsets.retention.minutes after the last sign of use
     (KIP-211), or with their partition.
 
@@ -381,6 +374,6 @@ def expired_offsets(
         unused_ms = min(now_ms - value.committed_at_ms, (now - max(value.received_at, empty_since)) * 1000)
         if exists(topic, partition) and (unused_ms < retention_ms or reads(topic)):
             continue
-        key = OffsetKey(group, topic, partition)
+        key = records.OffsetKey(group, topic, partition)
         if offsets.newest(key) is value:  # else a newer commit, which is about to replace it, is on its way to the replicas
             yield key, value

@@ -18,12 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from broker import errors
+from broker import errors, logs
+from broker.groups import members, messages, rebalance
 from broker.groups.group import Group
-from broker.groups.members import CONSUMER_PROTOCOL, size_of, subscribed_topics
-from broker.groups.messages import Answer, JoinRequest, MemberName, StoredGroup, SyncRequest, Ticket
-from broker.groups.rebalance import GroupRules, GroupState
-from broker.logs import log_bug
 
 _GROUP_ID_BYTES_MAX = 249  # fits wherever a topic name fits
 _DEFECTIVE_GROUP_PAUSE_SECONDS = 1.0
@@ -48,7 +45,7 @@ def _validate_instance_id(instance_id: str | None) -> None:
 class CoordinatorRules:
     """The configured limits for groups."""
 
-    group: GroupRules
+    group: rebalance.GroupRules
     session_ms_min: int
     session_ms_max: int
     groups_max: int
@@ -85,7 +82,7 @@ class GroupCoordinator:
 
     # -- requests of members -----------------------------------------------------------------------------------------------------
 
-    def join(self, group_id: str, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
+    def join(self, group_id: str, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> list[messages.Answer]:
         """Group.join, in a group that is created for its first member."""
         self._check_mine(check_group_id(group_id))
         _validate_instance_id(request.name.instance_id)
@@ -95,14 +92,14 @@ class GroupCoordinator:
                 f"{request.session_timeout_ms} ms is not between group.min.session.timeout.ms={rules.session_ms_min} "
                 f"and group.max.session.timeout.ms={rules.session_ms_max}"
             )
-        self._check_memory(size_of(request.protocols))
+        self._check_memory(members.size_of(request.protocols))
         group = self._groups.get(group_id) or self._new_group(group_id, request.name, now)
         try:
             return group.join(request, ticket, now)
         finally:
             self._wake(group)
 
-    def _new_group(self, group_id: str, name: MemberName, now: float) -> Group:
+    def _new_group(self, group_id: str, name: messages.MemberName, now: float) -> Group:
         if name.member_id:
             raise errors.UnknownMember(f"group {group_id!r} has no members")
         if len(self._groups) >= self._rules.groups_max:
@@ -114,7 +111,7 @@ class GroupCoordinator:
         if self.held_bytes + more_bytes > self._rules.bytes_max:
             raise errors.CoordinatorNotAvailable(f"members hold {self.held_bytes} bytes already: logbus.groups.max.bytes")
 
-    def sync(self, group_id: str, request: SyncRequest, ticket: Ticket, now: float) -> list[Answer]:
+    def sync(self, group_id: str, request: messages.SyncRequest, ticket: messages.Ticket, now: float) -> list[messages.Answer]:
         group = self._member_group(group_id)
         self._check_memory(sum(map(len, request.assignments.values())))
         try:
@@ -122,17 +119,17 @@ class GroupCoordinator:
         finally:
             self._wake(group)
 
-    def heartbeat(self, group_id: str, name: MemberName, generation: int, now: float) -> None:
+    def heartbeat(self, group_id: str, name: messages.MemberName, generation: int, now: float) -> None:
         self._member_group(group_id).heartbeat(name, generation, now)
 
-    def leave(self, group_id: str, name: MemberName, now: float) -> list[Answer]:
+    def leave(self, group_id: str, name: messages.MemberName, now: float) -> list[messages.Answer]:
         group = self._member_group(group_id)
         try:
             return group.leave(name, now)
         finally:
             self._wake(group)
 
-    def check_commit(self, group_id: str, name: MemberName, generation: int, now: float) -> None:
+    def check_commit(self, group_id: str, name: messages.MemberName, generation: int, now: float) -> None:
         """Group.check_commit; a group without members accepts commits that claim no membership."""
         self._check_mine(check_group_id(group_id))
         group = self._groups.get(group_id)
@@ -150,14 +147,14 @@ class GroupCoordinator:
 
     # -- the log -----------------------------------------------------------------------------------------------------------------
 
-    def restore(self, group_id: str, stored: StoredGroup, now: float) -> None:
+    def restore(self, group_id: str, stored: messages.StoredGroup, now: float) -> None:
         """The log has this group. Limits do not count: its members were admitted once."""
         group = self._groups[group_id] = Group(group_id, self._rules.group, self._new_id, now)
         group.restore(stored, now)
         self._former_generations -= group.generation
         self._wake(group)
 
-    def stored(self, group: Group, generation: int, error: errors.RequestError | None, now: float) -> list[Answer]:
+    def stored(self, group: Group, generation: int, error: errors.RequestError | None, now: float) -> list[messages.Answer]:
         """Group.stored, unless the group was removed or has moved meanwhile."""
         if self.find(group.group_id) is not group:
             return []
@@ -178,7 +175,7 @@ class GroupCoordinator:
         if group.is_unstored:
             self.on_unstored(group)
 
-    def expire(self, now: float, deliver: Callable[[list[Answer]], None]) -> None:
+    def expire(self, now: float, deliver: Callable[[list[messages.Answer]], None]) -> None:
         """Let groups whose deadline has passed do what is due; the answers of each are delivered before the next one's turn."""
         for group_id in self._timers.due(now):
             group = self._groups.get(group_id)
@@ -186,7 +183,7 @@ class GroupCoordinator:
                 self._expire_one(group, now, deliver)
         self.due = self._timers.next_deadline()
 
-    def _expire_one(self, group: Group, now: float, deliver: Callable[[list[Answer]], None]) -> None:
+    def _expire_one(self, group: Group, now: float, deliver: Callable[[list[messages.Answer]], None]) -> None:
         """A group that fails must neither be retried in every turn nor keep the others from being processed."""
         try:
             self._check_mine(group.group_id)
@@ -199,7 +196,7 @@ class GroupCoordinator:
                 deliver(answers)
             self._wake(group)
         except Exception:
-            log_bug("advancing group %s failed", group.group_id)
+            logs.log_bug("advancing group %s failed", group.group_id)
             self._timers.schedule(group.group_id, now + _DEFECTIVE_GROUP_PAUSE_SECONDS)
 
     # -- administration ----------------------------------------------------------------------------------------------------------
@@ -209,9 +206,9 @@ class GroupCoordinator:
         group.die()
         self._forget(group)
 
-    def lose(self, is_lost: Callable[[str], bool]) -> list[Answer]:
+    def lose(self, is_lost: Callable[[str], bool]) -> list[messages.Answer]:
         """Forget the groups for which `is_lost` holds: other brokers coordinate them now."""
-        answers: list[Answer] = []
+        answers: list[messages.Answer] = []
         for group in [group for group in self if is_lost(group.group_id)]:
             answers += group.move(errors.NotCoordinator(f"this broker coordinates group {group.group_id!r} no longer"))
             self._forget(group)
@@ -225,7 +222,7 @@ class GroupCoordinator:
     def is_active(self, group_id: str) -> bool:
         """Whether the group has members, or is about to."""
         group = self._groups.get(group_id)
-        return group is not None and group.state is not GroupState.EMPTY
+        return group is not None and group.state is not rebalance.GroupState.EMPTY
 
     def empty_since(self, group_id: str) -> float:
         """Since when the group is known to have no members; 0 if it is not in memory: it never had any here."""
@@ -237,9 +234,9 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None or not len(group.members):
             return False
-        if group.protocol_type != CONSUMER_PROTOCOL or not group.protocol_name:
+        if group.protocol_type != members.CONSUMER_PROTOCOL or not group.protocol_name:
             return True
-        subscriptions = [subscribed_topics(member.metadata(group.protocol_name)) for member in group.members]
+        subscriptions = [members.subscribed_topics(member.metadata(group.protocol_name)) for member in group.members]
         return any(topics is None or topic in topics for topics in subscriptions)
 
     # -- for metrics -------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,9 @@ from math import inf
 from uuid import UUID
 
 from broker.clock import Clock
-from broker.cluster.metadata_image import PartitionState, StateChange, eligible_after
-from broker.cluster.metadata_log import STATES_MAX, state_writes
+from broker.cluster import metadata_image, metadata_log, znodes
 from broker.cluster.store import Check, Committed, Outcome, Reason, Refused, Store
-from broker.cluster.znodes import incarnation_path, state_path, topic_id_path
-from broker.replication.interfaces import TopicIdPartition
-from broker.replication.led_partition import Departures, FollowerProgress, LedPartition, PartitionProgress
+from broker.replication import interfaces, led_partition
 
 RETRY_SECONDS = 0.5  # after an unknown outcome; the store itself waits for a session timeout if ZooKeeper is away
 
@@ -26,12 +23,14 @@ class Proposal:
     """A state to replace the current one. `additions` are the brokers it makes members; `incarnations` are those of brokers that
     must still be the processes we know."""
 
-    state: PartitionState
+    state: metadata_image.PartitionState
     additions: Mapping[int, int] = field(default_factory=dict)
     incarnations: Mapping[int, int] = field(default_factory=dict)
 
 
-def propose_isr(progress: PartitionProgress, departures: Departures, may_belong: Callable[[int, int], bool]) -> Proposal | None:
+def propose_isr(
+    progress: led_partition.PartitionProgress, departures: led_partition.Departures, may_belong: Callable[[int, int], bool]
+) -> Proposal | None:
     """The in-sync replicas as they should be, or None if they already are. `may_belong(broker, incarnation)`: it is registered
     as this process, connected, and not being stopped."""
     state = progress.state
@@ -42,7 +41,9 @@ def propose_isr(progress: PartitionProgress, departures: Departures, may_belong:
         if progress.may_join(broker) and broker not in departures.late and may_belong(broker, follower.replica_epoch)
     }
     isr = (*(broker for broker in state.isr if broker not in leaving), *additions)
-    eligible = tuple(broker for broker in eligible_after(state, isr, progress.insync_min) if broker not in departures.lost)
+    eligible = tuple(
+        broker for broker in metadata_image.eligible_after(state, isr, progress.insync_min) if broker not in departures.lost
+    )
     handover_to = state.handover_to if state.handover_to in isr else None
     # After an unclean election followers may truncate what was visible; those in sync with the new leader have done so.
     is_recovering = state.is_recovering and len(isr) < len(progress.replicas)
@@ -58,7 +59,7 @@ class _Pending:
 
     __slots__ = ("led", "proposal", "retry_at")
 
-    def __init__(self, led: LedPartition, proposal: Proposal) -> None:
+    def __init__(self, led: led_partition.LedPartition, proposal: Proposal) -> None:
         self.led = led
         self.proposal = proposal
         self.retry_at = -inf  # inf: it is in flight, or answered
@@ -80,21 +81,23 @@ class Proposals:
     records."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        self.on_moved: Callable[[LedPartition], None] = lambda led: None  # a withdrawn addition may let R and V move
+        self.on_moved: Callable[[led_partition.LedPartition], None] = lambda led: (
+            None
+        )  # a withdrawn addition may let R and V move
         self._store = store
         self._clock = clock
-        self._pending: dict[TopicIdPartition, _Pending] = {}
-        self._unsent: dict[TopicIdPartition, _Pending] = {}
+        self._pending: dict[interfaces.TopicIdPartition, _Pending] = {}
+        self._unsent: dict[interfaces.TopicIdPartition, _Pending] = {}
 
-    def is_pending(self, led: LedPartition) -> bool:
+    def is_pending(self, led: led_partition.LedPartition) -> bool:
         return led.key in self._pending
 
-    def is_handing_over(self, led: LedPartition) -> bool:
+    def is_handing_over(self, led: led_partition.LedPartition) -> bool:
         """Whether another broker may lead by now because we proposed it: nothing more may be written."""
         pending = self._pending.get(led.key)
         return pending is not None and pending.proposal.state.leader != led.progress.me
 
-    def offer(self, led: LedPartition, proposal: Proposal) -> None:
+    def offer(self, led: led_partition.LedPartition, proposal: Proposal) -> None:
         """Send it with the next transaction."""
         assert led.key not in self._pending, "one for each partition"
         self._pending[led.key] = self._unsent[led.key] = _Pending(led, proposal)
@@ -102,13 +105,13 @@ class Proposals:
             led.progress.propose(proposal.additions)
             led.confirmed_until = -inf  # a possible member may be elected: from now on its fetches are needed, too
 
-    def learnt(self, led: LedPartition) -> None:
+    def learnt(self, led: led_partition.LedPartition) -> None:
         """The partition's progress has learnt a state from the image."""
         pending = self._pending.get(led.key)
         if pending is not None and led.progress.state.version >= pending.proposal.state.version:
             self.forget(led)
 
-    def forget(self, led: LedPartition) -> None:
+    def forget(self, led: led_partition.LedPartition) -> None:
         """Whatever was proposed for it is over, or it is no longer led."""
         self._pending.pop(led.key, None)
         self._unsent.pop(led.key, None)
@@ -119,24 +122,26 @@ class Proposals:
             return
         now = self._clock.monotonic()
         due = [pending for pending in self._unsent.values() if pending.retry_at <= now]
-        for start in range(0, len(due), STATES_MAX):
-            self._commit(due[start : start + STATES_MAX], now)
+        for start in range(0, len(due), metadata_log.STATES_MAX):
+            self._commit(due[start : start + metadata_log.STATES_MAX], now)
 
     @property
     def next_retry(self) -> float:
         return min([pending.retry_at for pending in self._unsent.values()]) if self._unsent else inf
 
     def _commit(self, batch: list[_Pending], now: float) -> None:
-        changes: list[StateChange] = []
+        changes: list[metadata_image.StateChange] = []
         brokers: dict[tuple[int, int], None] = {}
         for pending in batch:
             led, state = pending.led, pending.proposal.state
-            changes.append(StateChange(topic=led.topic, topic_id=UUID(bytes=led.topic_id), index=led.index, state=state))
+            changes.append(
+                metadata_image.StateChange(topic=led.topic, topic_id=UUID(bytes=led.topic_id), index=led.index, state=state)
+            )
             brokers.update(dict.fromkeys(pending.proposal.incarnations.items()))
             pending.retry_at = inf
             del self._unsent[led.key]
-        checks = [Check(path=incarnation_path(broker), version=incarnation) for broker, incarnation in brokers]
-        *writes, entry = state_writes(changes)
+        checks = [Check(path=znodes.incarnation_path(broker), version=incarnation) for broker, incarnation in brokers]
+        *writes, entry = metadata_log.state_writes(changes)
         answered = partial(self._answered, batch, list(brokers), now)
         self._store.commit([*writes, *checks, entry], answered)
 
@@ -167,7 +172,7 @@ class Proposals:
             pending.retry_at = retry_at
             self._unsent[pending.led.key] = pending
 
-    def _withdraw(self, led: LedPartition) -> None:
+    def _withdraw(self, led: led_partition.LedPartition) -> None:
         self.forget(led)
         led.progress.withdraw_additions()
         self.on_moved(led)
@@ -176,7 +181,7 @@ class Proposals:
 _KEEPS_UP_SECONDS = 1.0  # a replica caught up this recently needs one round trip once writes stop
 
 
-def takes_records(progress: PartitionProgress, now: float) -> bool:
+def takes_records(progress: led_partition.PartitionProgress, now: float) -> bool:
     """Whether producers are still served."""
     successor = _successor(progress)
     if successor is None:
@@ -184,7 +189,7 @@ def takes_records(progress: PartitionProgress, now: float) -> bool:
     return successor.written < progress.end_offset and now - successor.caught_up_at > _KEEPS_UP_SECONDS
 
 
-def propose_handover(progress: PartitionProgress) -> Proposal | None:
+def propose_handover(progress: led_partition.PartitionProgress) -> Proposal | None:
     """A planned change of leader, carried out by the old one: the state in which the successor leads, once it has everything.
     Nothing is lost by it, not even what was acknowledged with acks=1. Pure.
 
@@ -209,7 +214,7 @@ def propose_handover(progress: PartitionProgress) -> Proposal | None:
     return Proposal(state=new, incarnations={state.handover_to: successor.replica_epoch})
 
 
-def _successor(progress: PartitionProgress) -> FollowerProgress | None:
+def _successor(progress: led_partition.PartitionProgress) -> led_partition.FollowerProgress | None:
     """The replica that is to lead; it must be in sync."""
     state = progress.state
     if state.handover_to is None or state.handover_to not in state.isr:
@@ -220,7 +225,9 @@ def _successor(progress: PartitionProgress) -> FollowerProgress | None:
 CHECK_SECONDS = 1.0  # between two check-only transactions; at most a third of the confirmation time
 
 
-def confirmed_until(led: LedPartition, alive_at: Callable[[int, LedPartition], float], confirm_seconds: float) -> float:
+def confirmed_until(
+    led: led_partition.LedPartition, alive_at: Callable[[int, led_partition.LedPartition], float], confirm_seconds: float
+) -> float:
     """By the rules (a) to (c) of `Confirmation`."""
     progress, state = led.progress, led.progress.state
     followed_at = -inf
@@ -256,7 +263,7 @@ class Confirmation:
     Clocks only bound how long a stale leader continues; acks=all depends on no clock."""
 
     def __init__(
-        self, store: Store, clock: Clock, alive_at: Callable[[int, LedPartition], float], *, confirm_seconds: float
+        self, store: Store, clock: Clock, alive_at: Callable[[int, led_partition.LedPartition], float], *, confirm_seconds: float
     ) -> None:
         self._store = store
         self._clock = clock
@@ -264,11 +271,11 @@ class Confirmation:
         self._confirm_seconds = confirm_seconds
         self._ahead_seconds = confirm_seconds / 4  # so that the answer arrives in time
         self._check_seconds = min(CHECK_SECONDS, confirm_seconds / 3)
-        self._wanted: dict[TopicIdPartition, LedPartition] = {}
+        self._wanted: dict[interfaces.TopicIdPartition, led_partition.LedPartition] = {}
         self._sent_at = -inf
         self._is_asking = False
 
-    def is_confirmed(self, led: LedPartition, now: float, *, grace_seconds: float = 0.0) -> bool:
+    def is_confirmed(self, led: led_partition.LedPartition, now: float, *, grace_seconds: float = 0.0) -> bool:
         """Whether it is certain that no other broker led the partition until very recently. Consumers are served for longer
         (`grace_seconds`): what they see is true, only perhaps old."""
         enough_seconds = grace_seconds - self._ahead_seconds
@@ -278,7 +285,7 @@ class Confirmation:
                 self._wanted[led.key] = led
         return now <= led.confirmed_until + grace_seconds
 
-    def lead_begins(self, led: LedPartition) -> None:
+    def lead_begins(self, led: led_partition.LedPartition) -> None:
         """No follower has fetched yet, and the state that makes this broker the leader may be old: ask at once, so that the
         first client need not wait for the answer."""
         self.is_confirmed(led, self._clock.monotonic())
@@ -290,25 +297,25 @@ class Confirmation:
         now = self._clock.monotonic()
         if now < self._sent_at + self._check_seconds:
             return
-        batch = [led for led in self._wanted.values() if not led.is_over][:STATES_MAX]
+        batch = [led for led in self._wanted.values() if not led.is_over][: metadata_log.STATES_MAX]
         self._wanted = {key: led for key, led in self._wanted.items() if not led.is_over and led not in batch}
         if not batch:
             return
         self._sent_at, self._is_asking = now, True
         topics = list(dict.fromkeys(led.topic_id for led in batch))  # versions restart if a topic is recreated
         checks = [
-            *(Check(path=topic_id_path(UUID(bytes=topic_id)), version=-1) for topic_id in topics),
-            *(Check(path=state_path(led.topic, led.index), version=led.progress.state.version) for led in batch),
+            *(Check(path=znodes.topic_id_path(UUID(bytes=topic_id)), version=-1) for topic_id in topics),
+            *(Check(path=znodes.state_path(led.topic, led.index), version=led.progress.state.version) for led in batch),
         ]
         self._store.commit(checks, partial(self._answered, batch, topics, now))
 
-    def _answered(self, batch: list[LedPartition], topics: list[bytes], sent_at: float, outcome: Outcome) -> None:
+    def _answered(self, batch: list[led_partition.LedPartition], topics: list[bytes], sent_at: float, outcome: Outcome) -> None:
         self._is_asking = False
         match outcome:
             case Committed():
                 for led in batch:
                     led.stored_at = max(led.stored_at, sent_at)
-                if self._wanted and len(batch) == STATES_MAX:  # there was no room for the others
+                if self._wanted and len(batch) == metadata_log.STATES_MAX:  # there was no room for the others
                     self._sent_at = -inf
                     self.send()
             case Refused(index=index, reason=Reason.BAD_VERSION | Reason.NO_NODE):

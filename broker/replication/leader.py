@@ -22,11 +22,8 @@ from broker.cluster.store import Store
 from broker.errors import BrokerError, NotLeaderOrFollower
 from broker.log.partition import Partition, Waiting
 from broker.protocol.replica_fetch import ReplicaFetch
-from broker.replication.fetch_sessions import Answer, FetchSession
-from broker.replication.interfaces import TopicIdPartition
+from broker.replication import fetch_sessions, interfaces, led_partition, replica_server
 from broker.replication.isr import Confirmation, Proposals, propose_handover, propose_isr, takes_records
-from broker.replication.led_partition import LedPartition, PartitionProgress
-from broker.replication.replica_server import ReplicaServer, ServeLimits
 
 LOOK_SECONDS = 1.0
 _GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
@@ -37,7 +34,7 @@ class LeaderLimits:
     lag_seconds: float = 30.0  # replica.lag.time.max.ms
     gone_seconds: float = 0.5  # logbus.replica.gone.ms
     confirm_seconds: float = 3.0  # logbus.leader.confirm.ms
-    serve: ServeLimits = field(default_factory=ServeLimits)
+    serve: replica_server.ServeLimits = field(default_factory=replica_server.ServeLimits)
 
 
 class _Deletion(NamedTuple):
@@ -63,20 +60,24 @@ class Leader:
         limits: LeaderLimits | None = None,
     ) -> None:
         self.me = me
-        self.led: dict[TopicIdPartition, LedPartition] = {}
+        self.led: dict[interfaces.TopicIdPartition, led_partition.LedPartition] = {}
         self.on_moved: Callable[[Partition, int, int], None] = lambda partition, replicated, visible: None
         self._clock = clock
         self._limits = limits or LeaderLimits()
-        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._partitions: dict[interfaces.TopicIdPartition, Partition] = {}
         self._image = MetadataImage()
-        self._changed: dict[TopicIdPartition, LedPartition] = {}  # something happened to them in this turn
-        self._watched: dict[TopicIdPartition, LedPartition] = {}  # some replica lacks something
-        self._deletions: dict[TopicIdPartition, list[_Deletion]] = {}
+        self._changed: dict[
+            interfaces.TopicIdPartition, led_partition.LedPartition
+        ] = {}  # something happened to them in this turn
+        self._watched: dict[interfaces.TopicIdPartition, led_partition.LedPartition] = {}  # some replica lacks something
+        self._deletions: dict[interfaces.TopicIdPartition, list[_Deletion]] = {}
         self._look_at = -inf
         self.isr_shrinks = self.isr_expands = 0  # of partitions led here, since the start
         self._is_stirred = False  # something was written or requested that `turn_ends` has not handled
-        self._origins: dict[int, tuple[object, FetchSession]] = {}  # by identity: the connections that followers fetch on
-        self.server = ReplicaServer(
+        self._origins: dict[
+            int, tuple[object, fetch_sessions.FetchSession]
+        ] = {}  # by identity: the connections that followers fetch on
+        self.server = replica_server.ReplicaServer(
             self.led,
             cluster_id=cluster_id,
             code_of=code_of,
@@ -95,7 +96,7 @@ class Leader:
         """This broker begins to lead a partition, in an epoch in which no process has led it before.
         `ReplicatedHighWatermark.lead` is called next, and asks at once what is safe."""
         log = partition.log
-        progress = PartitionProgress(
+        progress = led_partition.PartitionProgress(
             self.me,
             state,
             replicas,
@@ -107,7 +108,7 @@ class Leader:
         )
         key = partition.topic_id.bytes, partition.index
         assert key not in self.led, "the lead before has to end first"
-        led = LedPartition(partition.topic, partition.topic_id.bytes, partition.index, log, progress)
+        led = led_partition.LedPartition(partition.topic, partition.topic_id.bytes, partition.index, log, progress)
         self.led[key], self._partitions[key] = led, partition
         partition.lacks_replicas = progress.lacks_replicas
         self._confirmation.lead_begins(led)
@@ -213,7 +214,7 @@ class Leader:
 
     # Followers
 
-    def fetch(self, fetch: ReplicaFetch, origin: object, answer: Answer) -> None:
+    def fetch(self, fetch: ReplicaFetch, origin: object, answer: fetch_sessions.Answer) -> None:
         """A follower's request; `answer` is called once, now or later. `origin` is an object that stands for its connection."""
         session = self.server.fetch(fetch, answer, self._clock.monotonic())
         if session is not None:
@@ -225,7 +226,7 @@ class Leader:
         if origin_session is not None:
             self.disconnected(origin_session[1])
 
-    def disconnected(self, session: FetchSession) -> None:
+    def disconnected(self, session: fetch_sessions.FetchSession) -> None:
         """The connection of a follower's session was closed."""
         now = self._clock.monotonic()
         self.server.disconnected(session, now)
@@ -271,20 +272,20 @@ class Leader:
         look_at = self._look_at if self._watched else inf
         return min(look_at, self.server.next_deadline, self._proposals.next_retry, self._confirmation.next_question)
 
-    def _led(self, partition: Partition) -> LedPartition:
+    def _led(self, partition: Partition) -> led_partition.LedPartition:
         return self.led[partition.topic_id.bytes, partition.index]
 
-    def _note_change(self, led: LedPartition) -> None:
+    def _note_change(self, led: led_partition.LedPartition) -> None:
         self._changed[led.key] = led
         if led.progress.is_short:
             self._watched[led.key] = led
 
-    def _tell_moved(self, led: LedPartition) -> None:
+    def _tell_moved(self, led: led_partition.LedPartition) -> None:
         progress = led.progress
         self.on_moved(self._partitions[led.key], progress.replicated_offset, progress.visible_offset)
         self._tell_deleted(led)
 
-    def _tell_deleted(self, led: LedPartition) -> None:
+    def _tell_deleted(self, led: led_partition.LedPartition) -> None:
         """The last member that had to delete something may have done so, or may no longer be a member."""
         deletions = self._deletions.get(led.key)
         if not deletions:
@@ -299,7 +300,7 @@ class Leader:
             if deletion.offset <= start_offset and not deletion.waiting.is_over:
                 deletion.then(None)
 
-    def _consider(self, led: LedPartition) -> None:
+    def _consider(self, led: led_partition.LedPartition) -> None:
         """Propose a change if the state should be different."""
         if led.is_over or self._proposals.is_pending(led):
             return
@@ -313,7 +314,7 @@ class Leader:
         if proposal is not None:
             self._proposals.offer(led, proposal)
 
-    def _may_belong(self, led: LedPartition, broker: int, incarnation: int) -> bool:
+    def _may_belong(self, led: led_partition.LedPartition, broker: int, incarnation: int) -> bool:
         """A broker that no longer follows must not be added for its earlier progress: its disk may have failed, and it left."""
         node = self._image.brokers.get(broker)
         return (

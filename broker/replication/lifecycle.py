@@ -9,12 +9,7 @@ from enum import Enum
 from math import inf
 
 from broker.clock import Clock
-from broker.cluster.dynamic_config import ImageSettings
-from broker.cluster.membership import ClusterMember
-from broker.cluster.metadata_image import MetadataImage, StateChange, eligible_after
-from broker.cluster.metadata_log import STATES_MAX, state_writes
-from broker.cluster.store import commit, run_script
-from broker.cluster.topic_registry import Topic
+from broker.cluster import dynamic_config, membership, metadata_image, metadata_log, store, topic_registry
 from broker.errors import BrokerError, StartupError
 from broker.log.log_directory import LogDirectory
 from broker.log.partition import Partition
@@ -58,11 +53,11 @@ class ClusterStartup:
 
     def __init__(
         self,
-        member: ClusterMember,
+        member: membership.ClusterMember,
         replica_manager: ReplicaManager,
         logs: ReplicaLogs,
         directory: LogDirectory,
-        settings: ImageSettings,
+        settings: dynamic_config.ImageSettings,
         thread_pool: ThreadPool,
         clock: Clock,
         *,
@@ -80,7 +75,7 @@ class ClusterStartup:
         self._step = _StartStep.ENTERING
         self._log_at = clock.monotonic() + _LOG_SECONDS_FIRST
         self._raised: dict[TopicIdPartition, int] = {}  # leader epochs that this process began itself
-        self._asked_of: MetadataImage | None = None  # the image the last write was based on
+        self._asked_of: metadata_image.MetadataImage | None = None  # the image the last write was based on
         self._ask_again_at = -inf
         member.registration.enter(self._entered)
 
@@ -137,11 +132,11 @@ class ClusterStartup:
 
     # 2 and 3: what is on this disk
 
-    def _has_read(self, image: MetadataImage) -> bool:
+    def _has_read(self, image: metadata_image.MetadataImage) -> bool:
         registration = self._member.registration
         return self._member.watcher.is_known and image.incarnations.get(self._member.broker_id, -1) >= registration.incarnation
 
-    def _begin_opening(self, image: MetadataImage) -> None:
+    def _begin_opening(self, image: metadata_image.MetadataImage) -> None:
         on_disk = self._logs.found()
         assigned = {
             (topic.name, index): topic
@@ -173,7 +168,7 @@ class ClusterStartup:
                 (self._logs.remove if is_gone else self._logs.set_aside)(name, index)
         replicas = [
             AssignedReplica(
-                topic=Topic(name=name, topic_id=topic.topic_id, partition_count=topic.partition_count),
+                topic=topic_registry.Topic(name=name, topic_id=topic.topic_id, partition_count=topic.partition_count),
                 index=index,
                 config=self._settings.of_topic(image, name),
             )
@@ -185,7 +180,7 @@ class ClusterStartup:
 
     # 4: what we cannot vouch for
 
-    def _settle(self, image: MetadataImage, now: float) -> None:
+    def _settle(self, image: metadata_image.MetadataImage, now: float) -> None:
         changes = self._changes(image)
         self._asked_of, self._ask_again_at = image, now + _START_RETRY_SECONDS
         if not changes:
@@ -193,17 +188,17 @@ class ClusterStartup:
             self._ask_again_at = inf
             self._thread_pool.store(self._directory.note_boot, self._noted)
         else:
-            self._commit(changes[:STATES_MAX])
+            self._commit(changes[: metadata_log.STATES_MAX])
 
-    def _commit(self, changes: list[StateChange]) -> None:
+    def _commit(self, changes: list[metadata_image.StateChange]) -> None:
         for change in changes:
             if change.state.leader == self._member.broker_id:
                 self._raised[change.topic_id.bytes, change.index] = change.state.leader_epoch
 
         # Whatever the outcome, the image will show it, or the same is proposed again.
-        run_script(self._member.store, commit(state_writes(changes)), lambda outcome, error: None)
+        store.run_script(self._member.store, store.commit(metadata_log.state_writes(changes)), lambda outcome, error: None)
 
-    def _changes(self, image: MetadataImage) -> list[StateChange]:
+    def _changes(self, image: metadata_image.MetadataImage) -> list[metadata_image.StateChange]:
         me, changes = self._member.broker_id, []
         for topic in image.topics.values():
             if topic.name in image.deleting:
@@ -222,7 +217,7 @@ class ClusterStartup:
                     if kept is not LogIntegrity.WHOLE and me in state.isr:
                         _log_what_is_missing(topic.name, index, kept, is_last=new.isr == state.isr)
                     new = replace(new, version=state.version + 1)
-                    changes.append(StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new))
+                    changes.append(metadata_image.StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new))
         return changes
 
     def _kept(self, partition: Partition | None, *, was_on_disk: bool) -> LogIntegrity:
@@ -292,9 +287,9 @@ class ControlledShutdown:
 
     def __init__(
         self,
-        member: ClusterMember,
+        member: membership.ClusterMember,
         replica_manager: ReplicaManager,
-        settings: ImageSettings,
+        settings: dynamic_config.ImageSettings,
         clock: Clock,
         *,
         seconds_max: float,
@@ -307,7 +302,7 @@ class ControlledShutdown:
         self._step = _ShutdownStep.HANDING_OVER
         self._is_announced = False
         self._until = clock.monotonic() + seconds_max
-        self._asked_of: MetadataImage | None = None
+        self._asked_of: metadata_image.MetadataImage | None = None
         self._ask_again_at = -inf
         member.registration.leave(self._announced)
 
@@ -339,7 +334,7 @@ class ControlledShutdown:
         if self._step is _ShutdownStep.WITHDRAWING:
             self._withdraw(image, now)
 
-    def _has_successors(self, image: MetadataImage) -> bool:
+    def _has_successors(self, image: metadata_image.MetadataImage) -> bool:
         """Whether some partition led here has another replica that is registered and not leaving."""
         me = self._member.broker_id
         staying = image.brokers.keys() - image.leaving - {me}
@@ -350,7 +345,7 @@ class ControlledShutdown:
             for replicas, state in zip(topic.replicas, topic.states, strict=True)
         )
 
-    def _withdraw(self, image: MetadataImage, now: float) -> None:
+    def _withdraw(self, image: metadata_image.MetadataImage, now: float) -> None:
         if image is self._asked_of and now < min(self._ask_again_at, self._until):
             return
         changes = self._changes(image)
@@ -359,10 +354,14 @@ class ControlledShutdown:
             self._then()
             return
         self._asked_of, self._ask_again_at = image, now + WITHDRAW_RETRY_SECONDS
-        for begin in range(0, len(changes), STATES_MAX):
-            run_script(self._member.store, commit(state_writes(changes[begin : begin + STATES_MAX])), lambda outcome, error: None)
+        for begin in range(0, len(changes), metadata_log.STATES_MAX):
+            store.run_script(
+                self._member.store,
+                store.commit(metadata_log.state_writes(changes[begin : begin + metadata_log.STATES_MAX])),
+                lambda outcome, error: None,
+            )
 
-    def _changes(self, image: MetadataImage) -> list[StateChange]:
+    def _changes(self, image: metadata_image.MetadataImage) -> list[metadata_image.StateChange]:
         me, changes = self._member.broker_id, []
         for topic in image.topics.values():
             if topic.name in image.deleting:
@@ -376,9 +375,9 @@ class ControlledShutdown:
                 new = replace(
                     state,
                     isr=isr,
-                    eligible=eligible_after(state, isr, minimum),
+                    eligible=metadata_image.eligible_after(state, isr, minimum),
                     handover_to=successor,
                     version=state.version + 1,
                 )
-                changes.append(StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new))
+                changes.append(metadata_image.StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new))
         return changes

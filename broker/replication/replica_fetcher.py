@@ -27,8 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from broker.errors import BrokerError, ReplicationRefused
-from broker.logs import log_bug
+from broker import errors, logs
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.replica_fetch import (
     FINAL_SESSION_EPOCH,
@@ -352,14 +351,14 @@ class ReplicaFetcher:
                     self._pause_for(entry, partial(replica.cut, *row.diverging_epoch))
             else:
                 self._take_records(entry, row, is_current=is_current)
-        except ReplicationRefused as error:
+        except errors.ReplicationRefused as error:
             logger.error("%s: rejected records from broker %d: %s", replica.name, self._leader, error)
             self._rest(entry)
-        except BrokerError as error:
+        except errors.BrokerError as error:
             logger.error("%s: could not store records from broker %d: %s", replica.name, self._leader, error)
             self._rest(entry)
         except Exception:
-            log_bug("%s: handling fetched records failed", replica.name)
+            logs.log_bug("%s: handling fetched records failed", replica.name)
             self._rest(entry)
 
     def _take_records(self, entry: _Entry, row: ReplicaRecords, *, is_current: bool) -> None:
@@ -381,13 +380,13 @@ class ReplicaFetcher:
         logger.info("%s: broker %d returned error %d", entry.replica.name, self._leader, row.error)
         self._rest(entry)
 
-    def _pause_for(self, entry: _Entry, change: Callable[[Callable[[BrokerError | None], None]], None]) -> None:
+    def _pause_for(self, entry: _Entry, change: Callable[[Callable[[errors.BrokerError | None], None]], None]) -> None:
         """Fetch nothing for it while its log is being changed."""
         entry.is_paused = True
         self._to_name.pop(entry.replica.key, None)
         change(partial(self._changed, entry))
 
-    def _changed(self, entry: _Entry, error: BrokerError | None) -> None:
+    def _changed(self, entry: _Entry, error: errors.BrokerError | None) -> None:
         if self._entries.get(entry.replica.key) is not entry:
             return
         if error is None:

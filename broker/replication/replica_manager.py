@@ -26,30 +26,13 @@ from dataclasses import replace
 from math import inf
 
 from broker.clock import Clock
-from broker.cluster.dynamic_config import ImageSettings
-from broker.cluster.metadata_image import (
-    NO_LEADER,
-    BrokerSettingsChange,
-    Change,
-    ClusterTopic,
-    DeletionRequested,
-    MetadataDelta,
-    MetadataImage,
-    PartitionState,
-    StateChange,
-    TopicChange,
-    TopicDeleted,
-    TopicSettingsChange,
-)
-from broker.cluster.metadata_log import state_writes
+from broker.cluster import dynamic_config, metadata_image, metadata_log, topic_registry
 from broker.cluster.store import Store
-from broker.cluster.topic_registry import Topic
 from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.log.manager import PartitionManager
 from broker.log.partition import Partition
-from broker.replication.interfaces import TopicIdPartition
+from broker.replication import interfaces, replica_fetcher
 from broker.replication.leader import Leader
-from broker.replication.replica_fetcher import ReplicaFetcherManager
 from broker.replication.replicas import (
     AssignedReplica,
     FollowedPartition,
@@ -64,8 +47,8 @@ logger = logging.getLogger("broker.replication")
 REOPEN_SECONDS = 10.0  # before a log that could not be opened is retried
 WITHDRAW_SECONDS = 1.0  # before a failed log's withdrawal is proposed again
 
-Moving = Callable[[MetadataImage], Mapping[tuple[str, int], None]]
-_Learnt = tuple[PartitionState, tuple[int, ...], int]
+Moving = Callable[[metadata_image.MetadataImage], Mapping[tuple[str, int], None]]
+_Learnt = tuple[metadata_image.PartitionState, tuple[int, ...], int]
 
 
 class LocalReplica:
@@ -85,10 +68,10 @@ class LocalReplica:
         "was_on_disk",
     )
 
-    def __init__(self, topic: Topic, index: int) -> None:
+    def __init__(self, topic: topic_registry.Topic, index: int) -> None:
         self.topic = topic
         self.index = index
-        self.key: TopicIdPartition = topic.topic_id.bytes, index
+        self.key: interfaces.TopicIdPartition = topic.topic_id.bytes, index
         self.partition: Partition | None = None  # None: it is still being opened, or that failed
         self.followed: FollowedPartition | None = None
         self.is_opening = False
@@ -108,9 +91,9 @@ class ReplicaManager:
         *,
         partitions: PartitionManager,
         logs: ReplicaLogs,
-        settings: ImageSettings,
+        settings: dynamic_config.ImageSettings,
         leader: Leader,
-        fetchers: ReplicaFetcherManager,
+        fetchers: replica_fetcher.ReplicaFetcherManager,
         followed: Callable[[Partition], FollowedPartition],
         moving: Moving,
         store: Store,
@@ -126,12 +109,14 @@ class ReplicaManager:
         self._followed = followed
         self._moving_in = moving
         self._clock = clock
-        self._image = MetadataImage()
-        self._replicas: dict[TopicIdPartition, LocalReplica] = {}
-        self._of_topic: dict[str, dict[TopicIdPartition, LocalReplica]] = {}
+        self._image = metadata_image.MetadataImage()
+        self._replicas: dict[interfaces.TopicIdPartition, LocalReplica] = {}
+        self._of_topic: dict[str, dict[interfaces.TopicIdPartition, LocalReplica]] = {}
         self._marked: dict[str, None] = {}  # topics to look at
         self._left_alone: frozenset[str] = frozenset()
-        self._blocked: dict[TopicIdPartition, None] = {}  # those whose log is being truncated, or whose directory is still taken
+        self._blocked: dict[
+            interfaces.TopicIdPartition, None
+        ] = {}  # those whose log is being truncated, or whose directory is still taken
         self._moving: Mapping[tuple[str, int], None] = {}
         self._opening = 0
         self._reopen_at = inf
@@ -141,7 +126,7 @@ class ReplicaManager:
 
     # Changes
 
-    def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+    def image_changed(self, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> None:
         """Mark what differs, for this turn's `work`."""
         before, self._image = self._image, image
         if delta.is_everything:
@@ -183,7 +168,7 @@ class ReplicaManager:
 
     # Look-ups
 
-    def local_replica(self, topic: ClusterTopic, index: int) -> LocalReplica | None:
+    def local_replica(self, topic: metadata_image.ClusterTopic, index: int) -> LocalReplica | None:
         """This broker's replica of it."""
         return self._replicas.get((topic.topic_id.bytes, index))
 
@@ -266,17 +251,17 @@ class ReplicaManager:
                 self._apply(replica, topic)
         return places
 
-    def _may_make(self, state: PartitionState) -> bool:
+    def _may_make(self, state: metadata_image.PartitionState) -> bool:
         """Not if the state says that our log is lost and no other broker has all of it: the next start would take an empty log
         for the lost one found again. Once a leader is elected the state no longer says so."""
         return self._is_begun and not (state.is_lost and self._me in state.isr)
 
-    def _is_wanted(self, topic: ClusterTopic, replica: LocalReplica) -> bool:
+    def _is_wanted(self, topic: metadata_image.ClusterTopic, replica: LocalReplica) -> bool:
         is_same = topic.topic_id == replica.topic.topic_id and replica.index < topic.partition_count
         return is_same and self._me in topic.replicas[replica.index]
 
-    def _add(self, topic: ClusterTopic, index: int) -> LocalReplica:
-        local_topic = Topic(name=topic.name, topic_id=topic.topic_id, partition_count=topic.partition_count)
+    def _add(self, topic: metadata_image.ClusterTopic, index: int) -> LocalReplica:
+        local_topic = topic_registry.Topic(name=topic.name, topic_id=topic.topic_id, partition_count=topic.partition_count)
         replica = self._replicas[topic.topic_id.bytes, index] = LocalReplica(local_topic, index)
         self._of_topic.setdefault(topic.name, {})[replica.key] = replica
         return replica
@@ -299,7 +284,7 @@ class ReplicaManager:
         replica.followed = self._followed(opened.partition)
         self._partitions.install(assigned.topic, opened.partition)
 
-    def _give_up(self, replica: LocalReplica, topic: ClusterTopic | None) -> None:
+    def _give_up(self, replica: LocalReplica, topic: metadata_image.ClusterTopic | None) -> None:
         """It is no longer a replica of this broker: its topic, now `topic`, was deleted, or its replica moved away."""
         if replica.is_opening:
             return  # looked at again once it is open
@@ -321,7 +306,7 @@ class ReplicaManager:
 
     # Roles
 
-    def _apply(self, replica: LocalReplica, topic: ClusterTopic) -> None:
+    def _apply(self, replica: LocalReplica, topic: metadata_image.ClusterTopic) -> None:
         partition, state = replica.partition, topic.states[replica.index]
         assert partition is not None
         if not self._is_begun or state.version < 0:  # its znode does not exist: the topic is being deleted
@@ -336,7 +321,7 @@ class ReplicaManager:
             self._stop_fetching(replica)
             self._end_lead(replica)
             self._withdraw(topic, replica.index, state)
-        elif state.leader == NO_LEADER or topic.name in self._image.deleting:
+        elif state.leader == metadata_image.NO_LEADER or topic.name in self._image.deleting:
             self._stop_fetching(replica)
             self._end_lead(replica)
         elif state.leader == self._me:
@@ -344,23 +329,29 @@ class ReplicaManager:
         else:
             self._follow(replica, partition, state, topic)
 
-    def _withdraw(self, topic: ClusterTopic, index: int, state: PartitionState) -> None:
+    def _withdraw(self, topic: metadata_image.ClusterTopic, index: int, state: metadata_image.PartitionState) -> None:
         """Its disk has failed: no broker should count on this replica until this one is restarted. Proposed again until the image
         shows it."""
         new = state_at_start(self._me, state, LogIntegrity.GONE, self._settings.insync_min(self._image, topic.name))
         if new == state or topic.name in self._image.deleting:
             return
         new = replace(new, version=state.version + 1)
-        change = StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new)
+        change = metadata_image.StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new)
         self._withdrawn[topic.name] = None
         self._withdraw_at = self._clock.monotonic() + WITHDRAW_SECONDS
-        self._store.commit(state_writes([change]), lambda outcome: None)
+        self._store.commit(metadata_log.state_writes([change]), lambda outcome: None)
 
     def went_offline(self, partition: Partition) -> None:
         """The log of one of our replicas has gone offline."""
         self._marked[partition.topic] = None
 
-    def _lead(self, replica: LocalReplica, partition: Partition, state: PartitionState, topic: ClusterTopic) -> None:
+    def _lead(
+        self,
+        replica: LocalReplica,
+        partition: Partition,
+        state: metadata_image.PartitionState,
+        topic: metadata_image.ClusterTopic,
+    ) -> None:
         learnt = state, topic.replicas[replica.index], self._settings.insync_min(self._image, topic.name)
         if replica.learnt is not None and partition.is_led and partition.leader_epoch == state.leader_epoch:
             if replica.learnt != learnt:
@@ -377,7 +368,13 @@ class ReplicaManager:
         self._leader.lead(partition, *learnt)
         self._partitions.lead(partition, state.leader_epoch)
 
-    def _follow(self, replica: LocalReplica, partition: Partition, state: PartitionState, topic: ClusterTopic) -> None:
+    def _follow(
+        self,
+        replica: LocalReplica,
+        partition: Partition,
+        state: metadata_image.PartitionState,
+        topic: metadata_image.ClusterTopic,
+    ) -> None:
         assert replica.followed is not None
         replica.followed.is_recovering = state.is_recovering
         self._end_lead(replica)
@@ -395,7 +392,7 @@ class ReplicaManager:
             replica.following = leader_and_epoch
             self._fetchers.follow(replica.followed, state.leader)
 
-    def _may_fetch(self, replica: LocalReplica, state: PartitionState, topic: ClusterTopic) -> bool:
+    def _may_fetch(self, replica: LocalReplica, state: metadata_image.PartitionState, topic: metadata_image.ClusterTopic) -> bool:
         """Every replica may, except the new ones of a reassignment whose turn has not come."""
         is_new = self._me in topic.adding.get(replica.index, ()) and self._me not in state.isr
         return not is_new or (topic.name, replica.index) in self._moving
@@ -412,20 +409,25 @@ class ReplicaManager:
             self._leader.end(replica.partition)
 
 
-def _why_gone(partition: Partition, topic: ClusterTopic | None) -> BrokerError:
+def _why_gone(partition: Partition, topic: metadata_image.ClusterTopic | None) -> BrokerError:
     """Why a partition is no longer here; `topic` is the one of its name now."""
     if topic is not None and topic.topic_id == partition.topic_id:
         return NotLeaderOrFollower(f"this broker no longer has a replica of {partition.name}")
     return StorageError(f"{partition.name} was deleted")
 
 
-def _topics_of(change: Change, image: MetadataImage) -> Iterable[str]:
+def _topics_of(change: metadata_image.Change, image: metadata_image.MetadataImage) -> Iterable[str]:
     """The topics that a change may affect."""
     match change:
-        case TopicChange(topic=node):
+        case metadata_image.TopicChange(topic=node):
             return (node.name,)
-        case StateChange(topic=name) | TopicSettingsChange(topic=name) | TopicDeleted(topic=name) | DeletionRequested(topic=name):
+        case (
+            metadata_image.StateChange(topic=name)
+            | metadata_image.TopicSettingsChange(topic=name)
+            | metadata_image.TopicDeleted(topic=name)
+            | metadata_image.DeletionRequested(topic=name)
+        ):
             return (name,)
-        case BrokerSettingsChange():
+        case metadata_image.BrokerSettingsChange():
             return image.topics
     return ()

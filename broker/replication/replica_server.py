@@ -23,15 +23,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from broker import errors
 from broker.disk.filesystem import FileSlice
-from broker.errors import (
-    BrokerError,
-    FencedLeaderEpoch,
-    NotLeaderOrFollower,
-    OffsetOutOfRange,
-    UnknownLeaderEpoch,
-    UnknownTopicId,
-)
 from broker.protocol.api import ErrorCode
 from broker.protocol.batch import NO_EPOCH
 from broker.protocol.replica_fetch import (
@@ -44,9 +37,7 @@ from broker.protocol.replica_fetch import (
     ReplicaPartition,
     encode_replica_answer,
 )
-from broker.replication.fetch_sessions import Answer, FetchSession, Followed, WaitingReplicaFetch
-from broker.replication.interfaces import TopicIdPartition
-from broker.replication.led_partition import UNKNOWN, LedPartition
+from broker.replication import fetch_sessions, interfaces, led_partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +56,40 @@ class ReplicaServer:
 
     def __init__(
         self,
-        led: dict[TopicIdPartition, LedPartition],
+        led: dict[interfaces.TopicIdPartition, led_partition.LedPartition],
         *,
         cluster_id: str,
-        code_of: Callable[[BrokerError], int],
+        code_of: Callable[[errors.BrokerError], int],
         session_ids: Iterator[int],
         limits: ServeLimits | None = None,
     ) -> None:
         self.led = led
         self.gone_since: dict[int, float] = {}  # followers whose connection was closed, until they fetch again
-        self.on_moved: Callable[[LedPartition], None] = lambda led: None  # R or V of a partition has moved
-        self.on_deleted: Callable[[LedPartition], None] = lambda led: None  # a follower's log start offset may have moved
-        self.on_candidate: Callable[[LedPartition], None] = lambda led: None  # a broker that may join, or take over, has fetched
-        self.on_newer_epoch: Callable[[TopicIdPartition, int], None] = lambda key, epoch: None
+        self.on_moved: Callable[[led_partition.LedPartition], None] = lambda led: None  # R or V of a partition has moved
+        self.on_deleted: Callable[[led_partition.LedPartition], None] = lambda led: (
+            None
+        )  # a follower's log start offset may have moved
+        self.on_candidate: Callable[[led_partition.LedPartition], None] = lambda led: (
+            None
+        )  # a broker that may join, or take over, has fetched
+        self.on_newer_epoch: Callable[[interfaces.TopicIdPartition, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
         self.cluster_id = cluster_id
         self._code_of = code_of
         self._session_ids = session_ids
-        self._sessions: dict[int, FetchSession] = {}  # by broker
+        self._sessions: dict[int, fetch_sessions.FetchSession] = {}  # by broker
         self._incarnations: dict[int, int] = {}  # the newest known of each broker
         self._limits = limits or ServeLimits()
         self.next_deadline = inf  # when to call `expire`, or earlier: not updated when a fetch is answered early
 
     # Requests
 
-    def fetch(self, fetch: ReplicaFetch, answer: Answer, now: float) -> FetchSession | None:
+    def fetch(self, fetch: ReplicaFetch, answer: fetch_sessions.Answer, now: float) -> fetch_sessions.FetchSession | None:
         """Handle a request; `answer` is called once, now or later. Returns its session, to be passed to `disconnected`."""
         if fetch.cluster_id is not None and fetch.cluster_id != self.cluster_id:
             self._refuse(ErrorCode.INCONSISTENT_CLUSTER_ID, answer)
             return None
-        if fetch.replica_epoch < self._incarnations.get(fetch.replica_id, UNKNOWN):
+        if fetch.replica_epoch < self._incarnations.get(fetch.replica_id, led_partition.UNKNOWN):
             self._refuse(ErrorCode.STALE_BROKER_EPOCH, answer)
             return None
         self._incarnations[fetch.replica_id] = fetch.replica_epoch
@@ -116,19 +111,21 @@ class ReplicaServer:
                 session.close()
         else:
             wait_seconds = min(fetch.wait_ms_max, self._limits.wait_ms_max) / 1000
-            session.waiting = WaitingReplicaFetch(answer, now + wait_seconds, bytes_max)
+            session.waiting = fetch_sessions.WaitingReplicaFetch(answer, now + wait_seconds, bytes_max)
             self.next_deadline = min(self.next_deadline, now + wait_seconds)
         return session
 
-    def _refuse(self, code: ErrorCode, answer: Answer) -> None:
+    def _refuse(self, code: ErrorCode, answer: fetch_sessions.Answer) -> None:
         answer(list(encode_replica_answer([], session_id=NO_SESSION, error=code)))
 
-    def _session_of(self, fetch: ReplicaFetch, answer: Answer, now: float) -> FetchSession | None:
+    def _session_of(self, fetch: ReplicaFetch, answer: fetch_sessions.Answer, now: float) -> fetch_sessions.FetchSession | None:
         session = self._sessions.get(fetch.replica_id)
         if fetch.session_epoch in (FIRST_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             self._close(session)  # of an earlier connection, or of this one
             is_opened = fetch.session_epoch == FIRST_SESSION_EPOCH
-            opened = FetchSession(next(self._session_ids) if is_opened else NO_SESSION, fetch.replica_id, fetch.replica_epoch)
+            opened = fetch_sessions.FetchSession(
+                next(self._session_ids) if is_opened else NO_SESSION, fetch.replica_id, fetch.replica_epoch
+            )
             if is_opened:
                 self._sessions[fetch.replica_id] = opened
             return opened
@@ -141,7 +138,7 @@ class ReplicaServer:
             return None
         return session
 
-    def _release(self, session: FetchSession, waiting: WaitingReplicaFetch, now: float) -> None:
+    def _release(self, session: fetch_sessions.FetchSession, waiting: fetch_sessions.WaitingReplicaFetch, now: float) -> None:
         """A newer request has arrived. Partitions that it names for the first time have no place in the answer to the old one,
         and what is urgent is left for its own answer, which follows at once."""
         session.waiting = None
@@ -154,7 +151,7 @@ class ReplicaServer:
         session.note_answer(now)
         waiting.answer(list(encode_replica_answer(rows, session_id=session.session_id)))
 
-    def _close(self, session: FetchSession | None) -> None:
+    def _close(self, session: fetch_sessions.FetchSession | None) -> None:
         if session is None:
             return
         waiting, session.waiting = session.waiting, None
@@ -164,7 +161,7 @@ class ReplicaServer:
         if waiting is not None:
             self._refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, waiting.answer)
 
-    def disconnected(self, session: FetchSession, now: float) -> None:
+    def disconnected(self, session: fetch_sessions.FetchSession, now: float) -> None:
         """A session's connection was closed. A follower that reconnects soon stays in sync."""
         if self._sessions.get(session.replica_id) is session:
             session.waiting = None
@@ -173,16 +170,16 @@ class ReplicaServer:
 
     # One partition of a request
 
-    def _take(self, session: FetchSession, part: ReplicaPartition, now: float) -> ReplicaAnswer | None:
+    def _take(self, session: fetch_sessions.FetchSession, part: ReplicaPartition, now: float) -> ReplicaAnswer | None:
         """Note what the follower has; returns an answer only if something is wrong."""
         key = part.topic_id, part.partition_index
         try:
             led = self._check(session, part, key)
             diverging = _divergence(part, led)
-        except BrokerError as error:
+        except errors.BrokerError as error:
             session.forget(key)
             # If out of range, the follower starts over at our log start offset.
-            start = self.led[key].log.log_start_offset if isinstance(error, OffsetOutOfRange) else NO_OFFSET
+            start = self.led[key].log.log_start_offset if isinstance(error, errors.OffsetOutOfRange) else NO_OFFSET
             return ReplicaAnswer(*key, self._code_of(error), NO_OFFSET, start)
         if diverging is not None:
             session.forget(key)
@@ -199,23 +196,27 @@ class ReplicaServer:
         self._note_progress(session, part, led, now)
         return None
 
-    def _check(self, session: FetchSession, part: ReplicaPartition, key: TopicIdPartition) -> LedPartition:
+    def _check(
+        self, session: fetch_sessions.FetchSession, part: ReplicaPartition, key: interfaces.TopicIdPartition
+    ) -> led_partition.LedPartition:
         led = self.led.get(key)
         if led is None:
             if not self.is_known_topic(part.topic_id):
-                raise UnknownTopicId("no such topic")
+                raise errors.UnknownTopicId("no such topic")
             self.on_newer_epoch(key, part.leader_epoch)
-            raise NotLeaderOrFollower("this broker does not lead it")
+            raise errors.NotLeaderOrFollower("this broker does not lead it")
         if part.leader_epoch < led.progress.epoch:
-            raise FencedLeaderEpoch(f"epoch {part.leader_epoch}, ours is {led.progress.epoch}")
+            raise errors.FencedLeaderEpoch(f"epoch {part.leader_epoch}, ours is {led.progress.epoch}")
         if part.leader_epoch > led.progress.epoch:
             self.on_newer_epoch(key, part.leader_epoch)
-            raise UnknownLeaderEpoch(f"epoch {part.leader_epoch}, ours is {led.progress.epoch}")
+            raise errors.UnknownLeaderEpoch(f"epoch {part.leader_epoch}, ours is {led.progress.epoch}")
         if session.replica_id not in led.progress.followers:
-            raise UnknownLeaderEpoch(f"broker {session.replica_id} is not a replica of it")
+            raise errors.UnknownLeaderEpoch(f"broker {session.replica_id} is not a replica of it")
         return led
 
-    def _note_progress(self, session: FetchSession, part: ReplicaPartition, led: LedPartition, now: float) -> None:
+    def _note_progress(
+        self, session: fetch_sessions.FetchSession, part: ReplicaPartition, led: led_partition.LedPartition, now: float
+    ) -> None:
         progress = led.progress
         before = progress.replicated_offset, progress.visible_offset
         progress.fetched(
@@ -229,47 +230,47 @@ class ReplicaServer:
         if (progress.replicated_offset, progress.visible_offset) != before:
             self.moved(led)
             self.on_moved(led)
-        if progress.deleted_offset != UNKNOWN:
+        if progress.deleted_offset != led_partition.UNKNOWN:
             self.on_deleted(led)
         if session.replica_id not in progress.state.isr or session.replica_id == progress.state.handover_to:
             self.on_candidate(led)
 
     # What happens to a partition
 
-    def moved(self, led: LedPartition) -> None:
+    def moved(self, led: led_partition.LedPartition) -> None:
         """Its visible offset or log start offset has moved; followers learn it with their next answer."""
         for entry in led.followed.values():
             entry.mark(wakes=False)
 
-    def written(self, led: LedPartition) -> None:
+    def written(self, led: led_partition.LedPartition) -> None:
         """Its log has a new end."""
         for entry in led.followed.values():
             entry.mark(wakes=True)
 
     flush_requested = deleted = written  # a request waits for a flush, or for the log start offset: sent at once
 
-    def ended(self, led: LedPartition) -> None:
+    def ended(self, led: led_partition.LedPartition) -> None:
         """It is no longer led, or not in this epoch: followers waiting for it get an answer."""
         led.is_over = True
         for entry in list(led.followed.values()):
             entry.is_awaited = False
             entry.mark(wakes=True)
 
-    def reassigned(self, led: LedPartition) -> None:
+    def reassigned(self, led: led_partition.LedPartition) -> None:
         """Its assignment has changed: brokers that are no longer replicas get an answer."""
         for broker, entry in list(led.followed.items()):
             if broker not in led.progress.followers:
                 entry.is_awaited = False
                 entry.mark(wakes=True)
 
-    def alive_at(self, broker: int, led: LedPartition) -> float:
+    def alive_at(self, broker: int, led: led_partition.LedPartition) -> float:
         """A time at which the broker still followed us in this epoch; -inf: none is known."""
         entry = led.followed.get(broker)
         return -inf if entry is None else entry.session.alive_at
 
     def restarted(self, broker: int, incarnation: int, now: float) -> None:
         """The image shows a newer process of a broker: requests of earlier ones are refused, and it is gone until it fetches."""
-        if incarnation > self._incarnations.get(broker, UNKNOWN):
+        if incarnation > self._incarnations.get(broker, led_partition.UNKNOWN):
             self._incarnations[broker] = incarnation
             session = self._sessions.get(broker)
             if session is not None and session.replica_epoch < incarnation:
@@ -294,12 +295,14 @@ class ReplicaServer:
         waiting = (session.waiting for session in self._sessions.values())
         self.next_deadline = min((fetch.deadline for fetch in waiting if fetch is not None), default=inf)
 
-    def _answer_waiting(self, session: FetchSession, now: float) -> None:
+    def _answer_waiting(self, session: fetch_sessions.FetchSession, now: float) -> None:
         waiting, session.waiting = session.waiting, None
         assert waiting is not None, "the caller looked"
         self._answer(session, waiting.answer, waiting.bytes_max, now, [])
 
-    def _answer(self, session: FetchSession, answer: Answer, bytes_max: int, now: float, rows: list[_Row]) -> None:
+    def _answer(
+        self, session: fetch_sessions.FetchSession, answer: fetch_sessions.Answer, bytes_max: int, now: float, rows: list[_Row]
+    ) -> None:
         """Send everything new. A partition that got records returns to the end of the dirty set when it is named again: one that
         always has more does not starve the others."""
         budget, is_first = bytes_max, True
@@ -325,15 +328,15 @@ class ReplicaServer:
         parts.append(pieces[-1])
         answer(parts)
 
-    def _row(self, session: FetchSession, entry: Followed, budget: int, is_first: bool) -> _Row:
+    def _row(self, session: fetch_sessions.FetchSession, entry: fetch_sessions.Followed, budget: int, is_first: bool) -> _Row:
         led, progress = entry.led, entry.led.progress
         try:
             if led.is_over:
-                raise NotLeaderOrFollower("this broker no longer leads it in this epoch")
+                raise errors.NotLeaderOrFollower("this broker no longer leads it in this epoch")
             if session.replica_id not in progress.followers:
-                raise UnknownLeaderEpoch(f"broker {session.replica_id} is no longer a replica of it")
+                raise errors.UnknownLeaderEpoch(f"broker {session.replica_id} is no longer a replica of it")
             piece = None if entry.is_awaited else self._records(session, entry, budget, is_first)
-        except BrokerError as error:
+        except errors.BrokerError as error:
             session.forget(led.key)
             return _Row(ReplicaAnswer(*led.key, self._code_of(error), NO_OFFSET, led.log.log_start_offset))
         size = 0
@@ -342,14 +345,16 @@ class ReplicaServer:
             entry.is_awaited, entry.sent_in = True, session.session_epoch
         return _Row(self._news(entry, size), piece)
 
-    def _news(self, entry: Followed, size: int = 0) -> ReplicaAnswer:
+    def _news(self, entry: fetch_sessions.Followed, size: int = 0) -> ReplicaAnswer:
         """What its follower does not know yet, followed by `size` bytes of records."""
         led, flush_offset = entry.led, entry.wanted_offset
         entry.sent_visible, entry.sent_start = led.progress.visible_offset, led.log.log_start_offset
         entry.sent_wanted = max(entry.sent_wanted, flush_offset)
         return ReplicaAnswer(*led.key, 0, entry.sent_visible, entry.sent_start, size, None, flush_offset)
 
-    def _records(self, session: FetchSession, entry: Followed, budget: int, is_first: bool) -> FileSlice | None:
+    def _records(
+        self, session: fetch_sessions.FetchSession, entry: fetch_sessions.Followed, budget: int, is_first: bool
+    ) -> FileSlice | None:
         """The records to send; the first ones of an answer may exceed the limits by one batch, others may not."""
         led, limit = entry.led, min(entry.bytes_max, budget)
         end_offset = led.log.end_offset
@@ -366,24 +371,24 @@ class ReplicaServer:
         return piece
 
 
-def _has_urgent(session: FetchSession) -> bool:
+def _has_urgent(session: fetch_sessions.FetchSession) -> bool:
     """Whether a waiting fetch should be answered now."""
     return any(entry.is_urgent for entry in session.dirty.values())
 
 
-def _divergence(part: ReplicaPartition, led: LedPartition) -> tuple[int, int] | None:
+def _divergence(part: ReplicaPartition, led: led_partition.LedPartition) -> tuple[int, int] | None:
     """Where the follower's log diverges from ours, or None."""
     log, offset, epoch = led.log, part.fetch_offset, part.last_fetched_epoch
     start_offset, end_offset = log.log_start_offset, log.end_offset
     if offset < start_offset:
-        raise OffsetOutOfRange(f"offset {offset} is below the log's start {start_offset}")
+        raise errors.OffsetOutOfRange(f"offset {offset} is below the log's start {start_offset}")
     if epoch == NO_EPOCH:  # it has nothing that could differ
         if offset > end_offset:
-            raise OffsetOutOfRange(f"offset {offset} is beyond the log's end {end_offset}")
+            raise errors.OffsetOutOfRange(f"offset {offset} is beyond the log's end {end_offset}")
         return None
     if epoch == led.progress.epoch:
         return (epoch, end_offset) if offset > end_offset else None
     known_epoch, known_end = log.end_of_epoch(epoch)
     if known_end == NO_OFFSET:
-        raise OffsetOutOfRange(f"epoch {epoch} is unknown")
+        raise errors.OffsetOutOfRange(f"epoch {epoch} is unknown")
     return (known_epoch, known_end) if known_epoch < epoch or known_end < offset else None

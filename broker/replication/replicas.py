@@ -10,16 +10,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
-from broker.cluster.metadata_image import NO_LEADER, PartitionState, eligible_after
-from broker.cluster.topic_registry import Topic
+from broker.cluster import metadata_image, topic_registry
 from broker.config.settings import LogConfig
 from broker.disk.filesystem import FileSystem
 from broker.errors import BrokerError, StorageError
-from broker.log.log_directory import LogDirectory
-from broker.log.manager import PartitionManager
+from broker.log import log_directory, manager, truncation
 from broker.log.partition import Partition
 from broker.log.thread_pool import ThreadPool
-from broker.log.truncation import TruncationTicket
 from broker.protocol.batch import LENGTH_END, NO_PRODUCER_ID
 from broker.protocol.validation import split_replicated
 
@@ -165,11 +162,11 @@ class FollowedPartition:
         self._go_offline(f"{what} would lose records that were visible")
         then(StorageError(self._log.offline_reason))
 
-    def _change(self, begin: Callable[[], TruncationTicket], then: Then) -> None:
+    def _change(self, begin: Callable[[], truncation.TruncationTicket], then: Then) -> None:
         self.is_changing = True
         self._log.when_quiet(partial(self._begin, begin, then))
 
-    def _begin(self, begin: Callable[[], TruncationTicket], then: Then) -> None:
+    def _begin(self, begin: Callable[[], truncation.TruncationTicket], then: Then) -> None:
         try:
             ticket = begin()
         except StorageError as error:
@@ -178,7 +175,7 @@ class FollowedPartition:
         else:
             self._thread_pool.submit(ticket.run, partial(self._ended, ticket, then))
 
-    def _ended(self, ticket: TruncationTicket, then: Then, _: object, error: BaseException | None) -> None:
+    def _ended(self, ticket: truncation.TruncationTicket, then: Then, _: object, error: BaseException | None) -> None:
         log, failure = self._log, None
         try:
             if error is None:
@@ -213,7 +210,7 @@ _LOGS_PER_JOB = 50  # 10 ms if they are new; other small-file jobs queue behind 
 class AssignedReplica:
     """A replica that this broker should have."""
 
-    topic: Topic
+    topic: topic_registry.Topic
     index: int
     config: LogConfig
 
@@ -239,7 +236,11 @@ class ReplicaLogs:
     A crash leaves a half-created directory (completed by the next start), or one renamed for removal."""
 
     def __init__(
-        self, partitions: PartitionManager, directory: LogDirectory, filesystem: FileSystem, thread_pool: ThreadPool
+        self,
+        partitions: manager.PartitionManager,
+        directory: log_directory.LogDirectory,
+        filesystem: FileSystem,
+        thread_pool: ThreadPool,
     ) -> None:
         self._partitions = partitions
         self._directory = directory
@@ -354,7 +355,9 @@ class LogIntegrity(Enum):
     GONE = "there is none"
 
 
-def state_at_start(me: int, state: PartitionState, kept: LogIntegrity, minimum: int) -> PartitionState:
+def state_at_start(
+    me: int, state: metadata_image.PartitionState, kept: LogIntegrity, minimum: int
+) -> metadata_image.PartitionState:
     """The state that the partition should have before this broker registers again, with the version of its current state, if
     ZooKeeper lists the broker as in sync or eligible. `minimum` is its min.insync.replicas. Pure.
 
@@ -372,13 +375,15 @@ def state_at_start(me: int, state: PartitionState, kept: LogIntegrity, minimum: 
     others = tuple(broker for broker in state.isr if broker != me)
     is_leader = state.leader == me
     if kept is not LogIntegrity.WHOLE and others:
-        eligible = tuple(broker for broker in eligible_after(state, others, minimum) if broker != me)
+        eligible = tuple(broker for broker in metadata_image.eligible_after(state, others, minimum) if broker != me)
         successor = None if is_leader or state.handover_to == me else state.handover_to
         left = replace(state, isr=others, eligible=eligible, handover_to=successor)
-        return replace(left, leader=NO_LEADER, leader_epoch=state.leader_epoch + 1) if is_leader else left
+        return replace(left, leader=metadata_image.NO_LEADER, leader_epoch=state.leader_epoch + 1) if is_leader else left
     if kept is LogIntegrity.GONE:
-        if state.leader == NO_LEADER:
+        if state.leader == metadata_image.NO_LEADER:
             return replace(state, is_lost=True)
-        return replace(state, leader=NO_LEADER, leader_epoch=state.leader_epoch + 1, is_lost=True, handover_to=None)
+        return replace(
+            state, leader=metadata_image.NO_LEADER, leader_epoch=state.leader_epoch + 1, is_lost=True, handover_to=None
+        )
     back = replace(state, is_lost=False)
     return replace(back, leader_epoch=state.leader_epoch + 1, handover_to=None) if is_leader else back

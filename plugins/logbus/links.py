@@ -12,9 +12,7 @@ from urllib.parse import quote, urlencode
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
-from logbus.errors import UserError
-from logbus.model import instant_text
-from logbus.task_context import run_interval
+from logbus import errors, model, task_context
 
 PAGES = "/logbus/windows"
 
@@ -34,8 +32,10 @@ def page_path(operator: Any, task_instance: Any) -> str:
     path = f"{PAGES}/{quote(pipeline_name(operator), safe='')}"
     if getattr(operator, "windows", None) is None:
         try:
-            path += "/" + quote(instant_text(run_interval(task_instance.get_template_context()).start), safe=":")
-        except UserError:  # a run without an interval has no window of its own
+            path += "/" + quote(
+                model.instant_text(task_context.run_interval(task_instance.get_template_context()).start), safe=":"
+            )
+        except errors.UserError:  # a run without an interval has no window of its own
             pass
     return f"{path}?{urlencode({'warehouse_conn_id': operator.warehouse_conn_id})}"
 

@@ -14,18 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from logbus import java, spark_submit
-from logbus.errors import LoadFailed, UserError
+from logbus import errors, java, model, spark_submit, waiting
 from logbus.formatting import many
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.loads.audit import audit_window
-from logbus.loads.engine import connect
+from logbus.loads import audit, engine
 from logbus.loads.ledger import Ledger, refuse_busy
 from logbus.loads.run import LoadRun, in_groups
 from logbus.loads.sinks import each_sink_once
-from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, ceiling, instant_text
-from logbus.waiting import Say, announced, say_nothing
 from logbus.windows.catch_up import LoadPlan, progress_to
 from logbus.windows.migrations import create_ledger
 
@@ -60,12 +56,12 @@ class Loader:
     warehouse_url: str
     client_config: Mapping[str, Any]
     now: Callable[[], datetime]
-    say: Say
+    say: waiting.Say
 
-    def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[AuditReport]:
+    def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[model.AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises if Spark fails; failed audits are in the reports."""
         require_java()
-        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
+        ledger, log = Ledger(engine.connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         create_ledger(ledger.engine)
         plan = ledger.plan_load(
             load.pipeline, log, self.now(), load.since, load.until, limit=load.limit, only_missing=load.only_missing
@@ -79,7 +75,7 @@ class Loader:
             self.say(f"without any record, by their boundaries: {many(len(reports), 'window')}")
         try:
             reports += self.load_and_audit(ledger, log, load, starts_of(window for window in windows if window.needs_load))
-        except LoadFailed:  # an hour that does not parse must not block the audits of those that do
+        except errors.LoadFailed:  # an hour that does not parse must not block the audits of those that do
             self.audit_unaudited(ledger, log, load)
             raise
         reports += self.audit_unaudited(ledger, log, load)
@@ -87,22 +83,22 @@ class Loader:
             self.say(next_to_load(plan.pipeline, load, self.now()))
         return sorted(reports, key=lambda report: report.window.interval)
 
-    def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
+    def reload(self, load: Load, starts: Sequence[datetime]) -> list[model.AuditReport]:
         """Loads frozen windows again, whatever their state, and audits them."""
         require_java()
-        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
+        ledger, log = Ledger(engine.connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
 
-    def audit_unaudited(self, ledger: Ledger, log: Topics, load: Load) -> list[AuditReport]:
+    def audit_unaudited(self, ledger: Ledger, log: Topics, load: Load) -> list[model.AuditReport]:
         """Audits the span's windows that an interrupted load has left loaded and not audited."""
         left = {window.start for window in ledger.unaudited(load.pipeline) if window.ends_between(load.since, load.until)}
         if not left:
             return []
         self.say(f"loaded before and not audited: {many(len(left), 'window')}, audited now")
         sinks = each_sink_once()
-        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in sorted(left)]
+        return [audit.audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in sorted(left)]
 
-    def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
+    def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[model.AuditReport]:
         """Application by application, so that what one has loaded is audited even if a later one fails."""
         run = LoadRun(
             ledger=ledger,
@@ -113,13 +109,13 @@ class Loader:
             say=self.say,
             supersede=load.supersede,
         )
-        sinks, reports = each_sink_once(), list[AuditReport]()
+        sinks, reports = each_sink_once(), list[model.AuditReport]()
         loaded = 0
         try:
             for group in in_groups(starts):
                 run.load(group, accept_other_records=group if load.accept_other_records else ())
                 loaded += len(group)
-                reports += [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in group]
+                reports += [audit.audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in group]
                 if loaded < len(starts):
                     self.say(f"{loaded} of {len(starts)} windows are loaded")
         except KeyboardInterrupt:
@@ -128,41 +124,41 @@ class Loader:
             raise
         return sorted(reports, key=lambda report: report.window.interval)
 
-    def freeze(self, ledger: Ledger, log: Topics, plan: LoadPlan) -> list[FrozenWindow]:
+    def freeze(self, ledger: Ledger, log: Topics, plan: LoadPlan) -> list[model.FrozenWindow]:
         windows = ledger.freeze_plan(plan, log, self.now(), progress_to(self.say, plan.count))
         self.say(f"{many(len(windows), 'closed window')}, {many(sum(window.record_count for window in windows), 'record')}")
         return windows
 
-    def submit(self, load: Load, attempts: Sequence[Attempt]) -> None:
+    def submit(self, load: Load, attempts: Sequence[model.Attempt]) -> None:
         """Runs the application until it ends; its output is passed to `say`."""
         command = spark_submit.command(load.pipeline, attempts, master=load.master)
         environment = spark_submit.environment(self.warehouse_url, self.client_config)
         status = run_spark(command, {**spark_submit.launcher_environment(os.environ), **environment}, self.say)
         if status != 0:
-            raise LoadFailed(f"the Spark application ended with code {status}; its output above says why")
+            raise errors.LoadFailed(f"the Spark application ended with code {status}; its output above says why")
 
 
-def proven_empty(window: FrozenWindow) -> AuditReport:
+def proven_empty(window: model.FrozenWindow) -> model.AuditReport:
     """What is reported of a window that its boundaries prove empty."""
-    return AuditReport(window=window, expected={part.partition: 0 for part in window.ranges}, counted={})
+    return model.AuditReport(window=window, expected={part.partition: 0 for part in window.ranges}, counted={})
 
 
-def starts_of(windows: Iterable[FrozenWindow]) -> list[datetime]:
+def starts_of(windows: Iterable[model.FrozenWindow]) -> list[datetime]:
     return [window.interval.start for window in windows]
 
 
-def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:
+def next_to_load(pipeline: model.Pipeline, load: Load, now: datetime) -> str:
     """For a load that found nothing to do: when the next window of the span closes."""
     start = pipeline.closed_until(now)
     if load.since is not None:
-        start = max(start, ceiling(load.since, pipeline.interval))
+        start = max(start, model.ceiling(load.since, pipeline.interval))
     end = start + pipeline.interval
     if load.until is not None and end > load.until:
-        return f"every window before {instant_text(load.until)} is loaded already, or holds nothing that could be"
-    closes = instant_text(end + pipeline.lateness)
+        return f"every window before {model.instant_text(load.until)} is loaded already, or holds nothing that could be"
+    closes = model.instant_text(end + pipeline.lateness)
     if start > now:
-        return f"{instant_text(start)} is in the future: its window can be loaded from {closes} on"
-    return f"the window of {instant_text(start)} is open until {closes}: load it then"
+        return f"{model.instant_text(start)} is in the future: its window can be loaded from {closes} on"
+    return f"the window of {model.instant_text(start)} is open until {closes}: load it then"
 
 
 def how_far(pipeline_name: str, loaded: int, audited: int, count: int) -> str:
@@ -177,19 +173,19 @@ def how_far(pipeline_name: str, loaded: int, audited: int, count: int) -> str:
 def require_java() -> None:
     """Called before anything is frozen or an attempt begun."""
     if (trouble := java.why_not(os.environ)) is not None:
-        raise UserError(trouble)
+        raise errors.UserError(trouble)
 
 
-def _end_group(process: subprocess.Popen[str], say: Say = say_nothing) -> None:
+def _end_group(process: subprocess.Popen[str], say: waiting.Say = waiting.say_nothing) -> None:
     """Ends the process and everything it started: gracefully, and by force if that takes too long."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired), announced(f"Spark (process {process.pid}) to end", say):
+        with suppress(subprocess.TimeoutExpired), waiting.announced(f"Spark (process {process.pid}) to end", say):
             process.wait(STOP_SECONDS_MAX)
 
 
-def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) -> int:
+def run_spark(command: Sequence[str], environment: Mapping[str, str], say: waiting.Say) -> int:
     """Runs spark-submit, passes its lines on as they arrive, returns its status. If interrupted, ends what it started first."""
     with subprocess.Popen(
         command,

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from logbus.errors import UserError
-from logbus.pipeline_settings import PipelineSettings
+from logbus import errors, pipeline_settings
 
 HOUR = timedelta(hours=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,15 +103,15 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
-            raise UserError(f"pipeline {self.name!r}: settings are a mapping of names to values; got {self.settings!r}")
-        object.__setattr__(self, "settings", PipelineSettings(self.settings))
+            raise errors.UserError(f"pipeline {self.name!r}: settings are a mapping of names to values; got {self.settings!r}")
+        object.__setattr__(self, "settings", pipeline_settings.PipelineSettings(self.settings))
         if isinstance(self.starts_at, datetime) and self.starts_at.tzinfo:  # others are rejected by pipeline_definition
             object.__setattr__(self, "starts_at", utc(self.starts_at))
 
     @property
-    def options(self) -> PipelineSettings:
+    def options(self) -> pipeline_settings.PipelineSettings:
         """The settings by name, with their types and defaults: `pipeline.options.sink`."""
-        return cast(PipelineSettings, self.settings)
+        return cast(pipeline_settings.PipelineSettings, self.settings)
 
     def closed_until(self, now: datetime) -> datetime:
         """The end of the last interval that is closed at `now`: the clock closes it once `lateness` has passed."""

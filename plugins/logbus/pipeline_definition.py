@@ -15,12 +15,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
-from logbus.errors import UserError
+from logbus import errors, model, pipeline_settings
 from logbus.kafka.client import ISOLATION_LEVELS
-from logbus.model import Pipeline
-from logbus.pipeline_settings import PARSERS, SETTINGS, MakeError, PipelineSettings, advice, check_one_of, validate_columns
-from logbus.windows.definition import definition_of
-from logbus.windows.registration import validate_pipeline
+from logbus.windows import definition, registration
 from logbus.windows.table_names import target_named_after
 
 NAMES = ("topic", "table", "parse")
@@ -62,20 +59,23 @@ class PipelineOptions(TypedDict, total=False):
     settings: Mapping[str, Any] | None  # all of those from `columns` on, or a parser's own
 
 
-def define_pipeline(name: str, **options: Unpack[PipelineOptions]) -> Pipeline:
+def define_pipeline(name: str, **options: Unpack[PipelineOptions]) -> model.Pipeline:
     """The pipeline of that name. Topic and table have the same name unless given; a table that cannot have it (a topic with two
     dots, `shop.public.orders`) gets a name made of it: `shop_public_orders`."""
     parse = options.get("parse")
     if parse is None:
-        raise UserError(f"pipeline {name!r}: choose how records become rows, for example parse='json'")
+        raise errors.UserError(f"pipeline {name!r}: choose how records become rows, for example parse='json'")
     _validate_names(name, options)
     fields: dict[str, Any] = {key: value for key, value in options.items() if key in FIELDS}
-    pipeline = Pipeline(
+    pipeline = model.Pipeline(
         name=name,
         topic=options.get("topic") or name,
         table=options.get("table") or target_named_after(str(name)),  # a name of another type is rejected with the others
         parse=parse,
-        settings={**(options.get("settings") or {}), **{key: value for key, value in options.items() if key in SETTINGS}},
+        settings={
+            **(options.get("settings") or {}),
+            **{key: value for key, value in options.items() if key in pipeline_settings.SETTINGS},
+        },
         **fields,
     )
     check_pipeline(pipeline)
@@ -84,18 +84,18 @@ def define_pipeline(name: str, **options: Unpack[PipelineOptions]) -> Pipeline:
 
 def _validate_names(name: str, options: Mapping[str, Any]) -> None:
     """An error for unknown options, with the closest known names."""
-    names = [*FIELDS, *SETTINGS, "settings"]
+    names = [*FIELDS, *pipeline_settings.SETTINGS, "settings"]
     for option in options:
         if option not in (*names, *NAMES):
-            raise UserError(f"pipeline {name!r} has no option {option!r}: {advice(option, names)}")
+            raise errors.UserError(f"pipeline {name!r} has no option {option!r}: {pipeline_settings.advice(option, names)}")
 
 
-def as_pipeline(pipeline: Pipeline | str, options: PipelineOptions) -> Pipeline:
+def as_pipeline(pipeline: model.Pipeline | str, options: PipelineOptions) -> model.Pipeline:
     """A pipeline made already, or one defined by its name and options; never both."""
     if isinstance(pipeline, str):
         return define_pipeline(pipeline, **options)
     if options:
-        raise UserError(f"pipeline {pipeline.name!r} is already defined: pass {', '.join(options)} where it is defined")
+        raise errors.UserError(f"pipeline {pipeline.name!r} is already defined: pass {', '.join(options)} where it is defined")
     check_pipeline(pipeline)
     return pipeline
 
@@ -105,11 +105,11 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}")
 OWN_PARSER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def check_pipeline(pipeline: Pipeline) -> None:
+def check_pipeline(pipeline: model.Pipeline) -> None:
     """Raises `UserError` for the first value that no load could use, with what may have been meant."""
 
-    def wrong(message: str) -> UserError:
-        return UserError(f"pipeline {pipeline.name!r}: {message}")
+    def wrong(message: str) -> errors.UserError:
+        return errors.UserError(f"pipeline {pipeline.name!r}: {message}")
 
     _validate_fields(pipeline, wrong)
     _validate_parse(pipeline.parse, wrong)
@@ -123,11 +123,11 @@ def check_pipeline(pipeline: Pipeline) -> None:
     _validate_location(pipeline.options, wrong)
     # The ledger stores settings as JSON and compares them with those of the next DAG file: a value that JSON changes would be a
     # changed pipeline at every parse.
-    definition_of(pipeline)  # raises for settings that JSON cannot hold
-    validate_pipeline(pipeline)
+    definition.definition_of(pipeline)  # raises for settings that JSON cannot hold
+    registration.validate_pipeline(pipeline)
 
 
-def _validate_fields(pipeline: Pipeline, wrong: MakeError) -> None:
+def _validate_fields(pipeline: model.Pipeline, wrong: pipeline_settings.MakeError) -> None:
     for name in ("name", *NAMES):
         value = getattr(pipeline, name)
         if not isinstance(value, str) or not value.strip():
@@ -144,32 +144,36 @@ def _validate_fields(pipeline: Pipeline, wrong: MakeError) -> None:
     starts_at = pipeline.starts_at
     if starts_at is not None and (not isinstance(starts_at, datetime) or starts_at.tzinfo is None):
         raise wrong(f"starts_at must be an instant, such as datetime(2026, 1, 1, tzinfo=UTC); got {starts_at!r}")
-    check_one_of(ISOLATION_LEVELS)("isolation_level", pipeline.isolation_level, wrong)
+    pipeline_settings.check_one_of(ISOLATION_LEVELS)("isolation_level", pipeline.isolation_level, wrong)
 
 
 def is_own_parser(parse: str) -> bool:
     return ":" in parse
 
 
-def _validate_parse(parse: str, wrong: MakeError) -> None:
+def _validate_parse(parse: str, wrong: pipeline_settings.MakeError) -> None:
     if is_own_parser(parse):
         if not OWN_PARSER.fullmatch(parse):
             raise wrong(f"parse is module:function for a parser of your own, such as 'mypackage.logs:parser'; got {parse!r}")
-    elif parse not in PARSERS:
-        raise wrong(f"there is no parser {parse!r}: {advice(parse, PARSERS)} (a parser of your own is module:function)")
+    elif parse not in pipeline_settings.PARSERS:
+        advice = pipeline_settings.advice(parse, pipeline_settings.PARSERS)
+        raise wrong(f"there is no parser {parse!r}: {advice} (a parser of your own is module:function)")
 
 
-def _validate_setting_names(settings: Mapping[str, Any], wrong: MakeError) -> None:
+def _validate_setting_names(settings: Mapping[str, Any], wrong: pipeline_settings.MakeError) -> None:
     """logbus's own parsers take no other settings than these."""
-    names = sorted(SETTINGS)
+    names = sorted(pipeline_settings.SETTINGS)
     for name in settings:
         if name not in names:
-            raise wrong(f"there is no setting {name!r}: {advice(str(name), names)}")
+            raise wrong(f"there is no setting {name!r}: {pipeline_settings.advice(str(name), names)}")
 
 
-def _validate_used(pipeline: Pipeline, wrong: MakeError) -> None:
+def _validate_used(pipeline: model.Pipeline, wrong: pipeline_settings.MakeError) -> None:
     """Rejects a setting that nothing would read, such as a catalog while rows go to PostgreSQL."""
-    sink, given = pipeline.options.sink, [setting for name, setting in SETTINGS.items() if name in pipeline.settings]
+    sink, given = (
+        pipeline.options.sink,
+        [setting for name, setting in pipeline_settings.SETTINGS.items() if name in pipeline.settings],
+    )
     for setting in given:
         name, value = setting.name, pipeline.settings[setting.name]
         if setting.parsers and value and not is_own_parser(pipeline.parse) and pipeline.parse not in setting.parsers:
@@ -179,7 +183,7 @@ def _validate_used(pipeline: Pipeline, wrong: MakeError) -> None:
             raise wrong(f"{name} is for sink={setting.sink!r}, and this pipeline's sink is {sink!r}")
 
 
-def _validate_csv(pipeline: Pipeline, wrong: MakeError) -> None:
+def _validate_csv(pipeline: model.Pipeline, wrong: pipeline_settings.MakeError) -> None:
     """As the parser `csv` will: fields have to be given, and columns have to be among them."""
     if pipeline.parse != "csv":
         return
@@ -188,10 +192,10 @@ def _validate_csv(pipeline: Pipeline, wrong: MakeError) -> None:
         raise wrong("parse='csv' needs fields=[...], the names of a line's fields in their order")
     for column in pipeline.options.columns:
         if column not in fields:
-            raise wrong(f"column {column!r} is not among fields: {advice(column, fields)}")
+            raise wrong(f"column {column!r} is not among fields: {pipeline_settings.advice(column, fields)}")
 
 
-def _validate_pattern(pipeline: Pipeline, wrong: MakeError) -> None:
+def _validate_pattern(pipeline: model.Pipeline, wrong: pipeline_settings.MakeError) -> None:
     """As the parser `regex` will: the pattern has to have named groups, and columns have to be among them."""
     if pipeline.parse != "regex":
         return
@@ -204,13 +208,13 @@ def _validate_pattern(pipeline: Pipeline, wrong: MakeError) -> None:
         raise wrong(f"pattern is not a regular expression: {error}") from None
     if not groups:
         raise wrong("pattern has no named groups, (?P<name>...): they become the columns")
-    validate_columns("groups of the pattern", groups, wrong)
+    pipeline_settings.validate_columns("groups of the pattern", groups, wrong)
     for column in pipeline.options.columns:
         if column not in groups:
-            raise wrong(f"column {column!r} is not a named group of the pattern: {advice(column, groups)}")
+            raise wrong(f"column {column!r} is not a named group of the pattern: {pipeline_settings.advice(column, groups)}")
 
 
-def _validate_location(options: PipelineSettings, wrong: MakeError) -> None:
+def _validate_location(options: pipeline_settings.PipelineSettings, wrong: pipeline_settings.MakeError) -> None:
     """Files need an absolute place: tasks run in other directories than the DAG file's."""
     if options.sink == "iceberg" and options.catalog is None:
         warehouse = options.warehouse

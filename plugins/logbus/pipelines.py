@@ -24,8 +24,7 @@ from typing import Any, Unpack
 
 from airflow.sdk import DAG, Param
 
-from logbus.assets import table_asset
-from logbus.errors import UserError
+from logbus import assets, errors, spark_submit, timetable
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.run import WINDOWS_PER_JOB_MAX
@@ -34,8 +33,6 @@ from logbus.operators.audit_window import AuditWindowOperator
 from logbus.operators.freeze_window import FreezeClosedWindowsOperator, FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
-from logbus.spark_submit import LOAD_POOL
-from logbus.timetable import WindowTimetable
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
 __all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
@@ -54,7 +51,7 @@ class Connections:
     kafka: str = BrokerHook.default_conn_name
     warehouse: str = WarehouseHook.default_conn_name
     spark: str = "spark_default"
-    pool: str = LOAD_POOL
+    pool: str = spark_submit.LOAD_POOL
 
 
 CONNECTIONS_DEFAULT = Connections()
@@ -84,11 +81,13 @@ def hourly_ingest(
     """
     defined = as_pipeline(pipeline, options)
     if defined.interval != HOUR:
-        raise UserError(f"the windows of {defined.name} are {defined.interval} long: an hourly ingest needs windows of an hour")
+        raise errors.UserError(
+            f"the windows of {defined.name} are {defined.interval} long: an hourly ingest needs windows of an hour"
+        )
     common = _common_arguments(defined, connections)
     arguments = {
         "description": f"Load each hour of the topic {defined.topic} into {defined.table}, exactly once",
-        "schedule": WindowTimetable(lateness=defined.lateness),
+        "schedule": timetable.WindowTimetable(lateness=defined.lateness),
         "max_active_runs": 1,  # its loads share one pool slot anyway; a triggered hour runs before the hour that is due
     }
     with DAG(defined.name, **_dag_defaults(arguments, dag_arguments)) as dag:
@@ -101,7 +100,7 @@ def hourly_ingest(
             fill_gaps=fill_gaps,
             **common,
         )
-        audit = AuditWindowOperator(task_id="audit", also=FILLED, outlets=[table_asset(defined)], **common)
+        audit = AuditWindowOperator(task_id="audit", also=FILLED, outlets=[assets.table_asset(defined)], **common)
         freeze >> load >> audit
     return dag
 
@@ -118,7 +117,7 @@ def many_topics(
     """An hourly ingest for each topic, all with the same arguments. A topic that needs options of its own is given as a
     `Pipeline`, which none of `options` changes."""
     if isinstance(topics, str):
-        raise UserError(f"many_topics takes a list of topics: many_topics([{topics!r}])")
+        raise errors.UserError(f"many_topics takes a list of topics: many_topics([{topics!r}])")
     return [
         hourly_ingest(
             topic,
@@ -162,7 +161,7 @@ def catch_up(
         )
         windows = freeze.output["starts"]
         load = LoadWindowOperator(task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common)
-        audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=[table_asset(defined)], **common)
+        audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=[assets.table_asset(defined)], **common)
         freeze >> load >> audit
     return dag
 
@@ -173,7 +172,7 @@ def _dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None)
     default_args = {**TASK_DEFAULTS, **(defaults.get("default_args") or {})}
     if "start_date" not in {**default_args, **defaults}:
         if defaults["catchup"]:
-            raise UserError(
+            raise errors.UserError(
                 "catchup=True needs a start_date in dag_arguments, too: Airflow creates a run for every hour since then"
             )
         defaults["start_date"] = START_DATE
@@ -183,7 +182,9 @@ def _dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None)
 def _common_arguments(pipeline: Pipeline, connections: Connections) -> dict[str, Any]:
     """What every task over windows of this pipeline is built with."""
     if not isinstance(connections, Connections):
-        raise UserError(f"pipeline {pipeline.name!r}: connections are Connections(...), not {connections!r}; topic= is the topic")
+        raise errors.UserError(
+            f"pipeline {pipeline.name!r}: connections are Connections(...), not {connections!r}; topic= is the topic"
+        )
     return {"pipeline": pipeline, "kafka_conn_id": connections.kafka, "warehouse_conn_id": connections.warehouse}
 
 

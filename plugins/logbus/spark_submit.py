@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logbus.errors import UserError
-from logbus.model import Attempt
+from logbus import errors, model
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
@@ -48,11 +47,11 @@ def application_path() -> Path:
     """The program that spark-submit runs."""
     spec = importlib.util.find_spec("spark_jobs")
     if spec is None or not spec.submodule_search_locations:
-        raise UserError("the package spark_jobs is not installed beside logbus: install the project again")
+        raise errors.UserError("the package spark_jobs is not installed beside logbus: install the project again")
     return Path(spec.submodule_search_locations[0]) / "load_windows.py"
 
 
-def application_arguments(pipeline_name: str, attempts: Sequence[Attempt]) -> list[str]:
+def application_arguments(pipeline_name: str, attempts: Sequence[model.Attempt]) -> list[str]:
     """`--pipeline NAME --window START=ATTEMPT ...`"""
     windows = [word for attempt in attempts for word in ("--window", attempt.token)]
     return ["--pipeline", pipeline_name, *windows]
@@ -101,7 +100,7 @@ def spark_submit_binary() -> str:
     return str(Path(sysconfig.get_path("scripts")) / "spark-submit")
 
 
-def command(pipeline_name: str, attempts: Sequence[Attempt], *, master: str = LOCAL_MASTER) -> list[str]:
+def command(pipeline_name: str, attempts: Sequence[model.Attempt], *, master: str = LOCAL_MASTER) -> list[str]:
     """The whole spark-submit command."""
     settings = [word for key, value in conf().items() for word in ("--conf", f"{key}={value}")]
     options = ["--master", master, "--driver-memory", LOCAL_DRIVER_MEMORY, "--name", f"logbus load {pipeline_name}"]

@@ -15,32 +15,19 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from logbus.errors import (
-    AttemptSuperseded,
-    ErrorBudgetExceeded,
-    LogChanged,
-    OtherRecords,
-    PipelineConflict,
-    RecordsLost,
-    TooManyWindows,
-    TopicRecreated,
-    UserError,
-    WindowOverlap,
-    WrongRequest,
-)
-from logbus.model import Interval, TaskKey, parse_instant
+from logbus import errors, model
 
 BEYOND_RETRY = (
-    RecordsLost,
-    TopicRecreated,
-    LogChanged,
-    PipelineConflict,
-    WindowOverlap,
-    ErrorBudgetExceeded,
-    OtherRecords,
-    AttemptSuperseded,
-    TooManyWindows,
-    WrongRequest,
+    errors.RecordsLost,
+    errors.TopicRecreated,
+    errors.LogChanged,
+    errors.PipelineConflict,
+    errors.WindowOverlap,
+    errors.ErrorBudgetExceeded,
+    errors.OtherRecords,
+    errors.AttemptSuperseded,
+    errors.TooManyWindows,
+    errors.WrongRequest,
 )
 TRUE_WORDS = ("true", "yes", "1", "on")
 TIMETABLE_ADVICE = (
@@ -49,17 +36,17 @@ TIMETABLE_ADVICE = (
 )
 
 
-def run_interval(context: Mapping[str, Any]) -> Interval:
+def run_interval(context: Mapping[str, Any]) -> model.Interval:
     """The data interval of the run that `context` belongs to."""
     start, end = context.get("data_interval_start"), context.get("data_interval_end")
     if start is None or end is None:
-        raise WrongRequest(
+        raise errors.WrongRequest(
             "this run has no data interval, so it is unknown which window it is for: trigger it with a logical date, "
             "or load past hours with the pipeline's catch-up DAG"
         )
     if start == end:
-        raise WrongRequest(f"the data interval of this run has no length ({start.isoformat()}): {TIMETABLE_ADVICE}")
-    return Interval(plain(start), plain(end))
+        raise errors.WrongRequest(f"the data interval of this run has no length ({start.isoformat()}): {TIMETABLE_ADVICE}")
+    return model.Interval(plain(start), plain(end))
 
 
 def plain(instant: datetime) -> datetime:
@@ -67,21 +54,21 @@ def plain(instant: datetime) -> datetime:
     return datetime.fromtimestamp(instant.timestamp(), UTC)
 
 
-def task_key(context: Mapping[str, Any]) -> TaskKey:
+def task_key(context: Mapping[str, Any]) -> model.TaskKey:
     """The running task, stored in the ledger: the pages link to its log, and show a pipeline to users who may see its DAG."""
     ti = context["ti"]
-    return TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None)
+    return model.TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None)
 
 
-def not_a_pipeline(given: object, operator: str) -> UserError:
-    return UserError(
+def not_a_pipeline(given: object, operator: str) -> errors.UserError:
+    return errors.UserError(
         f"{operator} takes a Pipeline, not {given!r}: pass what define_pipeline(...) returns, as you do for the DAG's other tasks"
     )
 
 
 def validate_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name} is a number of windows, 1 or more; got {value!r}")
+        raise errors.UserError(f"{name} is a number of windows, 1 or more; got {value!r}")
 
 
 def names(given: Iterable[str] | str | None) -> list[str]:
@@ -95,7 +82,7 @@ def names(given: Iterable[str] | str | None) -> list[str]:
 def validate_windows_text(windows: Sequence[str] | str | None) -> None:
     """A text without a window is a parameter that was forgotten: done with nothing, the task would seem to have done its work."""
     if isinstance(windows, str) and not windows.replace(",", " ").split():
-        raise WrongRequest(
+        raise errors.WrongRequest(
             f"windows is an empty string ({windows!r}): give the starts of hours, such as 2015-05-17T10:00:00Z, "
             "or leave `windows` out for the run's own"
         )
@@ -105,9 +92,9 @@ def window_starts(windows: Sequence[str] | str | None) -> list[datetime]:
     """Instants from a list, or from the text that a template renders (separated by commas or spaces)."""
     words = windows.replace(",", " ").split() if isinstance(windows, str) else windows or ()
     try:
-        return sorted({parse_instant(word) for word in words})
+        return sorted({model.parse_instant(word) for word in words})
     except ValueError as error:
-        raise WrongRequest(f"windows are the starts of hours, such as 2015-05-17T10:00:00Z: {error}") from None
+        raise errors.WrongRequest(f"windows are the starts of hours, such as 2015-05-17T10:00:00Z: {error}") from None
 
 
 def is_true(value: bool | str) -> bool:
@@ -129,6 +116,6 @@ def optional_instant(name: str, text: str | None) -> datetime | None:
     if text is None or text in {"", "None"}:
         return None
     try:
-        return parse_instant(text)
+        return model.parse_instant(text)
     except ValueError as error:
-        raise UserError(f"{name} is an instant such as 2015-05-17T10:00:00Z: {error}") from None
+        raise errors.UserError(f"{name} is an instant such as 2015-05-17T10:00:00Z: {error}") from None

@@ -18,9 +18,8 @@ from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from logbus.atomic_write import sync
+from logbus import atomic_write, model
 from logbus.loads.directory import Directory, window_folder
-from logbus.model import EPOCH
 from logbus.parsing.schemas import row_schema
 from pyarrow import fs
 
@@ -139,7 +138,7 @@ class IcebergTaskSink:
         self._waiting, self._rows, self._bytes = {}, 0, 0
 
     def _create(self, window: StagedWindow) -> TaskFile:
-        folder = window_folder(EPOCH + timedelta(milliseconds=window.start_ms))
+        folder = window_folder(model.EPOCH + timedelta(milliseconds=window.start_ms))
         name = f"w{window.window_id}_a{window.attempt}_t{self._task}_{uuid.uuid4().hex[:12]}.parquet"
         parent, filesystem = f"{self._directory.path}/{folder}", self._directory.filesystem
         filesystem.create_dir(parent, recursive=True)
@@ -153,10 +152,10 @@ class IcebergTaskSink:
         file.writer.close()
         is_local = isinstance(self._directory.filesystem, fs.LocalFileSystem)
         if is_local:
-            sync(file.writing_path)
+            atomic_write.sync(file.writing_path)
         self._directory.filesystem.move(file.writing_path, file.path)
         if is_local:
-            sync(os.path.dirname(file.path))
+            atomic_write.sync(os.path.dirname(file.path))
 
     def _abandon(self) -> None:
         """Removes whatever was written. A file that cannot be removed now is a leftover that is never reported."""

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.exceptions import Exit
 
-from logbus import exit_codes
+from logbus import errors, exit_codes
 from logbus.cli import output
 from logbus.cli.signals import Stopped, discard_stdout, exit_code_of
 from logbus.cli.suggestions import ADDRESS_ORIGIN, with_suggestion
-from logbus.errors import BrokerUnavailable, LogbusError
 from logbus.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -125,9 +124,9 @@ def exit_with_status(ctx: click.Context, run: Callable[[], object]) -> object:
     """The result of `run`; or one line and the exit status for whatever ended it."""
     try:
         return run()
-    except LogbusError as error:
+    except errors.LogbusError as error:
         message, code = f"error: {error}", exit_codes.of_error(error)
-        if code is ExitCode.UNREACHABLE and isinstance(error, BrokerUnavailable) and ADDRESS_ORIGIN in ctx.meta:
+        if code is ExitCode.UNREACHABLE and isinstance(error, errors.BrokerUnavailable) and ADDRESS_ORIGIN in ctx.meta:
             message += f"\n{ctx.meta[ADDRESS_ORIGIN]}"
     except click.UsageError as error:
         raise with_suggestion(error) from None

@@ -12,10 +12,9 @@ from typing import Any
 import click
 from sqlalchemy.engine import URL
 
+from logbus import provider, spark_submit
 from logbus.cli import options
 from logbus.loads.engine import warehouse_url as parse_warehouse_url
-from logbus.provider import CONNECTION_TYPE
-from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
 
 
 @click.group("airflow")
@@ -26,7 +25,7 @@ def command() -> None:
 @command.command("setup")
 @options.warehouse_option
 @options.with_client
-@click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
+@click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 @click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="How many Spark drivers may run in parallel.")
 @click.option("--replace", is_flag=True, help="Also change connections that exist already.")
 def setup(warehouse_url: str, config: Mapping[str, Any], master: str, slots: int, replace: bool) -> None:
@@ -37,7 +36,7 @@ def setup(warehouse_url: str, config: Mapping[str, Any], master: str, slots: int
         "spark_default": {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "client"}},
     }
     make_pool(slots)
-    click.echo(f"pool {LOAD_POOL}: {slots} slot{'s' if slots > 1 else ''}")
+    click.echo(f"pool {spark_submit.LOAD_POOL}: {slots} slot{'s' if slots > 1 else ''}")
     for conn_id, fields in connections.items():
         click.echo(
             f"connection {conn_id}: {'created' if make_connection(conn_id, fields, replace) else 'already exists, unchanged'}"
@@ -49,7 +48,7 @@ def warehouse_connection(url: URL) -> dict[str, Any]:
     parameters = {key: value for key, value in url.query.items() if key != "host"}
     socket_directory = url.query.get("host")
     return {
-        "conn_type": CONNECTION_TYPE,
+        "conn_type": provider.CONNECTION_TYPE,
         "host": socket_directory or url.host,
         "port": url.port,
         "login": url.username,
@@ -62,7 +61,9 @@ def warehouse_connection(url: URL) -> dict[str, Any]:
 def make_pool(slots: int) -> None:
     from airflow.models.pool import Pool
 
-    Pool.create_or_update_pool(LOAD_POOL, slots=slots, description=LOAD_POOL_DESCRIPTION, include_deferred=False)
+    Pool.create_or_update_pool(
+        spark_submit.LOAD_POOL, slots=slots, description=spark_submit.LOAD_POOL_DESCRIPTION, include_deferred=False
+    )
 
 
 def make_connection(conn_id: str, fields: Mapping[str, Any], replace: bool) -> bool:

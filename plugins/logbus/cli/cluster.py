@@ -11,8 +11,7 @@ from logbus.cli import options, output
 from logbus.cli.topic import text
 from logbus.errors import UnderReplicated
 from logbus.formatting import many
-from logbus.kafka.client import Client
-from logbus.kafka.cluster import ClusterFacts, PartitionReplicas, cluster_facts
+from logbus.kafka import client, cluster
 
 
 @click.command("cluster")
@@ -24,7 +23,7 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
 
     Exits with status 5 if a partition has no leader, or a replica that is not in sync.
     """
-    facts = cluster_facts(Client.for_question(config))
+    facts = cluster.cluster_facts(client.Client.for_question(config))
     if as_json:
         output.show_json(summary(facts))
     else:
@@ -40,11 +39,11 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
         raise UnderReplicated(f"{many(offline, 'partition')} without a leader, {behind} with replicas out of sync")
 
 
-def is_noteworthy(partition: PartitionReplicas) -> bool:
+def is_noteworthy(partition: cluster.PartitionReplicas) -> bool:
     return partition.is_offline or partition.is_under_replicated or partition.is_moving
 
 
-def broker_table(facts: ClusterFacts) -> output.Table:
+def broker_table(facts: cluster.ClusterFacts) -> output.Table:
     table = output.Table("broker", "address", "rack", "controller", "replicas", "leads", "out of sync", numbers_from=4)
     for broker in facts.brokers:
         is_controller = "yes" if broker.broker_id == facts.controller else ""
@@ -53,7 +52,7 @@ def broker_table(facts: ClusterFacts) -> output.Table:
     return table
 
 
-def partition_table(rows: Iterable[PartitionReplicas]) -> output.Table:
+def partition_table(rows: Iterable[cluster.PartitionReplicas]) -> output.Table:
     table = output.Table("topic", "partition", "leader", "replicas", "isr", "offline", "eligible", "adding", "removing")
     for partition in rows:
         lists = (
@@ -72,7 +71,7 @@ def ids(brokers: Sequence[int] | None) -> str:
     return "-" if brokers is None else ",".join(map(str, brokers))
 
 
-def summary(facts: ClusterFacts) -> dict[str, Any]:
+def summary(facts: cluster.ClusterFacts) -> dict[str, Any]:
     """As JSON-ready values; every partition."""
     brokers = []
     for broker in facts.brokers:
@@ -100,7 +99,7 @@ def summary(facts: ClusterFacts) -> dict[str, Any]:
     }
 
 
-def partition_summary(partition: PartitionReplicas) -> dict[str, Any]:
+def partition_summary(partition: cluster.PartitionReplicas) -> dict[str, Any]:
     return {
         "topic": partition.topic,
         "partition": partition.partition,

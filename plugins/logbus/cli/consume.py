@@ -18,7 +18,7 @@ from logbus.cli.completion import complete_groups, complete_topics
 from logbus.cli.produce import Delimiter
 from logbus.cli.signals import Stopped, stopping
 from logbus.formatting import many
-from logbus.kafka import console_format
+from logbus.kafka import console_format, groups, topics
 from logbus.kafka.client import ISOLATION_LEVELS, Client
 from logbus.kafka.console_consumer import (
     ConsoleConsumer,
@@ -31,8 +31,6 @@ from logbus.kafka.console_consumer import (
     parse_span,
 )
 from logbus.kafka.console_format import Render
-from logbus.kafka.groups import Groups
-from logbus.kafka.topics import Topics
 
 FORMS = (options.TABLE, options.JSON)
 RESETS: Mapping[PositionKind, str] = {
@@ -107,7 +105,7 @@ def command(
     form = options.JSON if is_json else form or next(iter(forms), None)
     render = rendering(form, template, delimiter)
     request = ReadRequest(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
-    description = Topics(Client.for_question(config)).topic(topic)
+    description = topics.Topics(Client.for_question(config)).topic(topic)
     named = chosen_partitions(topic, description.partitions, partitions)
     with reading(config, request, span, named if partitions or group is None else [], group) as consumer:
         if form == options.TABLE:
@@ -139,9 +137,9 @@ def limits_of(
     if span.kind is PositionKind.STORED and group is None:
         raise click.UsageError("-o stored begins where a group is: name it with -G")
     client = Client.for_question(config)
-    committed = Groups(client).committed(group) if group else {}
+    committed = groups.Groups(client).committed(group) if group else {}
     stored = {partition: offset for (topic, partition), offset in committed.items() if topic == request.topic}
-    return offset_bounds(Topics(client), request.topic, partitions, span, request.isolation_level, stored)
+    return offset_bounds(topics.Topics(client), request.topic, partitions, span, request.isolation_level, stored)
 
 
 def print_all(consumer: ConsoleConsumer, render: Render, quiet: bool) -> None:

@@ -11,14 +11,13 @@ from typing import BinaryIO
 
 import click
 
+from logbus import errors, model
 from logbus.cli import options, output
-from logbus.errors import UserError
 from logbus.formatting import inert_json, many
 from logbus.kafka.console_format import without_control
 from logbus.loads import dead_letters
 from logbus.loads.dead_letters import DeadLetter, Selection
 from logbus.loads.redrive import Redrive, Redriven
-from logbus.model import FrozenWindow, instant_text
 from logbus.parsing import parser_for
 
 SHOWN_CHARACTERS_MAX = 200
@@ -47,12 +46,12 @@ def list_groups(
     selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)
     groups = dead_letters.groups(ledger.engine, selection)
     if as_json:
-        rows = [(instant_text(group.window_start), group.error_class, group.count, group.error) for group in groups]
+        rows = [(model.instant_text(group.window_start), group.error_class, group.count, group.error) for group in groups]
         output.show_json([dict(zip(("window", "error_class", "count", "error"), row, strict=True)) for row in rows])
         return
     table = output.Table("window", "error class", "records", "one of the errors")
     for group in groups:
-        table.add_row(instant_text(group.window_start), group.error_class, str(group.count), short(group.error))
+        table.add_row(model.instant_text(group.window_start), group.error_class, str(group.count), short(group.error))
     output.show(table)
 
 
@@ -78,7 +77,7 @@ def show(pipeline_name: str, error_class: str | None, limit: int, warehouse_url:
 
 def lines_of(letter: DeadLetter) -> Iterable[str]:
     """A record in a few lines."""
-    at = instant_text(letter.timestamp) if letter.timestamp else "without timestamp"
+    at = model.instant_text(letter.timestamp) if letter.timestamp else "without timestamp"
     run = f"attempt {letter.attempt} of run {letter.run_id or '?'}"
     yield f"{letter.topic}-{letter.partition} offset {letter.offset}, {at}, {run}"
     yield f"  {letter.error_class}: {short(letter.error)}"
@@ -132,7 +131,7 @@ def export(
         with file.open("wb") as opened:
             count = write(output.tracked(letters, f"writing {file.name}"), form, opened)
     except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from None
+        raise errors.UserError(f"cannot write {file}: {error.strerror}") from None
     output.echo_err(f"{many(count, 'dead letter')} in {file}")
 
 
@@ -188,7 +187,7 @@ def redrive_command(
         tell_redriven(outcomes, is_executed)
 
 
-def named_windows(windows: Sequence[FrozenWindow], starts: Sequence[datetime]) -> list[FrozenWindow]:
+def named_windows(windows: Sequence[model.FrozenWindow], starts: Sequence[datetime]) -> list[model.FrozenWindow]:
     """The windows with dead letters; of those named, if any are."""
     return [window for window in windows if not starts or window.interval.start in starts]
 
@@ -201,7 +200,7 @@ def tell_redriven(outcomes: Sequence[Redriven], executed: bool) -> None:
     for outcome in outcomes:
         why = ", ".join(f"{name} {count}" for name, count in sorted(outcome.errors.items(), key=lambda error: -error[1]))
         numbers = map(str, (outcome.tried, outcome.loaded, outcome.dead_lettered))
-        table.add_row(instant_text(outcome.start), *numbers, why or "-")
+        table.add_row(model.instant_text(outcome.start), *numbers, why or "-")
     output.show(table)
     if not executed:
         output.echo_err("dry run: nothing was changed; --execute does it; audit the windows afterwards (logbus window audit)")

@@ -17,8 +17,7 @@ from logbus.cli import options, output
 from logbus.cli.demo_run import PIPELINE, Demo, DemoResult, Screen, home_of_log, sample_log
 from logbus.cli.signals import ending_signals
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, project_directory
-from logbus.loads.embedded import binary
-from logbus.loads.engine import libpq_uri
+from logbus.loads import embedded, engine
 
 WATCH_SECONDS = 1.0
 
@@ -66,7 +65,7 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
 
 def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
     """The table, the proof, the seconds and where to look."""
-    psql = f"{as_typed(binary('psql'))} '{libpq_uri(stack.warehouse_url)}'"
+    psql = f"{as_typed(embedded.binary('psql'))} '{engine.libpq_uri(stack.warehouse_url)}'"
     logbus = as_typed(Path(sys.executable).with_name("logbus"))
     servers = f"--warehouse '{stack.warehouse_url}' --bootstrap-server {stack.bootstrap_servers}"
     screen.windows(result.windows)

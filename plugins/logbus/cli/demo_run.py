@@ -25,15 +25,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from logbus import errors, model, waiting
 from logbus.cli.local_airflow import ApiDagRun
 from logbus.cli.stack import LocalStack
-from logbus.errors import LogbusError, UserError
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import FrozenWindow, WindowCounts, instant_text, parse_instant
 from logbus.shipper.sample import last_closed_hour, write_sample
 from logbus.shipper.ship import ship
-from logbus.waiting import wait_until
 
 PIPELINE = "access_log"
 CATCH_UP_DAG = f"{PIPELINE}_catchup"
@@ -48,8 +46,8 @@ FIRST_LINE_BYTES_MAX = 4_096
 class Rerun:
     """One hour, loaded twice."""
 
-    before: FrozenWindow
-    after: FrozenWindow
+    before: model.FrozenWindow
+    after: model.FrozenWindow
 
     @property
     def identical(self) -> bool:
@@ -63,7 +61,7 @@ class Rerun:
 class DemoResult:
     """What the demo has shown."""
 
-    windows: tuple[FrozenWindow, ...]
+    windows: tuple[model.FrozenWindow, ...]
     rerun: Rerun
     seconds: dict[str, float]
 
@@ -122,7 +120,7 @@ class Demo:
         with self._steps.step("catch_up", "Loading all closed hours with one Spark application, auditing each"):
             windows = self._catch_up()
         busiest = max(windows, key=lambda window: window.record_count)
-        with self._steps.step("rerun", f"Loading {instant_text(busiest.interval.start)} again through the hourly DAG"):
+        with self._steps.step("rerun", f"Loading {model.instant_text(busiest.interval.start)} again through the hourly DAG"):
             after = self._load_again(busiest)
         self._steps.seconds["total"] = self._clock() - started
         current = tuple(after if window.id == after.id else window for window in windows)
@@ -165,7 +163,7 @@ class Demo:
     def _wait_for_dags(self) -> None:
         api = self._stack.airflow.api
         try:
-            wait_until(
+            waiting.wait_until(
                 lambda: api.has_dag(PIPELINE) and api.has_dag(CATCH_UP_DAG),
                 what=f"the DAGs {PIPELINE} and {CATCH_UP_DAG} in Airflow",
                 processes=[self._stack],
@@ -174,22 +172,26 @@ class Demo:
             )
             for dag_id in (PIPELINE, CATCH_UP_DAG):  # of a demo that was killed
                 api.give_up_active_runs(dag_id)
-        except LogbusError as error:
-            raise LogbusError("\n".join([str(error), *api.import_errors()])) from error
+        except errors.LogbusError as error:
+            raise errors.LogbusError("\n".join([str(error), *api.import_errors()])) from error
 
-    def _catch_up(self) -> list[FrozenWindow]:
+    def _catch_up(self) -> list[model.FrozenWindow]:
         api = self._stack.airflow.api
         api.unpause(CATCH_UP_DAG)
         run = self._finished(api.trigger(CATCH_UP_DAG))
         states = {task["task_id"]: task["state"] for task in api.task_instances(run)}
         if states["freeze"] == "skipped":
-            raise UserError(f"no hour of {self._log} is closed yet: an hour can be loaded a few minutes after its end")
-        starts = [parse_instant(start) for start in api.xcom(run, "freeze", "starts")]
+            raise errors.UserError(f"no hour of {self._log} is closed yet: an hour can be loaded a few minutes after its end")
+        starts = [model.parse_instant(start) for start in api.xcom(run, "freeze", "starts")]
         return self._windows(starts)
 
-    def _load_again(self, window: FrozenWindow) -> FrozenWindow:
+    def _load_again(self, window: model.FrozenWindow) -> model.FrozenWindow:
         """Triggers the run before the DAG is unpaused, and as due long ago, so that it precedes the hour that has just ended."""
-        api, start, end = self._stack.airflow.api, instant_text(window.interval.start), instant_text(window.interval.end)
+        api, start, end = (
+            self._stack.airflow.api,
+            model.instant_text(window.interval.start),
+            model.instant_text(window.interval.end),
+        )
         former = api.runs(PIPELINE, logical_date=start)
         if former:
             api.clear_run(PIPELINE, former[0].run_id)
@@ -205,7 +207,7 @@ class Demo:
     def _finished(self, run: ApiDagRun) -> ApiDagRun:
         return self._stack.airflow.api.wait(run, RUN_TIMEOUT_SECONDS)
 
-    def _windows(self, starts: list[datetime]) -> list[FrozenWindow]:
+    def _windows(self, starts: list[datetime]) -> list[model.FrozenWindow]:
         engine = connect(self._stack.warehouse_url)
         try:
             ledger = Ledger(engine)
@@ -230,9 +232,9 @@ def home_of_log(home: Path, log: Path) -> Path:
         with log.open("rb") as lines:
             first_line = lines.readline(FIRST_LINE_BYTES_MAX)
     except OSError as error:
-        raise UserError(f"cannot read the log {log}: {error.strerror}") from error
+        raise errors.UserError(f"cannot read the log {log}: {error.strerror}") from error
     if not first_line:
-        raise UserError(f"the log {log} is empty: give another one, or none for a sample")
+        raise errors.UserError(f"the log {log} is empty: give another one, or none for a sample")
     identity = hashlib.sha256(b"\0".join([bytes(log.absolute()), first_line])).hexdigest()[:8]
     stem = re.sub(r"[^a-zA-Z0-9_-]+", "_", log.stem)[:32]
     return home / f"{stem}-{identity}"
@@ -263,7 +265,7 @@ class Screen:
             task = progress.add_task("ship", total=None, lines=0)
             yield lambda done, total, lines: progress.update(task, completed=done, total=total, lines=lines)
 
-    def windows(self, windows: Sequence[FrozenWindow]) -> None:
+    def windows(self, windows: Sequence[model.FrozenWindow]) -> None:
         """The table of hours with its sums."""
         table = Table(show_footer=True)
         total = [counts_of(window) for window in windows]
@@ -279,7 +281,7 @@ class Screen:
             table.add_row(hour, f"{count.read:,}", f"{count.loaded:,}", f"{count.dead_lettered:,}", verdict)
         self._console.print(table)
 
-    def rerun(self, before: FrozenWindow, after: FrozenWindow, identical: bool) -> None:
+    def rerun(self, before: model.FrozenWindow, after: model.FrozenWindow, identical: bool) -> None:
         """The proof: one hour's fingerprint, before and after it was loaded again."""
         self._console.print(
             f"The hour of {before.interval.start:%Y-%m-%d %H:%M} was loaded again through the hourly DAG:", highlight=False
@@ -300,5 +302,5 @@ class Screen:
             self._console.print(f"[bold]{name}[/bold]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
-def counts_of(window: FrozenWindow) -> WindowCounts:
-    return window.counts or WindowCounts()
+def counts_of(window: model.FrozenWindow) -> model.WindowCounts:
+    return window.counts or model.WindowCounts()

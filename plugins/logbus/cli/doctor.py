@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
+from logbus import errors, exit_codes
 from logbus.cli import options, output
 from logbus.cli.completion import complete_pipelines
-from logbus.errors import WarehouseUnavailable
-from logbus.exit_codes import ExitCode
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
@@ -65,7 +64,7 @@ def command(
     findings = checks.run_checks(chosen, checks.Machine(clock=options.clock, client_config=config, warehouse_url=warehouse_url))
     tell(findings, as_json)
     if any(finding.severity is checks.Severity.ERROR for finding in findings):
-        click.get_current_context().exit(ExitCode.CHECK_FAILED)
+        click.get_current_context().exit(exit_codes.ExitCode.CHECK_FAILED)
 
 
 def tell(findings: Sequence[checks.Finding], as_json: bool) -> None:
@@ -91,7 +90,7 @@ def examine(
         return
     try:
         engine = connect(warehouse_url)
-    except WarehouseUnavailable as problem:
+    except errors.WarehouseUnavailable as problem:
         yield checks.error("warehouse", str(problem), "logbus doctor --warehouse URL, of a running PostgreSQL")
         return
     revision = ledger_revision(engine)

@@ -14,14 +14,13 @@ from typing import Any
 
 import click
 
+from logbus import errors, model
 from logbus.cli import options, output
-from logbus.errors import GroupMissing, UserError
 from logbus.formatting import many
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, lag_at
 from logbus.kafka.multi_topic import TopicBatches
 from logbus.kafka.topics import Topics
-from logbus.model import parse_instant
 from logbus.status import group_offsets
 from logbus.status.group_offsets import Move, Target, TopicChoice
 
@@ -80,7 +79,7 @@ def named(broker: Groups, groups: Sequence[str]) -> list[GroupReading]:
 
 
 def every(broker: Groups) -> list[GroupReading]:
-    readings = [reading for reading in broker.client.settled(broker.read) if not isinstance(reading.error, GroupMissing)]
+    readings = [reading for reading in broker.client.settled(broker.read) if not isinstance(reading.error, errors.GroupMissing)]
     for reading in readings:
         if reading.error is not None:
             output.echo_err(f"group {reading.name}: {reading.error}")
@@ -308,7 +307,7 @@ def every_topic(committed: Mapping[PartitionId, int], group: str, is_wanted: boo
     if not is_wanted:
         raise click.UsageError("say which topics: --topic TOPIC[:0,1] (may be repeated) or --all-topics")
     if not committed:
-        raise UserError(f"group {group} has committed nothing: name a --topic")
+        raise errors.UserError(f"group {group} has committed nothing: name a --topic")
     return [TopicChoice(topic=topic) for topic in sorted({topic for topic, _ in committed})]
 
 
@@ -317,7 +316,9 @@ def restricted(chosen: list[TopicChoice], own: list[TopicChoice]) -> list[TopicC
     own_topics = {choice.topic for choice in own}
     strange = [choice.topic for choice in chosen if choice.topic not in own_topics]
     if strange:
-        raise UserError(f"the target has no offsets for topic {', '.join(strange)}, only for {', '.join(sorted(own_topics))}")
+        raise errors.UserError(
+            f"the target has no offsets for topic {', '.join(strange)}, only for {', '.join(sorted(own_topics))}"
+        )
     return chosen or own
 
 
@@ -335,14 +336,14 @@ def read_offsets(path: Path, group: str) -> dict[PartitionId, int]:
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(path.read_text().splitlines()) if row]
     except OSError as error:
-        raise UserError(f"cannot read the offsets of {path}: {error.strerror}") from None
+        raise errors.UserError(f"cannot read the offsets of {path}: {error.strerror}") from None
     own_rows = [row[-3:] for row in rows if len(row) != 4 or row[0] == group]
     try:
         offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in own_rows}
     except ValueError:
-        raise UserError(f"{path} has lines that are not topic,partition,offset") from None
+        raise errors.UserError(f"{path} has lines that are not topic,partition,offset") from None
     if not offsets:
-        raise UserError(f"{path} has no offsets for group {group}")
+        raise errors.UserError(f"{path} has no offsets for group {group}")
     return offsets
 
 
@@ -358,9 +359,9 @@ def to_window(text: str, group: str, warehouse_url: str | None) -> tuple[Target,
 
 def window_start(text: str) -> datetime:
     try:
-        return parse_instant(text)
+        return model.parse_instant(text)
     except ValueError as error:
-        raise UserError(str(error)) from None
+        raise errors.UserError(str(error)) from None
 
 
 # Targets that name their topics themselves.

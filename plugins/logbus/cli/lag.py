@@ -8,17 +8,14 @@ from typing import Any
 
 import click
 
+from logbus import errors, model
 from logbus.cli import options, output
 from logbus.cli.completion import complete_pipelines
 from logbus.cli.pipeline_progress import NO_PIPELINE
-from logbus.errors import Behind, BrokerUnavailable, LogbusError, PipelineUnknown, TopicMissing
 from logbus.formatting import many
-from logbus.kafka.client import Client
-from logbus.kafka.exact_reader import read_range
-from logbus.kafka.topics import Topics
+from logbus.kafka import client, exact_reader, topics
 from logbus.loads.ledger import Ledger
 from logbus.loads.stamped_hours import elsewhere_notes
-from logbus.model import instant_text
 from logbus.status.lag import Lag, Measure, lag_of
 
 DAY = timedelta(days=1)
@@ -55,7 +52,7 @@ def command(
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would delete them."""
     ledger, now = options.open_ledger(warehouse_url), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
-    log, measure = Topics(Client.for_question(config)), reader(config) if counts_bytes else None
+    log, measure = topics.Topics(client.Client.for_question(config)), reader(config) if counts_bytes else None
     lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
     show(lags, now, as_json)
     if not as_json:
@@ -77,13 +74,13 @@ def show(lags: list[Lag], now: datetime, as_json: bool) -> None:
             output.echo_err(f"{lag.pipeline}: {lag.problem}")
 
 
-def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measure: Measure | None) -> Lag:
+def lag_or_problem(ledger: Ledger, log: topics.Topics, name: str, now: datetime, measure: Measure | None) -> Lag:
     """A pipeline whose topic cannot be read is one line with its problem, and does not hide the others."""
     try:
         return lag_of(ledger.engine, log, name, now, measure)
-    except (BrokerUnavailable, PipelineUnknown):
+    except (errors.BrokerUnavailable, errors.PipelineUnknown):
         raise
-    except LogbusError as problem:
+    except errors.LogbusError as problem:
         return Lag(pipeline=name, topic=ledger.pipeline(name).topic, records_behind={}, problem=str(problem))
 
 
@@ -92,16 +89,16 @@ def check(lags: list[Lag], hours_max: float | None) -> None:
     behind = [] if hours_max is None else [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
     if behind:
         names = ", ".join(f"{lag.pipeline} ({'?' if lag.problem else lag.hours_behind})" for lag in behind)
-        raise Behind(f"{len(behind)} of {len(lags)} pipelines are more than {hours_max:g} hours behind: {names}")
+        raise errors.Behind(f"{len(behind)} of {len(lags)} pipelines are more than {hours_max:g} hours behind: {names}")
     if lags and all(lag.problem for lag in lags):
-        raise TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
+        raise errors.TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
 
 
 def reader(config: Mapping[str, Any]) -> Measure:
     """Bytes of keys and values, as loads count them."""
 
     def measure(topic: str, partition: int, start: int, end: int) -> int:
-        records = read_range(config, topic, partition, start, end, say=output.echo_err)
+        records = exact_reader.read_range(config, topic, partition, start, end, say=output.echo_err)
         shown = output.tracked(records, f"reading {topic}-{partition}", end - start)
         return sum(len(record.key() or b"") + len(record.value() or b"") for record in shown)
 
@@ -131,7 +128,7 @@ def lag_table(lags: list[Lag], now: datetime) -> output.Table:
             lag.topic,
             str(lag.hours_behind),
             str(lag.hours_empty),
-            instant_text(lag.oldest_hour) if lag.oldest_hour else "-",
+            model.instant_text(lag.oldest_hour) if lag.oldest_hour else "-",
             span_text(lag.age(now)),
             str(lag.records),
             "-" if lag.bytes_behind is None else str(lag.bytes_behind),

@@ -8,13 +8,10 @@ from typing import Any
 
 import click
 
-from logbus import spark_submit
+from logbus import errors, loading, model, spark_submit
 from logbus.cli import options, output
 from logbus.cli.signals import raising
 from logbus.cli.window_views import folded, span_text
-from logbus.errors import AuditMismatch
-from logbus.loading import Load, Loader
-from logbus.model import AuditReport, WindowCounts, instant_text
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, LoadPlan
 
 
@@ -54,13 +51,13 @@ def command(
     These are all hours that are not loaded and, without --only-missing, also loaded ones that the broker still holds. Hours
     that an interrupted load has left without an audit are audited, too.
     """
-    loader = Loader(
+    loader = loading.Loader(
         warehouse_url=warehouse_url,
         client_config=config,
         now=options.clock,
         say=output.echo_err,
     )
-    load = Load(
+    load = loading.Load(
         pipeline=pipeline_name,
         since=since,
         until=until,
@@ -85,7 +82,7 @@ def ask(plan: LoadPlan) -> None:
         plan.refuse_more_than(WINDOWS_UNCONFIRMED_MAX, "--yes begins them all, --since, --until and --limit choose some")
 
 
-def show_reports(reports: list[AuditReport], as_json: bool) -> None:
+def show_reports(reports: list[model.AuditReport], as_json: bool) -> None:
     """Prints the audits; `AuditMismatch` where one is not exact."""
     if as_json:
         output.show_json([report.summary() for report in reports])
@@ -93,18 +90,20 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
         output.show(report_table(reports))
     for report in reports:
         for note in report.notes:
-            output.echo_err(f"note: {instant_text(report.window.interval.start)}: {note}")
+            output.echo_err(f"note: {model.instant_text(report.window.interval.start)}: {note}")
     wrong = [report for report in reports if not report.ok]
     if wrong:
-        raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}")
+        raise errors.AuditMismatch(
+            f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}"
+        )
 
 
-def report_table(reports: list[AuditReport]) -> output.Table:
+def report_table(reports: list[model.AuditReport]) -> output.Table:
     """A line for each window: hour, read, loaded, dead-lettered, audited; one line for many empty ones in a row."""
     table = output.Table("window", "read", "loaded", "dead-lettered", "fingerprint", "audited")
     verdicts = {report.window.id: report.verdict for report in reports}
     for windows in folded((report.window for report in reports), lambda window: verdicts[window.id]):
-        counts, verdict = windows[0].counts or WindowCounts(), verdicts[windows[0].id]
+        counts, verdict = windows[0].counts or model.WindowCounts(), verdicts[windows[0].id]
         table.add_row(
             span_text(windows),
             *map(str, (counts.read, counts.loaded, counts.dead_lettered)),

@@ -27,12 +27,9 @@ from typing import Any
 import httpx
 from sqlalchemy import make_url
 
+from logbus import model, provider, spark_submit, waiting
 from logbus.cli.processes import Program, Supervisor
 from logbus.errors import LogbusError, NotInTime
-from logbus.model import utc_now
-from logbus.provider import HOSTS_VARIABLE
-from logbus.spark_submit import launcher_environment
-from logbus.waiting import PATIENCE_SECONDS, Say, Watched, announced, say_nothing, wait_until
 
 # What Airflow gives its own parts before it takes them for dead. Its defaults (5 s for an answer of the api-server, 30 s for the
 # import of a DAG, 50 s for its file) are for machines of a data centre: on one that swaps they fail tasks that are well.
@@ -84,7 +81,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
     programs = str(Path(sys.executable).parent)  # spark-submit, and the python of Spark's workers
     keys = instance_keys(settings.home / "keys.json")
     own = {
-        **launcher_environment(inherited),
+        **spark_submit.launcher_environment(inherited),
         "AIRFLOW_HOME": str(settings.home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags or settings.project / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.project / "plugins"),
@@ -98,7 +95,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW__CORE__FERNET_KEY": "",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{settings.url}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
-        HOSTS_VARIABLE: ",".join([*HOSTS, *filter(None, [inherited.get(HOSTS_VARIABLE)])]),
+        provider.HOSTS_VARIABLE: ",".join([*HOSTS, *filter(None, [inherited.get(provider.HOSTS_VARIABLE)])]),
         "AIRFLOW__API__PORT": str(settings.port),
         "AIRFLOW__API__BASE_URL": settings.url,
         "AIRFLOW__API__SECRET_KEY": keys["api_secret_key"],
@@ -149,8 +146,8 @@ class AirflowInstance:
         environment: Mapping[str, str],
         supervisor: Supervisor,
         *,
-        processes: Sequence[Watched] = (),
-        say: Say = say_nothing,
+        processes: Sequence[waiting.Watched] = (),
+        say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.settings = settings
         self.environment = airflow_environment(settings, environment)
@@ -160,20 +157,20 @@ class AirflowInstance:
         self._say = say
 
     def start(self) -> None:
-        started_at = utc_now()
+        started_at = model.utc_now()
         self._migrate()
         for name, arguments in COMPONENTS.items():
             self._supervisor.start(self._program(name, *arguments))
-        wait_until(self.api.answers, what="Airflow's api-server", processes=self._processes, say=self._say)
-        wait_until(lambda: self.api.is_healthy(started_at), what="Airflow", processes=self._processes, say=self._say)
+        waiting.wait_until(self.api.answers, what="Airflow's api-server", processes=self._processes, say=self._say)
+        waiting.wait_until(lambda: self.api.is_healthy(started_at), what="Airflow", processes=self._processes, say=self._say)
 
     def _migrate(self) -> None:
         """Migrate the database to this Airflow. Airflow takes five seconds to find nothing to do, so success is recorded."""
         migrated = self.settings.home / "migrated"
         current = f"{version('apache-airflow')} {self.settings.database_url}\n"
         if not migrated.exists() or migrated.read_text() != current:
-            with announced("the migration of Airflow's database", self._say):
-                self._supervisor.run(self._program("migrate", "db", "migrate"), PATIENCE_SECONDS)
+            with waiting.announced("the migration of Airflow's database", self._say):
+                self._supervisor.run(self._program("migrate", "db", "migrate"), waiting.PATIENCE_SECONDS)
             migrated.write_text(current)
 
     def _program(self, name: str, *arguments: str) -> Program:
@@ -230,9 +227,9 @@ class AirflowApi:
         url: str,
         transport: httpx.BaseTransport | None = None,
         *,
-        patience_seconds: float = PATIENCE_SECONDS,
-        processes: Sequence[Watched] = (),
-        say: Say = say_nothing,
+        patience_seconds: float = waiting.PATIENCE_SECONDS,
+        processes: Sequence[waiting.Watched] = (),
+        say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.url = url
         self._patience_seconds = patience_seconds
@@ -325,7 +322,7 @@ class AirflowApi:
             return now if now.state in RUN_OVER_STATES else None
 
         try:
-            ended = wait_until(
+            ended = waiting.wait_until(
                 over,
                 what=f"the end of {run.dag_id} {run.run_id}",
                 timeout_seconds=timeout_seconds,
@@ -370,7 +367,7 @@ class AirflowApi:
             return None if reads and response.status_code in NOT_NOW else response
 
         try:
-            return wait_until(
+            return waiting.wait_until(
                 ask,
                 what=f"an answer of Airflow at {self.url}",
                 timeout_seconds=self._patience_seconds,

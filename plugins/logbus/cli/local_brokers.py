@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from logbus import spark_submit, waiting
 from logbus.cli.processes import Program, StackError, SupervisedProcess, Supervisor, accepts_connections
 from logbus.java import INSTALL, program
-from logbus.spark_submit import pyspark_home
-from logbus.waiting import Say, say_nothing, wait_until
 
 ANSWER_SECONDS_MAX = 5.0  # then it is asked again
 REPLICAS = 3
@@ -34,7 +33,13 @@ class LocalBrokers:
     """`count` brokers; `ports` are theirs, followed by ZooKeeper's if there are several."""
 
     def __init__(
-        self, home: Path, *, count: int, environment: Mapping[str, str], ports: Sequence[int], say: Say = say_nothing
+        self,
+        home: Path,
+        *,
+        count: int,
+        environment: Mapping[str, str],
+        ports: Sequence[int],
+        say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.home = home
         self._say = say
@@ -94,12 +99,12 @@ class LocalBrokers:
         server = ZooKeeperServer(directory=self.home / "zookeeper", port=port)
         program = zookeeper_program(server, environment=self._environment, run_directory=self._run_directory)
         process = self._zookeeper.start(program)
-        wait_until(lambda: mode(port) is not None, what=f"ZooKeeper at {HERE}:{port}", processes=[process], say=self._say)
+        waiting.wait_until(lambda: mode(port) is not None, what=f"ZooKeeper at {HERE}:{port}", processes=[process], say=self._say)
 
     def _wait_for_port(self, port: int, process: SupervisedProcess) -> None:
         """A log of many segments is checked at start, which takes a while."""
         what = f"{process.program.name} at {HERE}:{port}"
-        wait_until(lambda: accepts_connections(port), what=what, processes=[process], say=self._say)
+        waiting.wait_until(lambda: accepts_connections(port), what=what, processes=[process], say=self._say)
 
     def _wait_for_brokers(self, port: int) -> None:
         """Waits until the broker at the port lists all of them."""
@@ -107,7 +112,7 @@ class LocalBrokers:
         from confluent_kafka.admin import AdminClient
 
         client = AdminClient({"bootstrap.servers": f"{HERE}:{port}", "log_level": 0})
-        wait_until(
+        waiting.wait_until(
             lambda: len(client.list_topics(timeout=ANSWER_SECONDS_MAX).brokers) == len(self._ports),
             what=f"a cluster of {len(self._ports)} brokers at {HERE}:{port}",
             not_yet=KafkaException,
@@ -214,7 +219,7 @@ def java(environment: Mapping[str, str]) -> str:
 
 def class_path(environment: Mapping[str, str]) -> str:
     """ZooKeeper's jars inside Spark's."""
-    home = environment.get("SPARK_HOME") or pyspark_home()
+    home = environment.get("SPARK_HOME") or spark_submit.pyspark_home()
     jars = Path(home) / "jars"
     jar_paths = [str(jar) for pattern in JARS for jar in sorted(jars.glob(f"{pattern}.jar"))]
     if not any(MAIN_JAR in jar for jar in jar_paths):

@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
+from logbus import errors, model
 from logbus.cli import options, output
-from logbus.errors import LogbusError
 from logbus.formatting import many
 from logbus.loads.engine import connect
 from logbus.loads.maintenance import maintain
 from logbus.loads.rebuild import Rebuilt, rebuild
 from logbus.loads.sinks import MaintenanceOptions
-from logbus.model import instant_text
 from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
 
 
@@ -105,7 +104,7 @@ def rebuild_windows(pipeline_name: str, warehouse_url: str, as_json: bool) -> No
     else:
         tell(done, pipeline_name)
     if done.refused:
-        raise LogbusError(f"{len(done.refused)} windows could not be rebuilt: " + "; ".join(done.refused))
+        raise errors.LogbusError(f"{len(done.refused)} windows could not be rebuilt: " + "; ".join(done.refused))
 
 
 def tell(done: Rebuilt, pipeline_name: str) -> None:
@@ -113,13 +112,13 @@ def tell(done: Rebuilt, pipeline_name: str) -> None:
     if done.rebuilt:
         output.echo(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
     for interval in done.without_dead_letters:
-        output.echo(f"{instant_text(interval.start)} had dead letters, which were lost with the ledger: load it again")
+        output.echo(f"{model.instant_text(interval.start)} had dead letters, which were lost with the ledger: load it again")
 
 
 def summary(done: Rebuilt) -> dict[str, Any]:
     """As JSON-ready values: windows by where they start."""
     kinds = {"rebuilt": done.rebuilt, "unchanged": done.unchanged, "without_dead_letters": done.without_dead_letters}
-    starts = {name: [instant_text(interval.start) for interval in intervals] for name, intervals in kinds.items()}
+    starts = {name: [model.instant_text(interval.start) for interval in intervals] for name, intervals in kinds.items()}
     return {**starts, "refused": list(done.refused)}
 
 

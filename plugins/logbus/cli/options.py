@@ -18,10 +18,9 @@ from zoneinfo import ZoneInfo
 import click
 from click.core import ParameterSource
 
+from logbus import errors, model
 from logbus.cli.completion import complete_groups, complete_pipelines, complete_topics
 from logbus.cli.suggestions import note_origin
-from logbus.errors import UserError
-from logbus.model import parse_instant
 
 if TYPE_CHECKING:
     from logbus.loads.ledger import Ledger
@@ -40,7 +39,7 @@ class Instant(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
-            return parse_instant(value)
+            return model.parse_instant(value)
         except ValueError as error:
             takes_pipeline = ctx is not None and any(parameter.name == "pipeline_name" for parameter in ctx.command.params)
             is_name = takes_pipeline and isinstance(param, click.Argument) and re.fullmatch(r"[A-Za-z_][\w.-]*", value)
@@ -251,11 +250,11 @@ def settings_of(path: Path) -> Mapping[str, Any]:
     try:
         settings = json.loads(path.read_text())
     except OSError as error:
-        raise UserError(f"cannot read the client settings {path}: {error.strerror}") from None
+        raise errors.UserError(f"cannot read the client settings {path}: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"the client settings {path} are not JSON: {error}") from None
+        raise errors.UserError(f"the client settings {path} are not JSON: {error}") from None
     if not isinstance(settings, dict):
-        raise UserError(f'the client settings {path} must be a JSON object, such as {{"security.protocol": "SSL"}}')
+        raise errors.UserError(f'the client settings {path} must be a JSON object, such as {{"security.protocol": "SSL"}}')
     return settings
 
 
@@ -264,9 +263,9 @@ def parse_settings(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text)
     except ValueError as error:
-        raise UserError(f'--settings must be JSON, such as {{"fields": ["time"]}}: {error}') from None
+        raise errors.UserError(f'--settings must be JSON, such as {{"fields": ["time"]}}: {error}') from None
     if not isinstance(settings, dict):
-        raise UserError('--settings must be a JSON object, such as {"fields": ["time"]}')
+        raise errors.UserError('--settings must be a JSON object, such as {"fields": ["time"]}')
     return settings
 
 

@@ -9,19 +9,16 @@ from typing import Any
 
 import click
 
+from logbus import model, pipeline_definition
 from logbus.cli import options, output
 from logbus.cli.completion import complete_pipelines, complete_topics
 from logbus.cli.pipeline_progress import NO_PIPELINE, ProgressView
 from logbus.formatting import many
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
+from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import Interval, Pipeline, instant_text
-from logbus.pipeline_definition import check_pipeline, is_own_parser
-from logbus.windows import dag_definitions, registration
+from logbus.windows import dag_definitions, recovery, registration
 from logbus.windows.definition import differences, in_words, pipeline_of
-from logbus.windows.recovery import Rebase
 from logbus.windows.registration import PipelineRegistration
 
 
@@ -61,7 +58,7 @@ def register(
     config: Mapping[str, Any],
 ) -> None:
     """Register NAME, once. Registering it again with other values shows the difference; --change applies it."""
-    pipeline = Pipeline(
+    pipeline = model.Pipeline(
         name=name,
         topic=topic,
         table=table,
@@ -70,12 +67,12 @@ def register(
         starts_at=starts_at,
         settings=options.parse_settings(settings),
     )
-    check_pipeline(pipeline)
-    if not is_own_parser(parse):  # which may be installed only where Spark runs
+    pipeline_definition.check_pipeline(pipeline)
+    if not pipeline_definition.is_own_parser(parse):  # which may be installed only where Spark runs
         from logbus.parsing import parser_for
 
         parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
-    log, ledger = Topics(Client.for_command(config)), Ledger(connect(warehouse_url))
+    log, ledger = topics.Topics(client.Client.for_command(config)), Ledger(connect(warehouse_url))
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)
     if done.changes and (dags := dag_definitions.standing_for_another(ledger.engine, done.pipeline)):
@@ -163,7 +160,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 
     What is loaded stays. The hours that may have lost records are printed; each is refused until its loss is accepted.
     """
-    log = Topics(Client.for_command(config))
+    log = topics.Topics(client.Client.for_command(config))
     done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
     output.echo(*rebase_lines(name, done))
 
@@ -202,7 +199,7 @@ def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> N
 NAMED_MAX = 24  # hours named one by one
 
 
-def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
+def rebase_lines(name: str, done: recovery.Rebase | None) -> Iterator[str]:
     """What a rebase did, and which hours have to be given up by name."""
     if done is None:
         yield f"pipeline {name} is on its topic as it was: nothing to do"
@@ -212,7 +209,7 @@ def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
     if hours:
         yield f"records may be missing from {named(hours)}"
     elif done.since is None:
-        yield f"records may be missing from every hour before {instant_text(done.until)}"
+        yield f"records may be missing from every hour before {model.instant_text(done.until)}"
     if done.unloaded:
         yield f"records are missing from what was frozen and not loaded: {named(done.unloaded)}"
     if hours or done.unloaded or done.since is None:
@@ -223,6 +220,6 @@ def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
         yield f"records may be loaded a second time, since they cannot be distinguished from those that are gone: {again}"
 
 
-def named(hours: Sequence[Interval]) -> str:
-    starts = [instant_text(hour.start) for hour in hours]
+def named(hours: Sequence[model.Interval]) -> str:
+    starts = [model.instant_text(hour.start) for hour in hours]
     return f"{many(len(starts), 'window')}: {', '.join(starts) if len(starts) <= NAMED_MAX else f'{starts[0]} .. {starts[-1]}'}"

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from logbus import errors, model
 from logbus.cli import options, output
 from logbus.cli.window_views import behind_text
-from logbus.errors import BrokerUnavailable, LogbusError
 from logbus.formatting import many
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
+from logbus.kafka import client, topics
 from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline, WindowState, instant_text
 from logbus.status.ledger_totals import PipelineFacts, read_windows
 from logbus.windows.missing import Gap, behind, empty
 
@@ -25,7 +23,7 @@ NO_PIPELINE = "no pipeline is registered: `logbus pipeline register` registers o
 class Progress:
     """A pipeline, how many windows it has, and what is missing between and after them."""
 
-    pipeline: Pipeline
+    pipeline: model.Pipeline
     facts: PipelineFacts
     gaps: Sequence[Gap]
     note: str | None = None  # what is missing in `gaps`, and why
@@ -41,11 +39,11 @@ class Progress:
 
     @property
     def loaded(self) -> int:
-        return self.facts.windows[WindowState.LOADED] + self.audited
+        return self.facts.windows[model.WindowState.LOADED] + self.audited
 
     @property
     def audited(self) -> int:
-        return self.facts.windows[WindowState.AUDITED]
+        return self.facts.windows[model.WindowState.AUDITED]
 
     @property
     def loaded_up_to(self) -> datetime | None:
@@ -58,12 +56,12 @@ class Progress:
             **{name: getattr(pipeline, name) for name in ("name", "topic", "table", "parse", "isolation_level")},
             "interval_seconds": pipeline.interval.total_seconds(),
             "lateness_seconds": pipeline.lateness.total_seconds(),
-            "starts_at": pipeline.starts_at and instant_text(pipeline.starts_at),
+            "starts_at": pipeline.starts_at and model.instant_text(pipeline.starts_at),
             "settings": dict(pipeline.settings),
             "windows": self.windows,
             "loaded": self.loaded,
             "audited": self.audited,
-            "loaded_up_to": self.loaded_up_to and instant_text(self.loaded_up_to),
+            "loaded_up_to": self.loaded_up_to and model.instant_text(self.loaded_up_to),
             "behind": behind(self.gaps) if self.is_known else None,
             "empty": empty(self.gaps) if self.is_known else None,
             "note": self.note,
@@ -72,9 +70,9 @@ class Progress:
     def row(self) -> tuple[str, ...]:
         """For the table of pipelines."""
         pipeline = self.pipeline
-        starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
+        starts = model.instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
         numbers = map(str, (self.windows, self.loaded, self.audited))
-        up_to = instant_text(self.loaded_up_to) if self.loaded_up_to else "-"
+        up_to = model.instant_text(self.loaded_up_to) if self.loaded_up_to else "-"
         late = str(behind(self.gaps)) if self.is_known else "?"
         return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, late)
 
@@ -82,11 +80,11 @@ class Progress:
         """Everything, line by line."""
         pipeline = self.pipeline
         yield f"pipeline {pipeline.name}: topic {pipeline.topic} into {pipeline.table}, parsed as {pipeline.parse}"
-        starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "the earliest record"
+        starts = model.instant_text(pipeline.starts_at) if pipeline.starts_at else "the earliest record"
         yield f"  windows of {pipeline.interval} from {starts}, open {pipeline.lateness} for late records"
         yield f"  {pipeline.isolation_level}"
         yield from (f"  {name}: {value}" for name, value in sorted(pipeline.settings.items()))
-        up_to = f", up to {instant_text(self.loaded_up_to)}" if self.loaded_up_to else ""
+        up_to = f", up to {model.instant_text(self.loaded_up_to)}" if self.loaded_up_to else ""
         yield f"  {many(self.windows, 'window')}, {self.loaded:,} loaded{up_to}, {self.audited:,} audited"
         yield f"  {behind_text(pipeline, self.gaps)}" if self.is_known else "  how far behind is not known"
 
@@ -97,23 +95,25 @@ class ProgressView:
 
     def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
         self.ledger = ledger
-        self.log = Topics(Client.for_question(client_config))  # a look at the ledger must not wait half a minute for it
+        self.log = topics.Topics(
+            client.Client.for_question(client_config)
+        )  # a look at the ledger must not wait half a minute for it
         self.facts = read_windows(ledger.engine)
         self.note: str | None = None
-        self.unreachable: BrokerUnavailable | None = None
+        self.unreachable: errors.BrokerUnavailable | None = None
 
-    def progress(self, pipeline: Pipeline) -> Progress:
+    def progress(self, pipeline: model.Pipeline) -> Progress:
         gaps = self.gaps(pipeline)
         return Progress(pipeline=pipeline, facts=self.facts[pipeline.name], gaps=gaps, note=self.note)
 
-    def gaps(self, pipeline: Pipeline, since: datetime | None = None, until: datetime | None = None) -> Sequence[Gap]:
+    def gaps(self, pipeline: model.Pipeline, since: datetime | None = None, until: datetime | None = None) -> Sequence[Gap]:
         """Closed windows that are not loaded; without the broker only those that the ledger shows."""
         if self.unreachable is None:
             self.note = None
             try:
                 return self.ledger.gaps(pipeline.name, self.log, options.clock(), since, until)
-            except LogbusError as error:
-                self.unreachable = error if isinstance(error, BrokerUnavailable) else None
+            except errors.LogbusError as error:
+                self.unreachable = error if isinstance(error, errors.BrokerUnavailable) else None
                 self.note = f"hours that are not frozen yet are not counted: {error}"
         return self.ledger.gaps(pipeline.name, None, options.clock(), since, until)
 

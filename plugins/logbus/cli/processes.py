@@ -17,16 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from logbus import watchdog
-from logbus.errors import LogbusError, NotInTime
-from logbus.waiting import wait_until
+from logbus import errors, waiting, watchdog
 
 GRACE_SECONDS = 10.0  # Airflow's components and the broker end within two or three seconds when they are asked to
 LOG_TAIL_BYTES = 16_384
 LOG_TAIL_LINES = 15
 
 
-class StackError(LogbusError):
+class StackError(errors.LogbusError):
     """A part of the local stack did not start or has ended."""
 
 
@@ -96,7 +94,7 @@ class SupervisedProcess:
         try:
             return self._watchdog.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            raise NotInTime(f"{self.program.name} still runs after {timeout_seconds:.0f} s\n{self.report()}") from None
+            raise errors.NotInTime(f"{self.program.name} still runs after {timeout_seconds:.0f} s\n{self.report()}") from None
 
     def end(self) -> None:
         """End the program and everything it started, and wait until they have ended."""
@@ -160,7 +158,7 @@ def end_leftovers(directory: Path, timeout_seconds: float = GRACE_SECONDS + 2 * 
     for _, pid in leftovers:
         watchdog.send(pid, signal.SIGTERM)
     for path, pid in leftovers:
-        wait_until(
+        waiting.wait_until(
             lambda path=path: running_watchdog(path) is None,  # type: ignore[misc]
             what=f"the end of process {pid} of a former run ({path.stem})",
             timeout_seconds=timeout_seconds,

@@ -20,10 +20,7 @@ from logbus.cli.completion import complete_topics
 from logbus.cli.signals import Stop, Stopped, stopping
 from logbus.errors import UserError
 from logbus.formatting import many
-from logbus.kafka.client import Client
-from logbus.kafka.console_format import LineFormat, records, unescaped
-from logbus.kafka.producing import Sending, open_sending, summary
-from logbus.kafka.topics import Topics
+from logbus.kafka import client, console_format, producing, topics
 
 FINISH_SECONDS_MAX = 10.0  # for what is in flight when the command is interrupted: the user wants to be gone
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -35,7 +32,7 @@ class Delimiter(click.ParamType[bytes]):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        text = value if isinstance(value, bytes) else unescaped(value)
+        text = value if isinstance(value, bytes) else console_format.unescaped(value)
         return text or self.fail("an empty delimiter separates nothing", param, ctx)
 
 
@@ -76,10 +73,10 @@ def command(
     tail -F access.log | logbus produce access_log
     logbus produce users -K: users.txt        # alice:{"age": 7} gets the key alice
     """
-    description = Topics(Client.for_question(config)).topic(topic)
+    description = topics.Topics(client.Client.for_question(config)).topic(topic)
     if partition is not None and partition not in description.partitions:
         raise UserError(f"topic {topic} has no partition {partition}: it has 0 to {description.partitions[-1]}")
-    form = LineFormat(
+    form = console_format.LineFormat(
         delimiter=delimiter,
         key_delimiter=key_delimiter,
         key=None if key is None else key.encode(),
@@ -87,18 +84,20 @@ def command(
         headers=tuple((name, value.encode()) for name, value in headers),
         empty_is_null=empty_is_null,
     )
-    sending = open_sending({**config, **({"compression.type": codec} if codec else {})}, topic, output.echo_err)
+    sending = producing.open_sending({**config, **({"compression.type": codec} if codec else {})}, topic, output.echo_err)
     with ExitStack() as stack, stopping() as stop:
-        lines = records(opened(files, stack), form)
+        lines = console_format.records(opened(files, stack), form)
         is_typed = not files and output.stdin_is_terminal()
         send_all(sending, lines if is_typed else output.tracked(lines, topic), stop)
     if as_json:
-        output.show_json(summary(sending))
+        output.show_json(producing.summary(sending))
     else:
         output.echo_err(f"{topic}: {many(sending.acknowledged, 'record')} stored")
 
 
-def send_all(sending: Sending, lines: Iterable[Mapping[str, Any]], stop: Stop, seconds_max: float = FINISH_SECONDS_MAX) -> None:
+def send_all(
+    sending: producing.Sending, lines: Iterable[Mapping[str, Any]], stop: Stop, seconds_max: float = FINISH_SECONDS_MAX
+) -> None:
     """Sends and waits for every acknowledgement; if it is interrupted, `Stopped` says how far it got."""
     for record in stop.waiting_for(lines):
         sending.send(record)

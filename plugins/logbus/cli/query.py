@@ -11,11 +11,10 @@ from typing import Any
 import click
 from sqlalchemy import URL, Engine
 
+from logbus import errors, model
 from logbus.cli import options, output
-from logbus.errors import UserError
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline, instant_text
 from logbus.windows.migrations import create_ledger
 from logbus.windows.table_names import parse_table
 
@@ -33,7 +32,9 @@ def command(statement: str, warehouse_url: str, as_json: bool) -> None:
 
         from logbus.loads.duckdb_views import query
     except ModuleNotFoundError as error:
-        raise UserError(f"queries need {error.name}, which is not installed: pip install 'logbus[iceberg,duckdb]'") from None
+        raise errors.UserError(
+            f"queries need {error.name}, which is not installed: pip install 'logbus[iceberg,duckdb]'"
+        ) from None
     engine = connect(warehouse_url)
     create_ledger(engine)
     pipelines = Ledger(engine).pipelines()
@@ -48,14 +49,14 @@ def command(statement: str, warehouse_url: str, as_json: bool) -> None:
         except duckdb.Error as error:
             missing = NO_TABLE.search(str(error))
             why = str(error) if missing is None else why_no_table(missing[1], pipelines, psql_command(engine.url, statement))
-            raise UserError(f"the query failed: {why}") from None
+            raise errors.UserError(f"the query failed: {why}") from None
     if as_json:
         output.show_json([dict(zip(columns, map(shown, row), strict=True)) for row in rows])
     else:
         output.show(to_table(columns, rows))
 
 
-def why_no_table(name: str, pipelines: Sequence[Pipeline], psql: str) -> str:
+def why_no_table(name: str, pipelines: Sequence[model.Pipeline], psql: str) -> str:
     """What DuckDB cannot know about a table that it does not have. `psql`: the command that asks PostgreSQL instead."""
     for pipeline in pipelines:
         if parse_table(pipeline.table).name.casefold() != name.casefold():
@@ -73,7 +74,7 @@ def psql_command(url: URL, statement: str) -> str:
     return f"psql {shlex.quote(plain.render_as_string())} -c {shlex.quote(statement)}"
 
 
-def make_view(connection: Any, pipeline: Pipeline, engine: Engine) -> None:
+def make_view(connection: Any, pipeline: model.Pipeline, engine: Engine) -> None:
     """Does nothing if no window was ever loaded."""
     from logbus.loads.duckdb_views import create_view
     from logbus.loads.sinks.iceberg_table import find_table, open_catalog
@@ -93,7 +94,7 @@ def to_table(names: list[str], rows: list[tuple[Any, ...]]) -> output.Table:
 def shown(value: Any) -> Any:
     """A value in a form that suits JSON and people."""
     if isinstance(value, datetime) and value.tzinfo is not None:
-        return instant_text(value)
+        return model.instant_text(value)
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value if isinstance(value, str | int | float | bool | None) else str(value)

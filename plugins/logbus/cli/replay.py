@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logbus import spark_submit
+from logbus import loading, model, spark_submit
 from logbus.cli import options, output
 from logbus.cli.load import show_reports
 from logbus.cli.signals import raising
 from logbus.formatting import many
-from logbus.kafka.client import Client
-from logbus.kafka.exact_reader import exact_consumer, read_with
-from logbus.kafka.topics import Topics
-from logbus.loading import Load, Loader
+from logbus.kafka import client, exact_reader, topics
 from logbus.loads import comparison
 from logbus.loads.comparison import WindowReading
 from logbus.loads.ledger import Ledger
-from logbus.model import FrozenWindow, OffsetRange, instant_text
 from logbus.status import replay
 from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
@@ -110,9 +106,9 @@ def run(
     chosen = replay_plan.starts(skip_lost=skip_lost, supersede=supersede, accept_other_records=accept_other_records)
     for line in (*totals(replay_plan), *replay_plan.notes):
         output.echo_err(line)
-    loader = Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.echo_err)
+    loader = loading.Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.echo_err)
     with raising():
-        load = Load(
+        load = loading.Load(
             pipeline=pipeline_name,
             master=master,
             run_id="logbus replay",
@@ -128,27 +124,29 @@ class BrokerReader:
     """Reads windows with one consumer, and shows its progress."""
 
     consumer: Consumer
-    log: Topics
+    log: topics.Topics
 
     def begin(self, windows: int, records: int) -> None:
         output.echo_err(
             f"reading the {many(records, 'record')} of {many(windows, 'window')}, to compare them with what is loaded"
         )
 
-    def window(self, window: FrozenWindow) -> WindowReading:
+    def window(self, window: model.FrozenWindow) -> WindowReading:
         return comparison.broker_reading(window, self.log, self.records)
 
-    def records(self, part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
-        messages = read_with(self.consumer, part.topic, part.partition, part.start_offset, part.end_offset, say=output.echo_err)
+    def records(self, part: model.OffsetRange) -> Iterable[comparison.ComparedRecord]:
+        messages = exact_reader.read_with(
+            self.consumer, part.topic, part.partition, part.start_offset, part.end_offset, say=output.echo_err
+        )
         return output.tracked(messages, f"reading {part.topic}-{part.partition}", part.count)
 
 
 def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, read: bool | None) -> ReplayPlan:
     """`read` None: read only if it is not too much."""
-    log, now = Topics(Client.for_command(config)), options.clock()
+    log, now = topics.Topics(client.Client.for_command(config)), options.clock()
     if read is False:
         return replay.plan(ledger, log, name, span, now)
-    with exact_consumer(config, ledger.pipeline(name).isolation_level) as consumer:
+    with exact_reader.exact_consumer(config, ledger.pipeline(name).isolation_level) as consumer:
         reader, most = BrokerReader(consumer=consumer, log=log), None if read else replay.RECORDS_READ_DEFAULT_MAX
         return replay.plan(ledger, log, name, span, now, reader=reader, records_max=most)
 
@@ -158,7 +156,7 @@ def plan_table(plan: ReplayPlan) -> output.Table:
     for replayed in plan.windows:
         size = "-" if replayed.bytes is None else str(replayed.bytes)
         values = (str(replayed.window.state), str(replayed.window.record_count), size, str(replayed.rows_replaced))
-        table.add_row(instant_text(replayed.start), *values, verdict(replayed))
+        table.add_row(model.instant_text(replayed.start), *values, verdict(replayed))
     return table
 
 

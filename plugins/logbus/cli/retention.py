@@ -9,16 +9,14 @@ from typing import Any
 
 import click
 
+from logbus import errors, waiting
 from logbus.cli import options, output
 from logbus.cli.completion import complete_topics
 from logbus.cli.topic import existing_topics
-from logbus.errors import BrokerUnavailable, NotInTime, RetentionOverdue
 from logbus.formatting import many, several
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.status.retention_plan import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
-from logbus.status.retention_run import RetentionReport, RetentionRun, RetentionStore
-from logbus.waiting import wait_until
+from logbus.status import retention_plan, retention_run
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
 DELETIONS_NAMED_MAX = 5  # of those that had begun before a hold
@@ -43,10 +41,10 @@ def command() -> None:
 topics_argument = click.argument("topics", nargs=-1, shell_complete=complete_topics)
 
 
-def open_retention(warehouse_url: str, config: Mapping[str, Any]) -> RetentionRun:
+def open_retention(warehouse_url: str, config: Mapping[str, Any]) -> retention_run.RetentionRun:
     client = Client.for_command(config)
     client.metadata()  # a broker that does not answer is one error, not one alarm for each topic
-    return RetentionRun(options.open_ledger(warehouse_url).engine, Topics(client))
+    return retention_run.RetentionRun(options.open_ledger(warehouse_url).engine, Topics(client))
 
 
 @command.command("plan")
@@ -96,7 +94,7 @@ def run(
 @click.option("--max-hold-hours", type=options.Hours(), help="How long a pipeline may hold records back before an alarm.")
 @click.option(
     "--when-overdue",
-    type=click.Choice([ALARM, DELETE]),
+    type=click.Choice([retention_plan.ALARM, retention_plan.DELETE]),
     help="What to do then: only raise an alarm, or delete what is not loaded.",
 )
 def set_policy(
@@ -110,15 +108,15 @@ def set_policy(
 ) -> None:
     """Set how long TOPIC is kept. What is not given stays as it is."""
     require_topic(topic, Client.for_question(config))
-    store = RetentionStore(options.open_ledger(warehouse_url).engine)
+    store = retention_run.RetentionStore(options.open_ledger(warehouse_url).engine)
     before = next((policy for policy in store.policies() if policy.topic == topic), None)
     retain, max_hold = (None if count is None else timedelta(hours=count) for count in (hours, max_hold_hours))
-    policy = RetentionPolicy(
+    policy = retention_plan.RetentionPolicy(
         topic=topic,
         retain=retain if before is None or retain is not None else before.retain,
         retain_bytes=retain_bytes if before is None or retain_bytes is not None else before.retain_bytes,
-        max_hold=max_hold if max_hold is not None else before.max_hold if before else MAX_HOLD_DEFAULT,
-        when_overdue=when_overdue or (before.when_overdue if before else ALARM),
+        max_hold=max_hold if max_hold is not None else before.max_hold if before else retention_plan.MAX_HOLD_DEFAULT,
+        when_overdue=when_overdue or (before.when_overdue if before else retention_plan.ALARM),
     )
     store.set_policy(policy, options.clock())
     output.echo(policy_text(policy))
@@ -128,7 +126,7 @@ def require_topic(topic: str, client: Client) -> None:
     """`TopicMissing`, if the broker can be asked: a mistyped name would be managed forever, and every run would fail."""
     try:
         existing_topics(client, [topic])
-    except BrokerUnavailable as error:
+    except errors.BrokerUnavailable as error:
         output.echo_err(f"note: not checked whether the topic exists: {error}")
 
 
@@ -163,7 +161,7 @@ def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None
 def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) -> None:
     """Delete nothing from TOPIC until the hold ends. Waits a moment for a deletion that had begun before it."""
     ledger = options.open_ledger(warehouse_url)
-    store = RetentionStore(ledger.engine)
+    store = retention_run.RetentionStore(ledger.engine)
     new_hold = store.hold(topic, reason, until, options.clock())
     output.echo(f"topic {topic}: {new_hold}")
     tell_under_way(store, topic)
@@ -183,7 +181,7 @@ def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) ->
         )
 
 
-def tell_under_way(store: RetentionStore, topic: str) -> None:
+def tell_under_way(store: retention_run.RetentionStore, topic: str) -> None:
     """What a run was deleting when the hold was made, after it has ended that; the hold itself is in force already."""
     began = store.under_way(topic)
     left = began and not has_ended(store, topic)
@@ -197,15 +195,15 @@ def tell_under_way(store: RetentionStore, topic: str) -> None:
         )
 
 
-def has_ended(store: RetentionStore, topic: str) -> bool:
+def has_ended(store: retention_run.RetentionStore, topic: str) -> bool:
     try:
-        return wait_until(
+        return waiting.wait_until(
             lambda: not store.under_way(topic),
             what=f"the deletion of records of topic {topic}",
             timeout_seconds=UNDER_WAY_SECONDS_MAX,
             poll_seconds=UNDER_WAY_PAUSE_SECONDS,
         )
-    except NotInTime:
+    except errors.NotInTime:
         return False
 
 
@@ -214,7 +212,7 @@ def has_ended(store: RetentionStore, topic: str) -> bool:
 @options.warehouse_option
 def release(new_hold: int, warehouse_url: str) -> None:
     """End the hold with this number."""
-    ended = RetentionStore(options.open_ledger(warehouse_url).engine).release(new_hold, options.clock())
+    ended = retention_run.RetentionStore(options.open_ledger(warehouse_url).engine).release(new_hold, options.clock())
     output.echo(f"topic {ended.topic}: released hold {ended.id} ({ended.reason})")
 
 
@@ -224,7 +222,7 @@ def release(new_hold: int, warehouse_url: str) -> None:
 def list_policies(warehouse_url: str, as_json: bool) -> None:
     """List the managed topics, those of pipelines that are not, and the holds in force."""
     ledger = options.open_ledger(warehouse_url)
-    store = RetentionStore(ledger.engine)
+    store = retention_run.RetentionStore(ledger.engine)
     policies, holds = store.policies(), store.holds(options.clock())
     managed = {policy.topic for policy in policies}
     unmanaged = sorted({pipeline.topic for pipeline in ledger.pipelines()} - managed)
@@ -235,7 +233,9 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
     table = output.Table("topic", "keeps", "held back at most", "then", "holds")
     for policy in policies:
         own_holds = "; ".join(str(topic_hold) for topic_hold in holds if topic_hold.topic == policy.topic)
-        table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, own_holds or "-")
+        table.add_row(
+            policy.topic, str(policy), retention_plan.hours_text(policy.max_hold), policy.when_overdue, own_holds or "-"
+        )
     output.show(table)
     for topic in unmanaged:
         advice = f"`logbus retention adopt {topic}`, or `set` if it has no limit"
@@ -250,7 +250,7 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most this many deletions.")
 def log(warehouse_url: str, as_json: bool, limit: int) -> None:
     """List what was deleted, newest first."""
-    deletions = RetentionStore(options.open_ledger(warehouse_url).engine).deletions(limit)
+    deletions = retention_run.RetentionStore(options.open_ledger(warehouse_url).engine).deletions(limit)
     if as_json:
         output.show_json(deletions)
         return
@@ -261,7 +261,7 @@ def log(warehouse_url: str, as_json: bool, limit: int) -> None:
     output.show(table)
 
 
-def policy_json(policy: RetentionPolicy) -> dict[str, Any]:
+def policy_json(policy: retention_plan.RetentionPolicy) -> dict[str, Any]:
     return {
         "topic": policy.topic,
         "retain_hours": None if policy.retain is None else policy.retain / timedelta(hours=1),
@@ -271,12 +271,15 @@ def policy_json(policy: RetentionPolicy) -> dict[str, Any]:
     }
 
 
-def policy_text(policy: RetentionPolicy) -> str:
-    then = "that is an alarm" if policy.when_overdue == ALARM else "it is deleted unloaded, once its hour is frozen"
-    return f"topic {policy.topic} keeps {policy}; what is not loaded is held back; after {hours_text(policy.max_hold)}, {then}"
+def policy_text(policy: retention_plan.RetentionPolicy) -> str:
+    then = (
+        "that is an alarm" if policy.when_overdue == retention_plan.ALARM else "it is deleted unloaded, once its hour is frozen"
+    )
+    hold = retention_plan.hours_text(policy.max_hold)
+    return f"topic {policy.topic} keeps {policy}; what is not loaded is held back; after {hold}, {then}"
 
 
-def tell(report: RetentionReport, as_json: bool) -> None:
+def tell(report: retention_run.RetentionReport, as_json: bool) -> None:
     """Prints the report. That no topic is managed is only a message, not a failure: there was nothing to do."""
     if not report.plans and not report.alarms:
         output.echo_err(NONE_MANAGED)
@@ -291,24 +294,24 @@ def tell(report: RetentionReport, as_json: bool) -> None:
             output.echo(f"  {line}")
 
 
-def plan_table(plan: TopicPlan) -> output.Table:
+def plan_table(plan: retention_plan.TopicPlan) -> output.Table:
     table = output.Table("partition", "delete from", "up to", "records")
     for deletion in plan.deletions:
         table.add_row(str(deletion.partition), str(deletion.start_offset), str(deletion.end_offset), str(deletion.records))
     return table
 
 
-def remarks(plan: TopicPlan) -> list[str]:
+def remarks(plan: retention_plan.TopicPlan) -> list[str]:
     """The parts of a plan that are not numbers: held back, no longer replayable, given up, noted."""
     lines = [str(hold) for hold in plan.holds]
     if plan.unreplayable:
-        names = [window_name(window) for window in plan.unreplayable]
+        names = [retention_plan.window_name(window) for window in plan.unreplayable]
         shown = several(names, WINDOWS_SHOWN_MAX)
         lines.append(f"no longer replayable: {many(len(names), 'window')}, {plan.bytes:,} bytes: {shown}")
-    lines += [f"given up unloaded: {window_name(window)}" for window in plan.given_up]
+    lines += [f"given up unloaded: {retention_plan.window_name(window)}" for window in plan.given_up]
     return [*lines, *plan.notes]
 
 
-def fail_on_alarms(report: RetentionReport) -> None:
+def fail_on_alarms(report: retention_run.RetentionReport) -> None:
     if report.alarms:
-        raise RetentionOverdue("\n".join(report.alarms))
+        raise errors.RetentionOverdue("\n".join(report.alarms))

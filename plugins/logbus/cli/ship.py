@@ -16,19 +16,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from logbus import errors, exit_codes
 from logbus.cli import options, output
 from logbus.cli.completion import complete_topics
 from logbus.cli.signals import Stopped, stopping
-from logbus.errors import BrokerUnavailable, DeliveryFailed, LinesOutOfSight, LogGone, UndatedLog
-from logbus.exit_codes import ExitCode
 from logbus.formatting import many
-from logbus.shipper.merged_lines import JOIN_WAIT_MS
-from logbus.shipper.rotation import beside
+from logbus.shipper import merged_lines, rotation, shipment
 from logbus.shipper.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
-from logbus.shipper.shipment import Progress as ShowProgress
 
 FOLLOW_SECONDS = 1.0  # between two checks of the files: what is written is sent within this time
-QUIET_SECONDS = JOIN_WAIT_MS / 1000 + FOLLOW_SECONDS
+QUIET_SECONDS = merged_lines.JOIN_WAIT_MS / 1000 + FOLLOW_SECONDS
 AWAY_SECONDS_MAX = 30.0  # between two attempts while the broker does not answer
 
 
@@ -114,7 +111,7 @@ def command(
     rotated files next to a named one (access.log.1, access.log-20260522.gz) are found automatically from the second run on.
     """
 
-    def run(named: Sequence[Path], progress: ShowProgress | None, stop: Callable[[], bool]) -> ShipReport:
+    def run(named: Sequence[Path], progress: shipment.Progress | None, stop: Callable[[], bool]) -> ShipReport:
         return ship(
             named,
             topic=topic,
@@ -159,7 +156,8 @@ def command(
                         ).split("\n")
                     )
         raise Stopped(
-            "stopped: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code or ExitCode.DONE
+            "stopped: what was sent is acknowledged and recorded; run it again to continue",
+            stop.exit_code or exit_codes.ExitCode.DONE,
         )
     with _progress_bar(topic) as show_progress, stopping() as stop:
         report = run(files, show_progress, lambda: bool(stop))
@@ -176,7 +174,7 @@ def command(
     else:
         output.echo(*summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max).split("\n"))
     if report.gone:
-        raise LinesOutOfSight("\n".join(out_of_sight(report)))
+        raise errors.LinesOutOfSight("\n".join(out_of_sight(report)))
 
 
 def following(
@@ -198,16 +196,16 @@ def following(
         if present and (now != last_look or pause > FOLLOW_SECONDS):
             try:
                 report = run(present)
-            except LogGone:
+            except errors.LogGone:
                 last_look = None
-            except UndatedLog as error:
+            except errors.UndatedLog as error:
                 # A new file may begin with a banner, or with a line of a clock that is not set yet: its next lines decide.
                 if not has_run:
                     raise
                 if not is_refused:
                     output.echo_err(f"warning: {error}; trying again when more is written")
                 last_look, is_refused = now, True
-            except (BrokerUnavailable, DeliveryFailed) as error:
+            except (errors.BrokerUnavailable, errors.DeliveryFailed) as error:
                 if pause == FOLLOW_SECONDS:
                     output.echo_err(f"warning: {error}; trying again")
                 pause = min(2 * pause, AWAY_SECONDS_MAX)
@@ -232,7 +230,7 @@ def looks(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
     """The attributes of the files, and of rotated ones next to them, that change on a write or a rotation."""
     attributes = []
     for path in files:
-        for file in (path.absolute(), *beside(path.absolute())):
+        for file in (path.absolute(), *rotation.beside(path.absolute())):
             with suppress(OSError):
                 status = file.stat()
                 # All four: a file that was rotated may have grown to its former size between two checks.
@@ -340,7 +338,7 @@ def warnings(report: ShipReport) -> Iterator[str]:
 
 
 @contextmanager
-def _progress_bar(topic: str) -> Iterator[ShowProgress | None]:
+def _progress_bar(topic: str) -> Iterator[shipment.Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return

@@ -18,14 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from logbus import errors, provider, spark_submit, waiting
 from logbus.cli.local_airflow import AirflowInstance, AirflowSettings
 from logbus.cli.local_brokers import LocalBrokers
 from logbus.cli.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
-from logbus.errors import UserError
 from logbus.loads.embedded import EmbeddedPostgres
-from logbus.provider import CONNECTION_TYPE
-from logbus.spark_submit import LOAD_POOL, LOAD_POOL_DESCRIPTION, LOCAL_MASTER
-from logbus.waiting import Say, say_nothing
 
 PORTS_FILE = "ports.json"
 
@@ -46,7 +43,7 @@ class LocalStack:
         ports: tuple[int, ...] = (),
         dags: Path | None = None,
         brokers: int = 1,
-        say: Say = say_nothing,
+        say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.home = home.absolute()
         self.project = project.absolute()
@@ -107,7 +104,7 @@ class LocalStack:
     def start_airflow(self) -> None:
         """Starts Airflow, with its connections and the loads' pool; takes twenty seconds, so usually run in a thread."""
         self.airflow.start()
-        self.airflow.api.ensure_pool(LOAD_POOL, 1, LOAD_POOL_DESCRIPTION)
+        self.airflow.api.ensure_pool(spark_submit.LOAD_POOL, 1, spark_submit.LOAD_POOL_DESCRIPTION)
 
     def notes(self) -> list[str]:
         """What a user of an earlier start should know: which brokers have another address now."""
@@ -164,12 +161,12 @@ class LocalStack:
         return {
             "kafka_default": {"conn_type": "kafka", "extra": self.client_config},
             "warehouse_default": {
-                "conn_type": CONNECTION_TYPE,
+                "conn_type": provider.CONNECTION_TYPE,
                 "host": str(self._postgres.socket_directory),
                 "login": "postgres",
                 "schema": "logbus",
             },
-            "spark_default": {"conn_type": "spark", "host": LOCAL_MASTER, "extra": {"deploy-mode": "client"}},
+            "spark_default": {"conn_type": "spark", "host": spark_submit.LOCAL_MASTER, "extra": {"deploy-mode": "client"}},
         }
 
 
@@ -189,13 +186,15 @@ def lock_home(home: Path) -> int:
         home.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise UserError(f"cannot write in {home}: {error.strerror}; choose another place with --home") from None
+        raise errors.UserError(f"cannot write in {home}: {error.strerror}; choose another place with --home") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         owner = os.read(descriptor, 32).decode().strip()
         os.close(descriptor)
-        raise UserError(f"another stack (process {owner}) runs in {home}: stop it, or choose another place with --home") from None
+        raise errors.UserError(
+            f"another stack (process {owner}) runs in {home}: stop it, or choose another place with --home"
+        ) from None
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor
@@ -207,7 +206,7 @@ def project_directory() -> Path:
     locations = list(spec.submodule_search_locations or []) if spec is not None else []
     project = Path(locations[0]).parent if locations else Path()
     if not (project / "dags").is_dir() or not (project / "plugins").is_dir():
-        raise UserError(
+        raise errors.UserError(
             "there is no dags/ and plugins/ here: run from a checkout of the project (`uv sync` installs it in place)"
         )
     return project

@@ -12,10 +12,8 @@ from logbus.cli import options, output
 from logbus.cli.output import Table
 from logbus.errors import TopicMissing, UserError
 from logbus.formatting import many
+from logbus.kafka import cluster, multi_topic, topic_list
 from logbus.kafka.client import Client, PartitionId
-from logbus.kafka.cluster import log_directories, partition_bytes
-from logbus.kafka.multi_topic import TopicBatches
-from logbus.kafka.topic_list import TopicReading, read_topics
 from logbus.kafka.topics import BROKERS_CHOICE, Topics, TopicSetting
 from logbus.status.lag import Unloaded, unloaded_of
 
@@ -43,10 +41,12 @@ def opened(config: Mapping[str, Any]) -> Client:
     return Client.for_question(config)
 
 
-def read(client: Client, names: Sequence[str]) -> list[TopicReading]:
+def read(client: Client, names: Sequence[str]) -> list[topic_list.TopicReading]:
     """The topics as they are now; an error about one is printed and does not hide the others."""
     # Settled: a topic that was created a moment ago may be unknown to the broker that is asked first.
-    readings = client.settled(lambda: read_topics(TopicBatches(client), names, lambda: sizes(client), with_settings=False))
+    readings = client.settled(
+        lambda: topic_list.read_topics(multi_topic.TopicBatches(client), names, lambda: sizes(client), with_settings=False)
+    )
     for topic in readings:
         if topic.error is not None:
             output.echo_err(f"topic {topic.name}: {topic.error}")
@@ -54,10 +54,10 @@ def read(client: Client, names: Sequence[str]) -> list[TopicReading]:
 
 
 def sizes(client: Client) -> Mapping[PartitionId, int]:
-    return partition_bytes(log_directories(client))
+    return cluster.partition_bytes(cluster.log_directories(client))
 
 
-def named(client: Client, names: Sequence[str]) -> list[TopicReading]:
+def named(client: Client, names: Sequence[str]) -> list[topic_list.TopicReading]:
     """The topics named on the command line: an error if nothing is known of one of them."""
     readings = read(client, names)
     for topic in readings:
@@ -76,7 +76,7 @@ def named(client: Client, names: Sequence[str]) -> list[TopicReading]:
 def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: bool, as_json: bool) -> None:
     """List topics with their partitions, records and bytes on disk."""
     client = opened(config)
-    names = TopicBatches(client).topic_names(with_internal=not exclude_internal)
+    names = multi_topic.TopicBatches(client).topic_names(with_internal=not exclude_internal)
     if names_only:
         output.echo(*names)
         return
@@ -98,7 +98,9 @@ def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: b
 def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) -> None:
     """Show partitions, leaders, offsets and overridden settings of TOPICS, by default of all."""
     client = opened(config)
-    readings = named(client, existing_topics(client, topics)) if topics else read(client, TopicBatches(client).topic_names())
+    readings = (
+        named(client, existing_topics(client, topics)) if topics else read(client, multi_topic.TopicBatches(client).topic_names())
+    )
     settings = Topics(client).settings_in_force([topic.name for topic in readings if topic.description is not None])
     own = {name: [setting for setting in listed if setting.is_own] for name, listed in settings.items()}
     if as_json:
@@ -238,7 +240,7 @@ def delete(
     """
     client = opened(config)
     names = (
-        [name for name in topics if name in TopicBatches(client).topic_names(with_internal=True)]
+        [name for name in topics if name in multi_topic.TopicBatches(client).topic_names(with_internal=True)]
         if if_exists
         else existing_topics(client, topics)
     )
@@ -282,7 +284,7 @@ def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Se
 
 def existing_topics(client: Client, names: Sequence[str]) -> list[str]:
     """The wanted topics; `TopicMissing` names those that do not exist."""
-    existing = set(TopicBatches(client).topic_names(with_internal=True))
+    existing = set(multi_topic.TopicBatches(client).topic_names(with_internal=True))
     if missing := [name for name in names if name not in existing]:
         raise TopicMissing(
             f"the broker at {client.address} has no topic {', '.join(missing)}: `logbus topic ls` lists those it has"
@@ -298,14 +300,14 @@ def flat_names(given: Sequence[str]) -> list[str]:
     return [name.strip() for names in given for name in names.split(",")]
 
 
-def headline(topic: TopicReading, own: Iterable[TopicSetting]) -> str:
+def headline(topic: topic_list.TopicReading, own: Iterable[TopicSetting]) -> str:
     """The first line of kafka-topics --describe."""
     configs = ",".join(f"{setting.name}={setting.value}" for setting in own)
     counts = f"PartitionCount: {len(topic.partitions)}  ReplicationFactor: {topic.replication_factor}"
     return f"Topic: {topic.name}  TopicId: {topic.topic_id}  {counts}  Configs: {configs}"
 
 
-def partition_table(topic: TopicReading) -> Table:
+def partition_table(topic: topic_list.TopicReading) -> Table:
     table = Table("Partition", "Leader", "Replicas", "Isr", "Start-Offset", "End-Offset", "Records", "Bytes")
     for part in topic.partitions:
         nodes = (text(part.leader), *(",".join(map(str, broker_ids)) for broker_ids in (part.replicas, part.in_sync)))
@@ -315,7 +317,7 @@ def partition_table(topic: TopicReading) -> Table:
     return table
 
 
-def summary(topic: TopicReading) -> dict[str, Any]:
+def summary(topic: topic_list.TopicReading) -> dict[str, Any]:
     """As JSON-ready values."""
     return {
         "topic": topic.name,

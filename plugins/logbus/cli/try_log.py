@@ -8,15 +8,12 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from logbus import errors, model
 from logbus.cli import options, output
-from logbus.errors import UserError
 from logbus.formatting import many
-from logbus.model import instant_text
-from logbus.shipper.merged_lines import day_text
+from logbus.shipper import merged_lines, ship, timestamp_extractor
 from logbus.shipper.proposal import LogProposal, commands, dag, propose, shown, summary
 from logbus.shipper.sample import last_closed_hour, sample_lines, write_sample
-from logbus.shipper.ship import LINE_BYTES_MAX
-from logbus.shipper.timestamp_extractor import TimeOptions
 
 VALUE_CHARACTERS = 100
 
@@ -46,11 +43,11 @@ def command(
 
     Nothing is sent, and neither a broker nor a warehouse is needed.
     """
-    times = TimeOptions(format_of=time_format, field=time_field, zone=zone, accepts_times=accept_times)
+    times = timestamp_extractor.TimeOptions(format_of=time_format, field=time_field, zone=zone, accepts_times=accept_times)
     named = [("--time-format", time_format), ("--time-field", time_field), ("--timezone", zone and str(zone))]
     words = [word for option, value in named if value for word in (option, str(value))]
     words += ["--accept-times"] if accept_times else []
-    proposal = propose(file, times, LINE_BYTES_MAX, joins=join_lines, parse=parse, settings=options.parse_settings(settings))
+    proposal = propose(file, times, ship.LINE_BYTES_MAX, joins=join_lines, parse=parse, settings=options.parse_settings(settings))
     if as_json:
         output.show_json(summary(proposal, words))
     else:
@@ -65,7 +62,7 @@ def show(proposal: LogProposal, words: list[str]) -> None:
         output.echo(*sentence.split("\n"))
     show_samples(proposal)
     if proposal.trouble is not None:
-        raise UserError(proposal.trouble)
+        raise errors.UserError(proposal.trouble)
     output.echo("", "To load it:", "")
     for line in commands(proposal, words):
         output.echo(f"    {line}")
@@ -76,7 +73,11 @@ def show(proposal: LogProposal, words: list[str]) -> None:
 
 def times_of(proposal: LogProposal) -> str:
     formats = " and ".join(proposal.extractor.names) or "not understood"
-    span = f", from {instant_text(proposal.first)} to {instant_text(proposal.last)}" if proposal.first and proposal.last else ""
+    span = (
+        f", from {model.instant_text(proposal.first)} to {model.instant_text(proposal.last)}"
+        if proposal.first and proposal.last
+        else ""
+    )
     sentences = [f"time      {formats}: {proposal.dated:,} of {many(proposal.records, 'record')}{span}"]
     if proposal.zoneless:
         zone = proposal.extractor.around.zone
@@ -89,10 +90,10 @@ def times_of(proposal: LogProposal) -> str:
             "without a zone, which --timezone names"
         )
     if proposal.months_away:
-        few = many(sum(proposal.months_away.values()), "record")
+        few, first = many(sum(proposal.months_away.values()), "record"), merged_lines.day_text(min(proposal.months_away))
         sentences.append(
-            f"          warning: {few} months away from the others, the first on {day_text(min(proposal.months_away))}: a date "
-            "in a text was taken for a time, or a clock was wrong"
+            f"          warning: {few} months away from the others, the first on {first}: a date in a text was taken for a "
+            "time, or a clock was wrong"
         )
     if proposal.joins and proposal.continued:
         lines = many(proposal.continued, "line")
@@ -145,10 +146,10 @@ def sample_command(file: Path, lines: int, hours: int, seed: int, end: datetime 
         return
     if file.exists() and not force:
         # The obvious name for a sample is often that of a real log.
-        raise UserError(f"{file} already exists: choose another name, or --force to overwrite it")
+        raise errors.UserError(f"{file} already exists: choose another name, or --force to overwrite it")
     ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
     try:
         write_sample(file, lines=lines, hours=hours, seed=seed, end=ends_at)
     except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from error
-    output.echo(f"{file}: {lines} lines over the {hours} hours before {instant_text(ends_at)}")
+        raise errors.UserError(f"cannot write {file}: {error.strerror}") from error
+    output.echo(f"{file}: {lines} lines over the {hours} hours before {model.instant_text(ends_at)}")

@@ -10,24 +10,19 @@ from typing import Any
 
 import click
 
+from logbus import errors, exit_codes, model
 from logbus.cli import options, output, window_views
 from logbus.cli.pipeline_progress import ProgressView
-from logbus.errors import AuditMismatch
-from logbus.exit_codes import ExitCode
 from logbus.formatting import many
-from logbus.kafka.client import Client
-from logbus.kafka.exact_reader import read_range
-from logbus.kafka.topics import Topics
+from logbus.kafka import client, exact_reader, topics
 from logbus.loads import comparison
 from logbus.loads.audit import audit_window
 from logbus.loads.comparison import WindowReading
 from logbus.loads.history import WindowHistory, window_history
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import each_sink_once
-from logbus.model import Interval, OffsetRange, Pipeline, instant_text, parse_instant
 from logbus.status import load_problems
-from logbus.windows.losses import loss_text
-from logbus.windows.missing import behind, empty
+from logbus.windows import losses, missing
 
 
 @click.group("window")
@@ -66,7 +61,9 @@ def list_windows(
     if as_json:
         summaries = [{**window.summary(), "failure": failed.get(window.interval.start)} for window in windows]
         shown = {"windows": summaries, "gaps": [gap.summary() for gap in gaps]}
-        counts = {"behind": behind(gaps), "empty": empty(gaps)} if note is None else {"behind": None, "empty": None}
+        counts = (
+            {"behind": missing.behind(gaps), "empty": missing.empty(gaps)} if note is None else {"behind": None, "empty": None}
+        )
         output.show_json({**shown, **counts, "note": note})
         view.raise_unreachable()
         return
@@ -133,18 +130,18 @@ def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
     """`START` of the --pipeline, or `PIPELINE@START`."""
     pipeline, _, start = name.rpartition("@")
     try:
-        return pipeline or pipeline_name, parse_instant(start)
+        return pipeline or pipeline_name, model.parse_instant(start)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
 
-def broker_reading(history: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> WindowReading:
-    def read(part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
+def broker_reading(history: WindowHistory, pipeline: model.Pipeline, client_config: Mapping[str, Any]) -> WindowReading:
+    def read(part: model.OffsetRange) -> Iterable[comparison.ComparedRecord]:
         places = (part.topic, part.partition, part.start_offset, part.end_offset)
-        records = read_range(client_config, *places, isolation_level=pipeline.isolation_level, say=output.echo_err)
+        records = exact_reader.read_range(client_config, *places, isolation_level=pipeline.isolation_level, say=output.echo_err)
         return output.tracked(records, f"reading {part.topic}-{part.partition}", part.count)
 
-    return comparison.broker_reading(history.window, Topics(Client.for_command(client_config)), read)
+    return comparison.broker_reading(history.window, topics.Topics(client.Client.for_command(client_config)), read)
 
 
 def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -> None:
@@ -157,7 +154,7 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
     else:
         output.echo(f"the same {many(left.read, 'record')}, fingerprint {left.fingerprint}")
     if differences:
-        click.get_current_context().exit(ExitCode.CHECK_FAILED)
+        click.get_current_context().exit(exit_codes.ExitCode.CHECK_FAILED)
 
 
 @command.command("audit")
@@ -168,17 +165,17 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
 @click.argument("starts", type=options.Instant(), nargs=-1, required=True)
 def audit(pipeline_name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool, starts: tuple[datetime, ...]) -> None:
     """Count the windows that begin at STARTS again, in the target and at the broker; status 5 unless all are exact."""
-    ledger, log = options.open_ledger(warehouse_url), Topics(Client.for_command(config))
+    ledger, log = options.open_ledger(warehouse_url), topics.Topics(client.Client.for_command(config))
     sinks, tracked = each_sink_once(), output.tracked(starts, "auditing", len(starts))
     reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in tracked]
     if as_json:
         output.show_json([report.summary() for report in reports])
     for report in reports if not as_json else ():
-        output.echo(f"{instant_text(report.window.interval.start)} {report.verdict}")
+        output.echo(f"{model.instant_text(report.window.interval.start)} {report.verdict}")
         for note in report.notes:
             output.echo(f"  note: {note}")
     if wrong := [report for report in reports if not report.ok]:
-        raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact")
+        raise errors.AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact")
 
 
 @command.command("accept-loss")
@@ -195,12 +192,12 @@ def accept_loss(
 
     They are never called exact: every audit says who accepted the loss, when and why.
     """
-    ledger, log = options.open_ledger(warehouse_url), Topics(Client.for_command(config))
+    ledger, log = options.open_ledger(warehouse_url), topics.Topics(client.Client.for_command(config))
     length = ledger.pipeline(pipeline_name).interval
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     for start in starts:
         frozen = ledger.windows(pipeline_name, start, start)
-        interval = frozen[0].interval if frozen else Interval(start, start + length)
+        interval = frozen[0].interval if frozen else model.Interval(start, start + length)
         window = ledger.accept_loss(pipeline_name, interval, log, options.clock(), by=who, reason=reason)
         left = many(window.record_count, "record")
-        output.echo(f"{instant_text(start)} {left} left; loss accepted {loss_text(window.loss_accepted or {})}")
+        output.echo(f"{model.instant_text(start)} {left} left; loss accepted {losses.loss_text(window.loss_accepted or {})}")

@@ -7,13 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from logbus.cli.output import Cell, Coloured, Table
-from logbus.loads.checksum import Published
-from logbus.loads.comparison import RecordDifference, WindowReading
+from logbus.loads import checksum, comparison, producers
 from logbus.loads.history import AttemptRecord, WindowHistory, other_records_text
-from logbus.loads.producers import StreamCount
 from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, WindowState, instant_text
-from logbus.windows.losses import loss_text
-from logbus.windows.missing import Gap, Missing, behind, empty, oldest
+from logbus.windows import losses, missing
 from logbus.windows.rows import FAILED
 
 ERROR_CHARACTERS_SHOWN = 100
@@ -22,7 +19,7 @@ FOLDED_FROM = 10  # empty windows in a row: a log of 2015 and one of today have 
 
 
 def windows_table(
-    pipeline: Pipeline, windows: Sequence[FrozenWindow], gaps: Sequence[Gap], failed: Collection[datetime] = ()
+    pipeline: Pipeline, windows: Sequence[FrozenWindow], gaps: Sequence[missing.Gap], failed: Collection[datetime] = ()
 ) -> Table:
     """Windows in order of time, and between them what is not frozen. `failed`: the starts of windows whose last attempt failed
     with nothing loaded. Many identical empty windows in a row are one line."""
@@ -78,21 +75,21 @@ def window_row(windows: Sequence[FrozenWindow], state: Cell) -> tuple[Cell, ...]
     return (span_text(windows), text, *map(str, numbers), windows[0].fingerprint or "-")
 
 
-def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[Cell, ...]:
+def gap_row(gap: missing.Gap, pipeline: Pipeline) -> tuple[Cell, ...]:
     """One line for consecutive intervals that are not frozen."""
     first, last = gap.interval.start, gap.interval.end - pipeline.interval
     span = instant_text(first) if gap.count == 1 else f"{instant_text(first)} .. {instant_text(last)}"
     how_many = "" if gap.count == 1 else f", {gap.count} windows"
     if gap.is_empty:
-        return (span, f"{Missing.NOT_FROZEN}{how_many}, without any record")
-    return (span, Coloured(f"{Missing.NOT_FROZEN}{how_many}", "yellow"))
+        return (span, f"{missing.Missing.NOT_FROZEN}{how_many}, without any record")
+    return (span, Coloured(f"{missing.Missing.NOT_FROZEN}{how_many}", "yellow"))
 
 
-def behind_text(pipeline: Pipeline, gaps: Sequence[Gap], *, is_span: bool = False) -> str:
+def behind_text(pipeline: Pipeline, gaps: Sequence[missing.Gap], *, is_span: bool = False) -> str:
     """`p is 3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that wait for their records to be loaded. For a span
     it says so, since there may be more outside."""
     name = f"in this span {pipeline.name}" if is_span else pipeline.name
-    count, without, first = behind(gaps), empty(gaps), oldest(gaps)
+    count, without, first = missing.behind(gaps), missing.empty(gaps), missing.oldest(gaps)
     besides = f"; {unit_text(pipeline, without)} hold{'s' if without == 1 else ''} no record" if without else ""
     if first is None:
         every = "every closed window with records is loaded" if without else "every closed window is loaded"
@@ -116,7 +113,7 @@ def history_lines(history: WindowHistory) -> Iterator[str]:
     if window.head_unknown:
         yield "  records were gone, or may have been, before they were read: what is loaded is not all there was"
     if window.loss_accepted is not None:
-        yield f"  the loss was accepted {loss_text(window.loss_accepted)}"
+        yield f"  the loss was accepted {losses.loss_text(window.loss_accepted)}"
     yield f"  topic {window.topic} ({window.topic_id}), frozen {stamp(window.frozen_at)}"
     if window.is_proven_empty:
         yield "  no record: it begins and ends at the same offset in every partition, so there is nothing to load"
@@ -141,13 +138,13 @@ def values_text(window: FrozenWindow) -> str:
     """What an audit compares the values with."""
     if window.values_hash is None:
         return "none"
-    values = Published.from_json(window.values_hash)
+    values = checksum.Published.from_json(window.values_hash)
     if values.files is not None:
         return f"{len(values.files)} files, each with a hash of its content"
     return f"a checksum over {len(values.table.columns)} columns" if values.table else "no checksum could be taken"
 
 
-def stream_lines(streams: Sequence[StreamCount]) -> Iterator[str]:
+def stream_lines(streams: Sequence[producers.StreamCount]) -> Iterator[str]:
     """Producers that number their records; the first few."""
     for stream in streams[:STREAMS_SHOWN_MAX]:
         yield f"  producer {stream.stream}: {stream.count} records, numbers {stream.first} to {stream.last}"
@@ -220,7 +217,9 @@ def failure_lines(history: WindowHistory) -> Iterator[str]:
         yield f"  {position}: {example['error_class']}: {example['error']}: {str(value)[:ERROR_CHARACTERS_SHOWN]!r}"
 
 
-def differences_table(left: WindowReading, right: WindowReading, differences: Sequence[RecordDifference]) -> Table:
+def differences_table(
+    left: comparison.WindowReading, right: comparison.WindowReading, differences: Sequence[comparison.RecordDifference]
+) -> Table:
     table = Table("", left.name, right.name)
     for difference in differences:
         table.add_row(difference.what, *(shown(value) for value in (difference.left, difference.right)))

@@ -14,10 +14,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from logbus.errors import UserError
+from logbus.kafka import groups, topics
 from logbus.kafka.client import Client
-from logbus.kafka.groups import Groups
 from logbus.kafka.producing import produce
-from logbus.kafka.topics import Topics
 
 SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # in names of librdkafka settings that hold credentials
 
@@ -57,13 +56,13 @@ class BrokerHook(BaseHook):
             self._client = Client(self.client_config())
         return self._client
 
-    def log_offsets(self) -> Topics:
+    def log_offsets(self) -> topics.Topics:
         """Topics and their offsets: what the ledger reads from the broker, and what managed retention deletes."""
-        return Topics(self.client())
+        return topics.Topics(self.client())
 
-    def group_offsets(self) -> Groups:
+    def group_offsets(self) -> groups.Groups:
         """Consumer groups and their committed offsets."""
-        return Groups(self.client())
+        return groups.Groups(self.client())
 
     def produce(self, topic: str, records: Iterable[Any]) -> dict[str, Any]:
         """Sends records; returns once all are acknowledged, or raises for the first that is not (`logbus.kafka.producing`)."""

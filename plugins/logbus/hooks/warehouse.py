@@ -15,13 +15,12 @@ from airflow.sdk.log import mask_secret
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
-from logbus.errors import LogbusError, UserError
+from logbus import errors, provider
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.provider import CONNECTION_TYPE
 from logbus.windows.migrations import create_ledger
 
-CONNECTION_TYPES = (CONNECTION_TYPE, "postgres", "postgresql")
+CONNECTION_TYPES = (provider.CONNECTION_TYPE, "postgres", "postgresql")
 LIBPQ_PARAMETERS = (
     *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "channel_binding"),
     *("options", "application_name", "target_session_attrs", "connect_timeout"),
@@ -34,7 +33,7 @@ class WarehouseHook(BaseHook):
 
     conn_name_attr = "warehouse_conn_id"
     default_conn_name = "warehouse_default"
-    conn_type = CONNECTION_TYPE
+    conn_type = provider.CONNECTION_TYPE
     hook_name = "logbus warehouse"
 
     def __init__(self, warehouse_conn_id: str = default_conn_name) -> None:
@@ -47,9 +46,9 @@ class WarehouseHook(BaseHook):
         """The SQLAlchemy URL, including the password, which is masked in logs from now on."""
         connection = self.get_connection(self.warehouse_conn_id)
         if connection.conn_type not in CONNECTION_TYPES:
-            raise UserError(
+            raise errors.UserError(
                 f"the connection {self.warehouse_conn_id!r} is of type {connection.conn_type!r}: "
-                f"the warehouse is PostgreSQL, so make it {CONNECTION_TYPE!r} or 'postgres'"
+                f"the warehouse is PostgreSQL, so make it {provider.CONNECTION_TYPE!r} or 'postgres'"
             )
         if connection.password:
             for written in (connection.password, quote(connection.password, safe=""), quote_plus(connection.password)):
@@ -77,7 +76,7 @@ class WarehouseHook(BaseHook):
         """For the Test button of Airflow's connection form."""
         try:
             connect(self.url, timeout_seconds=TEST_TIMEOUT_SECONDS).dispose()
-        except LogbusError as error:
+        except errors.LogbusError as error:
             return False, str(error)
         return True, "Connected to the warehouse."
 

@@ -34,9 +34,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, NotInTime, TopicMissing, UserError
+from logbus import errors, waiting
 from logbus.kafka.errors import AWAY, ConnectionReports, explain, unavailable
-from logbus.waiting import Say, on_stderr, say_nothing, wait_until
 
 # A partition of a topic: the key of all offsets.
 PartitionId = tuple[str, int]
@@ -66,7 +65,7 @@ class Fallible(Protocol):
     """One reading of many. `error` says which part of it the broker did not return, and why."""
 
     @property
-    def error(self) -> LogbusError | None: ...
+    def error(self) -> errors.LogbusError | None: ...
 
 
 Answer = TypeVar("Answer")
@@ -126,7 +125,7 @@ class Client:
         slow_seconds_max: float = SLOW_SECONDS_MAX,
         away_seconds_max: float = 0.0,
         first_answer_seconds_max: float = TIMEOUT_SECONDS,
-        say: Say = say_nothing,
+        say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self._config = dict(config)
         self.timeout_seconds = timeout_seconds
@@ -143,12 +142,12 @@ class Client:
     @classmethod
     def for_command(cls, config: Mapping[str, Any]) -> Client:
         """For a command line: a broker that is away and has not answered yet is soon given up."""
-        return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX, say=on_stderr)
+        return cls(config, first_answer_seconds_max=ANSWER_SECONDS_MAX, say=waiting.on_stderr)
 
     @classmethod
     def for_question(cls, config: Mapping[str, Any]) -> Client:
         """For a user who waits for a few answers: a broker that is away is always given up soon."""
-        return cls(config, timeout_seconds=ANSWER_SECONDS_MAX, say=on_stderr)
+        return cls(config, timeout_seconds=ANSWER_SECONDS_MAX, say=waiting.on_stderr)
 
     @classmethod
     def for_page(cls, config: Mapping[str, Any], seconds_max: float) -> Client:
@@ -193,7 +192,7 @@ class Client:
         try:
             return kind(settings, logger=self._connections)
         except KafkaException as error:
-            raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
+            raise errors.UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
 
     # Waiting and errors.
 
@@ -211,8 +210,10 @@ class Client:
         # one second more: librdkafka's own limit expires first, and its error has the reason
         limit = self.slow_seconds_max + 1
         if not future.done():
-            with suppress(NotInTime):
-                wait_until(is_over, what=f"the broker at {self.address}", timeout_seconds=limit, poll_seconds=0, say=self.say)
+            with suppress(errors.NotInTime):
+                waiting.wait_until(
+                    is_over, what=f"the broker at {self.address}", timeout_seconds=limit, poll_seconds=0, say=self.say
+                )
         if not future.done():
             raise TimeoutError(self._why_away(self._asked_at) or f"no answer within {self.slow_seconds_max:g} s")
         answer = future.result()
@@ -272,24 +273,24 @@ class Client:
                 self._has_answered = True
                 self._connections.forget()
                 return answer
-            except (BrokerUnavailable, TopicMissing) as error:
+            except (errors.BrokerUnavailable, errors.TopicMissing) as error:
                 if time.monotonic() - began_at >= self._patience_seconds(error):
                     raise
             time.sleep(RETRY_PAUSE_SECONDS)
 
-    def _patience_seconds(self, error: LogbusError) -> float:
-        if isinstance(error, BrokerNotReady):
+    def _patience_seconds(self, error: errors.LogbusError) -> float:
+        if isinstance(error, errors.BrokerNotReady):
             return self.timeout_seconds
-        if isinstance(error, TopicMissing):
+        if isinstance(error, errors.TopicMissing):
             return self.timeout_seconds if self.away_seconds_max else 0.0
-        return self.away_seconds_max if self._has_answered and type(error) is BrokerUnavailable else 0.0
+        return self.away_seconds_max if self._has_answered and type(error) is errors.BrokerUnavailable else 0.0
 
     def settled(self, read: Callable[[], list[Reading]]) -> list[Reading]:
         """What `read` returns, read again within the time limit while the broker is not ready to answer part of it."""
         deadline = time.monotonic() + self.timeout_seconds
         while True:
             readings = read()
-            if time.monotonic() > deadline or not any(isinstance(reading.error, BrokerNotReady) for reading in readings):
+            if time.monotonic() > deadline or not any(isinstance(reading.error, errors.BrokerNotReady) for reading in readings):
                 return readings
             time.sleep(RETRY_PAUSE_SECONDS)
 
@@ -306,12 +307,12 @@ class Client:
             handshake = self._failed_handshake()
             return unavailable(str(silence), about) if handshake is None else explain(handshake, about)
 
-    def unavailable(self, reason: str) -> UserError:
+    def unavailable(self, reason: str) -> errors.UserError:
         """The error for a missing answer; a handshake that failed recently is given as its cause."""
         handshake, broker = self._failed_handshake(), f"the broker at {self.address}"
         return unavailable(reason, broker=broker) if handshake is None else explain(handshake, "", broker=broker)
 
-    def explain(self, error: KafkaError, about: str, needs: str = "Describe") -> UserError:
+    def explain(self, error: KafkaError, about: str, needs: str = "Describe") -> errors.UserError:
         """The error of a request, with the broker's address."""
         return explain(self._reason(error), about, broker=f"the broker at {self.address}", needs=needs)
 

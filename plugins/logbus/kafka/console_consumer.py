@@ -22,12 +22,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from logbus import model, waiting
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, TopicMissing, UserError
 from logbus.kafka.client import READ_COMMITTED, SLOW_SECONDS_MAX, Client
 from logbus.kafka.errors import AWAY, MISSING, explain
 from logbus.kafka.topics import OffsetLog
-from logbus.model import milliseconds, parse_instant
-from logbus.waiting import Say, announced, say_nothing
 
 
 class PositionKind(StrEnum):
@@ -96,7 +95,7 @@ def _parse_time(text: str) -> int:
     if text.lstrip("-").isdecimal():
         return int(text)
     try:
-        return milliseconds(parse_instant(text))
+        return model.milliseconds(model.parse_instant(text))
     except ValueError:
         raise ValueError(
             f"{text!r} is not a time: write milliseconds since 1970, or an instant like 2015-05-17T10:00:00Z"
@@ -200,14 +199,14 @@ class ConsoleConsumer:
         request: ReadRequest,
         offset_bounds: Mapping[int, OffsetBounds] | None = None,
         group: str | None = None,
-        say: Say = say_nothing,
+        say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.client = client
         self.request = request
         self.group = group or ""
         self.offset_bounds = offset_bounds
         self.records = 0
-        self._say = say_nothing if request.follows else say  # at the end of a topic there is nothing to wait for
+        self._say = waiting.say_nothing if request.follows else say  # at the end of a topic there is nothing to wait for
         self._open: set[int] = set()  # partitions not yet read to their end
         self._has_begun = offset_bounds is not None
 
@@ -224,7 +223,7 @@ class ConsoleConsumer:
     def _consume(self, stop: Callable[[], bool]) -> list[Message]:
         """What the client delivers next: records, errors, ends of partitions; nothing if that ends the reading first."""
         silent_seconds = 0.0
-        with announced(f"records of topic {self.request.topic}", self._say):
+        with waiting.announced(f"records of topic {self.request.topic}", self._say):
             while not (messages := self.client.consume(self._batch_records(), POLL_SECONDS)):
                 silent_seconds += POLL_SECONDS
                 if silent_seconds >= SILENCE_SECONDS_MAX and not self.request.follows:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
-from logbus.errors import UserError
-from logbus.fingerprint import headers_of
+from logbus import errors, fingerprint
 from logbus.formatting import inert_json, printable
 
 READ_BYTES = 1 << 20
@@ -73,7 +72,7 @@ def _read_some(file: BinaryIO) -> bytes:
 
 def _checked(piece: bytes, bytes_max: int) -> bytes:
     if len(piece) > bytes_max:
-        raise UserError(f"a record of more than {bytes_max} bytes: is the delimiter (-D) right?")
+        raise errors.UserError(f"a record of more than {bytes_max} bytes: is the delimiter (-D) right?")
     return piece
 
 
@@ -112,7 +111,9 @@ def length(data: bytes | None) -> bytes:
 
 
 def _headers_text(message: Any) -> bytes:
-    return b",".join(b"%b=%b" % (name.encode(), b"NULL" if value is None else value) for name, value in headers_of(message))
+    return b",".join(
+        b"%b=%b" % (name.encode(), b"NULL" if value is None else value) for name, value in fingerprint.headers_of(message)
+    )
 
 
 TOKENS: Mapping[str, Render] = {
@@ -163,7 +164,7 @@ def envelope(message: Any) -> bytes:
     kind, _ = message.timestamp()
     headers = [
         text
-        for name, value in headers_of(message)
+        for name, value in fingerprint.headers_of(message)
         for text in (name, None if value is None else value.decode(errors="backslashreplace"))
     ]
     fields = {

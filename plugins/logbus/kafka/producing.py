@@ -17,10 +17,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from logbus.errors import ProduceFailed, UserError
+from logbus import errors, model, waiting
 from logbus.kafka.client import SLOW_SECONDS_MAX, Client
-from logbus.model import milliseconds, utc
-from logbus.waiting import Say, announced, say_nothing
 
 DELIVERY_SECONDS_MAX = SLOW_SECONDS_MAX  # how long a broker may be slow or away before a record counts as failed
 POLL_EVERY_RECORDS = 1_000  # how often acknowledgements are processed; the client's own queue bounds the memory
@@ -115,7 +113,7 @@ class Delivery:
                 self._producer.poll(0.1)
 
     def _announced(self) -> AbstractContextManager[None]:
-        return announced(f"the broker at {self.client.address} to acknowledge records", self.client.say)
+        return waiting.announced(f"the broker at {self.client.address} to acknowledge records", self.client.say)
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self.failure is None:
@@ -166,7 +164,7 @@ class Sending:
         self.delivery.settle(stop)
         if self.has_failed:
             self.finish(FAILED_SECONDS_MAX)
-            raise ProduceFailed(
+            raise errors.ProduceFailed(
                 f"{self.failed} was not stored in topic {self.topic}: {self.delivery.cause()}. "
                 f"{self.acknowledged} records were stored; sending again stores those again"
             )
@@ -191,7 +189,7 @@ def produce(client_config: Mapping[str, Any], topic: str, records: Iterable[Any]
     return summary(sending)
 
 
-def open_sending(client_config: Mapping[str, Any], topic: str, say: Say = say_nothing) -> Sending:
+def open_sending(client_config: Mapping[str, Any], topic: str, say: waiting.Say = waiting.say_nothing) -> Sending:
     """A producer for the topic, with nothing sent yet."""
     return Sending(Delivery(Client(client_config, say=say), topic, SETTINGS))
 
@@ -213,7 +211,7 @@ def produce_arguments(number: int, record: Any) -> dict[str, Any]:
     fields = dict(record) if isinstance(record, Mapping) and "value" in record else {"value": record}
     unknown = [name for name in fields if name not in FIELDS]
     if unknown:
-        raise UserError(
+        raise errors.UserError(
             f"record {number} has {', '.join(map(repr, unknown))}: a record has {', '.join(FIELDS)}; other data goes into value"
         )
     arguments: dict[str, Any] = {"value": _encoded(fields["value"]), "key": _encoded(fields.get("key"))}
@@ -221,7 +219,7 @@ def produce_arguments(number: int, record: Any) -> dict[str, Any]:
         arguments["headers"] = [(name, _encoded(value)) for name, value in dict(fields["headers"]).items()]
     if fields.get("timestamp") is not None:
         at = fields["timestamp"]
-        arguments["timestamp"] = milliseconds(utc(at)) if isinstance(at, datetime) else int(at)
+        arguments["timestamp"] = model.milliseconds(model.utc(at)) if isinstance(at, datetime) else int(at)
     if fields.get("partition") is not None:
         arguments["partition"] = int(fields["partition"])
     return arguments

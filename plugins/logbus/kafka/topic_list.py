@@ -16,8 +16,7 @@ from threading import Lock
 from typing import Any
 
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.kafka.client import LATEST, PartitionId
-from logbus.kafka.multi_topic import Kind, LogBatches, PartitionDescription, Question, TopicDescription
+from logbus.kafka import client, multi_topic
 from logbus.kafka.topics import RETENTION_BYTES, RETENTION_MS, limits_in_force
 
 
@@ -26,7 +25,7 @@ class TopicReading:
     """A topic as it is now; offsets and bytes on disk by partition. `error` is why part of the reading is missing."""
 
     name: str
-    description: TopicDescription | None
+    description: multi_topic.TopicDescription | None
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     sizes: Mapping[int, int] = field(default_factory=dict)
@@ -39,7 +38,7 @@ class TopicReading:
         return None if self.description is None else self.description.topic_id
 
     @property
-    def partitions(self) -> tuple[PartitionDescription, ...]:
+    def partitions(self) -> tuple[multi_topic.PartitionDescription, ...]:
         return () if self.description is None else self.description.partitions
 
     @property
@@ -77,11 +76,11 @@ class TopicOwners:
 
 
 # Returns the bytes on disk of each partition; raises `BrokerUnavailable` where the broker does not report them.
-Sizes = Callable[[], Mapping[PartitionId, int]]
+Sizes = Callable[[], Mapping[client.PartitionId, int]]
 
 
 def read_topics(
-    log: LogBatches, names: Iterable[str] | None = None, sizes: Sizes = dict, *, with_settings: bool = True
+    log: multi_topic.LogBatches, names: Iterable[str] | None = None, sizes: Sizes = dict, *, with_settings: bool = True
 ) -> list[TopicReading]:
     """The named topics in this order, or all but Kafka's own by name. `BrokerUnavailable` if no broker answers at all."""
     topics = log.topic_names() if names is None else list(names)
@@ -94,17 +93,21 @@ def read_topics(
     return _with_sizes([_to_reading(name, described[name], by_topic[name]) for name in topics], future_sizes.result)
 
 
-def _questions(topic: str, with_settings: bool = True) -> list[Question]:
-    own = [Question(Kind.SETTINGS, topic)] if with_settings else []
-    return [Question(Kind.START, topic), Question(Kind.END, topic, LATEST), *own]
+def _questions(topic: str, with_settings: bool = True) -> list[multi_topic.Question]:
+    own = [multi_topic.Question(multi_topic.Kind.SETTINGS, topic)] if with_settings else []
+    return [
+        multi_topic.Question(multi_topic.Kind.START, topic),
+        multi_topic.Question(multi_topic.Kind.END, topic, client.LATEST),
+        *own,
+    ]
 
 
-def led_partitions(described: Mapping[str, TopicDescription | LogbusError]) -> dict[str, list[int]]:
+def led_partitions(described: Mapping[str, multi_topic.TopicDescription | LogbusError]) -> dict[str, list[int]]:
     """By topic, the partitions that have a leader to ask."""
     return {
         name: [part.partition for part in topic.partitions if part.leader is not None]
         for name, topic in described.items()
-        if isinstance(topic, TopicDescription)
+        if isinstance(topic, multi_topic.TopicDescription)
     }
 
 
@@ -120,7 +123,7 @@ def _with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:
     return [replace(topic, sizes=by_topic.get(topic.name, {})) for topic in topics]
 
 
-def _to_reading(name: str, described: TopicDescription | LogbusError, answers: Sequence[Any]) -> TopicReading:
+def _to_reading(name: str, described: multi_topic.TopicDescription | LogbusError, answers: Sequence[Any]) -> TopicReading:
     """A topic from the answers to its `_questions`, each of which may be an error."""
     if isinstance(described, LogbusError):
         return TopicReading(name=name, description=None, error=described)
@@ -136,7 +139,7 @@ def with_rates(topics: Iterable[TopicReading], rates: ProduceRates, now: datetim
 
 def _rate_of(topic: TopicReading, rates: ProduceRates, now: datetime) -> float | None:
     """Records per second. A reading that lacks some partitions is not recorded as a sample."""
-    key = f"{topic.topic_id} {LATEST}"
+    key = f"{topic.topic_id} {client.LATEST}"
     if topic.ends and len(topic.ends) == len(topic.partitions):
         rates.record(key, topic.ends, now)
     return rates.per_second(key)

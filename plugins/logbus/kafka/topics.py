@@ -27,11 +27,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from logbus.errors import UserError
-from logbus.fingerprint import as_signed, headers_of, record_hash
+from logbus import errors, fingerprint, model
 from logbus.kafka.client import LATEST, Client
 from logbus.kafka.exact_reader import SingleRecords, read_range
-from logbus.model import Witness
 
 REQUESTS_IN_FLIGHT_MAX = 100  # timestamps of one topic asked for at once
 BROKERS_CHOICE = -1  # as a count: the broker applies num.partitions or default.replication.factor
@@ -87,7 +85,7 @@ class OffsetLog(Protocol):
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]: ...
 
-    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]: ...
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, model.Witness]: ...
 
     def cluster_id(self) -> str | None: ...
 
@@ -166,7 +164,7 @@ class Topics:
         for message in read_range(self.client.config, topic, partition, start_offset, end_offset, say=self.client.say):
             yield OffsetAndTimestamp(offset=message.offset(), timestamp_ms=message.timestamp()[1])
 
-    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, model.Witness]:
         """By partition the last record in the offsets [start, end), whether its transaction committed or aborted. A partition
         with no record there is not in the answer, nor is one whose log does not, or no longer, contain the offset `start`."""
         return {part: to_witness(part, message) for part, message in self._single_records.last(topic, ranges).items()}
@@ -256,8 +254,8 @@ class Topics:
         # Two limits: how long the client waits for the response, and how long the broker may wait for its followers before it
         # responds.
         limits = {**self.client.limits(), "operation_timeout": self.client.timeout_seconds}
-        compacted = UserError(f"topic {topic} does not allow records to be deleted: its cleanup.policy is compact")
-        too_far = UserError(f"topic {topic} ends before the offset up to which records were to be deleted")
+        compacted = errors.UserError(f"topic {topic} does not allow records to be deleted: its cleanup.policy is compact")
+        too_far = errors.UserError(f"topic {topic} ends before the offset up to which records were to be deleted")
         answers = self.client.ask(
             lambda: self.client.admin().delete_records(request, **limits),
             topic,
@@ -267,7 +265,7 @@ class Topics:
         return {part.partition: answer.low_watermark for part, answer in answers.items()}
 
 
-class _TopicExists(UserError):
+class _TopicExists(errors.UserError):
     """A topic of that name exists."""
 
 
@@ -283,10 +281,12 @@ def _topic_setting(entry: Any) -> TopicSetting:
     )
 
 
-def to_witness(partition: int, message: Any) -> Witness:
+def to_witness(partition: int, message: Any) -> model.Witness:
     offset, stamp = message.offset(), message.timestamp()[1]
-    hashed = as_signed(record_hash(partition, offset, stamp, message.key(), message.value(), headers_of(message)))
-    return Witness(offset=offset, timestamp_ms=stamp, hash=hashed, leader_epoch=message.leader_epoch())
+    hashed = fingerprint.as_signed(
+        fingerprint.record_hash(partition, offset, stamp, message.key(), message.value(), fingerprint.headers_of(message))
+    )
+    return model.Witness(offset=offset, timestamp_ms=stamp, hash=hashed, leader_epoch=message.leader_epoch())
 
 
 def to_offsets_and_timestamps(answers: Mapping[int, Any]) -> dict[int, OffsetAndTimestamp]:

@@ -12,10 +12,9 @@ from datetime import datetime
 
 from sqlalchemy import Engine, select
 
-from logbus.errors import AttemptSuperseded, LoadFailed
+from logbus import errors, model
 from logbus.formatting import many, several
 from logbus.loads import attempts as attempts_of
-from logbus.model import Attempt, instant_text
 from logbus.windows import schema
 from logbus.windows.rows import ATTEMPT_RUNNING, HEARTBEAT_EXPIRY, Row
 
@@ -31,7 +30,7 @@ class AttemptOutcome:
     `newest_is_alive`: it is running and has sent a heartbeat recently.
     """
 
-    attempt: Attempt
+    attempt: model.Attempt
     state: str
     loaded_attempt: int | None
     newest: int
@@ -74,14 +73,14 @@ class AttemptOutcome:
     @property
     def why(self) -> str:
         """One clause for a window that is not loaded."""
-        start = instant_text(self.start)
+        start = model.instant_text(self.start)
         if self.newest > self.attempt.number:
             newer = f"attempt {self.newest} of run {self.newest_run_id}"
             return f"{start}: {newer} took over from attempt {self.attempt.number} and is {self.newest_doing}"
         return f"{start}: attempt {self.attempt.number} is {self.state}" + (f" ({self.error})" if self.error else "")
 
 
-def why_not_loaded(outcomes: Sequence[AttemptOutcome]) -> LoadFailed | None:
+def why_not_loaded(outcomes: Sequence[AttemptOutcome]) -> errors.LoadFailed | None:
     """The error to raise if not all windows are loaded according to the ledger, whatever the program itself reported.
 
     `AttemptSuperseded` if newer attempts are at work on all that is missing: a retry would supersede them.
@@ -91,14 +90,16 @@ def why_not_loaded(outcomes: Sequence[AttemptOutcome]) -> LoadFailed | None:
         return None
     reasons = several([outcome.why for outcome in missing], NAMED_MAX, separator="; ")
     if all(outcome.is_taken_over for outcome in missing):
-        return AttemptSuperseded(
+        return errors.AttemptSuperseded(
             f"another run is loading these windows: {reasons}. They load the same records: look at their run, and "
             "start this one again only if the window is to be loaded once more"
         )
-    return LoadFailed(f"not loaded, according to the ledger: {len(missing):,} of {many(len(outcomes), 'window')}: {reasons}")
+    return errors.LoadFailed(
+        f"not loaded, according to the ledger: {len(missing):,} of {many(len(outcomes), 'window')}: {reasons}"
+    )
 
 
-def outcomes_of(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> list[AttemptOutcome]:
+def outcomes_of(engine: Engine, attempts: Sequence[model.Attempt], now: datetime) -> list[AttemptOutcome]:
     """The outcome of each of the attempts, in their order, by one query."""
     ours, newest, window = schema.attempt.alias("ours"), schema.attempt.alias("newest"), schema.window
     query = (
@@ -122,7 +123,7 @@ def outcomes_of(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> l
     return [_to_outcome(attempt, rows[attempt.window_id, attempt.number], now) for attempt in attempts]
 
 
-def _to_outcome(attempt: Attempt, row: Row, now: datetime) -> AttemptOutcome:
+def _to_outcome(attempt: model.Attempt, row: Row, now: datetime) -> AttemptOutcome:
     return AttemptOutcome(
         attempt=attempt,
         state=row["state"],

@@ -34,9 +34,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from logbus.errors import AttemptSuperseded, WindowUnknown
-from logbus.model import Attempt, Interval, TaskKey, instant_text, parse_instant
-from logbus.windows import schema
+from logbus import errors, model
+from logbus.windows import schema, sql_errors
 from logbus.windows.definition import Definition
 from logbus.windows.rows import (
     ATTEMPT_RUNNING,
@@ -48,7 +47,6 @@ from logbus.windows.rows import (
     is_alive,
     to_attempt,
 )
-from logbus.windows.sql_errors import LOCK_NOT_AVAILABLE, sqlstate_of
 from logbus.windows.table_names import STAGING_SCHEMA
 
 # A stale table that is still being written to is left for the next attempt to drop; a load must not wait for it.
@@ -65,8 +63,8 @@ def begin(
     run_id: str,
     try_number: int,
     now: datetime,
-    task: TaskKey | None = None,
-) -> Attempt:
+    task: model.TaskKey | None = None,
+) -> model.Attempt:
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     key = secrets.token_hex(KEY_BYTES)
     # With the key, since an attempt that a restored ledger has lost may have had this number, and may still be writing.
@@ -92,15 +90,15 @@ def begin(
     connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))
     connection.execute(insert(attempt).values(values))
     connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
-    return to_attempt(values, row["pipeline"], Interval(row["starts_at"], row["ends_at"]))
+    return to_attempt(values, row["pipeline"], model.Interval(row["starts_at"], row["ends_at"]))
 
 
-def accept_other_records(connection: Connection, attempts: Iterable[Attempt]) -> None:
+def accept_other_records(connection: Connection, attempts: Iterable[model.Attempt]) -> None:
     for attempt in attempts:
         connection.execute(update(schema.attempt).where(among_attempts([attempt])).values(accepts_other_records=True))
 
 
-def among_attempts(attempts: Iterable[Attempt], row_of: FromClause = schema.attempt) -> ColumnElement[bool]:
+def among_attempts(attempts: Iterable[model.Attempt], row_of: FromClause = schema.attempt) -> ColumnElement[bool]:
     """With two parameters for all of them, as `schema.among`."""
     pairs = [(attempt.window_id, attempt.number) for attempt in attempts]
     ids, numbers = (
@@ -129,26 +127,29 @@ def at_work(
 
 
 def _attempt_text(row: Any, silent_seconds: float) -> str:
-    return f"attempt {row.number} at {instant_text(row.starts_at)} by run {row.run_id}, last heartbeat {silent_seconds:.0f} s ago"
+    hour = model.instant_text(row.starts_at)
+    return f"attempt {row.number} at {hour} by run {row.run_id}, last heartbeat {silent_seconds:.0f} s ago"
 
 
-def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
+def find(connection: Connection, pipeline_name: str, token: str) -> model.Attempt:
     """The attempt that a token names, whether or not it is still the newest."""
     start_text, _, number_text = token.rpartition("=")
     window, attempt = schema.window, schema.attempt
     query = (
         select(attempt, window.c.starts_at, window.c.ends_at)
         .join(window, window.c.id == attempt.c.window_id)
-        .where(window.c.pipeline == pipeline_name, window.c.starts_at == parse_instant(start_text))
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at == model.parse_instant(start_text))
         .where(attempt.c.number == int(number_text))
     )
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
-        raise WindowUnknown(f"pipeline {pipeline_name} has no attempt {token}: attempts are taken before the load is submitted")
-    return to_attempt(row, pipeline_name, Interval(row["starts_at"], row["ends_at"]))
+        raise errors.WindowUnknown(
+            f"pipeline {pipeline_name} has no attempt {token}: attempts are taken before the load is submitted"
+        )
+    return to_attempt(row, pipeline_name, model.Interval(row["starts_at"], row["ends_at"]))
 
 
-def lock_if_current(connection: Connection, attempt: Attempt) -> None:
+def lock_if_current(connection: Connection, attempt: model.Attempt) -> None:
     """Locks the window's row until the transaction ends; `AttemptSuperseded` unless the attempt is its newest and still running.
 
     A ledger restored from a backup may assign the same number a second time: the key tells the two apart.
@@ -162,23 +163,23 @@ def lock_if_current(connection: Connection, attempt: Attempt) -> None:
     query = select(row_of.c.state, row_of.c.key).where(among_attempts([attempt]))
     row = connection.execute(query.with_for_update()).one_or_none()
     if row is None or row.key != attempt.key:
-        raise AttemptSuperseded(
+        raise errors.AttemptSuperseded(
             f"the ledger was restored from a backup since attempt {attempt.number} at window {attempt.interval} of "
             f"{attempt.pipeline} began, and knows nothing of it: load the window again"
         )
     if newest != attempt.number or row.state != ATTEMPT_RUNNING:
-        raise AttemptSuperseded(
+        raise errors.AttemptSuperseded(
             f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {row.state}; the newest is {newest}"
         )
 
 
-def state_of(engine: Engine, attempt: Attempt) -> str:
+def state_of(engine: Engine, attempt: model.Attempt) -> str:
     with engine.connect() as connection:
         state: str = connection.execute(select(schema.attempt.c.state).where(among_attempts([attempt]))).scalar_one()
         return state
 
 
-def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[Attempt]:
+def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[model.Attempt]:
     """Marks attempts without a heartbeat for `expiry` as failed and drops what they staged; returns them.
 
     One that is alive after all is refused when it commits, as it would be after a newer attempt.
@@ -194,13 +195,13 @@ def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXP
     )
     with engine.begin() as connection:
         rows = connection.execute(query).mappings().all()
-        ended = [to_attempt(row, row["pipeline"], Interval(row["starts_at"], row["ends_at"])) for row in rows]
+        ended = [to_attempt(row, row["pipeline"], model.Interval(row["starts_at"], row["ends_at"])) for row in rows]
         set_where_running(connection, ended, {"state": FAILED, "ended_at": now, "error": f"no heartbeat for {expiry}"})
     drop_stale_tables(engine, [attempt.window_id for attempt in ended])
     return ended
 
 
-def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
+def set_where_running(connection: Connection, attempts: Iterable[model.Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
     for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # the order in which all transactions lock
         still_running = (among_attempts([attempt]), row_of.c.key == attempt.key, row_of.c.state == ATTEMPT_RUNNING)
@@ -238,7 +239,7 @@ def unless_locked() -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
-        if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
+        if sql_errors.sqlstate_of(error) != sql_errors.LOCK_NOT_AVAILABLE:
             raise
 
 

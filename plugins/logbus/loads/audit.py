@@ -18,17 +18,11 @@ from sqlalchemy import Engine
 from logbus.fingerprint import as_text, combine
 from logbus.formatting import many
 from logbus.kafka.topics import OffsetLog, TopicFacts
-from logbus.loads import tally
-from logbus.loads.checksum import Published, ValuesReport
-from logbus.loads.history import other_records_text
+from logbus.loads import checksum, history, producers, tally
 from logbus.loads.ledger import Ledger
-from logbus.loads.producers import check_producers
 from logbus.loads.stamped_hours import stamped_hours
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
-from logbus.windows.log_changes import SET_ASIDE, lost_ranges
-from logbus.windows.losses import loss_text
-from logbus.windows.rows import pipeline_row
-from logbus.windows.witnesses import topic_on_its_cluster
+from logbus.windows import log_changes, losses, rows, witnesses
 
 
 class Recounts(Protocol):
@@ -40,7 +34,7 @@ class Recounts(Protocol):
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         """Counts the window's public rows and dead letters anew."""
 
-    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+    def compare_values(self, window: FrozenWindow) -> checksum.ValuesReport:
         """Takes the checksums of their values again."""
 
 
@@ -71,12 +65,12 @@ def audit_window(
     pipeline = ledger.pipeline(pipeline_name)
     window, tallies, values = count_again(ledger, sink_for(pipeline, engine), pipeline_name, start)
     refuse_another_broker(engine, log, window)
-    notes = [*values.notes, *map(other_records_text, window.other_records)]
+    notes = [*values.notes, *map(history.other_records_text, window.other_records)]
     # The broker is asked after the table is counted. What retention deletes in between is then still noted as not replayable;
     # the other way round, a window could be called replayable that no longer was when its audit was stored.
     problems = [*table_problems(pipeline, window, tallies), *values.problems, *broker_problems(log, pipeline, window, notes)]
     notes += accepted_losses(window)
-    wrong, odd = check_producers(engine, pipeline, window)
+    wrong, odd = producers.check_producers(engine, pipeline, window)
     problems, notes = [*problems, *wrong], [*notes, *odd, *hour_notes(engine, window)]
     expected = {part.partition: part.count for part in window.ranges}
     report = AuditReport(window=window, expected=expected, counted=tallies, problems=tuple(problems), notes=tuple(notes))
@@ -87,13 +81,13 @@ def audit_window(
 def refuse_another_broker(engine: Engine, log: OffsetLog, window: FrozenWindow) -> None:
     """`AnotherCluster` if another cluster has a topic of the same name: by its id the topic would seem to have been recreated."""
     with engine.connect() as connection:
-        row = pipeline_row(connection, window.pipeline)
-    topic_on_its_cluster(row, log)
+        row = rows.pipeline_row(connection, window.pipeline)
+    witnesses.topic_on_its_cluster(row, log)
 
 
 def count_again(
     ledger: Ledger, sink: Recounts, pipeline_name: str, start: datetime
-) -> tuple[FrozenWindow, Mapping[int, PartitionTally], ValuesReport]:
+) -> tuple[FrozenWindow, Mapping[int, PartitionTally], checksum.ValuesReport]:
     """The window, what the table holds of it and whether its values are those loaded, all from the same moment: a reload or
     redrive committed in between would look like a fault."""
     window = ledger.window(pipeline_name, start)
@@ -101,7 +95,7 @@ def count_again(
         # A window that no attempt has loaded may be the pipeline's first: then there is no table yet.
         is_there = window.counts is not None and (not window.is_proven_empty or sink.has_target())
         tallies = sink.recount(window) if is_there else {}
-        values = sink.compare_values(window) if is_there else ValuesReport()
+        values = sink.compare_values(window) if is_there else checksum.ValuesReport()
         now = ledger.window(pipeline_name, start)
         if as_loaded(now) == as_loaded(window):
             break
@@ -119,7 +113,7 @@ def accepted_losses(window: FrozenWindow) -> Iterator[str]:
     if window.loss_accepted is not None:
         lost = sum(part.lost for part in window.ranges)
         loss = f"{many(lost, 'record')} lost" if lost else HEAD_UNKNOWN
-        yield f"{loss}; accepted {loss_text(window.loss_accepted)}"
+        yield f"{loss}; accepted {losses.loss_text(window.loss_accepted)}"
 
 
 def table_problems(pipeline: Pipeline, window: FrozenWindow, tallies: Mapping[int, PartitionTally]) -> Iterator[str]:
@@ -151,7 +145,7 @@ def ledger_problems(window: FrozenWindow, counts: WindowCounts, tallies: Mapping
     if counts.filtered == 0 and fingerprint != window.fingerprint:
         yield f"the rows' fingerprint is {fingerprint}, the load's was {window.fingerprint}: some row is another record's"
     if window.values_hash is not None:
-        yield from staged_problems(window, tallies, Published.from_json(window.values_hash).staged)
+        yield from staged_problems(window, tallies, checksum.Published.from_json(window.values_hash).staged)
 
 
 def staged_problems(window: FrozenWindow, tallies: Mapping[int, PartitionTally], staged: Mapping[int, str]) -> Iterator[str]:
@@ -175,7 +169,7 @@ def broker_problems(log: AuditedLog, pipeline: Pipeline, window: FrozenWindow, n
     """How the broker's log differs from the window today; deleted records are added to `notes`."""
     facts = log.topic(window.topic)
     if facts.topic_id != window.topic_id:
-        became = "has another log" if SET_ASIDE in window.topic_id else "was deleted and recreated"
+        became = "has another log" if log_changes.SET_ASIDE in window.topic_id else "was deleted and recreated"
         notes.append(f"topic {window.topic} {became} since: the window is no longer replayable")
         return
     partitions = [part.partition for part in window.ranges]
@@ -183,7 +177,7 @@ def broker_problems(log: AuditedLog, pipeline: Pipeline, window: FrozenWindow, n
     if missing:
         yield f"the broker has no partition {', '.join(map(str, sorted(missing)))} of {window.topic} any more"
         return
-    lost = lost_ranges(window, log.start_offsets(window.topic, partitions))
+    lost = log_changes.lost_ranges(window, log.start_offsets(window.topic, partitions))
     if lost:
         notes.append(f"retention has deleted {', '.join(lost)}: the window is no longer replayable")
     ends = log.end_offsets(window.topic, partitions, pipeline.isolation_level)

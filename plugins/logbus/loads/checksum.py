@@ -22,8 +22,7 @@ from sqlalchemy.exc import DataError, ProgrammingError
 
 from logbus.fingerprint import MODULUS, as_text
 from logbus.loads.target import COLUMN_TYPES, SPELLINGS, SYSTEM_COLUMNS, table_columns
-from logbus.windows import schema
-from logbus.windows.sql_errors import reason_of
+from logbus.windows import schema, sql_errors
 from logbus.windows.table_names import SCHEMA, TableName, quoted
 
 # Fixed by the condition that selects a window's rows, so there is nothing to compare.
@@ -110,7 +109,7 @@ def compare(
         with connection.begin_nested():
             now = take(connection, table, then.columns, condition, parameters, partition)
     except (DataError, ProgrammingError) as error:  # a type that can no longer hold the values
-        reason = reason_of(error)
+        reason = sql_errors.reason_of(error)
         return ValuesReport(problems=(f"the values of {table} cannot be compared, {changed or 'its columns changed'}: {reason}",))
     if now.probe != then.probe:
         return ValuesReport(

@@ -23,29 +23,23 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
-from logbus import fingerprint
-from logbus.errors import EquationMismatch, LoadFailed, NotInTime
-from logbus.loads import checksum, producers, stamped_hours, tally
+from logbus import errors, fingerprint, model, waiting
+from logbus.loads import checksum, error_budget, producers, public_rows, stamped_hours, tally
 from logbus.loads.attempts import lock_if_current, sealed
 from logbus.loads.checksum import DEAD_LETTERS, Checksum, Published
-from logbus.loads.error_budget import refuse_over_budget
-from logbus.loads.public_rows import ROWS_OF_WINDOW, published, window_parameters
 from logbus.loads.same_records import LoadedRecords, other_records
 from logbus.loads.staging import LEAF_CHECK
 from logbus.loads.tally import ReadTally, total
 from logbus.loads.target import finding_partitions, has_leaves, parent_of, relation_exists, table_columns
-from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text, milliseconds
-from logbus.waiting import PATIENCE_SECONDS, logged, wait_until
-from logbus.windows import schema
+from logbus.windows import schema, sql_errors
 from logbus.windows.rows import COMMITTED, count_values, to_counts
-from logbus.windows.sql_errors import CHECK_VIOLATION, LOCK_NOT_AVAILABLE, OVERLAPPING_PARTITION, SERVER_WENT_AWAY, sqlstate_of
 from logbus.windows.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
 
 # A server that crashed is there again in seconds, or in minutes where its disk or its memory is short.
-RECOVERY_SECONDS_MAX = PATIENCE_SECONDS
+RECOVERY_SECONDS_MAX = waiting.PATIENCE_SECONDS
 RECOVERY_PAUSE_SECONDS = 0.25
 
 # From here on a leaf is swapped: delete and insert take 3.5 us a row, and a commit should take less than a second.
@@ -62,9 +56,9 @@ LEAF_LOCK_TIMEOUT_MS = 3_000
 class SealedWindow:
     """A window ready to commit: what its attempt staged is sealed, and `staged` is what was counted there."""
 
-    pipeline: Pipeline
-    window: FrozenWindow
-    attempt: Attempt
+    pipeline: model.Pipeline
+    window: model.FrozenWindow
+    attempt: model.Attempt
     staged: tally.Counted = field(default_factory=tally.Counted)
     reads: Mapping[int, ReadTally] = field(default_factory=dict)
     files: Sequence[str] = ()
@@ -87,47 +81,47 @@ class SealedWindow:
         return staging(sealed(self.attempt.dead_letter_table))
 
 
-def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> WindowCounts:
+def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> model.WindowCounts:
     """Commits, or raises `AttemptSuperseded`, `EquationMismatch` (both refused: nothing became public) or `LoadFailed`."""
     try:
         with engine.begin() as connection:
             return commit_in(connection, load, now, replace_rows).counts
     except (OperationalError, InterfaceError) as error:
         if not connection_died(error):
-            raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
+            raise errors.LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
         return resolve_unknown(engine, load, error)
 
 
 def connection_died(error: DBAPIError) -> bool:
-    state = sqlstate_of(error)
+    state = sql_errors.sqlstate_of(error)
     # Three signs of one thing: the pool saw it, the driver has no answer at all, or the server had time to say that it goes.
     # Any other SQLSTATE is an answer: the transaction was rolled back, and that is known.
-    return error.connection_invalidated or state is None or state.startswith(SERVER_WENT_AWAY)
+    return error.connection_invalidated or state is None or state.startswith(sql_errors.SERVER_WENT_AWAY)
 
 
-def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> WindowCounts:
+def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> model.WindowCounts:
     """Nobody said whether the commit took place: the ledger knows, as soon as the server answers again."""
     what = f"the warehouse after its connection died in the commit of window {load.attempt.interval}"
     try:
-        (counts,) = wait_until(
+        (counts,) = waiting.wait_until(
             lambda: (committed_counts(engine, load.attempt),),
             what=what,
             timeout_seconds=RECOVERY_SECONDS_MAX,
             poll_seconds=RECOVERY_PAUSE_SECONDS,
             not_yet=(OperationalError, InterfaceError),
             remedy="its ledger knows whether it was (`logbus window show`); load it again",
-            say=logged,
+            say=waiting.logged,
         )
-    except NotInTime as late:
-        raise LoadFailed(str(late)) from error
+    except errors.NotInTime as late:
+        raise errors.LoadFailed(str(late)) from error
     if counts is None:
-        raise LoadFailed(
+        raise errors.LoadFailed(
             f"the connection died while window {load.attempt.interval} was committed, and it was not: {error.orig}"
         ) from error
     return counts
 
 
-def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:
+def committed_counts(engine: Engine, attempt: model.Attempt) -> model.WindowCounts | None:
     """The counts of an attempt that is committed, None otherwise. Waits for a commit that is still on its way."""
     # Holding the window's row is what makes the answer final. A commit whose connection died may still be running in the server,
     # and holds this row: we wait until it is over. After that it cannot succeed unseen any more.
@@ -151,7 +145,7 @@ PutRows = Callable[[Connection, SealedWindow], Checksum | None]
 class Commit:
     """What a commit puts into the ledger. `other_records`: only where it replaces records by others."""
 
-    counts: WindowCounts
+    counts: model.WindowCounts
     values: Published
     other_records: Sequence[Mapping[str, Any]] | None = None
 
@@ -176,7 +170,7 @@ def commit_in(
     refuse_errors(connection, load)
     # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
     put_dead_letters(connection, load)
-    values = published(connection, load.window.id, load.staged)
+    values = public_rows.published(connection, load.window.id, load.staged)
     table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
     done = Commit(counts=counts_of(load), values=replace_in(values, table=table or values.table), other_records=others)
     write_ledger(connection, load, done, now)
@@ -190,14 +184,14 @@ def refuse_mismatch(load: SealedWindow) -> None:
     filtered = {partition: read.filtered for partition, read in load.reads.items()}
     wrong = tally.problems(load.window, tallies, filtered, gaps_allowed=gaps_allowed)
     for partition in sorted({*tallies, *load.reads}):
-        read, staged = load.reads.get(partition, ReadTally()), tallies.get(partition, PartitionTally(partition=partition))
+        read, staged = load.reads.get(partition, ReadTally()), tallies.get(partition, model.PartitionTally(partition=partition))
         if read.read != staged.loaded + staged.dead_lettered + read.filtered:
             wrong.append(f"partition {partition}: tasks read {read.read}, {staged.loaded + staged.dead_lettered} staged")
         if read.staged_fingerprint != staged.fingerprint:
             wrong.append(f"partition {partition}: the staged rows are not the records the tasks read (fingerprints differ)")
     if wrong:
         what = f"window {load.attempt.interval} of {load.pipeline.name} does not add up: {'; '.join(wrong)}"
-        raise EquationMismatch(what + hint(load, gaps_allowed))
+        raise errors.EquationMismatch(what + hint(load, gaps_allowed))
 
 
 def hint(load: SealedWindow, gaps_allowed: bool) -> str:
@@ -211,14 +205,14 @@ def hint(load: SealedWindow, gaps_allowed: bool) -> str:
     )
 
 
-def rows_of(part: PartitionTally) -> int:
+def rows_of(part: model.PartitionTally) -> int:
     return part.loaded + part.dead_lettered
 
 
 def refuse_errors(connection: Connection, load: SealedWindow) -> None:
     """The error budget: a window of which too much does not parse is not loaded at all."""
     counts = counts_of(load)
-    refuse_over_budget(
+    error_budget.refuse_over_budget(
         connection, load.pipeline, load.attempt.interval, load.dead.sql, read=counts.read, errors=counts.dead_lettered
     )
 
@@ -236,8 +230,8 @@ def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     replace(connection, load)
     # Attached or swapped, the public table is the sealed one, whose checksum is known. Inserted row by row it has gone through
     # the target's own triggers and casts, so it is taken again from what is there now.
-    table, parameters = load.staged.table, window_parameters(load.pipeline, load.window)
-    return table and checksum.take(connection, load.target, table.columns, ROWS_OF_WINDOW, parameters)
+    table, parameters = load.staged.table, public_rows.window_parameters(load.pipeline, load.window)
+    return table and checksum.take(connection, load.target, table.columns, public_rows.ROWS_OF_WINDOW, parameters)
 
 
 def add_new_columns(connection: Connection, load: SealedWindow) -> None:
@@ -251,7 +245,7 @@ def add_new_columns(connection: Connection, load: SealedWindow) -> None:
 def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
     """False where a larger leaf covers the window already (closed days are merged into one), or where the user's default
     partition holds rows of the hour, whichever pipeline's or whoever's they are."""
-    start, end = instant_text(load.attempt.interval.start), instant_text(load.attempt.interval.end)
+    start, end = model.instant_text(load.attempt.interval.start), model.instant_text(load.attempt.interval.end)
     moved = TableName(name=load.rows.name, schema=leaf.schema)
     try:
         with connection.begin_nested():
@@ -263,7 +257,7 @@ def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
             )
             connection.execute(text(f"alter table {leaf.sql} drop constraint {LEAF_CHECK}"))
     except (ProgrammingError, IntegrityError) as error:
-        if sqlstate_of(error) in (OVERLAPPING_PARTITION, CHECK_VIOLATION):
+        if sql_errors.sqlstate_of(error) in (sql_errors.OVERLAPPING_PARTITION, sql_errors.CHECK_VIOLATION):
             return False
         raise
     return True
@@ -293,10 +287,10 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
                 connection.execute(text(f"alter table {load.target.sql} detach partition {leaf.sql}"))
                 connection.execute(text(f"drop table {leaf.sql}"))
                 if not attach(connection, load, leaf):
-                    raise LoadFailed(f"{leaf} was taken out of {load.target} and something else lies in its place")
+                    raise errors.LoadFailed(f"{leaf} was taken out of {load.target} and something else lies in its place")
                 connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
         except OperationalError as error:
-            if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
+            if sql_errors.sqlstate_of(error) != sql_errors.LOCK_NOT_AVAILABLE:
                 raise
         else:
             return True
@@ -312,8 +306,8 @@ def holds_rows_out_of_window(connection: Connection, load: SealedWindow, leaf: T
 def replace(connection: Connection, load: SealedWindow) -> None:
     """Delete and insert: the predicate on `_window_start` keeps both inside one leaf."""
     columns = ", ".join(quoted(name) for name in table_columns(connection, load.target))
-    parameters = window_parameters(load.pipeline, load.window)
-    connection.execute(text(f"delete from {load.target.sql} where {ROWS_OF_WINDOW}"), parameters)
+    parameters = public_rows.window_parameters(load.pipeline, load.window)
+    connection.execute(text(f"delete from {load.target.sql} where {public_rows.ROWS_OF_WINDOW}"), parameters)
     with finding_partitions(connection, load.target, load.attempt.interval):
         connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
     connection.execute(text(f"drop table {load.rows.sql}"))
@@ -331,9 +325,9 @@ def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
     connection.execute(text(f"drop table {load.dead.sql}"))
 
 
-def counts_of(load: SealedWindow) -> WindowCounts:
+def counts_of(load: SealedWindow) -> model.WindowCounts:
     read, dead_lettered = load.read, sum(part.dead_lettered for part in load.staged.tallies.values())
-    return WindowCounts(
+    return model.WindowCounts(
         read=read.read,
         loaded=read.read - read.filtered - dead_lettered,
         dead_lettered=dead_lettered,
@@ -361,7 +355,7 @@ def fingerprint_of(load: SealedWindow) -> str:
 
 def hours_of(load: SealedWindow) -> stamped_hours.Histogram:
     """With which hours the window's records are stamped."""
-    return stamped_hours.bounded(load.read.hours, milliseconds(load.window.interval.start))
+    return stamped_hours.bounded(load.read.hours, model.milliseconds(load.window.interval.start))
 
 
 def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
@@ -389,7 +383,7 @@ def by_partition(load: SealedWindow) -> dict[str, dict[str, Any]]:
 
 def partition_counts(load: SealedWindow, partition: int) -> dict[str, Any]:
     read = load.reads.get(partition, ReadTally())
-    staged = load.staged.tallies.get(partition, PartitionTally(partition=partition))
+    staged = load.staged.tallies.get(partition, model.PartitionTally(partition=partition))
     return {
         "read": read.read,
         "loaded": staged.loaded,

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from logbus.errors import WindowUnknown
+from logbus import errors, model
 from logbus.fingerprint import as_text, combine, headers_of, record_hash
 from logbus.kafka.topics import OffsetLog
 from logbus.loads.history import AttemptRecord, WindowHistory
-from logbus.model import FrozenWindow, OffsetRange, WindowCounts
 from logbus.windows.log_changes import refuse_if_recreated
 
 # Per partition; a compacted topic may have a gap at every second offset.
@@ -79,18 +78,18 @@ def attempt_reading(history: WindowHistory, number: int) -> WindowReading:
     window, record = history.window, history.attempt(number)
     if record is None or record.counts is None or record.fingerprint is None:
         what = "is not there" if record is None else f"is {record.state}: only what was committed can be compared"
-        raise WindowUnknown(f"attempt {number} at window {window.interval} of {window.pipeline} {what}")
+        raise errors.WindowUnknown(f"attempt {number} at window {window.interval} of {window.pipeline} {what}")
     return ledger_reading(f"attempt {number}", record.counts, record.fingerprint, partitions_of(window, record))
 
 
 def ledger_reading(
-    name: str, counts: WindowCounts, fingerprint: str, partitions: Mapping[int, ComparedPartition] | None
+    name: str, counts: model.WindowCounts, fingerprint: str, partitions: Mapping[int, ComparedPartition] | None
 ) -> WindowReading:
     results = {"loaded": counts.loaded, "dead-lettered": counts.dead_lettered, "filtered": counts.filtered}
     return WindowReading(name=name, read=counts.read, fingerprint=fingerprint, partitions=partitions, results=results)
 
 
-def partitions_of(window: FrozenWindow, record: AttemptRecord | None) -> Mapping[int, ComparedPartition] | None:
+def partitions_of(window: model.FrozenWindow, record: AttemptRecord | None) -> Mapping[int, ComparedPartition] | None:
     if record is None or record.partitions is None:
         return None
     nothing = {"read": 0, "fingerprint": as_text(0)}  # partitions without records are absent
@@ -107,7 +106,7 @@ def loaded_reading(history: WindowHistory) -> WindowReading:
     """What is public of a window; `WindowUnknown` if nothing is."""
     window = history.window
     if window.loaded_attempt is None or window.counts is None or window.fingerprint is None:
-        raise WindowUnknown(f"window {window.interval} of {window.pipeline} is not loaded: there is nothing to compare")
+        raise errors.WindowUnknown(f"window {window.interval} of {window.pipeline} is not loaded: there is nothing to compare")
     partitions = partitions_of(window, history.attempt(window.loaded_attempt))
     return ledger_reading(f"{window.pipeline} {window.interval}", window.counts, window.fingerprint, partitions)
 
@@ -126,10 +125,10 @@ class ComparedRecord(Protocol):
     def headers(self) -> list[tuple[str, bytes | None]] | None: ...
 
 
-ReadRange = Callable[[OffsetRange], Iterable[ComparedRecord]]
+ReadRange = Callable[[model.OffsetRange], Iterable[ComparedRecord]]
 
 
-def broker_reading(window: FrozenWindow, log: OffsetLog, read: ReadRange) -> WindowReading:
+def broker_reading(window: model.FrozenWindow, log: OffsetLog, read: ReadRange) -> WindowReading:
     """Reads what the broker holds of a window now. `read` returns the records of a range; its head may already be deleted.
 
     Raises `TopicRecreated`, `ShortRead` or `BrokerUnavailable`.
@@ -145,9 +144,9 @@ def broker_reading(window: FrozenWindow, log: OffsetLog, read: ReadRange) -> Win
     )
 
 
-def read_partition(part: OffsetRange, log_start: int, read: ReadRange) -> ComparedPartition:
+def read_partition(part: model.OffsetRange, log_start: int, read: ReadRange) -> ComparedPartition:
     first = min(max(part.readable_from, log_start), part.end_offset)
-    rest = OffsetRange(topic=part.topic, partition=part.partition, start_offset=first, end_offset=part.end_offset)
+    rest = model.OffsetRange(topic=part.topic, partition=part.partition, start_offset=first, end_offset=part.end_offset)
     count, total, expected, holes = 0, 0, part.readable_from, list[tuple[int, int]]()
     for record in read(rest) if rest.count else ():
         offset = record.offset()

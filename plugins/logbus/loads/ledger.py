@@ -16,12 +16,11 @@ from typing import Any
 
 from sqlalchemy import Engine, Select, Text, cast, func, or_, select, update
 
-from logbus.errors import ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, WindowBusy, WindowUnknown
+from logbus import errors, model
 from logbus.formatting import several
 from logbus.kafka.topics import OffsetLog
+from logbus.loads import attempt_outcomes
 from logbus.loads import attempts as attempt_rows
-from logbus.loads.attempt_outcomes import ENDED_WITHOUT_COMMIT, AttemptOutcome, outcomes_of
-from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text
 from logbus.windows import catch_up, freezing, handover, inferred_columns, missing, recovery, registration, schema
 from logbus.windows.catch_up import LoadPlan
 from logbus.windows.definition import Definition, definition_of
@@ -51,7 +50,9 @@ SILENCE_MINUTES = HEARTBEAT_EXPIRY // timedelta(minutes=1)
 ERROR_CHARACTERS_MAX = 4_000
 
 # Driver errors that no retry can fix.
-BEYOND_RETRY: Mapping[str, type[LogbusError]] = {kind.__name__: kind for kind in (ErrorBudgetExceeded, OtherRecords, LogChanged)}
+BEYOND_RETRY: Mapping[str, type[errors.LogbusError]] = {
+    kind.__name__: kind for kind in (errors.ErrorBudgetExceeded, errors.OtherRecords, errors.LogChanged)
+}
 
 
 class Ledger:
@@ -60,13 +61,13 @@ class Ledger:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def register(self, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
+    def register(self, pipeline: model.Pipeline, log: OffsetLog, now: datetime) -> model.Pipeline:
         """Creates the ledger and the pipeline if they do not exist. The first call decides where windows begin."""
         return self.define(pipeline, log, now).pipeline
 
     def define(
         self,
-        pipeline: Pipeline,
+        pipeline: model.Pipeline,
         log: OffsetLog,
         now: datetime,
         *,
@@ -83,44 +84,44 @@ class Ledger:
         return recovery.rebase(self.engine, pipeline_name, log, now, other_cluster=other_cluster)
 
     def accept_loss(
-        self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, by: str, reason: str
-    ) -> FrozenWindow:
+        self, pipeline_name: str, interval: model.Interval, log: OffsetLog, now: datetime, *, by: str, reason: str
+    ) -> model.FrozenWindow:
         """The interval's window, whose records are gone or may be: it may now be loaded, and what remains of it audited."""
         return recovery.accept_loss(self.engine, pipeline_name, interval, log, now, by=by, reason=reason)
 
-    def pipeline(self, name: str) -> Pipeline:
+    def pipeline(self, name: str) -> model.Pipeline:
         """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""
         with self.engine.connect() as connection:
             return inferred_columns.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
 
-    def registered(self, name: str) -> Pipeline:
+    def registered(self, name: str) -> model.Pipeline:
         """The pipeline as it was registered, or `PipelineUnknown`."""
         with self.engine.connect() as connection:
             return to_pipeline(pipeline_row(connection, name))
 
-    def add_inferred(self, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> Pipeline:
+    def add_inferred(self, pipeline: model.Pipeline, columns: Mapping[str, str], now: datetime) -> model.Pipeline:
         """Stores columns inferred from records; returns the pipeline with all that are known then."""
         inferred_columns.remember(self.engine, pipeline, columns, now)
         return self.with_inferred(pipeline)
 
-    def with_inferred(self, pipeline: Pipeline) -> Pipeline:
+    def with_inferred(self, pipeline: model.Pipeline) -> model.Pipeline:
         """A pipeline, as registered now or earlier, with the columns inferred from its records."""
         with self.engine.connect() as connection:
             return inferred_columns.with_inferred(connection, pipeline)
 
-    def pipelines(self) -> list[Pipeline]:
+    def pipelines(self) -> list[model.Pipeline]:
         """All registered pipelines by name."""
         with self.engine.connect() as connection:
             return [to_pipeline(row) for row in pipeline_rows(connection)]
 
-    def freeze_or_get(self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow:
+    def freeze_or_get(self, pipeline_name: str, interval: model.Interval, log: OffsetLog, now: datetime) -> model.FrozenWindow:
         """The interval's window: frozen by the first call, the same for every later one.
 
         Raises `WindowNotClosed`, `WindowOverlap`, `RecordsLost` or `TopicRecreated`.
         """
         return freezing.freeze_or_get(self.engine, pipeline_name, interval, log, now)
 
-    def hand_over(self, pipeline: Pipeline, windows: Sequence[FrozenWindow], log: OffsetLog) -> dict[str, Any]:
+    def hand_over(self, pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow], log: OffsetLog) -> dict[str, Any]:
         """Windows for a program of the user's own. Raises `TopicRecreated` or `LogChanged` if they were frozen on another log."""
         return handover.hand_over_from(self.engine, pipeline, windows, log)
 
@@ -151,18 +152,20 @@ class Ledger:
 
     def freeze_plan(
         self, plan: LoadPlan, log: OffsetLog, now: datetime, progress: Callable[[int], None] = lambda count: None
-    ) -> list[FrozenWindow]:
+    ) -> list[model.FrozenWindow]:
         """The plan's windows, all frozen; `progress` is called with the number of windows just frozen."""
         return catch_up.freeze_plan(self.engine, plan, log, now, progress)
 
-    def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
+    def window(self, pipeline_name: str, start: datetime) -> model.FrozenWindow:
         """The frozen window that starts at `start`, or `WindowUnknown`."""
         windows = self.windows(pipeline_name, since=start, until=start)
         if not windows:
-            raise WindowUnknown(f"no window of {pipeline_name} that starts at {instant_text(start)} is frozen")
+            raise errors.WindowUnknown(f"no window of {pipeline_name} that starts at {model.instant_text(start)} is frozen")
         return windows[0]
 
-    def windows(self, pipeline_name: str, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
+    def windows(
+        self, pipeline_name: str, since: datetime | None = None, until: datetime | None = None
+    ) -> list[model.FrozenWindow]:
         """Frozen windows by start: those that start within [since, until], both inclusive."""
         window = schema.window
         query = select(window).where(window.c.pipeline == pipeline_name).order_by(window.c.starts_at)
@@ -174,7 +177,7 @@ class Ledger:
             pipeline_row(connection, pipeline_name)
             return load_windows(connection, query)
 
-    def remarkable_windows(self, pipeline_name: str) -> list[FrozenWindow]:
+    def remarkable_windows(self, pipeline_name: str) -> list[model.FrozenWindow]:
         """By start, the windows that are not loaded, not audited, or loaded with something to report: dead letters, or other
         records than before. They are few, however many years the pipeline has."""
         row_of = schema.window
@@ -183,14 +186,14 @@ class Ledger:
         with self.engine.connect() as connection:
             return load_windows(connection, select(row_of).where(*remarkable).order_by(row_of.c.starts_at))
 
-    def unaudited(self, pipeline_name: str) -> list[Interval]:
+    def unaudited(self, pipeline_name: str) -> list[model.Interval]:
         """The windows that are loaded, and that no audit has looked at since."""
         window = schema.window
         loaded = (window.c.pipeline == pipeline_name, window.c.loaded_attempt.is_not(None), window.c.audited_at.is_(None))
         nothing_found = or_(window.c.audit_problems.is_(None), cast(window.c.audit_problems, Text).in_(NO_PROBLEMS))
         query = select(window.c.starts_at, window.c.ends_at).where(*loaded, nothing_found).order_by(window.c.starts_at)
         with self.engine.connect() as connection:
-            return [Interval(start, end) for start, end in connection.execute(query)]
+            return [model.Interval(start, end) for start, end in connection.execute(query)]
 
     def begin_attempts(
         self,
@@ -199,11 +202,11 @@ class Ledger:
         run_id: str,
         try_number: int,
         now: datetime,
-        task: TaskKey | None = None,
-        pipeline: Pipeline | None = None,
+        task: model.TaskKey | None = None,
+        pipeline: model.Pipeline | None = None,
         accept_other_records: Collection[datetime] = (),
         supersede: bool = True,
-    ) -> list[Attempt]:
+    ) -> list[model.Attempt]:
         """A new attempt for each window, in the order of `starts`, from now on the only one that may commit. All or none.
 
         `task`: the task whose attempts they are. `pipeline`: how they are loaded, by default as the pipeline is registered now,
@@ -277,7 +280,7 @@ class Ledger:
         with self.engine.connect() as connection:
             return attempt_rows.at_work(connection, pipeline_name, starts, run_id, now)
 
-    def heartbeat(self, attempts: Sequence[Attempt], now: datetime) -> None:
+    def heartbeat(self, attempts: Sequence[model.Attempt], now: datetime) -> None:
         """Records that these attempts are alive, in one statement. Locked rows are skipped: an attempt that is being committed or
         superseded needs no heartbeat."""
         row_of = schema.attempt
@@ -289,7 +292,7 @@ class Ledger:
 
     def fail_attempts(
         self,
-        attempts: Sequence[Attempt],
+        attempts: Sequence[model.Attempt],
         error: str,
         now: datetime,
         samples: Mapping[str, Any] | None = None,
@@ -309,17 +312,17 @@ class Ledger:
             attempt_rows.set_where_running(connection, attempts, values)
         attempt_rows.drop_stale_tables(self.engine, [attempt.window_id for attempt in attempts])
 
-    def settle_attempts(self, attempts: Sequence[Attempt], now: datetime) -> list[AttemptOutcome]:
+    def settle_attempts(self, attempts: Sequence[model.Attempt], now: datetime) -> list[attempt_outcomes.AttemptOutcome]:
         """The outcome of attempts whose program has ended. One that is still running is ended: even if its driver lives on
         unseen, it cannot commit, so what is returned stays true."""
-        outcomes = outcomes_of(self.engine, attempts, now)
+        outcomes = attempt_outcomes.outcomes_of(self.engine, attempts, now)
         running = [outcome.attempt for outcome in outcomes if outcome.state == ATTEMPT_RUNNING]
         if not running:
             return outcomes
-        self.fail_attempts(running, ENDED_WITHOUT_COMMIT, now)
-        return outcomes_of(self.engine, attempts, now)
+        self.fail_attempts(running, attempt_outcomes.ENDED_WITHOUT_COMMIT, now)
+        return attempt_outcomes.outcomes_of(self.engine, attempts, now)
 
-    def beyond_retry(self, attempts: Sequence[Attempt]) -> LogbusError | None:
+    def beyond_retry(self, attempts: Sequence[model.Attempt]) -> errors.LogbusError | None:
         """Why the first of the attempts failed for good, if any did: too much did not parse, or the log holds other records."""
         row_of = schema.attempt
         final = (attempt_rows.among_attempts(attempts), row_of.c.error_kind.in_(list(BEYOND_RETRY)))
@@ -328,7 +331,7 @@ class Ledger:
             row = connection.execute(query).one_or_none()
         return None if row is None else BEYOND_RETRY[row.error_kind](row.error)
 
-    def record_audit(self, report: AuditReport, now: datetime) -> None:
+    def record_audit(self, report: model.AuditReport, now: datetime) -> None:
         """Stores an audit's outcome, unless the window has been loaded again since."""
         window = schema.window
         same = (window.c.id == report.window.id, window.c.loaded_attempt == report.window.loaded_attempt)
@@ -348,7 +351,7 @@ def refuse_busy(workers: Sequence[str]) -> None:
     """`WindowBusy` with the attempts (texts of `at_work_elsewhere`) that a load would take its windows away from."""
     if workers:
         named = several(workers, NAMED_MAX, separator="; ")
-        raise WindowBusy(
+        raise errors.WindowBusy(
             f"another run is working on {len(workers):,} of these windows: {named}. Wait, or take over "
             "(--supersede, supersede=True): its attempts cannot commit then. Attempts without a heartbeat for "
             f"{SILENCE_MINUTES} minutes are presumed dead"

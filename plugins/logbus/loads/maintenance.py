@@ -25,18 +25,10 @@ from itertools import groupby
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from logbus.errors import LogbusError, PipelineUnknown
+from logbus import errors, model
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import MaintenanceOptions, sink_for
-from logbus.model import instant_text, parse_instant
-from logbus.windows.sql_errors import (
-    DEADLOCK_DETECTED,
-    DEPENDENT_OBJECTS,
-    DUPLICATE_TABLE,
-    LOCK_NOT_AVAILABLE,
-    UNDEFINED_TABLE,
-    sqlstate_of,
-)
+from logbus.windows import sql_errors
 from logbus.windows.table_names import LEAF_SCHEMA, TableName, leaf_name, quoted
 
 DAY = timedelta(days=1)
@@ -58,11 +50,11 @@ CHANGED = "left for the next run, its partitions changed in the meantime"
 
 # What a day may be refused for that says nothing about the next day.
 LEFT_BECAUSE = {
-    LOCK_NOT_AVAILABLE: "left for the next run, readers or loads hold its hours",
-    DEADLOCK_DETECTED: "left for the next run, readers or loads hold its hours",
-    UNDEFINED_TABLE: CHANGED,  # another run merged the day while we waited for its hours
-    DUPLICATE_TABLE: "its hours stay, because a table with the name of the day's leaf exists and is no partition",
-    DEPENDENT_OBJECTS: "its hours stay, because a view or something else depends on one of them",
+    sql_errors.LOCK_NOT_AVAILABLE: "left for the next run, readers or loads hold its hours",
+    sql_errors.DEADLOCK_DETECTED: "left for the next run, readers or loads hold its hours",
+    sql_errors.UNDEFINED_TABLE: CHANGED,  # another run merged the day while we waited for its hours
+    sql_errors.DUPLICATE_TABLE: "its hours stay, because a table with the name of the day's leaf exists and is no partition",
+    sql_errors.DEPENDENT_OBJECTS: "its hours stay, because a view or something else depends on one of them",
 }
 
 Sleep = Callable[[float], None]
@@ -107,7 +99,7 @@ def _to_leaf(table: TableName, start: str, end: str) -> Leaf:
 def _bound_of(shown: str, unbounded: datetime) -> datetime:
     """A bound as the server shows it. Users also write MINVALUE, 'infinity' and years that Python does not have."""
     try:
-        return parse_instant(shown.strip("'"))
+        return model.parse_instant(shown.strip("'"))
     except ValueError:
         return unbounded
 
@@ -146,7 +138,7 @@ def _merge_day(engine: Engine, target: TableName, day: datetime, hours: Sequence
     except DayStays as reason:
         return str(reason)
     except DBAPIError as error:
-        if (why := LEFT_BECAUSE.get(sqlstate_of(error) or "")) is None:
+        if (why := LEFT_BECAUSE.get(sql_errors.sqlstate_of(error) or "")) is None:
             raise
         return why
     return None
@@ -187,7 +179,7 @@ def _require_no_rows_in_default(connection: Connection, target: TableName, day: 
 def _copy_hours(connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf]) -> TableName:
     """A table of the day's rows, ready to be attached: with the parent's indexes, and a check that saves a scan."""
     merged = _merged_name(target, day)
-    start, end = instant_text(day), instant_text(day + DAY)
+    start, end = model.instant_text(day), model.instant_text(day + DAY)
     columns = ", ".join(quoted(name) for name in _insertable_columns(connection, target))
     check = f"constraint {MERGED_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')"
     connection.execute(text(f"create table {merged.sql} (like {target.sql} including all excluding identity, {check})"))
@@ -228,7 +220,7 @@ def swap(
 
 
 def exchange(connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf], merged: TableName) -> None:
-    start, end = instant_text(day), instant_text(day + DAY)
+    start, end = model.instant_text(day), model.instant_text(day + DAY)
     connection.execute(text(f"lock table only {target.sql} in access exclusive mode"))
     require_unchanged(connection, target, day, hours)  # a load may have attached an hour while the others were copied
     for leaf in hours:
@@ -239,7 +231,7 @@ def exchange(connection: Connection, target: TableName, day: datetime, hours: Se
 
 
 def _is_lock_timeout(error: OperationalError) -> bool:
-    return sqlstate_of(error) in (LOCK_NOT_AVAILABLE, DEADLOCK_DETECTED)
+    return sql_errors.sqlstate_of(error) in (sql_errors.LOCK_NOT_AVAILABLE, sql_errors.DEADLOCK_DETECTED)
 
 
 def maintain(engine: Engine, options: MaintenanceOptions, pipeline_names: Collection[str] = ()) -> dict[str, list[str]]:
@@ -250,7 +242,7 @@ def maintain(engine: Engine, options: MaintenanceOptions, pipeline_names: Collec
     pipelines = Ledger(engine).pipelines()
     unknown = sorted(set(pipeline_names) - {pipeline.name for pipeline in pipelines})
     if unknown:
-        raise PipelineUnknown(f"no pipeline {', '.join(unknown)} is registered; `logbus pipeline ls` lists them")
+        raise errors.PipelineUnknown(f"no pipeline {', '.join(unknown)} is registered; `logbus pipeline ls` lists them")
     done: dict[str, list[str]] = {}
     failures: list[str] = []
     for pipeline in pipelines:
@@ -260,7 +252,7 @@ def maintain(engine: Engine, options: MaintenanceOptions, pipeline_names: Collec
             except Exception as error:  # a sink's libraries raise errors of many kinds
                 failures.append(f"{pipeline.name}: {error}")
     if failures:
-        raise LogbusError(
+        raise errors.LogbusError(
             f"maintenance failed for {len(failures)} of {len(done) + len(failures)} pipelines: {'; '.join(failures)}"
         )
     return done

@@ -17,8 +17,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text
 from logbus.formatting import many, several
 from logbus.loads.sent_numbers import Numbers, Run, holes, joined, size
 from logbus.model import PROVEN_EMPTY, FrozenWindow, Interval, Pipeline
-from logbus.windows import schema
-from logbus.windows.coverage import first_gap
+from logbus.windows import coverage, schema
 from logbus.windows.table_names import SCHEMA
 
 MISSING_NAMED_MAX = 5
@@ -196,4 +195,4 @@ def is_known(connection: Connection, window: FrozenWindow, since: datetime | Non
     )
     span = Interval(since, window.interval.start)
     rows = connection.execute(query, {"pipeline": window.pipeline, "since": span.start, "until": span.end})
-    return first_gap(span, [Interval(start, end) for start, end in rows]) is None
+    return coverage.first_gap(span, [Interval(start, end) for start, end in rows]) is None

@@ -14,15 +14,12 @@ from typing import Protocol, runtime_checkable
 
 from sqlalchemy import Connection, Engine, insert, select, update
 
-from logbus.errors import UserError, WindowOverlap
+from logbus import errors, model
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.loads.sinks.snapshot_entry import LedgerEntry, dead_letters_kept, is_of_this_ledger, write_entry
-from logbus.model import FrozenWindow, Interval, OffsetRange
-from logbus.windows import schema
+from logbus.windows import freezing, rows, schema
 from logbus.windows.chain import Chain
-from logbus.windows.freezing import find_window, range_values
-from logbus.windows.rows import COMMITTED, Row, pipeline_row
 
 # Stored in an attempt instead of its Airflow run, which is no longer known.
 REBUILT = "rebuilt from the table"
@@ -32,9 +29,9 @@ REBUILT = "rebuilt from the table"
 class Rebuilt:
     """What became of the windows that the table holds."""
 
-    rebuilt: list[Interval] = field(default_factory=list)
-    unchanged: list[Interval] = field(default_factory=list)
-    without_dead_letters: list[Interval] = field(default_factory=list)
+    rebuilt: list[model.Interval] = field(default_factory=list)
+    unchanged: list[model.Interval] = field(default_factory=list)
+    without_dead_letters: list[model.Interval] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
 
@@ -53,20 +50,22 @@ def rebuild(engine: Engine, pipeline_name: str) -> Rebuilt:
     """Rebuilds the ledger's windows of a pipeline, in one transaction per window, so it can be run again at any time."""
     sink = sink_for(Ledger(engine).pipeline(pipeline_name), engine)
     if not isinstance(sink, TableWithEntries):
-        raise UserError(f"pipeline {pipeline_name} loads into PostgreSQL, where rows and ledger are one database: restore that")
+        raise errors.UserError(
+            f"pipeline {pipeline_name} loads into PostgreSQL, where rows and ledger are one database: restore that"
+        )
     done = Rebuilt()
     for entry in sink.entries():
         try:
             with engine.begin() as connection:
                 rebuild_window(connection, pipeline_name, entry, done)
-        except (Conflict, WindowOverlap) as error:
+        except (Conflict, errors.WindowOverlap) as error:
             done.refused.append(str(error))
     return done
 
 
 def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntry, done: Rebuilt) -> None:
-    pipeline_row(connection, pipeline_name, lock=True)
-    window = find_window(connection, pipeline_name, entry.interval)
+    rows.pipeline_row(connection, pipeline_name, lock=True)
+    window = freezing.find_window(connection, pipeline_name, entry.interval)
     if window is not None:
         refuse_other_offsets(entry.interval, window.ranges, entry.ranges)
     if window is not None and is_known(connection, window, entry):
@@ -80,14 +79,16 @@ def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntr
         done.without_dead_letters.append(entry.interval)
 
 
-def is_known(connection: Connection, window: FrozenWindow, entry: LedgerEntry) -> bool:
+def is_known(connection: Connection, window: model.FrozenWindow, entry: LedgerEntry) -> bool:
     """Whether the ledger already has this load of the window, or a later one."""
     if window.loaded_attempt is None or window.loaded_attempt < entry.attempt:
         return False
     return window.loaded_attempt > entry.attempt or is_of_this_ledger(connection, window.id, entry)
 
 
-def refuse_other_offsets(interval: Interval, frozen: tuple[OffsetRange, ...], published: tuple[OffsetRange, ...]) -> None:
+def refuse_other_offsets(
+    interval: model.Interval, frozen: tuple[model.OffsetRange, ...], published: tuple[model.OffsetRange, ...]
+) -> None:
     if sorted(frozen, key=lambda part: part.partition) != sorted(published, key=lambda part: part.partition):
         raise Conflict(
             f"{interval}: the ledger has frozen {', '.join(map(str, frozen))}, the table holds {', '.join(map(str, published))}: "
@@ -111,11 +112,11 @@ def insert_window(connection: Connection, pipeline_name: str, entry: LedgerEntry
     }
     window_id: int = connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
     if entry.ranges:
-        connection.execute(insert(part_of), [range_values(window_id, part) for part in entry.ranges])
+        connection.execute(insert(part_of), [freezing.range_values(window_id, part) for part in entry.ranges])
     return window_id
 
 
-def lower_anchor(connection: Connection, chain: Chain, part: OffsetRange, entry: LedgerEntry) -> None:
+def lower_anchor(connection: Connection, chain: Chain, part: model.OffsetRange, entry: LedgerEntry) -> None:
     """Registering again anchored the chain where the log begins today; the table's windows begin earlier."""
     chain.anchor(None, [(part.partition, part.start_offset)], entry.loaded_at)
     anchor = schema.anchor
@@ -127,7 +128,7 @@ def lower_anchor(connection: Connection, chain: Chain, part: OffsetRange, entry:
     connection.execute(update(anchor).where(*is_anchor, anchor.c.offset > part.start_offset).values(offset=part.start_offset))
 
 
-def freeze_boundaries(chain: Chain, part: OffsetRange, entry: LedgerEntry) -> None:
+def freeze_boundaries(chain: Chain, part: model.OffsetRange, entry: LedgerEntry) -> None:
     for at, offset in ((entry.interval.start, part.start_offset), (entry.interval.end, part.end_offset)):
         frozen, around = chain.boundary(part.partition, at), chain.neighbours(part.partition, at)
         fits = around.lower <= offset and (around.upper is None or offset <= around.upper)
@@ -142,14 +143,14 @@ def freeze_boundaries(chain: Chain, part: OffsetRange, entry: LedgerEntry) -> No
 
 def insert_attempt(connection: Connection, window_id: int, entry: LedgerEntry) -> None:
     window, attempt = schema.window, schema.attempt
-    row: Row = connection.execute(select(window).where(window.c.id == window_id).with_for_update()).mappings().one()
+    row: rows.Row = connection.execute(select(window).where(window.c.id == window_id).with_for_update()).mappings().one()
     is_attempt = (attempt.c.window_id == window_id, attempt.c.number == entry.attempt)
     if connection.execute(select(attempt.c.number).where(*is_attempt)).scalar_one_or_none() is None:
         name = f"w{window_id}_a{entry.attempt}"
         values = {
             "window_id": window_id,
             "number": entry.attempt,
-            "state": COMMITTED,
+            "state": rows.COMMITTED,
             "run_id": REBUILT,
             "try_number": 1,
             "staging_table": name,

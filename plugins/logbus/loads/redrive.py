@@ -22,18 +22,9 @@ from sqlalchemy.exc import DBAPIError
 
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.fingerprint import as_text
-from logbus.loads import audit, checksum, dead_letters, tally
+from logbus.loads import audit, checksum, dead_letters, ledger, public_rows, tally
 from logbus.loads.checksum import DEAD_LETTERS, Published, join
 from logbus.loads.dead_letters import Value
-from logbus.loads.ledger import Ledger
-from logbus.loads.public_rows import (
-    ROWS_OF_WINDOW,
-    compare_dead_letters,
-    compare_table,
-    count_window,
-    of_window,
-    window_parameters,
-)
 from logbus.loads.sinks import sink_for
 from logbus.loads.target import finding_partitions, table_columns
 from logbus.model import FrozenWindow, Pipeline, instant_text
@@ -114,7 +105,7 @@ class Redrive:
 
     def windows(self, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
         """The loaded windows that have dead letters and start within [since, until], by start."""
-        windows = Ledger(self.engine).windows(self.pipeline.name, since, until)
+        windows = ledger.Ledger(self.engine).windows(self.pipeline.name, since, until)
         return [window for window in windows if window.counts is not None and window.counts.dead_lettered]
 
     def plan(self, window: FrozenWindow) -> Redriven:
@@ -173,12 +164,14 @@ class Redrive:
         """The window's checksums, compared with what it holds now: otherwise a redrive would make a changed row look like a
         loaded one. Those that cannot be compared are left out."""
         (now,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
-        report = join(compare_table(connection, self.pipeline, now), compare_dead_letters(connection, now))
+        report = join(
+            public_rows.compare_table(connection, self.pipeline, now), public_rows.compare_dead_letters(connection, now)
+        )
         if report.problems:
             raise EquationMismatch(
                 f"window {window.interval} of {self.pipeline.name} does not add up: {'; '.join(report.problems)}. Load it again"
             )
-        values = of_window(now)
+        values = public_rows.of_window(now)
         # A note means that a checksum cannot be compared (it is missing, or this server hashes values differently). A new one
         # would vouch for values that were never compared; the next load writes one.
         return values if values is None or not report.notes else replace(values, table=None, dead_letters=None)
@@ -191,8 +184,8 @@ class Redrive:
         staged = {part: minus(fingerprint, outcome.left_out.get(part, 0)) for part, fingerprint in before.staged.items()}
         if before.table is not None:
             columns = {**before.table.columns, **checksum.covered(table_columns(connection, target), self.parser.columns)}
-            parameters = window_parameters(self.pipeline, window)
-            table = checksum.take(connection, target, columns, ROWS_OF_WINDOW, parameters)
+            parameters = public_rows.window_parameters(self.pipeline, window)
+            table = checksum.take(connection, target, columns, public_rows.ROWS_OF_WINDOW, parameters)
             dead = checksum.take_dead_letters(connection, window.id)
             before = replace(before, table=table, dead_letters=dead)
         row, after = schema.window, replace(before, staged=staged)
@@ -223,7 +216,7 @@ class Redrive:
     def refuse_mismatch(self, connection: Connection, window: FrozenWindow) -> None:
         """Counts the window as the audit does: rows, dead letters and ledger must agree, and the fingerprint be unchanged."""
         (after,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
-        tallies = count_window(connection, self.pipeline, window)
+        tallies = public_rows.count_window(connection, self.pipeline, window)
         assert after.counts is not None, "a loaded window has counts"
         # Filtered records leave gaps among the offsets of rows and dead letters; only their number is kept.
         gaps_allowed = self.pipeline.options.offset_gaps or after.counts.filtered > 0

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
-from logbus.errors import AttemptSuperseded, LoadFailed
+from logbus import errors, model
 from logbus.loads.attempt_outcomes import AttemptOutcome, why_not_loaded
 from logbus.loads.ledger import Ledger
-from logbus.model import Attempt, Pipeline, TaskKey
 
 WINDOWS_PER_JOB_MAX = 84  # half a week of hours: one Spark job, and all that is lost if it fails; a job costs a second
 WINDOWS_PER_APPLICATION_MAX = 1_000  # attempts are passed on a command line, whose length is limited
@@ -40,15 +39,15 @@ class LoadRun:
     ledger: Ledger
     pipeline_name: str
     run_id: str
-    submit: Callable[[Sequence[Attempt]], None]
+    submit: Callable[[Sequence[model.Attempt]], None]
     now: Callable[[], datetime]
     say: Callable[[str], None]
     try_number: int = 1
-    task: TaskKey | None = None
-    definition: Pipeline | None = None
+    task: model.TaskKey | None = None
+    definition: model.Pipeline | None = None
     supersede: bool = True
-    attempts: list[Attempt] = field(default_factory=list, init=False)  # all that it has begun
-    _running: Sequence[Attempt] = field(default=(), init=False)
+    attempts: list[model.Attempt] = field(default_factory=list, init=False)  # all that it has begun
+    _running: Sequence[model.Attempt] = field(default=(), init=False)
 
     def load(
         self, starts: Sequence[datetime], beside: Sequence[datetime] = (), accept_other_records: Collection[datetime] = ()
@@ -71,11 +70,11 @@ class LoadRun:
             supersede=self.supersede,
         )
         self.attempts += attempts
-        failure: LoadFailed | None = None
+        failure: errors.LoadFailed | None = None
         try:
             self._running = attempts
             self.submit(attempts)
-        except LoadFailed as error:
+        except errors.LoadFailed as error:
             failure = error
             self.end(str(error))
         except BaseException as error:  # Airflow's timeout and Ctrl-C are no Exceptions
@@ -93,12 +92,12 @@ class LoadRun:
         if self._running:
             self.ledger.fail_attempts(self._running, reason[-ERROR_CHARACTERS_MAX:], self.now())
 
-    def _raise_unless_loaded(self, own: Sequence[AttemptOutcome], failure: LoadFailed | None) -> None:
+    def _raise_unless_loaded(self, own: Sequence[AttemptOutcome], failure: errors.LoadFailed | None) -> None:
         missing = why_not_loaded(own)
         if missing is not None:
             if final := self.ledger.beyond_retry([outcome.attempt for outcome in own]):
                 raise final from failure
-            raise failure if failure and not isinstance(missing, AttemptSuperseded) else missing
+            raise failure if failure and not isinstance(missing, errors.AttemptSuperseded) else missing
         if failure is not None:
             self.say(f"The windows are loaded, although the application failed: {failure}")
         for outcome in own:

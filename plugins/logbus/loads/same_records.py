@@ -15,10 +15,9 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from logbus.errors import OtherRecords
+from logbus import errors, model
 from logbus.fingerprint import as_text
 from logbus.formatting import many
-from logbus.model import Attempt, instant_text
 from logbus.windows import schema
 
 
@@ -33,7 +32,7 @@ class LoadedRecords:
 
 
 def other_records(
-    connection: Connection, attempt: Attempt, load: LoadedRecords, now: datetime, published: LoadedRecords | None = None
+    connection: Connection, attempt: model.Attempt, load: LoadedRecords, now: datetime, published: LoadedRecords | None = None
 ) -> list[Mapping[str, Any]] | None:
     """What the window's row keeps forever about reloads that replaced its records by others; None if this is not one. Called
     under the window's lock. `published`: what the target's own metadata lists as loaded, if the ledger has no load.
@@ -52,11 +51,11 @@ def other_records(
     if former is None or former.fingerprint in (None, load.fingerprint):
         return None
     if not row.accepts_other_records:
-        raise OtherRecords(refusal(attempt, former, load))
+        raise errors.OtherRecords(refusal(attempt, former, load))
     note = {
         "attempt": load.attempt,
         "run_id": row.run_id,
-        "at": instant_text(now),
+        "at": model.instant_text(now),
         "attempt_before": former.attempt,
         "fingerprint_before": former.fingerprint,
         "fingerprint_after": load.fingerprint,
@@ -76,8 +75,8 @@ def ledgers(connection: Connection, window_id: int, row: Any) -> LoadedRecords:
     )
 
 
-def refusal(attempt: Attempt, former: LoadedRecords, load: LoadedRecords) -> str:
-    start, name = instant_text(attempt.interval.start), attempt.pipeline
+def refusal(attempt: model.Attempt, former: LoadedRecords, load: LoadedRecords) -> str:
+    start, name = model.instant_text(attempt.interval.start), attempt.pipeline
     return (
         f"window {attempt.interval} of {name} keeps the rows that attempt {former.attempt} loaded: the log gives other records "
         f"now. {former.read} were read then, {load.read} now ({differences(former, load)}). Compaction, a log restored from a "

@@ -15,11 +15,10 @@ from dataclasses import replace
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
-from logbus.errors import AttemptSuperseded
+from logbus import errors, model
 from logbus.loads import checksum, tally
 from logbus.loads.attempts import lock_if_current, sealed
 from logbus.loads.target import has_leaves, table_columns
-from logbus.model import Attempt, instant_text
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
 from logbus.windows.table_names import TASK_COLUMN, TableName, quoted, staging
 
@@ -37,10 +36,12 @@ TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
 WITHOUT_AUTOVACUUM = "with (autovacuum_enabled = false)"
 
 
-def create_staging(engine: Engine, attempts: Sequence[Attempt], target: TableName) -> tuple[list[Attempt], list[Attempt]]:
+def create_staging(
+    engine: Engine, attempts: Sequence[model.Attempt], target: TableName
+) -> tuple[list[model.Attempt], list[model.Attempt]]:
     """Creates the tables; returns the attempts that may continue and those that are superseded."""
 
-    def create(connection: Connection, attempt: Attempt) -> None:
+    def create(connection: Connection, attempt: model.Attempt) -> None:
         create_rows(connection, attempt, target)
         create_dead_letters(connection, attempt)
 
@@ -48,16 +49,16 @@ def create_staging(engine: Engine, attempts: Sequence[Attempt], target: TableNam
 
 
 def create_for_current(
-    engine: Engine, attempts: Sequence[Attempt], create: Callable[[Connection, Attempt], None]
-) -> tuple[list[Attempt], list[Attempt]]:
+    engine: Engine, attempts: Sequence[model.Attempt], create: Callable[[Connection, model.Attempt], None]
+) -> tuple[list[model.Attempt], list[model.Attempt]]:
     """Calls `create` for each attempt that is still its window's newest; returns those, and the others."""
-    current: list[Attempt] = []
-    superseded: list[Attempt] = []
+    current: list[model.Attempt] = []
+    superseded: list[model.Attempt] = []
     with engine.begin() as connection:
         for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):
             try:
                 lock_if_current(connection, attempt)
-            except AttemptSuperseded:
+            except errors.AttemptSuperseded:
                 superseded.append(attempt)
                 continue
             create(connection, attempt)
@@ -65,23 +66,25 @@ def create_for_current(
     return current, superseded
 
 
-def create_rows(connection: Connection, attempt: Attempt, target: TableName) -> None:
+def create_rows(connection: Connection, attempt: model.Attempt, target: TableName) -> None:
     is_partitioned = has_leaves(connection, target)
     rows = staging(attempt.staging_table)
-    start, end = instant_text(attempt.interval.start), instant_text(attempt.interval.end)
+    start, end = model.instant_text(attempt.interval.start), model.instant_text(attempt.interval.end)
     check = f", constraint {LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')" if is_partitioned else ""
     copied = "including defaults including constraints" + ("" if is_partitioned else " including identity")
     definition = f"(like {target.sql} {copied}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
     connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
 
 
-def create_dead_letters(connection: Connection, attempt: Attempt) -> None:
+def create_dead_letters(connection: Connection, attempt: model.Attempt) -> None:
     dead = staging(attempt.dead_letter_table)
     definition = f"(like {checksum.DEAD_LETTERS.sql} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
     connection.execute(text(f"create table if not exists {dead.sql} {definition}"))
 
 
-def seal(engine: Engine, attempt: Attempt, winners: Collection[int], filled: Mapping[str, str] | None = None) -> tally.Counted:
+def seal(
+    engine: Engine, attempt: model.Attempt, winners: Collection[int], filled: Mapping[str, str] | None = None
+) -> tally.Counted:
     """Closes the attempt's tables to every writer, keeps only what the winning task attempts wrote, counts that and takes the
     checksum of its rows: of the system columns and those `filled` by the parser.
 
@@ -97,7 +100,7 @@ def seal(engine: Engine, attempt: Attempt, winners: Collection[int], filled: Map
         return replace(counted, table=checksum.take(connection, rows, checksum.covered(table_columns(connection, rows), filled)))
 
 
-def seal_dead_letters(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Counted:
+def seal_dead_letters(engine: Engine, attempt: model.Attempt, winners: Collection[int]) -> tally.Counted:
     """The same for sinks whose rows are stored elsewhere."""
     names = [attempt.dead_letter_table]
     close_tables(engine, attempt, names)
@@ -107,7 +110,7 @@ def seal_dead_letters(engine: Engine, attempt: Attempt, winners: Collection[int]
 WON = f"{TASK_COLUMN} = any(:winners)"
 
 
-def close_tables(engine: Engine, attempt: Attempt, names: Iterable[str]) -> None:
+def close_tables(engine: Engine, attempt: model.Attempt, names: Iterable[str]) -> None:
     with engine.begin() as connection:
         lock_if_current(connection, attempt)
         connection.execute(text(f"set local lock_timeout = {SEAL_LOCK_TIMEOUT_MS}"))
@@ -116,7 +119,7 @@ def close_tables(engine: Engine, attempt: Attempt, names: Iterable[str]) -> None
 
 
 def count_sealed(
-    engine: Engine, attempt: Attempt, winners: Collection[int], rows: tally.RowSource, names: Iterable[str]
+    engine: Engine, attempt: model.Attempt, winners: Collection[int], rows: tally.RowSource, names: Iterable[str]
 ) -> tally.Counted:
     """One query over the closed tables: what the winners wrote, and whether any other task did."""
     dead = tally.dead_letters(staging(sealed(attempt.dead_letter_table)).sql, counted=WON)
@@ -131,11 +134,11 @@ def count_sealed(
 
 
 @contextmanager
-def unless_superseded(attempt: Attempt) -> Iterator[None]:
+def unless_superseded(attempt: model.Attempt) -> Iterator[None]:
     """Tables that are gone were dropped by a newer attempt."""
     try:
         yield
     except ProgrammingError as error:
         if sqlstate_of(error) == UNDEFINED_TABLE:
-            raise AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error
+            raise errors.AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error
         raise

@@ -30,12 +30,9 @@ from sqlalchemy import (
     true,
 )
 
-from logbus.errors import PipelineUnknown
+from logbus import errors, model
 from logbus.formatting import several
-from logbus.model import INTERVAL_LONGEST, FrozenWindow, Interval, Pipeline, ceiling, instant, instant_text
-from logbus.windows import schema
-from logbus.windows.boundaries import max_ahead
-from logbus.windows.coverage import missing_span
+from logbus.windows import boundaries, coverage, schema
 from logbus.windows.rows import pipeline_row, to_pipeline
 
 Histogram = Mapping[int, int]
@@ -90,7 +87,9 @@ def write(connection: Connection, window_id: int, histogram: Histogram) -> dict[
     hours = schema.window_hour
     connection.execute(delete(hours).where(hours.c.window_id == window_id))
     rows = [
-        {"window_id": window_id, "hour": instant(hour), "record_count": count} for hour, count in histogram.items() if hour >= 0
+        {"window_id": window_id, "hour": model.instant(hour), "record_count": count}
+        for hour, count in histogram.items()
+        if hour >= 0
     ]
     if rows:
         connection.execute(insert(hours), rows)
@@ -114,7 +113,7 @@ class StampedHours:
     `in_others` are stamped with the window's interval but are in other windows.
     """
 
-    interval: Interval
+    interval: model.Interval
     own: int
     unstamped: int = 0
     far: int = 0
@@ -141,12 +140,16 @@ class StampedHours:
         sentences = []
         if self.in_others:
             where = several(
-                [f"{hour_count.count} in window {instant_text(hour_count.window)}" for hour_count in self.in_others], NAMED_MAX
+                [f"{hour_count.count} in window {model.instant_text(hour_count.window)}" for hour_count in self.in_others],
+                NAMED_MAX,
             )
-            sentences.append(f"stamped {instant_text(self.interval.start)}: {self.own} here, {where}")
+            sentences.append(f"stamped {model.instant_text(self.interval.start)}: {self.own} here, {where}")
         if self.strangers:
             hours = several(
-                [*(f"{hour_count.count} with {instant_text(hour_count.hour)}" for hour_count in self.others), *self.far_text()],
+                [
+                    *(f"{hour_count.count} with {model.instant_text(hour_count.hour)}" for hour_count in self.others),
+                    *self.far_text(),
+                ],
                 NAMED_MAX,
             )
             sentences.append(f"here, but stamped otherwise: {hours}")
@@ -165,9 +168,11 @@ class StampedHours:
             "elsewhere": self.elsewhere,
             "strangers": self.strangers,
             "in_other_windows": [
-                {"window": instant_text(hour_count.window), "records": hour_count.count} for hour_count in self.in_others
+                {"window": model.instant_text(hour_count.window), "records": hour_count.count} for hour_count in self.in_others
             ],
-            "other_hours": [{"hour": instant_text(hour_count.hour), "records": hour_count.count} for hour_count in self.others],
+            "other_hours": [
+                {"hour": model.instant_text(hour_count.hour), "records": hour_count.count} for hour_count in self.others
+            ],
             "far": self.far,
             "sentences": self.sentences(),
         }
@@ -177,7 +182,7 @@ def is_remarkable(part: int, whole: int) -> bool:
     return part >= REMARKABLE_RECORDS and part >= REMARKABLE_SHARE * whole
 
 
-def stamped_hours(connection: Connection, window: FrozenWindow) -> StampedHours | None:
+def stamped_hours(connection: Connection, window: model.FrozenWindow) -> StampedHours | None:
     """For one window; None if it is not loaded."""
     row_of = schema.window
     query = select(row_of.c.unstamped_count, row_of.c.far_count).where(row_of.c.id == window.id)
@@ -204,7 +209,7 @@ def stamped_hours(connection: Connection, window: FrozenWindow) -> StampedHours 
     )
 
 
-def hours_held(connection: Connection, window: FrozenWindow) -> Iterator[HourCount]:
+def hours_held(connection: Connection, window: model.FrozenWindow) -> Iterator[HourCount]:
     """The window's own histogram, in order of time."""
     hours = schema.window_hour
     query = select(hours.c.hour, hours.c.record_count).where(hours.c.window_id == window.id).order_by(hours.c.hour)
@@ -212,10 +217,10 @@ def hours_held(connection: Connection, window: FrozenWindow) -> Iterator[HourCou
         yield HourCount(window=window.interval.start, hour=hour, count=count)
 
 
-def windows_holding(connection: Connection, pipeline_name: str, span: Interval) -> dict[datetime, int]:
+def windows_holding(connection: Connection, pipeline_name: str, span: model.Interval) -> dict[datetime, int]:
     """Starts of the loaded windows with records stamped with hours that overlap the span, in order, and how many each has."""
     hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
-    near = hours.c.hour > span.start - INTERVAL_LONGEST  # for the index
+    near = hours.c.hour > span.start - model.INTERVAL_LONGEST  # for the index
     touches = (near, hours.c.hour + pipeline.c.interval > span.start, hours.c.hour < span.end)
     query = (
         select(window.c.starts_at, func.sum(hours.c.record_count))
@@ -261,24 +266,24 @@ def elsewhere_notes(connection: Connection, pipeline_names: Collection[str]) -> 
     ]
 
 
-def holding_span(pipeline: Pipeline, span: Interval, lateness: timedelta | None = None) -> Interval:
+def holding_span(pipeline: model.Pipeline, span: model.Interval, lateness: timedelta | None = None) -> model.Interval:
     """The windows that hold the records stamped within `span` that reach the broker no later than `lateness` after its end.
 
     None of them is in a later window, if no producer's clock is more than `max_ahead` fast: to push it there, a timestamp
     after `end + lateness + max_ahead` would have to precede it in the log. Nor is any in an earlier one: a record stamped at
     or after an hour's start, and not further ahead than that, ends the hour before.
     """
-    reach = (pipeline.lateness if lateness is None else lateness) + max_ahead(pipeline)
-    return Interval(span.start, ceiling(span.end + reach, pipeline.interval))
+    reach = (pipeline.lateness if lateness is None else lateness) + boundaries.max_ahead(pipeline)
+    return model.Interval(span.start, model.ceiling(span.end + reach, pipeline.interval))
 
 
 def missing_of_stamped(
-    engine: Engine, pipeline_name: str, span: Interval, lateness: timedelta | None, *, audited: bool = False
-) -> Interval | None:
+    engine: Engine, pipeline_name: str, span: model.Interval, lateness: timedelta | None, *, audited: bool = False
+) -> model.Interval | None:
     """The first part of `holding_span` that is not loaded (or audited) yet; None when all of it is."""
     with engine.connect() as connection:
         try:
             pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
-        except PipelineUnknown:
+        except errors.PipelineUnknown:
             return span  # its first run registers it
-    return missing_span(engine, pipeline_name, holding_span(pipeline, span, lateness), audited=audited)
+    return coverage.missing_span(engine, pipeline_name, holding_span(pipeline, span, lateness), audited=audited)

@@ -14,9 +14,7 @@ from sqlalchemy import Connection, text
 
 from logbus.fingerprint import MODULUS
 from logbus.formatting import many
-from logbus.loads.checksum import Checksum
-from logbus.loads.sent_numbers import Numbers, join_streams
-from logbus.loads.stamped_hours import Histogram, joined
+from logbus.loads import checksum, sent_numbers, stamped_hours
 from logbus.model import FrozenWindow, OffsetRange, PartitionTally
 
 
@@ -80,7 +78,7 @@ class Counted:
     tallies: Mapping[int, PartitionTally] = field(default_factory=dict)
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
     others: int = 0
-    table: Checksum | None = None
+    table: checksum.Checksum | None = None
     files: Mapping[str, str] | None = None
 
 
@@ -194,8 +192,8 @@ class ReadTally:
     bytes: int = 0
     fingerprint: int = 0
     staged_fingerprint: int = 0
-    hours: Histogram = field(default_factory=dict)
-    sent: dict[str, Numbers] = field(default_factory=dict)
+    hours: stamped_hours.Histogram = field(default_factory=dict)
+    sent: dict[str, sent_numbers.Numbers] = field(default_factory=dict)
 
     def __add__(self, other: ReadTally) -> ReadTally:
         return ReadTally(
@@ -206,8 +204,8 @@ class ReadTally:
             bytes=self.bytes + other.bytes,
             fingerprint=(self.fingerprint + other.fingerprint) % MODULUS,
             staged_fingerprint=(self.staged_fingerprint + other.staged_fingerprint) % MODULUS,
-            hours=joined([self.hours, other.hours]),
-            sent=join_streams(self.sent, other.sent),
+            hours=stamped_hours.joined([self.hours, other.hours]),
+            sent=sent_numbers.join_streams(self.sent, other.sent),
         )
 
 

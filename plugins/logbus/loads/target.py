@@ -14,9 +14,7 @@ from psycopg.errors import CheckViolation
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from logbus.errors import LoadFailed, UserError
-from logbus.model import Interval, instant_text
-from logbus.pipeline_settings import twins
+from logbus import errors, model, pipeline_settings
 from logbus.windows.migrations import create_schema
 from logbus.windows.table_names import TableName, identifier, leaf_name, quoted
 
@@ -62,8 +60,8 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
 def validate_new_names(table: str, present: Collection[str], missing: Collection[str]) -> None:
     """No table of any sink gets a column whose name differs only in case from that of another one."""
     new = {name.casefold() for name in missing}
-    if pair := twins(name for name in (*present, *missing) if name.casefold() in new):
-        raise UserError(
+    if pair := pipeline_settings.twins(name for name in (*present, *missing) if name.casefold() in new):
+        raise errors.UserError(
             f"{table} would have the columns {pair[0]!r} and {pair[1]!r}, which differ only in upper and lower case, and many "
             "readers treat them as one. Declare the column as the table has it, leave one out, or load into another table"
         )
@@ -81,7 +79,7 @@ def add_columns(connection: Connection, target: TableName, missing: Mapping[str,
         return
     if not has_leaves(connection, target):
         clauses = ", ".join(f"add column {identifier(name)} {kind}" for name, kind in missing.items())
-        raise UserError(
+        raise errors.UserError(
             f"table {target} lacks columns that a load fills; it is yours, so add them: alter table {target} {clauses}"
         )
     additions = ", ".join(f"add column {quoted(name)} {kind}" for name, kind in missing.items())
@@ -92,7 +90,7 @@ def validate_types(target: TableName, present: Mapping[str, str], definitions: M
     for name, definition in definitions.items():
         kind = definition.removesuffix(" not null")
         if name in present and present[name] != SPELLINGS.get(kind, kind):
-            raise UserError(
+            raise errors.UserError(
                 f"column {name} of table {target} is {present[name]}, but the pipeline loads {kind}: "
                 "declare the column as it is, or load into another table"
             )
@@ -125,7 +123,7 @@ def parent_of(connection: Connection, leaf: TableName) -> TableName | None:
 
 
 @contextmanager
-def finding_partitions(connection: Connection, target: TableName, hour: Interval) -> Iterator[None]:
+def finding_partitions(connection: Connection, target: TableName, hour: model.Interval) -> Iterator[None]:
     """While rows of the hour are inserted: `LoadFailed`, with what to do, if the target has no partition for them."""
     try:
         with connection.begin_nested():
@@ -135,16 +133,16 @@ def finding_partitions(connection: Connection, target: TableName, hour: Interval
         if not isinstance(error.orig, CheckViolation) or error.orig.diag.constraint_name is not None:
             raise
         what = f"table {target} has no partition for rows of {hour}"
-        raise LoadFailed(f"{what}: {_way_out(connection, target, hour)}. Then try again") from error
+        raise errors.LoadFailed(f"{what}: {_way_out(connection, target, hour)}. Then try again") from error
 
 
-def _way_out(connection: Connection, target: TableName, hour: Interval) -> str:
+def _way_out(connection: Connection, target: TableName, hour: model.Interval) -> str:
     """Why there is no partition for the hour, and what to do."""
     leaf = leaf_name(target, hour.start)
     if not relation_exists(connection, leaf):
         return "its partitions are yours, so give it one for them, or a default one"
     if (parent := parent_of(connection, leaf)) is None:
-        bounds = f"for values from ('{instant_text(hour.start)}') to ('{instant_text(hour.end)}')"
+        bounds = f"for values from ('{model.instant_text(hour.start)}') to ('{model.instant_text(hour.end)}')"
         statement = f"alter table {target.identifier} attach partition {leaf.identifier} {bounds}"
         return f"{leaf} is detached. Attach it again ({statement}), or rename it, and the hour gets a new one"
     return (

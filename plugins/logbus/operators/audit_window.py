@@ -9,14 +9,11 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.assets import add_to_outlet_events, windows_extra
-from logbus.errors import AuditMismatch
+from logbus import assets, errors, model, task_context
 from logbus.formatting import many
 from logbus.loads.audit import audit_window
 from logbus.loads.sinks import each_sink_once
-from logbus.model import AuditReport, FrozenWindow, Pipeline, WindowState, instant_text
 from logbus.operators.window_operator import WindowOperator
-from logbus.task_context import fail_without_retry, window_starts
 
 PROBLEMS_SHOWN_MAX = 20  # in the error of an audit over many windows; the log has all of them
 
@@ -34,39 +31,39 @@ class AuditWindowOperator(WindowOperator):
     accepts_name = True
     ui_color = "#ddf1de"
 
-    def __init__(self, *, pipeline: Pipeline | str, also: Sequence[str] | str = (), **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: model.Pipeline | str, also: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(pipeline=pipeline, **kwargs)
         self.also = also
 
     def execute(self, context: Context) -> dict[str, Any]:
-        with fail_without_retry():
-            starts = self._starts(context, window_starts(self.also))
+        with task_context.fail_without_retry():
+            starts = self._starts(context, task_context.window_starts(self.also))
         engine, log = self.warehouse.get_engine(), self.broker.log_offsets()
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             sinks = each_sink_once()
             reports = [audit_window(engine, log, self.pipeline_name, start, self._now(), sinks) for start in starts]
         for report in reports:
             self._tell(report)
         if problems := [problem for report in reports for problem in _dated_problems(report)]:
-            raise AuditMismatch(audit_failure(problems, len(reports)))
-        add_to_outlet_events(context, self.outlets, [_as_audited(report, self._now()) for report in reports])
-        return {"audited": len(reports), **windows_extra(starts, reports)}
+            raise errors.AuditMismatch(audit_failure(problems, len(reports)))
+        assets.add_to_outlet_events(context, self.outlets, [_as_audited(report, self._now()) for report in reports])
+        return {"audited": len(reports), **assets.windows_extra(starts, reports)}
 
-    def _tell(self, report: AuditReport) -> None:
+    def _tell(self, report: model.AuditReport) -> None:
         count = sum(tally.loaded + tally.dead_lettered for tally in report.counted.values())
         self.log.info("%s %s: %d records found", report.verdict if report.ok else "WRONG", report.window.interval, count)
         for remark in (*report.problems, *report.notes):
             self.log.info("  %s", remark)
 
 
-def _as_audited(report: AuditReport, now: datetime) -> FrozenWindow:
+def _as_audited(report: model.AuditReport, now: datetime) -> model.FrozenWindow:
     """The window as it is after the audit that has just passed."""
-    return replace(report.window, state=WindowState.AUDITED, audited_at=now)
+    return replace(report.window, state=model.WindowState.AUDITED, audited_at=now)
 
 
-def _dated_problems(report: AuditReport) -> list[str]:
+def _dated_problems(report: model.AuditReport) -> list[str]:
     start: datetime = report.window.interval.start
-    return [f"{instant_text(start)}: {problem}" for problem in report.problems]
+    return [f"{model.instant_text(start)}: {problem}" for problem in report.problems]
 
 
 def audit_failure(problems: list[str], window_count: int) -> str:

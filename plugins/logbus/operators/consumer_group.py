@@ -10,12 +10,10 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.errors import UserError
-from logbus.model import parse_instant
+from logbus import errors, model, task_context
 from logbus.operators.window_operator import WindowOperator
 from logbus.status import group_offsets
 from logbus.status.group_offsets import Target, TopicChoice, commit_ends, lock_group
-from logbus.task_context import fail_without_retry
 
 
 class CommitOffsetsOperator(WindowOperator):
@@ -39,7 +37,7 @@ class CommitOffsetsOperator(WindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, groups, log = self.warehouse.ledger(), self.broker.group_offsets(), self.broker.log_offsets()
         windows = [ledger.window(self.pipeline.name, start) for start in self._starts(context)]
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             done = commit_ends(ledger.engine, groups, log, self.group, windows)
         for partition, offset in done.ahead.items():
             self.log.info("%s-%d: group %s is already at %d and stays there", done.topic, partition, self.group, offset)
@@ -53,7 +51,7 @@ TARGETS: Mapping[str, Callable[[str], Target]] = {
     "latest": lambda value: group_offsets.latest,
     "offset": lambda value: group_offsets.offset(int(value)),
     "shift": lambda value: group_offsets.shift(int(value)),
-    "datetime": lambda value: group_offsets.instant(parse_instant(value)),
+    "datetime": lambda value: group_offsets.instant(model.parse_instant(value)),
 }
 
 
@@ -83,7 +81,7 @@ class RewindOffsetsOperator(WindowOperator):
     ) -> None:
         super().__init__(**kwargs)
         if to not in (WINDOW, *TARGETS):
-            raise UserError(f"a group can be moved to one of {', '.join((WINDOW, *TARGETS))}, not to {to!r}")
+            raise errors.UserError(f"a group can be moved to one of {', '.join((WINDOW, *TARGETS))}, not to {to!r}")
         self.group = group or f"logbus-{self.pipeline.name}"
         self.to = to
         self.value = value
@@ -92,7 +90,7 @@ class RewindOffsetsOperator(WindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, groups, log = self.warehouse.ledger(), self.broker.group_offsets(), self.broker.log_offsets()
         choice = TopicChoice(topic=self.pipeline.topic, partitions=None if self.partitions is None else tuple(self.partitions))
-        with fail_without_retry(), ledger.engine.begin() as connection:
+        with task_context.fail_without_retry(), ledger.engine.begin() as connection:
             lock_group(connection, self.group)
             moves = group_offsets.plan(groups, log, self.group, [choice], self._target(context))
             group_offsets.execute(groups, moves, f"logbus rewind to {self.to}")
@@ -111,4 +109,4 @@ class RewindOffsetsOperator(WindowOperator):
         try:
             return TARGETS[self.to](self.value or "")
         except ValueError as error:
-            raise UserError(f"cannot move a group to {self.to} {self.value!r}: {error}") from None
+            raise errors.UserError(f"cannot move a group to {self.to} {self.value!r}: {error}") from None

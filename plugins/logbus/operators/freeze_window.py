@@ -8,10 +8,9 @@ from typing import Any
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from logbus.model import instant_text
+from logbus import model, task_context
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator
 from logbus.sensors.window_closed import WindowClosedTrigger
-from logbus.task_context import fail_without_retry, optional_instant, run_interval, validate_count
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, progress_to
 
 
@@ -27,11 +26,11 @@ class FreezeWindowOperator(WindowOperator):
     ui_color = "#d7ecf5"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        with fail_without_retry():
-            closes_at = run_interval(context).end + self.pipeline.lateness
+        with task_context.fail_without_retry():
+            closes_at = task_context.run_interval(context).end + self.pipeline.lateness
         if self._now() < closes_at:
             self.log.info("The hour is open until %s: waiting in the triggerer", closes_at)
-            self.defer(trigger=WindowClosedTrigger(instant_text(closes_at)), method_name=self.resume.__name__)
+            self.defer(trigger=WindowClosedTrigger(model.instant_text(closes_at)), method_name=self.resume.__name__)
         return self._freeze(context)
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -40,9 +39,9 @@ class FreezeWindowOperator(WindowOperator):
 
     def _freeze(self, context: Context) -> dict[str, Any]:
         ledger, log, now = self.warehouse.ledger(), self.broker.log_offsets(), self._now()
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             self._register(ledger, context)
-            window = ledger.freeze_or_get(self.pipeline.name, run_interval(context), log, now)
+            window = ledger.freeze_or_get(self.pipeline.name, task_context.run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))
         return window.summary()
 
@@ -64,15 +63,15 @@ class FreezeClosedWindowsOperator(WindowOperator):
         self, *, since: str | None = None, until: str | None = None, max_windows: int = WINDOWS_UNCONFIRMED_MAX, **kwargs: Any
     ) -> None:
         super().__init__(multiple_outputs=True, **kwargs)
-        validate_count("max_windows", max_windows)
+        task_context.validate_count("max_windows", max_windows)
         self.max_windows = max_windows
         self.since = since
         self.until = until
 
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, log, now = self.warehouse.ledger(), self.broker.log_offsets(), self._now()
-        since, until = optional_instant("since", self.since), optional_instant("until", self.until)
-        with fail_without_retry():
+        since, until = task_context.optional_instant("since", self.since), task_context.optional_instant("until", self.until)
+        with task_context.fail_without_retry():
             self._register(ledger, context)
             plan = ledger.plan_load(self.pipeline.name, log, now, since, until)
             plan.refuse_more_than(self.max_windows, "max_windows allows more, since and until choose some")
@@ -81,4 +80,4 @@ class FreezeClosedWindowsOperator(WindowOperator):
             raise AirflowSkipException(f"no closed hour of {self.pipeline.name} lies between {self.since} and {self.until}")
         records = sum(window.record_count for window in windows)
         self.log.info("Frozen: %d hours from %s on, with %d records", len(windows), windows[0].interval, records)
-        return {"starts": [instant_text(window.interval.start) for window in windows], "records": records}
+        return {"starts": [model.instant_text(window.interval.start) for window in windows], "records": records}

@@ -12,26 +12,13 @@ from typing import Any, ClassVar
 
 from airflow.sdk import Context
 
-from logbus import spark_submit
-from logbus.assets import add_to_outlet_events, event_extra, load_lineage
-from logbus.errors import UserError
+from logbus import assets, errors, model, pipeline_definition, spark_submit, task_context
 from logbus.loads.ledger import Ledger
 from logbus.loads.run import WINDOWS_PER_JOB_MAX, LoadRun, in_groups
-from logbus.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.operators.spark_submit_window import SparkWindowOperator
 from logbus.operators.waiting_runs import Beside, is_loaded_since_asked
-from logbus.pipeline_definition import check_pipeline
 from logbus.status import replay
 from logbus.status.replay import Span
-from logbus.task_context import (
-    fail_without_retry,
-    is_true,
-    not_a_pipeline,
-    optional_instant,
-    task_key,
-    validate_count,
-    window_starts,
-)
 
 
 class LoadWindowOperator(SparkWindowOperator):
@@ -61,7 +48,7 @@ class LoadWindowOperator(SparkWindowOperator):
     def __init__(
         self,
         *,
-        pipeline: Pipeline,
+        pipeline: model.Pipeline,
         max_windows_per_application: int = WINDOWS_PER_JOB_MAX,
         accept_other_records: bool | str = False,
         fill_gaps: bool = False,
@@ -69,17 +56,17 @@ class LoadWindowOperator(SparkWindowOperator):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(pipeline, Pipeline):
-            raise not_a_pipeline(pipeline, type(self).__name__)
-        validate_count("max_windows_per_application", max_windows_per_application)
+        if not isinstance(pipeline, model.Pipeline):
+            raise task_context.not_a_pipeline(pipeline, type(self).__name__)
+        task_context.validate_count("max_windows_per_application", max_windows_per_application)
         super().__init__(
             application=application or str(spark_submit.application_path()),
             name=name or f"logbus {self.verb} {pipeline.name}",
             **kwargs,
         )
-        check_pipeline(pipeline)
+        pipeline_definition.check_pipeline(pipeline)
         if self.durable:
-            raise UserError(
+            raise errors.UserError(
                 f"durable=True does not work for a load (task {self.task_id}): each try supersedes the driver of the try "
                 "before it, and reconnecting to that one would be waiting for a load that may no longer commit. Leave it out"
             )
@@ -92,7 +79,7 @@ class LoadWindowOperator(SparkWindowOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             is_adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
             if is_adopted:
                 self.log.info("Another run's application has loaded this hour since this run was requested")
@@ -103,12 +90,12 @@ class LoadWindowOperator(SparkWindowOperator):
                 is_adopted = self._load(ledger, waiting, context)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
-        add_to_outlet_events(context, self.outlets, windows)
-        return {**load_summary(windows), "adopted": is_adopted, "filled": [instant_text(start) for start in filled]}
+        assets.add_to_outlet_events(context, self.outlets, windows)
+        return {**load_summary(windows), "adopted": is_adopted, "filled": [model.instant_text(start) for start in filled]}
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
-        return load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
+        return assets.load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
 
     @property
     def _shares(self) -> bool:
@@ -140,7 +127,7 @@ class LoadWindowOperator(SparkWindowOperator):
         self._validate_connection(environment)
         self._register(ledger, context)  # as the freeze did: if only the load is cleared, an edit of the DAG still applies
 
-        def submit(attempts: Sequence[Attempt]) -> None:
+        def submit(attempts: Sequence[model.Attempt]) -> None:
             self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
             self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
             self._submit(context, environment)
@@ -151,12 +138,12 @@ class LoadWindowOperator(SparkWindowOperator):
             definition=self.pipeline,
             run_id=str(context["run_id"]),
             try_number=int(context["ti"].try_number),
-            task=task_key(context),
+            task=task_context.task_key(context),
             submit=submit,
             now=self._now,
             say=self.log.info,
         )
-        accepts_others = is_true(self.accept_other_records)
+        accepts_others = task_context.is_true(self.accept_other_records)
         is_by_newer = False
         for group in in_groups(starts):
             beside = self._windows_beside(ledger, group, context)
@@ -193,9 +180,9 @@ class LoadWindowOperator(SparkWindowOperator):
         return sorted(loaded - {*starts, *self._beside})
 
 
-def load_summary(windows: Sequence[FrozenWindow]) -> dict[str, Any]:
+def load_summary(windows: Sequence[model.FrozenWindow]) -> dict[str, Any]:
     """What the task returns: totals, the starts of all windows, and details of the first ones."""
-    return {"read": sum(window.counts.read for window in windows if window.counts is not None), **event_extra(windows)}
+    return {"read": sum(window.counts.read for window in windows if window.counts is not None), **assets.event_extra(windows)}
 
 
 class ReplayOperator(LoadWindowOperator):
@@ -230,18 +217,22 @@ class ReplayOperator(LoadWindowOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, log = self.warehouse.ledger(), self.broker.log_offsets()
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             plan = replay.plan(ledger, log, self.pipeline.name, self._span(), self._now(), str(context["run_id"]))
-            accepted = is_true(self.accept_other_records)
+            accepted = task_context.is_true(self.accept_other_records)
             starts = plan.starts(skip_lost=self.skip_lost, supersede=self.supersede, accept_other_records=accepted)
         for window in plan.windows:
             lost = f"; left out, deleted: {', '.join(window.lost)}" if window.lost else ""
-            self.log.info("%s: %d rows are replaced%s", instant_text(window.start), window.rows_replaced, lost)
-        self.windows = [instant_text(start) for start in starts]
+            self.log.info("%s: %d rows are replaced%s", model.instant_text(window.start), window.rows_replaced, lost)
+        self.windows = [model.instant_text(start) for start in starts]
         return {**super().execute(context), "starts": self.windows}
 
     def _span(self) -> Span:
         if self.is_given_windows and not self.windows and not isinstance(self.windows, str):
             self._skip_without_windows()
-        starts = tuple(window_starts(self.windows))
-        return Span(since=optional_instant("since", self.since), until=optional_instant("until", self.until), starts=starts)
+        starts = tuple(task_context.window_starts(self.windows))
+        return Span(
+            since=task_context.optional_instant("since", self.since),
+            until=task_context.optional_instant("until", self.until),
+            starts=starts,
+        )

@@ -11,15 +11,12 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
-from logbus.errors import RetentionOverdue
+from logbus import errors, model, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.maintenance import maintain
 from logbus.loads.sinks import MaintenanceOptions
-from logbus.model import utc_now
-from logbus.status.retention_plan import RetentionPolicy
-from logbus.status.retention_run import RetentionReport, RetentionRun
-from logbus.task_context import is_true, names
+from logbus.status import retention_plan, retention_run
 
 
 class MaintainOperator(BaseOperator):
@@ -42,7 +39,7 @@ class MaintainOperator(BaseOperator):
         keep_hourly: timedelta = timedelta(days=35),
         keep_replaced: timedelta = timedelta(days=1),
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = model.utc_now,
         sleep: Callable[[float], None] = time.sleep,
         **kwargs: object,
     ) -> None:
@@ -58,7 +55,7 @@ class MaintainOperator(BaseOperator):
         options = MaintenanceOptions(
             now=self._now(), sleep=self._sleep, keep_hourly=self.keep_hourly, keep_replaced=self.keep_replaced
         )
-        done = maintain(WarehouseHook(self.warehouse_conn_id).get_engine(), options, names(self.pipelines))
+        done = maintain(WarehouseHook(self.warehouse_conn_id).get_engine(), options, task_context.names(self.pipelines))
         for name, lines in done.items():
             for line in lines or ["nothing to do"]:
                 self.log.info("%s: %s", name, line)
@@ -85,11 +82,11 @@ class RetentionOperator(BaseOperator):
         self,
         *,
         topics: Sequence[str] | str | None = None,
-        policies: Sequence[RetentionPolicy] = (),
+        policies: Sequence[retention_plan.RetentionPolicy] = (),
         dry_run: bool | str = False,
         kafka_conn_id: str = BrokerHook.default_conn_name,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -102,8 +99,8 @@ class RetentionOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         retention, now = self.retention, self._now()
-        topics = names(self.topics) or None
-        if is_true(self.dry_run):
+        topics = task_context.names(self.topics) or None
+        if task_context.is_true(self.dry_run):
             report = retention.plan(now, topics)
         else:
             for policy in self.policies:
@@ -111,15 +108,15 @@ class RetentionOperator(BaseOperator):
             report = retention.run(now, str(context["run_id"]), topics)
         self._tell(report)
         if report.alarms:
-            raise RetentionOverdue("\n".join(report.alarms))
+            raise errors.RetentionOverdue("\n".join(report.alarms))
         return report.summary()
 
     @cached_property
-    def retention(self) -> RetentionRun:
+    def retention(self) -> retention_run.RetentionRun:
         ledger = WarehouseHook(self.warehouse_conn_id).ledger()
-        return RetentionRun(ledger.engine, BrokerHook(self.kafka_conn_id).log_offsets())
+        return retention_run.RetentionRun(ledger.engine, BrokerHook(self.kafka_conn_id).log_offsets())
 
-    def _tell(self, report: RetentionReport) -> None:
+    def _tell(self, report: retention_run.RetentionReport) -> None:
         for plan in report.plans:
             windows = len(plan.unreplayable)
             self.log.info("%s: %d records; %d windows stop being replayable", plan.policy.topic, plan.records, windows)

@@ -7,10 +7,8 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.assets import windows_extra
-from logbus.model import Pipeline
+from logbus import assets, model, task_context
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator
-from logbus.task_context import fail_without_retry
 
 
 class RedriveOperator(WindowOperator):
@@ -32,7 +30,7 @@ class RedriveOperator(WindowOperator):
     accepts_name = True
     ui_color = "#f6e3e3"
 
-    def __init__(self, *, pipeline: Pipeline | str, dry_run: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: model.Pipeline | str, dry_run: bool = False, **kwargs: Any) -> None:
         super().__init__(pipeline=pipeline, **kwargs)
         self.dry_run = dry_run
 
@@ -41,8 +39,8 @@ class RedriveOperator(WindowOperator):
         from logbus.parsing import parser_for
 
         starts, ledger = self._starts(context), self.warehouse.ledger()
-        with fail_without_retry():
-            if isinstance(self.pipeline, Pipeline):
+        with task_context.fail_without_retry():
+            if isinstance(self.pipeline, model.Pipeline):
                 self._register(ledger, context, remembers=False)
             pipeline = ledger.pipeline(self.pipeline_name)  # with the columns that loads have inferred
             redrive = Redrive(
@@ -61,5 +59,5 @@ class RedriveOperator(WindowOperator):
             "tried": sum(outcome.tried for outcome in outcomes),
             "loaded": sum(outcome.loaded for outcome in outcomes),
             "dead_lettered": sum(outcome.dead_lettered for outcome in outcomes),
-            **windows_extra(starts, outcomes),
+            **assets.windows_extra(starts, outcomes),
         }

@@ -23,18 +23,12 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
-from logbus import spark_submit
-from logbus.assets import windows_extra
-from logbus.errors import LoadFailed, UserError
+from logbus import assets, errors, links, model, pipeline_definition, spark_submit, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.kafka.topics import OffsetLog
-from logbus.links import WindowLink
 from logbus.loads.ledger import Ledger
-from logbus.model import FrozenWindow, Interval, Pipeline, utc_now
 from logbus.operators.window_operator import CONNECTION_FIELDS, OverWindows
-from logbus.pipeline_definition import check_pipeline
-from logbus.task_context import fail_without_retry, not_a_pipeline
 from logbus.windows.handover import as_text
 
 
@@ -51,7 +45,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         driver: a cleared task would otherwise find the finished one, and do nothing.
     """
 
-    operator_extra_links = (WindowLink(),)
+    operator_extra_links = (links.WindowLink(),)
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "windows", *CONNECTION_FIELDS)
 
     def __init__(
@@ -65,7 +59,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         pool: str = spark_submit.LOAD_POOL,
         driver_memory: str = spark_submit.LOCAL_DRIVER_MEMORY,
         conf: dict[str, Any] | None = None,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
     ) -> None:
         # Named parameters, not defaults put into kwargs: Airflow fills them from default_args, which win over ours.
@@ -116,9 +110,9 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         except AirflowException as error:
             # The provider's message begins with the whole command, eighty windows long; only then follows what happened.
             tail = self._hook._submit_log_tail if self._hook is not None else ""
-            raise LoadFailed(f"the Spark application failed{tail}" if tail else str(error)) from error
+            raise errors.LoadFailed(f"the Spark application failed{tail}" if tail else str(error)) from error
         except (RuntimeError, OSError) as error:  # the driver is reported as failed; no spark-submit, no answer
-            raise LoadFailed(f"the Spark application failed: {error}") from error
+            raise errors.LoadFailed(f"the Spark application failed: {error}") from error
 
     def _validate_connection(self, environment: Mapping[str, str]) -> None:
         """Before anything is begun: `UserError` if the connection's master cannot run this, or would expose secrets."""
@@ -129,7 +123,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         try:
             hook = super()._get_hook()
         except NameError:  # raised in the provider, for the Kubernetes client that it could not import
-            raise UserError(
+            raise errors.UserError(
                 f"the connection {self._conn_id!r} names a Kubernetes master: install apache-airflow-providers-cncf-kubernetes, "
                 "with which Airflow watches and ends drivers there"
             ) from None
@@ -141,7 +135,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
     def _validate_master(self, hook: SparkSubmitHook) -> None:
         """Refuses what would fail only later: after attempts were begun, or with secrets on a command line anyone can read."""
         if hook._should_track_driver_status and self.application.endswith(".py"):
-            raise UserError(
+            raise errors.UserError(
                 "Spark runs no Python program in cluster mode on a standalone cluster: set the deploy mode to client, in the "
                 f"connection {self._conn_id!r} or by deploy_mode='client'"
             )
@@ -149,12 +143,12 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
             return
         names = " and ".join(_secret_names(self._environment))
         if hook._is_yarn or hook._is_kubernetes:
-            raise UserError(
+            raise errors.UserError(
                 "on YARN and Kubernetes spark-submit puts environment variables on its command line, where anyone can read "
                 f"passwords: mount {names} as secrets in the driver and set credentials_in_environment=False"
             )
         if hook._should_track_driver_status:
-            raise UserError(
+            raise errors.UserError(
                 f"a standalone cluster gives its drivers no environment variables: set {names} where they run and "
                 "credentials_in_environment=False"
             )
@@ -193,26 +187,26 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
     ui_color = "#f3e2f7"
 
     def __init__(
-        self, *, pipeline: Pipeline | str, application: str, warehouse_in_environment: bool = False, **kwargs: Any
+        self, *, pipeline: model.Pipeline | str, application: str, warehouse_in_environment: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(application=application, **kwargs)
-        if isinstance(pipeline, Pipeline):
-            check_pipeline(pipeline)
+        if isinstance(pipeline, model.Pipeline):
+            pipeline_definition.check_pipeline(pipeline)
         elif not isinstance(pipeline, str):
-            raise not_a_pipeline(pipeline, type(self).__name__)
+            raise task_context.not_a_pipeline(pipeline, type(self).__name__)
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.registered_as = None if isinstance(pipeline, str) else pipeline
         self.warehouse_in_environment = warehouse_in_environment
 
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, log = self.warehouse.ledger(), self.broker.log_offsets()
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             pipeline, windows = self._frozen(ledger, log, self._starts(context), context["ti"].dag_id)
             text = as_text(content := ledger.hand_over(pipeline, windows, log))
         self.conf: dict[str, Any] = {**(self.conf or {}), **_spark_settings(content, text)}
         self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
         self._submit(context, self._handed_over(text))
-        return {"pipeline": pipeline.name, **windows_extra([window.interval.start for window in windows], windows)}
+        return {"pipeline": pipeline.name, **assets.windows_extra([window.interval.start for window in windows], windows)}
 
     def _handed_over(self, windows: str) -> dict[str, str]:
         """The program's environment. The windows are no secret: anyone may see them on a command line."""
@@ -224,12 +218,12 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
 
     def _frozen(
         self, ledger: Ledger, log: OffsetLog, starts: Sequence[datetime], dag_id: str
-    ) -> tuple[Pipeline, list[FrozenWindow]]:
+    ) -> tuple[model.Pipeline, list[model.FrozenWindow]]:
         now = self._now()
         if self.registered_as is not None:
             ledger.define(self.registered_as, log, now, dag_id=dag_id, remembers=False)
         pipeline = ledger.pipeline(self.pipeline_name)
-        intervals = [Interval(start, start + pipeline.interval) for start in starts]
+        intervals = [model.Interval(start, start + pipeline.interval) for start in starts]
         return pipeline, [ledger.freeze_or_get(pipeline.name, interval, log, now) for interval in intervals]
 
 

@@ -16,10 +16,8 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from logbus.errors import WrongRequest
+from logbus import errors, model, task_context
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.model import instant_text, parse_instant, utc_now
-from logbus.task_context import fail_without_retry, plain
 from logbus.windows.announcements import take, told_since
 
 CLOCK_SKEW = timedelta(minutes=1)  # between Airflow's database, which dates events, and the triggerer, which dates announcements
@@ -39,7 +37,7 @@ class TakeWindowsOperator(BaseOperator):
         *,
         consumer: str = "{{ dag.dag_id }}",
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -50,10 +48,10 @@ class TakeWindowsOperator(BaseOperator):
     def execute(self, context: Context) -> list[str]:
         engine, now = WarehouseHook(self.warehouse_conn_id).ledger().engine, self._now()
         events = [event for events in context["triggering_asset_events"].values() for event in events]
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             announced = windows_of_events(events)
         for (watcher, pipeline), since in _first_events(events).items():
-            announced[pipeline] += told_since(engine, watcher, plain(since) - CLOCK_SKEW, now)
+            announced[pipeline] += told_since(engine, watcher, task_context.plain(since) - CLOCK_SKEW, now)
         taken = {
             start
             for pipeline, starts in announced.items()
@@ -61,7 +59,7 @@ class TakeWindowsOperator(BaseOperator):
         }
         if not taken:
             raise AirflowSkipException("other runs of this DAG have taken every announced window")
-        return [instant_text(start) for start in sorted(taken)]
+        return [model.instant_text(start) for start in sorted(taken)]
 
 
 def windows_of_events(events: Iterable[Any]) -> dict[str, list[datetime]]:
@@ -69,9 +67,11 @@ def windows_of_events(events: Iterable[Any]) -> dict[str, list[datetime]]:
     starts_by_pipeline: dict[str, list[datetime]] = {}
     for event in events:
         for pipeline, start in _windows_of_event(event.extra or {}):
-            starts_by_pipeline.setdefault(pipeline, []).append(parse_instant(start))
+            starts_by_pipeline.setdefault(pipeline, []).append(model.parse_instant(start))
     if not starts_by_pipeline:
-        raise WrongRequest("no event that started this run names a window: schedule the DAG by assets whose events carry windows")
+        raise errors.WrongRequest(
+            "no event that started this run names a window: schedule the DAG by assets whose events carry windows"
+        )
     return starts_by_pipeline
 
 

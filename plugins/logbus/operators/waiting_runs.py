@@ -32,13 +32,10 @@ from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from logbus.errors import WindowError
+from logbus import errors, model, task_context
 from logbus.kafka.topics import OffsetLog
 from logbus.loads.ledger import Ledger
-from logbus.model import HOUR, Interval, Pipeline
-from logbus.task_context import plain, run_interval
-from logbus.windows.definition import definition_of
-from logbus.windows.missing import Gap
+from logbus.windows import definition, missing
 
 # A task instance in one of these states will still run. None: its upstream tasks have not finished.
 WAITING_STATES = frozenset({None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred"})
@@ -59,11 +56,11 @@ def asked_at(task_instance: Any) -> datetime | None:
     return datetime.fromtimestamp((identity.int >> UUID7_TIME_SHIFT) / 1000, UTC)
 
 
-def waiting_intervals(context: Mapping[str, Any], own: Interval, reach: int) -> list[Interval]:
+def waiting_intervals(context: Mapping[str, Any], own: model.Interval, reach: int) -> list[model.Interval]:
     """Intervals of the runs that wait at this task, with logical dates at most `reach` intervals away from our own: later ones
     first, those nearest to ours before others."""
     length = own.end - own.start
-    intervals: set[Interval] = set()  # a manual run may be for the same interval as a scheduled one
+    intervals: set[model.Interval] = set()  # a manual run may be for the same interval as a scheduled one
     for direction in (1, -1):
         dates = [own.start + direction * steps * length for steps in range(1, reach + 1)]
         for begin in range(0, len(dates), DATES_PER_QUESTION_MAX):
@@ -81,7 +78,7 @@ def waiting_runs(task_instance: Any, dates: list[datetime]) -> list[str]:
     return [run_id for run_id, task_states in states.items() if task_states.get(task_id, "none there") in WAITING_STATES]
 
 
-def interval_of_run(dag_id: str, run_id: str) -> Interval | None:
+def interval_of_run(dag_id: str, run_id: str) -> model.Interval | None:
     """The data interval of a run of any type, as Airflow stores it. None if it has none, or if Airflow does not say: then its own
     task loads it."""
     try:
@@ -89,20 +86,20 @@ def interval_of_run(dag_id: str, run_id: str) -> Interval | None:
     except AirflowRuntimeError:  # deleted in the meantime, for example
         return None
     start, end = run.data_interval_start, run.data_interval_end
-    return Interval(plain(start), plain(end)) if start and end and start < end else None
+    return model.Interval(task_context.plain(start), task_context.plain(end)) if start and end and start < end else None
 
 
-def intervals_of_schedule(context: Mapping[str, Any], span: Interval) -> Iterator[Interval]:
+def intervals_of_schedule(context: Mapping[str, Any], span: model.Interval) -> Iterator[model.Interval]:
     """The whole intervals within the span for which the DAG's schedule has runs. None for other timetables than those of a cron,
     whose instants alone do not depend on the runs before."""
     timetable = coerce_to_core_timetable(context["dag"].timetable)
     if not isinstance(timetable, CronDataIntervalTimetable):
         return
-    last = DataInterval(pendulum.instance(span.start - HOUR), pendulum.instance(span.start))
-    while (following := _interval_after(timetable, last)) is not None and plain(following.end) <= span.end:
+    last = DataInterval(pendulum.instance(span.start - model.HOUR), pendulum.instance(span.start))
+    while (following := _interval_after(timetable, last)) is not None and task_context.plain(following.end) <= span.end:
         last = following
-        if plain(last.start) >= span.start:
-            yield Interval(plain(last.start), plain(last.end))
+        if task_context.plain(last.start) >= span.start:
+            yield model.Interval(task_context.plain(last.start), task_context.plain(last.end))
 
 
 def _interval_after(timetable: CronDataIntervalTimetable, last: DataInterval) -> DataInterval | None:
@@ -117,12 +114,14 @@ def _interval_after(timetable: CronDataIntervalTimetable, last: DataInterval) ->
 SCHEDULED = "scheduled"  # the type of runs that the timetable creates
 
 
-def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
+def is_loaded_since_asked(
+    ledger: Ledger, pipeline: model.Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]
+) -> bool:
     """Whether attempts begun after this try was requested have loaded all the windows, with this DAG's definition."""
     requested_at = asked_at(context["ti"])
     if requested_at is None:
         return False
-    return ledger.begun_since(pipeline.name, starts, requested_at, definition_of(pipeline)) == set(starts)
+    return ledger.begun_since(pipeline.name, starts, requested_at, definition.definition_of(pipeline)) == set(starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ class Beside:
 
     def hours(self, context: Mapping[str, Any], limit: int) -> list[datetime]:
         """Starts of at most `limit` windows, all frozen, that wait to be loaded; the hours after our own first."""
-        own = run_interval(context)
+        own = task_context.run_interval(context)
         if self.left_alone([own.start]):
             return []
         waiting = waiting_intervals(context, own, limit)
@@ -154,7 +153,7 @@ class Beside:
 
         A run that a user requested does what was requested, and no more.
         """
-        own = run_interval(context)
+        own = task_context.run_interval(context)
         if limit <= 0 or not is_scheduled(context) or self.left_alone([own.start]):
             return []
         gaps = self.ledger.gaps(self.pipeline_name, self.log, self.now, until=own.start)
@@ -169,15 +168,15 @@ class Beside:
     def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:
         return self.ledger.failing(self.pipeline_name, starts)
 
-    def is_frozen(self, interval: Interval) -> bool:
+    def is_frozen(self, interval: model.Interval) -> bool:
         """Freezes the window, unless that needs a user's decision. False as well if then nothing is left to load."""
         try:
             return self.ledger.freeze_or_get(self.pipeline_name, interval, self.log, self.now).needs_load
-        except WindowError:
+        except errors.WindowError:
             return False
 
 
-def parts_of(gap: Gap, context: Mapping[str, Any]) -> Iterable[Interval]:
+def parts_of(gap: missing.Gap, context: Mapping[str, Any]) -> Iterable[model.Interval]:
     """The intervals of a gap as runs of this DAG have them; a frozen window keeps its own."""
     return (gap.interval,) if gap.is_frozen else intervals_of_schedule(context, gap.interval)
 
@@ -193,4 +192,4 @@ def beginning(context: Mapping[str, Any]) -> datetime:
     A retry is requested after its failed try, which may have loaded hours of other runs, so the run's start counts if earlier.
     """
     requested_at, started = asked_at(context["ti"]), context["dag_run"].start_date
-    return min(instant for instant in (requested_at, started and plain(started)) if instant)
+    return min(instant for instant in (requested_at, started and task_context.plain(started)) if instant)

@@ -15,16 +15,10 @@ from typing import Any, ClassVar, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from logbus.errors import (
-    PipelineConflict,
-)
+from logbus import errors, links, model, pipeline_definition, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.links import WindowLink
 from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline, utc_now
-from logbus.pipeline_definition import check_pipeline
-from logbus.task_context import fail_without_retry, not_a_pipeline, run_interval, validate_windows_text, window_starts
 from logbus.windows.definition import differences, in_words, is_same
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
@@ -64,19 +58,23 @@ class OverWindows:
         dag = context.get("dag")
         registering = [task for task in (dag.tasks if dag else ()) if getattr(task, "registers", False)]
         for pipeline in (task.pipeline for task in registering):
-            if isinstance(pipeline, Pipeline) and pipeline.name == self.pipeline.name and not is_same(pipeline, self.pipeline):
-                raise PipelineConflict(
+            if (
+                isinstance(pipeline, model.Pipeline)
+                and pipeline.name == self.pipeline.name
+                and not is_same(pipeline, self.pipeline)
+            ):
+                raise errors.PipelineConflict(
                     f"tasks of this DAG define pipeline {pipeline.name} differently: "
                     f"{in_words(differences(self.pipeline, pipeline))}. Give all of them the same Pipeline"
                 )
 
     def _starts(self, context: Mapping[str, Any], also: Sequence[datetime] = ()) -> list[datetime]:
         """The starts of the windows to work on, in order: at least one, or the task is skipped."""
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             if self.windows is None and not self.is_given_windows:
-                return sorted({run_interval(context).start, *also})
-            validate_windows_text(self.windows)
-            starts = sorted({*window_starts(self.windows), *also})
+                return sorted({task_context.run_interval(context).start, *also})
+            task_context.validate_windows_text(self.windows)
+            starts = sorted({*task_context.window_starts(self.windows), *also})
         return starts or self._skip_without_windows()
 
     def _skip_without_windows(self) -> NoReturn:
@@ -94,24 +92,24 @@ class WindowOperator(OverWindows, BaseOperator):
     :param now: the clock; tests pass another one
     """
 
-    operator_extra_links = (WindowLink(),)
+    operator_extra_links = (links.WindowLink(),)
     template_fields: Sequence[str] = ("windows", *CONNECTION_FIELDS)
 
     def __init__(
         self,
         *,
-        pipeline: Pipeline | str,
+        pipeline: model.Pipeline | str,
         windows: Sequence[str] | None = None,
         kafka_conn_id: str = BrokerHook.default_conn_name,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(pipeline, Pipeline):
-            check_pipeline(pipeline)
+        if isinstance(pipeline, model.Pipeline):
+            pipeline_definition.check_pipeline(pipeline)
         elif not self.accepts_name or not isinstance(pipeline, str):
-            raise not_a_pipeline(pipeline, type(self).__name__)
+            raise task_context.not_a_pipeline(pipeline, type(self).__name__)
         self.pipeline = pipeline
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.windows = windows

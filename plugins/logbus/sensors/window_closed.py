@@ -14,9 +14,8 @@ from typing import Any
 from airflow.sdk import Context
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from logbus.model import LATENESS_DEFAULT, instant_text, parse_instant, utc_now
+from logbus import model, task_context
 from logbus.sensors.window_sensor import WindowSensor
-from logbus.task_context import run_interval
 
 
 class WindowClosedSensor(WindowSensor):
@@ -25,7 +24,7 @@ class WindowClosedSensor(WindowSensor):
     :param lateness: how long after its end the hour stays open for records still on their way (default: five minutes)
     """
 
-    def __init__(self, *, lateness: timedelta = LATENESS_DEFAULT, **kwargs: Any) -> None:
+    def __init__(self, *, lateness: timedelta = model.LATENESS_DEFAULT, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.lateness = lateness
 
@@ -33,13 +32,13 @@ class WindowClosedSensor(WindowSensor):
         return self._now() >= self._closes_at(context)
 
     def outcome(self, context: Context) -> str:
-        return instant_text(self._closes_at(context))
+        return model.instant_text(self._closes_at(context))
 
     def trigger_for(self, context: Context) -> WindowClosedTrigger:
-        return WindowClosedTrigger(instant_text(self._closes_at(context)))
+        return WindowClosedTrigger(model.instant_text(self._closes_at(context)))
 
     def _closes_at(self, context: Context) -> datetime:
-        return run_interval(context).end + self.lateness
+        return task_context.run_interval(context).end + self.lateness
 
 
 SLEEP_SECONDS_MAX = 30.0
@@ -49,7 +48,7 @@ Sleep = Callable[[float], Awaitable[None]]
 class WindowClosedTrigger(BaseTrigger):
     """Fires at `closes_at`, an instant as text because triggers are serialized between processes."""
 
-    def __init__(self, closes_at: str, now: Callable[[], datetime] = utc_now, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, closes_at: str, now: Callable[[], datetime] = model.utc_now, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__()
         self.closes_at = closes_at
         self._now = now
@@ -62,7 +61,7 @@ class WindowClosedTrigger(BaseTrigger):
         # In short sleeps: the wall clock counts, which is still right after a laptop was suspended or a clock set.
         while (seconds := self._seconds_left()) > 0:
             await self._sleep(min(seconds, SLEEP_SECONDS_MAX))
-        yield TriggerEvent({"closed_at": instant_text(self._now())})
+        yield TriggerEvent({"closed_at": model.instant_text(self._now())})
 
     def _seconds_left(self) -> float:
-        return (parse_instant(self.closes_at) - self._now()).total_seconds()
+        return (model.parse_instant(self.closes_at) - self._now()).total_seconds()

@@ -23,13 +23,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from logbus.errors import UserError, WarehouseUnavailable
+from logbus import errors, links, model, task_context
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.links import WindowLink
 from logbus.loads.stamped_hours import missing_of_stamped, windows_holding
-from logbus.model import Interval, Pipeline, instant_text, parse_instant
 from logbus.sensors.window_sensor import WindowSensor
-from logbus.task_context import not_a_pipeline, run_interval
 from logbus.windows.coverage import missing_span
 
 
@@ -47,13 +44,13 @@ class WindowLoadedSensor(WindowSensor):
     :param lateness: with `event_time`: how late a record may arrive and still be waited for; by default the pipeline's lateness
     """
 
-    operator_extra_links = (WindowLink(),)
+    operator_extra_links = (links.WindowLink(),)
     template_fields: Sequence[str] = ("pipeline_name", "warehouse_conn_id")
 
     def __init__(
         self,
         *,
-        pipeline: Pipeline | str,
+        pipeline: model.Pipeline | str,
         audited: bool = False,
         event_time: bool = False,
         lateness: timedelta | None = None,
@@ -62,9 +59,11 @@ class WindowLoadedSensor(WindowSensor):
     ) -> None:
         super().__init__(**kwargs)
         if lateness is not None and not event_time:
-            raise UserError("lateness requires event_time=True: without it the sensor waits only for the windows of the interval")
-        if not isinstance(pipeline, (Pipeline, str)):
-            raise not_a_pipeline(pipeline, type(self).__name__)
+            raise errors.UserError(
+                "lateness requires event_time=True: without it the sensor waits only for the windows of the interval"
+            )
+        if not isinstance(pipeline, (model.Pipeline, str)):
+            raise task_context.not_a_pipeline(pipeline, type(self).__name__)
         self.event_time = event_time
         self.lateness = lateness
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
@@ -95,23 +94,23 @@ class WindowLoadedSensor(WindowSensor):
         return missing is None
 
     def outcome(self, context: Context) -> dict[str, Any]:
-        span = run_interval(context)
-        loaded = {"pipeline": self.pipeline_name, "start": instant_text(span.start), "end": instant_text(span.end)}
+        span = task_context.run_interval(context)
+        loaded = {"pipeline": self.pipeline_name, "start": model.instant_text(span.start), "end": model.instant_text(span.end)}
         if not self.event_time:
             return loaded
-        return {**loaded, "windows": {instant_text(start): count for start, count in self._held(span).items()}}
+        return {**loaded, "windows": {model.instant_text(start): count for start, count in self._held(span).items()}}
 
-    def _held(self, span: Interval) -> dict[datetime, int]:
+    def _held(self, span: model.Interval) -> dict[datetime, int]:
         """Which windows hold records stamped within the span, and how many."""
         with WarehouseHook(self.warehouse_conn_id).ledger().engine.connect() as connection:
             return windows_holding(connection, self.pipeline_name, span)
 
     def trigger_for(self, context: Context) -> WindowLoadedTrigger:
-        span = run_interval(context)
+        span = task_context.run_interval(context)
         return WindowLoadedTrigger(
             pipeline=self.pipeline_name,
-            start=instant_text(span.start),
-            end=instant_text(span.end),
+            start=model.instant_text(span.start),
+            end=model.instant_text(span.end),
             audited=self.audited,
             event_time=self.event_time,
             lateness_seconds=None if self.lateness is None else self.lateness.total_seconds(),
@@ -121,7 +120,7 @@ class WindowLoadedSensor(WindowSensor):
 
 
 POLL_SECONDS_DEFAULT = 30.0
-AWAY = (WarehouseUnavailable, OperationalError, InterfaceError)
+AWAY = (errors.WarehouseUnavailable, OperationalError, InterfaceError)
 Answer = TypeVar("Answer")
 
 
@@ -178,9 +177,9 @@ class WindowLoadedTrigger(BaseTrigger):
             self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poll_seconds, error)
             return False
 
-    def missing(self, engine: Engine) -> Interval | None:
+    def missing(self, engine: Engine) -> model.Interval | None:
         """The first part of the span that is not loaded yet; None once all of it is."""
-        span = Interval(parse_instant(self.start), parse_instant(self.end))
+        span = model.Interval(model.parse_instant(self.start), model.parse_instant(self.end))
         if not self.event_time:
             return missing_span(engine, self.pipeline, span, audited=self.audited)
         lateness = None if self.lateness_seconds is None else timedelta(seconds=self.lateness_seconds)

@@ -17,8 +17,7 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger
 
-from logbus.model import utc_now
-from logbus.task_context import fail_without_retry
+from logbus import model, task_context
 
 RETRIES_DEFAULT = 2
 RETRY_DELAY_DEFAULT = timedelta(seconds=10)
@@ -40,7 +39,7 @@ class WindowSensor(BaseSensorOperator):
         # Named parameters, not defaults put into kwargs: Airflow reads them for mapped tasks, and default_args win over them.
         retries: int | None = RETRIES_DEFAULT,
         retry_delay: timedelta | float = RETRY_DELAY_DEFAULT,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
@@ -59,7 +58,7 @@ class WindowSensor(BaseSensorOperator):
         return self.outcome(context)
 
     def poke(self, context: Context) -> bool:
-        with fail_without_retry():
+        with task_context.fail_without_retry():
             return self.has_happened(context)
 
     def _passes_at_once(self, context: Context) -> bool:

@@ -11,13 +11,11 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
-from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.kafka.client import Client
-from logbus.kafka.cluster import DirectoryReading, api_versions, log_directories
+from logbus import errors, model
+from logbus.kafka import client, cluster
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import instant_text
 from logbus.status.checks import Finding, Machine, error, note, ok, warning
 
 # By request, the lowest version that does what is needed, and what does not work without it.
@@ -44,8 +42,8 @@ def check_broker(machine: Machine) -> Iterator[Finding]:
     """All kinds of requests in one go: a dead broker is asked only once."""
     address = str(machine.client_config.get("bootstrap.servers"))
     try:
-        versions = api_versions(Client.for_question(machine.client_config))
-    except BrokerUnavailable as problem:
+        versions = cluster.api_versions(client.Client.for_question(machine.client_config))
+    except errors.BrokerUnavailable as problem:
         advice = "start it (`logbus broker serve`), or say where it is: --bootstrap-server HOST:PORT, or LOGBUS_BOOTSTRAP_SERVER"
         yield error("broker", str(problem), advice)
         return
@@ -63,15 +61,15 @@ def takes(versions: Mapping[str, tuple[int, int]], name: str, version: int) -> b
 def check_disk(machine: Machine) -> Iterator[Finding]:
     """How much space is left where the log is stored."""
     try:
-        directories = log_directories(Client.for_question(machine.client_config))
-    except BrokerUnavailable:
+        directories = cluster.log_directories(client.Client.for_question(machine.client_config))
+    except errors.BrokerUnavailable:
         yield note("disk", "the broker does not report how full its disks are", "logbus doctor --only broker")
         return
     for directory in directories:
         yield room(directory)
 
 
-def room(directory: DirectoryReading) -> Finding:
+def room(directory: cluster.DirectoryReading) -> Finding:
     share, total, usable = directory.usable_share, directory.total_bytes, directory.usable_bytes
     directory_name = f"{directory.path} of broker {directory.broker_id}"
     if share is None or total is None or usable is None:
@@ -102,7 +100,7 @@ def check_clocks(machine: Machine) -> Iterator[Finding]:
         return
     try:
         engine = connect(machine.warehouse_url)
-    except LogbusError:
+    except errors.LogbusError:
         yield note("clocks", "the warehouse does not answer, so its clock is not compared", "logbus doctor --only pipelines")
         return
     yield _warehouse_finding(engine, machine)
@@ -130,11 +128,11 @@ def _warehouse_finding(engine: Engine, machine: Machine) -> Finding:
 
 def _record_findings(topics: Sequence[str], machine: Machine) -> Iterator[Finding]:
     """Topics whose newest record is from the future."""
-    log = Topics(Client.for_question(machine.client_config))
+    log = Topics(client.Client.for_question(machine.client_config))
     for topic in topics:
         try:
             newest = log.newest(topic, log.topic(topic).partitions)
-        except LogbusError:
+        except errors.LogbusError:
             return  # findings of their own
         stamp = max((record.timestamp_ms for record in newest.values()), default=0)
         ahead = timedelta(milliseconds=stamp) - (machine.clock() - datetime(1970, 1, 1, tzinfo=UTC))
@@ -147,7 +145,7 @@ def _record_findings(topics: Sequence[str], machine: Machine) -> Iterator[Findin
 
 def shown(stamp_ms: int) -> str:
     with suppress(ValueError, OverflowError, OSError):
-        return instant_text(datetime.fromtimestamp(stamp_ms / 1000, UTC))
+        return model.instant_text(datetime.fromtimestamp(stamp_ms / 1000, UTC))
     return f"{stamp_ms} ms"
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from logbus.errors import LogbusError
-from logbus.waiting import Say, announced, logged
+from logbus import errors, waiting
 
 # spark-submit starts a JVM, Airflow imports itself: seconds each, and a hundred times that on a machine that swaps.
 PROGRAM_SECONDS_MAX = 240.0
@@ -72,7 +71,7 @@ class ProgramOutput:
     status: int
 
 
-class ProgramStillRunning(LogbusError):
+class ProgramStillRunning(errors.LogbusError):
     """A program has not ended in time. What it would have said is unknown: that is no fault of what it looks at."""
 
 
@@ -120,7 +119,7 @@ Check = Callable[[Machine], Iterator[Finding]]
 
 
 def run_checks(
-    checks: Mapping[str, Check], machine: Machine, seconds_max: float = CHECK_SECONDS_MAX, say: Say = logged
+    checks: Mapping[str, Check], machine: Machine, seconds_max: float = CHECK_SECONDS_MAX, say: waiting.Say = waiting.logged
 ) -> list[Finding]:
     """All findings in the order of the checks. A check that does not end in time is itself a finding, and is not waited for."""
     findings_by_check: dict[str, list[Finding]] = {}
@@ -139,14 +138,14 @@ def run_checks(
     return [finding for name in checks for finding in findings_by_check[name]]
 
 
-def _note(findings_by_check: dict[str, list[Finding]], name: str, check: Check, machine: Machine, say: Say) -> None:
+def _note(findings_by_check: dict[str, list[Finding]], name: str, check: Check, machine: Machine, say: waiting.Say) -> None:
     findings: list[Finding] = []
     try:
-        with announced(f"the check of {name}", say):
+        with waiting.announced(f"the check of {name}", say):
             findings.extend(check(machine))
     except ProgramStillRunning as problem:
         findings.append(unknown(name, str(problem)))
-    except LogbusError as problem:
+    except errors.LogbusError as problem:
         findings.append(error(name, str(problem), "fix that first, then check again"))
     except Exception as problem:  # one failing check must not hide the others
         findings.append(error(name, f"the check itself crashed: {type(problem).__name__}: {problem}", "please report it"))

@@ -20,20 +20,15 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
-from logbus.errors import LogbusError, TopicMissing, UserError
+from logbus import errors, model
 from logbus.kafka.multi_topic import Kind, LogBatches, Question, TopicDescription
 from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
-from logbus.model import Pipeline, Witness, milliseconds
-from logbus.status import window_facts
+from logbus.status import retention_plan, retention_run, window_facts
 from logbus.status.lag import Lag, lag_over
-from logbus.status.retention_plan import RetentionPolicy
-from logbus.status.retention_run import policies_by_topic
 from logbus.status.window_facts import Loaded
-from logbus.windows.dag_definitions import dags_by_pipeline
+from logbus.windows import dag_definitions, pipeline_chains, sql_errors
 from logbus.windows.missing import PROBED_FROM
-from logbus.windows.pipeline_chains import PipelineChain, is_loaded, load_chains
 from logbus.windows.rows import Row, pipeline_rows, to_pipeline
-from logbus.windows.sql_errors import ledger_errors
 
 FUTURE_STAMPS = "a record's timestamp is in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
 TOPIC_GONE = "the topic {topic} is gone: name the right broker, or recreate the topic and `logbus pipeline rebase {name}`"
@@ -47,13 +42,13 @@ class PipelineReading:
     """A pipeline, what of it is not loaded, how far it is behind. `starts` and `ends` are the topic's offsets by partition,
     empty if the broker did not report them."""
 
-    pipeline: Pipeline
-    chain: PipelineChain
+    pipeline: model.Pipeline
+    chain: pipeline_chains.PipelineChain
     lag: Lag
     topic_id: str | None
     starts: Mapping[int, int]
     ends: Mapping[int, int]
-    policy: RetentionPolicy | None
+    policy: retention_plan.RetentionPolicy | None
     settings: Mapping[str, str]
 
 
@@ -68,7 +63,7 @@ class Unanswered(Exception):
 class Answers:
     """What is known of a log so far, for `lag_over` to count from. Answers that are errors are raised."""
 
-    def __init__(self, topics: Mapping[str, TopicDescription | LogbusError]) -> None:
+    def __init__(self, topics: Mapping[str, TopicDescription | errors.LogbusError]) -> None:
         self.topics = topics
         self.known: dict[Question, Any] = {}
 
@@ -106,7 +101,7 @@ class Answers:
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
         raise NeedsReading(f"{topic}-{partition} from {start_offset} to {end_offset} would have to be read")
 
-    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, model.Witness]:
         raise NeedsReading(f"records of {topic} would have to be read")
 
     def cluster_id(self) -> str | None:
@@ -117,12 +112,12 @@ class Answers:
         return {name: values[name] for name in names if name in values}
 
 
-class NeedsReading(UserError):
+class NeedsReading(errors.UserError):
     """Only reading records would answer this."""
 
 
 def _raised_if_error(answer: Any) -> Any:
-    if isinstance(answer, LogbusError):
+    if isinstance(answer, errors.LogbusError):
         raise answer
     return answer
 
@@ -130,12 +125,12 @@ def _raised_if_error(answer: Any) -> Any:
 def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineReading]:
     """All pipelines by name. `BrokerUnavailable` if the broker answers nothing; an error of one topic is its lag's problem."""
     with engine.connect() as connection:
-        rows, policies = pipeline_rows(connection), policies_by_topic(connection)
+        rows, policies = pipeline_rows(connection), retention_run.policies_by_topic(connection)
     return read_pipelines(engine, log, now, rows, policies)
 
 
 def read_pipelines(
-    engine: Engine, log: LogBatches, now: datetime, rows: Sequence[Row], policies: Mapping[str, RetentionPolicy]
+    engine: Engine, log: LogBatches, now: datetime, rows: Sequence[Row], policies: Mapping[str, retention_plan.RetentionPolicy]
 ) -> list[PipelineReading]:
     """The same for these rows of the ledger, where retention is managed by these policies."""
     pipelines = {row["name"]: to_pipeline(row) for row in rows}
@@ -155,12 +150,12 @@ def read_pipelines(
     return [reading(pipelines[name], chains[name], lags[name], answers, policies) for name in sorted(pipelines)]
 
 
-def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, PipelineChain]:
+def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, pipeline_chains.PipelineChain]:
     with engine.connect() as connection:
-        return load_chains(connection, rows, is_loaded())
+        return pipeline_chains.load_chains(connection, rows, pipeline_chains.is_loaded())
 
 
-def _with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
+def _with_ends(log: LogBatches, pipelines: Sequence[model.Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
     """The topics, with the end offsets of those that are there, and their partitions. `BrokerUnavailable` is raised here."""
     log.topic_names()
     answers = Answers(log.topics(pipeline.topic for pipeline in pipelines))
@@ -174,13 +169,13 @@ def _with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers,
     return answers, partitions
 
 
-def _on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
+def _on_topic(chain: pipeline_chains.PipelineChain, row: Row, answers: Answers) -> pipeline_chains.PipelineChain:
     """The chain, marked if the broker has another topic of that name."""
     topic = answers.topics[row["topic"]]
     return replace(chain, is_other_topic=isinstance(topic, TopicDescription) and topic.topic_id != row["topic_id"])
 
 
-def _second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
+def _second_questions(pipeline: model.Pipeline, chain: pipeline_chains.PipelineChain, now: datetime) -> Iterator[Question]:
     """What a pipeline will ask after its end offsets: end offsets come before first records. The oldest hour behind is most often
     that of the first window that is not loaded."""
     until = pipeline.closed_until(now)
@@ -191,7 +186,7 @@ def _second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -
     if oldest is not None:
         instants.add(oldest.interval.start)
     for instant in instants:
-        yield Question(Kind.AT, pipeline.topic, milliseconds(instant))
+        yield Question(Kind.AT, pipeline.topic, model.milliseconds(instant))
     yield Question(Kind.START, pipeline.topic)
     yield Question(Kind.SETTINGS, pipeline.topic)
 
@@ -215,29 +210,37 @@ def _compute_all(
 
 
 def lag_or_problem(
-    pipeline: Pipeline, chain: PipelineChain, answers: Answers, policy: RetentionPolicy | None, now: datetime
+    pipeline: model.Pipeline,
+    chain: pipeline_chains.PipelineChain,
+    answers: Answers,
+    policy: retention_plan.RetentionPolicy | None,
+    now: datetime,
 ) -> Lag:
     """What `lag_of` returns; an error is the lag's problem."""
     try:
         return lag_over(pipeline, chain, answers, now, answers.topic(pipeline.topic).partitions, policy)
     except NeedsReading:
         problem = FUTURE_STAMPS.format(name=pipeline.name)
-    except TopicMissing:
+    except errors.TopicMissing:
         # If hours are frozen, the topic existed: recreated it is another one.
         problem = (TOPIC_GONE if chain.windows else NO_TOPIC).format(name=pipeline.name, topic=pipeline.topic)
-    except LogbusError as error:
+    except errors.LogbusError as error:
         problem = str(error)
     return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
 
 
 def reading(
-    pipeline: Pipeline, chain: PipelineChain, lag: Lag, answers: Answers, policies: Mapping[str, RetentionPolicy]
+    pipeline: model.Pipeline,
+    chain: pipeline_chains.PipelineChain,
+    lag: Lag,
+    answers: Answers,
+    policies: Mapping[str, retention_plan.RetentionPolicy],
 ) -> PipelineReading:
     places = answers.topics[pipeline.topic]
 
     def known(kind: Kind, detail: str = "") -> Mapping[Any, Any]:
         answer = answers.known.get(Question(kind, pipeline.topic, detail), {})
-        return {} if isinstance(answer, LogbusError) else answer
+        return {} if isinstance(answer, errors.LogbusError) else answer
 
     return PipelineReading(
         pipeline=pipeline,
@@ -257,7 +260,7 @@ class Registered:
     last of its windows with records ends."""
 
     rows: Sequence[Row]
-    policies: Mapping[str, RetentionPolicy]
+    policies: Mapping[str, retention_plan.RetentionPolicy]
     dag_ids: Mapping[str, Sequence[str]]
     loaded: Mapping[str, Loaded]
     newest_ends: Mapping[str, datetime]
@@ -267,7 +270,7 @@ class Registered:
         return [row["name"] for row in self.rows]
 
     @property
-    def pipelines(self) -> list[Pipeline]:
+    def pipelines(self) -> list[model.Pipeline]:
         return [to_pipeline(row) for row in self.rows]
 
 
@@ -275,8 +278,8 @@ def read_registered(engine: Engine, now: datetime) -> Registered:
     with engine.connect() as connection:
         return Registered(
             rows=pipeline_rows(connection),
-            policies=policies_by_topic(connection),
-            dag_ids=dags_by_pipeline(connection),
+            policies=retention_run.policies_by_topic(connection),
+            dag_ids=dag_definitions.dags_by_pipeline(connection),
             loaded=window_facts.loaded_by_pipeline(connection, now),
             newest_ends=window_facts.newest_ends(connection),
         )
@@ -305,7 +308,7 @@ class LagReading:
 
 def read_lags(engine: Engine, log: LogBatches, now: datetime) -> LagReading:
     """All pipelines. `BrokerUnavailable` where the broker does not answer: then no pipeline's lag is known."""
-    with ledger_errors():
+    with sql_errors.ledger_errors():
         lags = {pipeline_reading.pipeline.name: _to_lag(pipeline_reading) for pipeline_reading in read_fleet(engine, log, now)}
     return LagReading(at=now, pipelines=lags)
 

@@ -18,11 +18,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from logbus.errors import UserError, WindowNotLoaded
-from logbus.kafka.client import LATEST, PartitionId
+from logbus import errors, model
+from logbus.kafka import client, topics
 from logbus.kafka.groups import GroupOffsets, validate_inactive
-from logbus.kafka.topics import OffsetLog
-from logbus.model import FrozenWindow, instant_text, milliseconds
 from logbus.windows.log_changes import refuse_if_recreated
 
 
@@ -40,7 +38,7 @@ class TopicChoice:
         try:
             chosen = tuple(sorted({int(number) for number in numbers.split(",")})) if colon else None
         except ValueError:
-            raise UserError(f"{text!r} is not a choice of partitions; write it like {topic}:0,1") from None
+            raise errors.UserError(f"{text!r} is not a choice of partitions; write it like {topic}:0,1") from None
         return cls(topic=topic, partitions=chosen)
 
 
@@ -48,7 +46,7 @@ class TopicChoice:
 class Ground:
     """What log and group hold of the chosen partitions of one topic. `starts` and `ends` have all of them."""
 
-    log: OffsetLog
+    log: topics.OffsetLog
     topic: str
     starts: Mapping[int, int]
     ends: Mapping[int, int]
@@ -94,7 +92,7 @@ def instant(at: datetime) -> Target:
     """The first record at or after the instant; after the last record if there is none."""
 
     def target(ground: Ground) -> Mapping[int, int]:
-        records = ground.log.first_at_or_after(ground.topic, list(ground.ends), milliseconds(at))
+        records = ground.log.first_at_or_after(ground.topic, list(ground.ends), model.milliseconds(at))
         return {part: records[part].offset if part in records else end for part, end in ground.ends.items()}
 
     return target
@@ -106,18 +104,18 @@ def shift(by: int) -> Target:
     def target(ground: Ground) -> Mapping[int, int]:
         unknown = [str(partition) for partition in ground.ends if partition not in ground.committed]
         if unknown:
-            raise UserError(f"nothing is committed for partition {', '.join(unknown)} of {ground.topic}: nothing to shift")
+            raise errors.UserError(f"nothing is committed for partition {', '.join(unknown)} of {ground.topic}: nothing to shift")
         return {partition: ground.committed[partition] + by for partition in ground.ends}
 
     return target
 
 
-def listed(offsets: Mapping[PartitionId, int]) -> Target:
+def listed(offsets: Mapping[client.PartitionId, int]) -> Target:
     """The offsets of a list, such as a file that `--export` wrote."""
     return lambda ground: {partition: offsets[ground.topic, partition] for partition in ground.ends}
 
 
-def window(frozen: FrozenWindow) -> Target:
+def window(frozen: model.FrozenWindow) -> Target:
     """The window's first record; a partition that was added later begins at its own first record."""
     starts = {part.partition: part.start_offset for part in frozen.ranges}
 
@@ -128,7 +126,7 @@ def window(frozen: FrozenWindow) -> Target:
     return target
 
 
-def plan(groups: GroupOffsets, log: OffsetLog, group: str, choices: Iterable[TopicChoice], target: Target) -> list[Move]:
+def plan(groups: GroupOffsets, log: topics.OffsetLog, group: str, choices: Iterable[TopicChoice], target: Target) -> list[Move]:
     """What would change, partition by partition. Raises `GroupActive` and `TopicMissing`; changes nothing."""
     validate_inactive(groups.group(group))
     committed = groups.committed(group)
@@ -136,7 +134,7 @@ def plan(groups: GroupOffsets, log: OffsetLog, group: str, choices: Iterable[Top
 
 
 def plan_topic(
-    log: OffsetLog, group: str, choice: TopicChoice, committed: Mapping[PartitionId, int], target: Target
+    log: topics.OffsetLog, group: str, choice: TopicChoice, committed: Mapping[client.PartitionId, int], target: Target
 ) -> list[Move]:
     ground = _ground_of(log, choice, committed)
     return [
@@ -152,18 +150,18 @@ def plan_topic(
     ]
 
 
-def _ground_of(log: OffsetLog, choice: TopicChoice, committed: Mapping[PartitionId, int]) -> Ground:
+def _ground_of(log: topics.OffsetLog, choice: TopicChoice, committed: Mapping[client.PartitionId, int]) -> Ground:
     """The answers that every target needs. `UserError` for a partition that does not exist."""
     existing = log.topic(choice.topic).partitions
     chosen = existing if choice.partitions is None else choice.partitions
     missing = [str(partition) for partition in chosen if partition not in existing]
     if missing:
-        raise UserError(f"topic {choice.topic} has no partition {', '.join(missing)}; its partitions are {span(existing)}")
+        raise errors.UserError(f"topic {choice.topic} has no partition {', '.join(missing)}; its partitions are {span(existing)}")
     return Ground(
         log=log,
         topic=choice.topic,
         starts=log.start_offsets(choice.topic, chosen),
-        ends=log.end_offsets(choice.topic, chosen, LATEST),
+        ends=log.end_offsets(choice.topic, chosen, client.LATEST),
         committed={part: offset for (topic, part), offset in committed.items() if topic == choice.topic and part in chosen},
     )
 
@@ -174,7 +172,7 @@ def span(partitions: Sequence[int]) -> str:
 
 def execute(groups: GroupOffsets, moves: Sequence[Move], note: str = "") -> None:
     """Commits the plan; `GroupActive` if a member has joined since. Topics of one group are committed together."""
-    by_group: dict[str, dict[PartitionId, int]] = {}
+    by_group: dict[str, dict[client.PartitionId, int]] = {}
     for move in moves:
         by_group.setdefault(move.group, {})[move.topic, move.partition] = move.new
     for group, offsets in by_group.items():
@@ -196,13 +194,15 @@ class Checkpoint:
         return {"group": self.group, "topic": self.topic, "committed": committed, "ahead": ahead}
 
 
-def commit_ends(engine: Engine, groups: GroupOffsets, log: OffsetLog, group: str, windows: Sequence[FrozenWindow]) -> Checkpoint:
+def commit_ends(
+    engine: Engine, groups: GroupOffsets, log: topics.OffsetLog, group: str, windows: Sequence[model.FrozenWindow]
+) -> Checkpoint:
     """Commits where the last of a pipeline's loaded windows ends in each partition; never moves the group back.
 
     Raises `WindowNotLoaded`, `TopicRecreated`, and `GroupActive` if the group has members.
     """
     if not windows:
-        raise UserError("no window is named: nothing to commit")
+        raise errors.UserError("no window is named: nothing to commit")
     topic, ends = windows[0].topic, end_offsets(windows)
     _require_loaded(windows)
     refuse_if_recreated(topic, windows[0].topic_id, log.topic(topic).topic_id)
@@ -210,10 +210,10 @@ def commit_ends(engine: Engine, groups: GroupOffsets, log: OffsetLog, group: str
         lock_group(connection, group)
         before = {part: offset for (name, part), offset in groups.committed(group).items() if name == topic}
         # An offset beyond the log's end is of a topic that was deleted and recreated: it is replaced.
-        log_ends = log.end_offsets(topic, ends, LATEST)
+        log_ends = log.end_offsets(topic, ends, client.LATEST)
         ahead = {part: at for part, at in before.items() if part in ends and ends[part] < at <= log_ends[part]}
         committed = {part: offset for part, offset in ends.items() if part not in ahead}
-        note = f"logbus {windows[0].pipeline} {instant_text(max(window.interval.end for window in windows))}"
+        note = f"logbus {windows[0].pipeline} {model.instant_text(max(window.interval.end for window in windows))}"
         groups.commit(group, {(topic, part): offset for part, offset in committed.items()}, note)
     return Checkpoint(group=group, topic=topic, committed=committed, ahead=ahead)
 
@@ -224,7 +224,7 @@ def lock_group(connection: Connection, group: str) -> None:
     connection.execute(text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": f"logbus group {group}"})
 
 
-def end_offsets(windows: Sequence[FrozenWindow]) -> dict[int, int]:
+def end_offsets(windows: Sequence[model.FrozenWindow]) -> dict[int, int]:
     """By partition the end of the last window: the next offset to read, which is what Kafka commits."""
     ends: dict[int, int] = {}
     for part in (part for window in windows for part in window.ranges):
@@ -232,7 +232,9 @@ def end_offsets(windows: Sequence[FrozenWindow]) -> dict[int, int]:
     return ends
 
 
-def _require_loaded(windows: Sequence[FrozenWindow]) -> None:
-    missing = [instant_text(window.interval.start) for window in windows if window.loaded_attempt is None]
+def _require_loaded(windows: Sequence[model.FrozenWindow]) -> None:
+    missing = [model.instant_text(window.interval.start) for window in windows if window.loaded_attempt is None]
     if missing:
-        raise WindowNotLoaded(f"nothing is committed for windows that are not loaded: {', '.join(missing)}; load them first")
+        raise errors.WindowNotLoaded(
+            f"nothing is committed for windows that are not loaded: {', '.join(missing)}; load them first"
+        )

@@ -10,9 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from logbus import java
+from logbus import java, spark_submit
 from logbus.formatting import first_line
-from logbus.spark_submit import LOAD_POOL, launcher_environment, spark_submit_binary
 from logbus.status.checks import Finding, Machine, error, note, ok, warning
 
 PYTHON_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
@@ -85,11 +84,11 @@ def _check_python(machine: Machine) -> Iterator[Finding]:
 
 def check_spark_submit(machine: Machine) -> Iterator[Finding]:
     """Does it start? It needs a Java that works, and takes some seconds."""
-    program = spark_submit_binary()
+    program = spark_submit.spark_submit_binary()
     # Spark's scripts look for a Python that has pyspark; without an activated environment, the one on the PATH does not.
     # Loads set ours, so this check does, too.
     ours = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    output = machine.run([program, "--version"], {**launcher_environment(machine.environment), **ours})
+    output = machine.run([program, "--version"], {**spark_submit.launcher_environment(machine.environment), **ours})
     match = SUBMIT_VERSION.search(output.text)
     if output.status == 0 and match is not None:
         yield ok("spark-submit", f"{match[1]} ({program})")
@@ -182,7 +181,7 @@ def check_airflow(machine: Machine) -> Iterator[Finding]:
     if not (home / "airflow.cfg").is_file() and "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in machine.environment:
         yield note("airflow", f"no Airflow is set up in {home}", "export AIRFLOW_HOME, if it is somewhere else")
         return
-    output = machine.run([sys.executable, "-c", PROGRAM, json.dumps([list(CONNECTIONS), LOAD_POOL, MARK])])
+    output = machine.run([sys.executable, "-c", PROGRAM, json.dumps([list(CONNECTIONS), spark_submit.LOAD_POOL, MARK])])
     _, mark, answer = output.text.rpartition(MARK)
     if not mark:
         last = (output.text.strip().splitlines() or ["no message"])[-1]
@@ -199,9 +198,9 @@ def judged(airflow: Mapping[str, Any], home: Path) -> Iterator[Finding]:
         elif connections[name]["type"] != kind:
             yield error("airflow", f"connection {name} is of type {connections[name]['type']}, not {kind}", f"{SETUP} --replace")
     if not airflow["has_pool"]:
-        yield error("airflow", f"there is no pool {LOAD_POOL}: loads stay in the state scheduled forever", SETUP)
+        yield error("airflow", f"there is no pool {spark_submit.LOAD_POOL}: loads stay in the state scheduled forever", SETUP)
     for path in airflow["skipped"]:
         yield error("airflow", f"{path} uses logbus.pipelines, but Airflow skips it without a message", SEEN)
     if airflow["has_pool"] and connections.keys() == CONNECTIONS.keys():
         places = ", ".join(f"{name} at {connection['place']}" for name, connection in connections.items())
-        yield ok("airflow", f"{home}: {places}; pool {LOAD_POOL}")
+        yield ok("airflow", f"{home}: {places}; pool {spark_submit.LOAD_POOL}")

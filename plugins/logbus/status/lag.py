@@ -28,21 +28,9 @@ from logbus.kafka.topics import (
     limits_in_force,
 )
 from logbus.model import Pipeline, instant_text
-from logbus.status.retention_plan import DELETE, RetentionPolicy
-from logbus.status.retention_run import RetentionStore
-from logbus.windows import boundaries, witnesses
+from logbus.status import retention_plan, retention_run
+from logbus.windows import boundaries, missing, pipeline_chains, rows, witnesses
 from logbus.windows.boundaries import LogSnapshot
-from logbus.windows.missing import Gap, behind, empty, find_gaps, oldest
-from logbus.windows.pipeline_chains import (
-    OTHER_TOPIC,
-    PendingRange,
-    PipelineChain,
-    is_loaded,
-    load_chain,
-    not_loaded,
-    pending_ranges,
-)
-from logbus.windows.rows import pipeline_row, pipeline_rows, to_pipeline
 
 # Bytes of the keys and values in the offsets [start, end) of a partition of a topic; known only by reading them.
 Measure = Callable[[str, int, int, int], int]
@@ -80,7 +68,7 @@ class Lag:
     expires_at: datetime | None = None
     expires_by: str | None = None
     problem: str | None = None
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[missing.Gap, ...] = ()
 
     @property
     def records(self) -> int:
@@ -120,44 +108,54 @@ class Lag:
 def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:
     """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
     with engine.connect() as connection:
-        row = pipeline_row(connection, pipeline_name)
+        row = rows.pipeline_row(connection, pipeline_name)
         facts = witnesses.topic_on_its_cluster(row, log)
-        pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id, is_loaded())
-    policy = next((candidate for candidate in RetentionStore(engine).policies() if candidate.topic == pipeline.topic), None)
+        pipeline, chain = (
+            rows.to_pipeline(row),
+            pipeline_chains.load_chain(connection, row, facts.topic_id, pipeline_chains.is_loaded()),
+        )
+    policy = next(
+        (candidate for candidate in retention_run.RetentionStore(engine).policies() if candidate.topic == pipeline.topic), None
+    )
     return lag_over(pipeline, chain, log, now, facts.partitions, policy, measure)
 
 
 def lag_over(
     pipeline: Pipeline,
-    chain: PipelineChain,
+    chain: pipeline_chains.PipelineChain,
     log: SettingsLog,
     now: datetime,
     partitions: Sequence[int],
-    policy: RetentionPolicy | None = None,
+    policy: retention_plan.RetentionPolicy | None = None,
     measure: Measure | None = None,
 ) -> Lag:
     """The lag of these windows, given the log."""
     if chain.is_other_topic:
-        problem = OTHER_TOPIC.format(pipeline=pipeline.name)
+        problem = pipeline_chains.OTHER_TOPIC.format(pipeline=pipeline.name)
         return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
-    undone = {part: list(pending_ranges(chain, part, not_loaded)) for part in partitions}
+    undone = {part: list(pipeline_chains.pending_ranges(chain, part, pipeline_chains.not_loaded)) for part in partitions}
     offsets = boundaries.take_snapshot(log, pipeline, {part: stretches[-1].first for part, stretches in undone.items()}, now)
-    lag = count(pipeline, undone, offsets, find_gaps(log, pipeline, chain, offsets))
+    lag = count(pipeline, undone, offsets, missing.find_gaps(log, pipeline, chain, offsets))
     if lag.oldest_hour is not None:
         lag = replace(lag, oldest_record_at=boundaries.first_record_at(log, pipeline, undone, offsets, lag.oldest_hour))
     size = None if measure is None else measured(pipeline.topic, undone, offsets, measure)
     return replace(lag, bytes_behind=size, **expiry(lag, pipeline, policy, log.settings(pipeline.topic, LIMIT_SETTINGS)))
 
 
-def count(pipeline: Pipeline, undone: Mapping[int, Sequence[PendingRange]], offsets: LogSnapshot, gaps: tuple[Gap, ...]) -> Lag:
+def count(
+    pipeline: Pipeline,
+    undone: Mapping[int, Sequence[pipeline_chains.PendingRange]],
+    offsets: LogSnapshot,
+    gaps: tuple[missing.Gap, ...],
+) -> Lag:
     """What follows from windows and offsets."""
     with_starts = [(part, offsets.starts[part], stretches) for part, stretches in undone.items()]
     return Lag(
         pipeline=pipeline.name,
         topic=pipeline.topic,
-        hours_behind=behind(gaps),
-        hours_empty=empty(gaps),
-        oldest_hour=oldest(gaps),
+        hours_behind=missing.behind(gaps),
+        hours_empty=missing.empty(gaps),
+        oldest_hour=missing.oldest(gaps),
         records_behind={part: total(stretches, first, offsets.closed[part]) for part, first, stretches in with_starts},
         records_open=sum(
             total(stretches, max(offsets.closed[part], offsets.starts[part]), offsets.ends[part])
@@ -168,11 +166,13 @@ def count(pipeline: Pipeline, undone: Mapping[int, Sequence[PendingRange]], offs
     )
 
 
-def total(stretches: Sequence[PendingRange], start: int, end: int) -> int:
+def total(stretches: Sequence[pipeline_chains.PendingRange], start: int, end: int) -> int:
     return sum(stretch.within(start, end) for stretch in stretches)
 
 
-def measured(topic: str, undone: Mapping[int, Sequence[PendingRange]], offsets: LogSnapshot, measure: Measure) -> int:
+def measured(
+    topic: str, undone: Mapping[int, Sequence[pipeline_chains.PendingRange]], offsets: LogSnapshot, measure: Measure
+) -> int:
     parts = [
         (part, max(stretch.first, offsets.starts[part]), min(stretch.end, offsets.closed[part]))
         for part, stretches in undone.items()
@@ -181,14 +181,14 @@ def measured(topic: str, undone: Mapping[int, Sequence[PendingRange]], offsets: 
     return sum(measure(topic, part, start, end) for part, start, end in parts if start < end)
 
 
-def expiry(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
+def expiry(lag: Lag, pipeline: Pipeline, policy: retention_plan.RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
     """When the oldest record that is behind would be deleted, and by what; empty if nothing deletes it."""
     if lag.oldest_hour is None or not lag.records or not deletes(own):
         return {}
     kept, limits = age_kept(own), dict[datetime | None, str]()
     if kept is not None and lag.oldest_record_at is not None:
         limits[end_of(lag.oldest_record_at, kept)] = RETENTION_MS
-    if policy is not None and policy.when_overdue == DELETE:
+    if policy is not None and policy.when_overdue == retention_plan.DELETE:
         limits[end_of(lag.oldest_hour + pipeline.interval, (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
     soonest = min((at for at in limits if at is not None), default=None)
     if soonest is not None:
@@ -219,7 +219,7 @@ class Unloaded:
 def unloaded_of(engine: Engine, log: SettingsLog, topics: Collection[str], now: datetime) -> Iterator[Unloaded]:
     """Of the pipelines that read these topics, those that have not loaded everything."""
     with engine.connect() as connection:
-        places = [(row["name"], row["topic"]) for row in pipeline_rows(connection) if row["topic"] in topics]
+        places = [(row["name"], row["topic"]) for row in rows.pipeline_rows(connection) if row["topic"] in topics]
     for name, topic in places:
         lag = lag_of(engine, log, name, now)
         if lag.problem is not None:

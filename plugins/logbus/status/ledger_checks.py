@@ -12,21 +12,14 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
 
-from logbus.errors import AnotherCluster, BrokerUnavailable, LogbusError, LogChanged
+from logbus import errors, model
 from logbus.formatting import first_line, many, several
 from logbus.kafka.topics import OffsetLog
-from logbus.loads import attempts
+from logbus.loads import attempts, stamped_hours
 from logbus.loads.attempts import end_expired
 from logbus.loads.ledger import Ledger
-from logbus.loads.stamped_hours import elsewhere_notes
-from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.status import load_problems
-from logbus.status.checks import Finding, error, note, warning
-from logbus.status.ledger_totals import read_windows
-from logbus.windows import witnesses
-from logbus.windows.log_changes import lost_ranges
-from logbus.windows.missing import behind, empty
-from logbus.windows.rows import pipeline_row
+from logbus.status import checks, ledger_totals, load_problems
+from logbus.windows import log_changes, missing, rows, witnesses
 
 # A window that was frozen this long ago and never tried: its load probably is never scheduled.
 UNTRIED_AFTER = timedelta(hours=1)
@@ -40,7 +33,7 @@ class Case:
 
     ledger: Ledger
     log: OffsetLog | None
-    pipeline: Pipeline
+    pipeline: model.Pipeline
     now: datetime
 
     @property
@@ -48,94 +41,99 @@ class Case:
         return f"pipeline {self.pipeline.name}"
 
     @cached_property
-    def windows(self) -> list[FrozenWindow]:
+    def windows(self) -> list[model.FrozenWindow]:
         """Those that a check may report something about."""
         return self.ledger.remarkable_windows(self.pipeline.name)
 
     @property
     def is_frozen(self) -> bool:
         """Whether there are any windows."""
-        return any(read_windows(self.ledger.engine)[self.pipeline.name].windows.values())
+        return any(ledger_totals.read_windows(self.ledger.engine)[self.pipeline.name].windows.values())
 
     @property
-    def unloaded(self) -> list[FrozenWindow]:
+    def unloaded(self) -> list[model.FrozenWindow]:
         return [window for window in self.windows if window.loaded_attempt is None]
 
 
-Check = Callable[[Case], Iterator[Finding]]
+Check = Callable[[Case], Iterator[checks.Finding]]
 
 
-def _check_topic(case: Case) -> Iterator[Finding]:
+def _check_topic(case: Case) -> Iterator[checks.Finding]:
     """Does the topic exist, and is it the one that was registered?"""
     if case.log is None:
         return
     topic, name = case.pipeline.topic, case.pipeline.name
     with case.ledger.engine.connect() as connection:
-        row = pipeline_row(connection, name)
+        row = rows.pipeline_row(connection, name)
     try:
         with witnesses.on_its_cluster(row, case.log):
             topic_id = case.log.topic(topic).topic_id
-    except BrokerUnavailable:
+    except errors.BrokerUnavailable:
         raise  # a finding of its own, once for all pipelines (`check_all`); every other error is this topic's
-    except AnotherCluster as problem:
-        yield error(case.subject, str(problem), "name the right broker")
+    except errors.AnotherCluster as problem:
+        yield checks.error(case.subject, str(problem), "name the right broker")
         return
-    except LogbusError as problem:
+    except errors.LogbusError as problem:
         # If hours are frozen, the topic existed: recreated it is another one, and on a wrong broker a second one.
         again = f"name the right broker, or recreate the topic and `logbus pipeline rebase {name}`"
-        yield error(case.subject, str(problem), again if case.is_frozen else f"create the topic {topic}, or ship something to it")
+        yield checks.error(
+            case.subject, str(problem), again if case.is_frozen else f"create the topic {topic}, or ship something to it"
+        )
         return
     try:
         if topic_id != row["topic_id"]:
             # First the cluster, then the topic: with a wrong address every topic looks deleted and recreated, and the advice
             # to rebase would then discard what is known of the right one.
             witnesses.refuse_another_cluster(row, case.log)
-            yield error(case.subject, f"topic {topic} was deleted and recreated", f"logbus pipeline rebase {name}")
+            yield checks.error(case.subject, f"topic {topic} was deleted and recreated", f"logbus pipeline rebase {name}")
         else:
             witnesses.refuse_another_log(case.ledger.engine, case.pipeline, topic_id, case.log)
-    except AnotherCluster as problem:
-        yield error(case.subject, str(problem), "name the right broker")
-    except LogChanged as problem:
-        yield error(case.subject, str(problem), f"logbus pipeline rebase {name}")
+    except errors.AnotherCluster as problem:
+        yield checks.error(case.subject, str(problem), "name the right broker")
+    except errors.LogChanged as problem:
+        yield checks.error(case.subject, str(problem), f"logbus pipeline rebase {name}")
 
 
-def _check_attempts(case: Case) -> Iterator[Finding]:
+def _check_attempts(case: Case) -> Iterator[checks.Finding]:
     """Do all running attempts send heartbeats?"""
     with case.ledger.engine.connect() as connection:
         silent = load_problems.silent_attempts(connection, case.pipeline.name, case.now)
     for start, number, run_id, heard in silent:
-        message = f"attempt {number} of run {run_id} at {instant_text(start)} sent its last heartbeat at {instant_text(heard)}"
-        yield warning(case.subject, message, "logbus doctor --clean ends it; a new load of the window takes over in any case")
+        hour, beat = model.instant_text(start), model.instant_text(heard)
+        message = f"attempt {number} of run {run_id} at {hour} sent its last heartbeat at {beat}"
+        yield checks.warning(
+            case.subject, message, "logbus doctor --clean ends it; a new load of the window takes over in any case"
+        )
 
 
-def _check_failures(case: Case) -> Iterator[Finding]:
+def _check_failures(case: Case) -> Iterator[checks.Finding]:
     """Did the last attempt at a window that is not loaded fail?"""
     with case.ledger.engine.connect() as connection:
         failed = load_problems.failed_attempts(connection, case.pipeline.name)
     for start, number, reason in failed:
-        advice = f"logbus window show --pipeline {case.pipeline.name} {instant_text(start)}"
-        yield error(
+        advice = f"logbus window show --pipeline {case.pipeline.name} {model.instant_text(start)}"
+        yield checks.error(
             case.subject,
-            f"attempt {number} at {instant_text(start)} failed: {first_line(reason or 'no reason is known')}",
+            f"attempt {number} at {model.instant_text(start)} failed: {first_line(reason or 'no reason is known')}",
             advice,
         )
 
 
-def _check_chain(case: Case) -> Iterator[Finding]:
+def _check_chain(case: Case) -> Iterator[checks.Finding]:
     """Is every closed window loaded?"""
     try:
         gaps = case.ledger.gaps(case.pipeline.name, case.log, case.now)
-    except BrokerUnavailable:
+    except errors.BrokerUnavailable:
         raise
-    except LogbusError:
+    except errors.LogbusError:
         gaps = case.ledger.gaps(case.pipeline.name, None, case.now)  # what is wrong with the topic is a finding of its own
     advice = f"logbus load --pipeline {case.pipeline.name} --only-missing"
-    if count := behind(gaps):
+    if count := missing.behind(gaps):
         waiting = (part for gap in gaps if not gap.is_empty for part in gap.parts(case.pipeline.interval))
-        starts = several([instant_text(part.start) for part in islice(waiting, NAMED_MAX)], NAMED_MAX, count=count)
-        yield warning(case.subject, f"{_windows_are(count)} not loaded: {starts}", advice)
-    if count := empty(gaps):
-        yield note(
+        starts = several([model.instant_text(part.start) for part in islice(waiting, NAMED_MAX)], NAMED_MAX, count=count)
+        yield checks.warning(case.subject, f"{_windows_are(count)} not loaded: {starts}", advice)
+    if count := missing.empty(gaps):
+        yield checks.note(
             case.subject, f"{_windows_are(count)} not loaded; {'it holds' if count == 1 else 'they hold'} no record", advice
         )
 
@@ -144,22 +142,22 @@ def _windows_are(count: int) -> str:
     return "1 closed window is" if count == 1 else f"{count} closed windows are"
 
 
-def _check_untried(case: Case) -> Iterator[Finding]:
+def _check_untried(case: Case) -> Iterator[checks.Finding]:
     """Is a load waiting that never starts? A task in a pool that does not exist is never scheduled."""
     # Frozen by one task, loaded by the next. A DAG that is paused in between, or a pool with no slots, leaves no error
     # anywhere.
     old = [window for window in case.unloaded if window.last_attempt == 0 and frozen_before(window, case.now - UNTRIED_AFTER)]
     if old:
-        starts = several([instant_text(window.interval.start) for window in old], NAMED_MAX)
+        starts = several([model.instant_text(window.interval.start) for window in old], NAMED_MAX)
         advice = "airflow pools set logbus_load 1 'Spark loads', if its tasks stay in the state scheduled"
-        yield warning(case.subject, f"frozen windows that no load has tried: {starts}", advice)
+        yield checks.warning(case.subject, f"frozen windows that no load has tried: {starts}", advice)
 
 
-def frozen_before(window: FrozenWindow, instant: datetime) -> bool:
+def frozen_before(window: model.FrozenWindow, instant: datetime) -> bool:
     return window.frozen_at is not None and window.frozen_at < instant
 
 
-def _check_retained(case: Case) -> Iterator[Finding]:
+def _check_retained(case: Case) -> Iterator[checks.Finding]:
     """Are the records of windows that are not loaded still there?"""
     waiting = [window for window in case.unloaded if not window.head_unknown]
     if case.log is None or not waiting:
@@ -169,58 +167,60 @@ def _check_retained(case: Case) -> Iterator[Finding]:
         # The topic first: for the offsets of one that is gone, a client reports the same error as for an unreachable broker.
         case.log.topic(case.pipeline.topic)
         starts = case.log.start_offsets(case.pipeline.topic, partitions)
-    except BrokerUnavailable:
+    except errors.BrokerUnavailable:
         raise
-    except LogbusError:
+    except errors.LogbusError:
         return  # a finding of its own
     for window in waiting:
-        if lost := lost_ranges(window, starts):
-            hour = instant_text(window.interval.start)
+        if lost := log_changes.lost_ranges(window, starts):
+            hour = model.instant_text(window.interval.start)
             advice = f"logbus window accept-loss --pipeline {case.pipeline.name} {hour} --reason TEXT, and make retention longer"
-            yield error(case.subject, f"retention deleted {several(lost, NAMED_MAX)} before {window.interval} was loaded", advice)
+            yield checks.error(
+                case.subject, f"retention deleted {several(lost, NAMED_MAX)} before {window.interval} was loaded", advice
+            )
 
 
-def _check_audits(case: Case) -> Iterator[Finding]:
+def _check_audits(case: Case) -> Iterator[checks.Finding]:
     """Is every loaded window audited, and exact?"""
     name = case.pipeline.name
     with case.ledger.engine.connect() as connection:
         problems = load_problems.audit_problems(connection, name)
     for start, reasons in problems.items():
-        advice = f"logbus load --pipeline {name} --since {instant_text(start)} --limit 1"
-        yield error(case.subject, f"the audit of {instant_text(start)} found: {reasons[0]}", advice)
+        advice = f"logbus load --pipeline {name} --since {model.instant_text(start)} --limit 1"
+        yield checks.error(case.subject, f"the audit of {model.instant_text(start)} found: {reasons[0]}", advice)
     if unaudited := case.ledger.unaudited(name):
-        starts = [instant_text(interval.start) for interval in unaudited]
+        starts = [model.instant_text(interval.start) for interval in unaudited]
         advice = f"logbus window audit --pipeline {name} {' '.join(starts[:NAMED_MAX])}"
-        yield warning(case.subject, f"loaded but not audited: {several(starts, NAMED_MAX)}", advice)
+        yield checks.warning(case.subject, f"loaded but not audited: {several(starts, NAMED_MAX)}", advice)
 
 
-def _check_dead_letters(case: Case) -> Iterator[Finding]:
+def _check_dead_letters(case: Case) -> Iterator[checks.Finding]:
     """Did everything parse?"""
     count = sum(window.counts.dead_lettered for window in case.windows if window.counts)
     if count:
         advice = f"logbus dead-letter ls --pipeline {case.pipeline.name}"
-        yield note(case.subject, f"did not parse, kept as dead letters: {many(count, 'record')}", advice)
+        yield checks.note(case.subject, f"did not parse, kept as dead letters: {many(count, 'record')}", advice)
 
 
-def _check_stamps(case: Case) -> Iterator[Finding]:
+def _check_stamps(case: Case) -> Iterator[checks.Finding]:
     """Do the newest hours hold the records that are stamped with them?"""
     name = case.pipeline.name
     with case.ledger.engine.connect() as connection:
-        for stamped_note in elsewhere_notes(connection, {name}):
-            yield note(
+        for stamped_note in stamped_hours.elsewhere_notes(connection, {name}):
+            yield checks.note(
                 case.subject,
                 stamped_note.removeprefix(f"{name}: "),
                 f"logbus window ls --pipeline {name}; is a producer's clock off?",
             )
 
 
-def _check_other_records(case: Case) -> Iterator[Finding]:
+def _check_other_records(case: Case) -> Iterator[checks.Finding]:
     """Is every hour loaded from the records of its first load?"""
     starts = [window.interval.start for window in case.windows if window.other_records]
     if starts:
-        texts = [instant_text(start) for start in starts]
+        texts = [model.instant_text(start) for start in starts]
         message = f"a reload replaced the records with others, which its run was told to accept: {several(texts, NAMED_MAX)}"
-        yield note(case.subject, message, f"logbus window show --pipeline {case.pipeline.name} {texts[0]} shows who")
+        yield checks.note(case.subject, message, f"logbus window show --pipeline {case.pipeline.name} {texts[0]} shows who")
 
 
 CHECKS: Sequence[Check] = (
@@ -237,14 +237,16 @@ CHECKS: Sequence[Check] = (
 )
 
 
-def _check_leftovers(ledger: Ledger) -> Iterator[Finding]:
+def _check_leftovers(ledger: Ledger) -> Iterator[checks.Finding]:
     """Is there a staging table that no running attempt owns?"""
     if tables := attempts.ownerless(ledger.engine):
         message = f"staging tables left by finished attempts: {several(tables, NAMED_MAX)}"
-        yield note("warehouse", message, "logbus doctor --clean drops them, and so does the next attempt at their windows")
+        yield checks.note("warehouse", message, "logbus doctor --clean drops them, and so does the next attempt at their windows")
 
 
-def check_all(ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[Pipeline], now: datetime) -> Iterator[Finding]:
+def check_all(
+    ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[model.Pipeline], now: datetime
+) -> Iterator[checks.Finding]:
     """All findings, pipeline by pipeline. A broker that does not answer is one finding, and is not asked again."""
     yield from _check_leftovers(ledger)
     for pipeline in pipelines:
@@ -252,8 +254,8 @@ def check_all(ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[Pipelin
         for check in CHECKS:
             try:
                 yield from check(case)
-            except BrokerUnavailable as problem:
-                yield error("broker", str(problem), "logbus doctor --bootstrap-server HOST:PORT, where the broker listens")
+            except errors.BrokerUnavailable as problem:
+                yield checks.error("broker", str(problem), "logbus doctor --bootstrap-server HOST:PORT, where the broker listens")
                 log = case.log = None
                 # Run again, it reports what the ledger alone shows. Nothing is reported twice: each check asks the broker first.
                 yield from check(case)

@@ -15,14 +15,12 @@ from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast
 
 from logbus.loads.stamped_hours import newest_stamped
 from logbus.model import WindowState
-from logbus.windows import schema
-from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, NO_PROBLEMS, SUPERSEDED
-from logbus.windows.sql_errors import ledger_errors
+from logbus.windows import rows, schema, sql_errors
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
 OUTCOMES = ("loaded", "dead_lettered", "filtered")
-ENDED = (COMMITTED, FAILED, SUPERSEDED)
+ENDED = (rows.COMMITTED, rows.FAILED, rows.SUPERSEDED)
 
 # A query over all pipelines, and the function that stores a row of it in one pipeline's facts.
 Question = tuple[Callable[["PipelineFacts", Any], None], Callable[[], Select[Any]]]
@@ -63,7 +61,7 @@ class LedgerReading:
 def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
     """The ledger at one moment. `LedgerMissing` if there is none, `WarehouseUnavailable` if the server does not answer."""
     options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-    with ledger_errors(), engine.connect().execution_options(**options) as connection:
+    with sql_errors.ledger_errors(), engine.connect().execution_options(**options) as connection:
         connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
         return read_all(connection)
 
@@ -97,7 +95,7 @@ def read_all(connection: Connection) -> LedgerReading:
 
 
 def _windows_by_state() -> Select[Any]:
-    running = select(1).where(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.state == ATTEMPT_RUNNING).exists()
+    running = select(1).where(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.state == rows.ATTEMPT_RUNNING).exists()
     state = case(
         (WINDOW.c.audited_at.is_not(None), WindowState.AUDITED),
         (WINDOW.c.loaded_attempt.is_not(None), WindowState.LOADED),
@@ -109,7 +107,7 @@ def _windows_by_state() -> Select[Any]:
 
 def _windows_in_all() -> Select[Any]:
     is_loaded = WINDOW.c.loaded_attempt.is_not(None)
-    differs = cast(WINDOW.c.audit_problems, Text).not_in(NO_PROBLEMS)
+    differs = cast(WINDOW.c.audit_problems, Text).not_in(rows.NO_PROBLEMS)
     return select(
         WINDOW.c.pipeline,
         func.count().filter(is_loaded, differs).label("audit_failed"),
@@ -122,7 +120,7 @@ def _windows_in_all() -> Select[Any]:
 def windows_failed() -> Select[Any]:
     last = (ATTEMPT.c.window_id == WINDOW.c.id) & (ATTEMPT.c.number == WINDOW.c.last_attempt)
     query = select(WINDOW.c.pipeline, func.count().label("number")).join(ATTEMPT, last)
-    return query.where(WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == FAILED).group_by(WINDOW.c.pipeline)
+    return query.where(WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == rows.FAILED).group_by(WINDOW.c.pipeline)
 
 
 def _attempts_by_state() -> Select[Any]:
@@ -161,11 +159,11 @@ def _fill_failed(facts: PipelineFacts, row: Any) -> None:
 
 
 def _fill_attempts(facts: PipelineFacts, row: Any) -> None:
-    if row.state == ATTEMPT_RUNNING:
+    if row.state == rows.ATTEMPT_RUNNING:
         facts.attempts_running = row.number
         return
     facts.attempts[row.state] = row.number
-    if row.state == COMMITTED:
+    if row.state == rows.COMMITTED:
         facts.records = {name: int(getattr(row, name)) for name in OUTCOMES}
         facts.bytes, facts.late = int(row.byte), int(row.late)
 

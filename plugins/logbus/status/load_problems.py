@@ -9,22 +9,21 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, select
 
-from logbus.windows import schema
-from logbus.windows.rows import ATTEMPT_RUNNING, FAILED, HEARTBEAT_EXPIRY
+from logbus.windows import rows, schema
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
 
 def silent_attempts(connection: Connection, pipeline_name: str, now: datetime) -> list[tuple[datetime, int, str, datetime]]:
     """Running attempts that have sent no heartbeat for too long: window, number, run and last heartbeat."""
-    silent = (ATTEMPT.c.state == ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at < now - HEARTBEAT_EXPIRY)
+    silent = (ATTEMPT.c.state == rows.ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at < now - rows.HEARTBEAT_EXPIRY)
     query = _of_windows(pipeline_name, ATTEMPT.c.number, ATTEMPT.c.run_id, ATTEMPT.c.heartbeat_at).where(*silent)
     return [(start, number, run_id, heard) for start, number, run_id, heard in connection.execute(query)]
 
 
 def failed_attempts(connection: Connection, pipeline_name: str) -> list[tuple[datetime, int, str | None]]:
     """The last attempts at windows that are not loaded, if they failed: window, number and error."""
-    failed = (ATTEMPT.c.number == WINDOW.c.last_attempt, WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == FAILED)
+    failed = (ATTEMPT.c.number == WINDOW.c.last_attempt, WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == rows.FAILED)
     query = _of_windows(pipeline_name, ATTEMPT.c.number, ATTEMPT.c.error).where(*failed)
     return [(start, number, error) for start, number, error in connection.execute(query)]
 

@@ -12,16 +12,13 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Protocol
 
-from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError
+from logbus import errors, model
 from logbus.formatting import many, several
 from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.loads.comparison import WindowReading
 from logbus.loads.ledger import Ledger, refuse_busy
-from logbus.model import FrozenWindow, instant_text
 from logbus.status.retention_run import RetentionStore
-from logbus.windows import witnesses
-from logbus.windows.log_changes import lost_ranges
-from logbus.windows.rows import pipeline_row
+from logbus.windows import log_changes, rows, witnesses
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
 
@@ -39,11 +36,11 @@ class Span:
 
     def __post_init__(self) -> None:
         if not self.starts and self.since is None and self.until is None:
-            raise UserError("say which windows to load again: their starts, or a span of time")
+            raise errors.UserError("say which windows to load again: their starts, or a span of time")
         if self.starts and (self.since or self.until):
-            raise UserError("give the starts of windows or a span of time, not both")
+            raise errors.UserError("give the starts of windows or a span of time, not both")
 
-    def covers(self, window: FrozenWindow) -> bool:
+    def covers(self, window: model.FrozenWindow) -> bool:
         if self.starts:
             return window.interval.start in self.starts
         begins_before = self.until is None or window.interval.start < self.until
@@ -55,7 +52,7 @@ class ReplayWindow:
     """A window, what of it the broker no longer holds, in what its records differ from those that are loaded, and which run is
     working on it. `is_read`: the broker's records were read."""
 
-    window: FrozenWindow
+    window: model.FrozenWindow
     lost: tuple[str, ...] = ()
     busy: str | None = None
     is_read: bool = False
@@ -77,7 +74,7 @@ class ReplayWindow:
     def summary(self) -> dict[str, Any]:
         """The window as JSON-ready values."""
         return {
-            "start": instant_text(self.start),
+            "start": model.instant_text(self.start),
             "state": str(self.window.state),
             "records": self.window.record_count,
             "bytes": self.bytes,
@@ -111,14 +108,14 @@ class ReplayPlan:
         busy = [replayed for replayed in self.windows if replayed.busy and not replayed.lost]
         if lost and not skip_lost:
             names = [name for replayed in lost for name in replayed.lost]
-            raise RecordsLost(
+            raise errors.RecordsLost(
                 f"{len(lost)} of {len(self.windows)} windows cannot be loaded again, retention has deleted records of them: "
                 f"{several(names, NAMED_MAX)}. To load the others, leave these out (skip lost)",
                 lost=names,
             )
         if self.differing and not accept_other_records:
-            names = [f"{instant_text(replayed.start)}: {replayed.differs}" for replayed in self.differing]
-            raise OtherRecords(
+            names = [f"{model.instant_text(replayed.start)}: {replayed.differs}" for replayed in self.differing]
+            raise errors.OtherRecords(
                 f"the log now holds other records for {len(self.differing)} of {len(self.windows)} windows than they were loaded "
                 f"from: {several(names, NAMED_MAX)}. They keep what they hold; to replace it for good, accept other records "
                 "(--accept-other-records, accept_other_records=True)"
@@ -147,7 +144,7 @@ class ReadsWindows(Protocol):
     def begin(self, windows: int, records: int) -> None:
         """Announces how much will be read."""
 
-    def window(self, window: FrozenWindow) -> WindowReading:
+    def window(self, window: model.FrozenWindow) -> WindowReading:
         """All of the window's ranges. Raises `ShortRead` where the log ends before they do."""
 
 
@@ -169,7 +166,7 @@ def plan(
     _require_windows(pipeline_name, span, windows)
     workers = ledger.at_work_elsewhere(pipeline_name, [window.interval.start for window in windows], run_id, now)
     with ledger.engine.connect() as connection:
-        row = pipeline_row(connection, pipeline_name)
+        row = rows.pipeline_row(connection, pipeline_name)
     lost = _lost_of(log, witnesses.topic_on_its_cluster(row, log), windows)
     replay_windows = [
         ReplayWindow(window=window, lost=tuple(lost[window.id]), busy=workers.get(window.interval.start)) for window in windows
@@ -196,11 +193,11 @@ def compared(replayed: ReplayWindow, reader: ReadsWindows) -> ReplayWindow:
     """The window, with how its records differ, if they do."""
     try:
         return replace(replayed, is_read=True, differs=difference(replayed.window, reader.window(replayed.window)))
-    except ShortRead as error:
+    except errors.ShortRead as error:
         return replace(replayed, is_read=True, differs=str(error))
 
 
-def difference(window: FrozenWindow, now: WindowReading) -> str | None:
+def difference(window: model.FrozenWindow, now: WindowReading) -> str | None:
     read = window.counts.read if window.counts else 0
     if now.fingerprint == window.fingerprint:
         return None
@@ -209,33 +206,34 @@ def difference(window: FrozenWindow, now: WindowReading) -> str | None:
     return f"{many(now.read, 'record')} with fingerprint {now.fingerprint}; loaded: {read:,} with {window.fingerprint}"
 
 
-def _require_windows(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:
+def _require_windows(pipeline_name: str, span: Span, windows: Sequence[model.FrozenWindow]) -> None:
     missing = set(span.starts) - {window.interval.start for window in windows}
     if missing or not windows:
-        which = ", ".join(instant_text(start) for start in sorted(missing)) or "in that span"
-        raise UserError(
+        which = ", ".join(model.instant_text(start) for start in sorted(missing)) or "in that span"
+        raise errors.UserError(
             f"no window of {pipeline_name} is frozen {which}: `logbus window ls --pipeline {pipeline_name}` lists them, "
             "`logbus load` loads hours that are not frozen yet"
         )
 
 
-def _lost_of(log: OffsetLog, facts: TopicFacts, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
+def _lost_of(log: OffsetLog, facts: TopicFacts, windows: Iterable[model.FrozenWindow]) -> dict[int, list[str]]:
     """By window what the broker no longer holds. One request for all of them."""
     starts = log.start_offsets(facts.name, facts.partitions)
     return {window.id: _lost_in(window, facts.topic_id, starts) for window in windows}
 
 
-def _lost_in(window: FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> list[str]:
+def _lost_in(window: model.FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> list[str]:
     if window.topic_id != topic_id:
-        return [f"{window.topic} was deleted and recreated since {instant_text(window.interval.start)}"]
+        return [f"{window.topic} was deleted and recreated since {model.instant_text(window.interval.start)}"]
     everything = {part.partition: starts.get(part.partition, part.end_offset) for part in window.ranges}
-    return lost_ranges(window, everything)
+    return log_changes.lost_ranges(window, everything)
 
 
-def gaps(windows: Sequence[FrozenWindow]) -> list[str]:
+def gaps(windows: Sequence[model.FrozenWindow]) -> list[str]:
     """Hours between the windows that are not frozen; they are not part of a replay."""
     return [
-        f"the hours from {instant_text(before.interval.end)} to {instant_text(after.interval.start)} are not frozen: not included"
+        f"the hours from {model.instant_text(before.interval.end)} to {model.instant_text(after.interval.start)} are not frozen: "
+        "not included"
         for before, after in pairwise(windows)
         if before.interval.end < after.interval.start
     ]

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from logbus.errors import UserError
+from logbus import errors, model
 from logbus.formatting import many
 from logbus.kafka.topics import CLEANUP_POLICY, deletes, limits_in_force
-from logbus.model import FrozenWindow, instant_text
 from logbus.windows.pipeline_chains import OTHER_TOPIC, PipelineChain, not_settled, pending_ranges
 
 ALARM, DELETE = "alarm", "delete"
@@ -43,11 +42,13 @@ class RetentionPolicy:
 
     def __post_init__(self) -> None:
         if self.retain is None and self.retain_bytes is None:
-            raise UserError(f"retention of {self.topic}: give a limit by hours, by bytes, or both")
+            raise errors.UserError(f"retention of {self.topic}: give a limit by hours, by bytes, or both")
         if (self.retain or timedelta(0)) < timedelta(0) or (self.retain_bytes or 0) < 0 or self.max_hold < timedelta(0):
-            raise UserError(f"retention of {self.topic}: hours and bytes are not negative")
+            raise errors.UserError(f"retention of {self.topic}: hours and bytes are not negative")
         if self.when_overdue not in (ALARM, DELETE):
-            raise UserError(f"retention of {self.topic}: when overdue it is {ALARM!r} or {DELETE!r}, not {self.when_overdue!r}")
+            raise errors.UserError(
+                f"retention of {self.topic}: when overdue it is {ALARM!r} or {DELETE!r}, not {self.when_overdue!r}"
+            )
 
     def __str__(self) -> str:
         age = None if self.retain is None else f"{hours_text(self.retain)}"
@@ -66,7 +67,7 @@ class Hold:
     until: datetime | None = None
 
     def __str__(self) -> str:
-        end = "it is released" if self.until is None else instant_text(self.until)
+        end = "it is released" if self.until is None else model.instant_text(self.until)
         return f"hold {self.id} until {end}: {self.reason}"
 
 
@@ -93,7 +94,7 @@ class Reach:
     why: str
     ended_at: datetime | None = None
     lost: int = 0
-    given_up: tuple[FrozenWindow, ...] = ()
+    given_up: tuple[model.FrozenWindow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +140,9 @@ class TopicPlan:
     policy: RetentionPolicy
     deletions: tuple[Deletion, ...] = ()
     holds: tuple[Held, ...] = ()
-    cut: tuple[FrozenWindow, ...] = ()
-    unreplayable: tuple[FrozenWindow, ...] = ()
-    given_up: tuple[FrozenWindow, ...] = ()
+    cut: tuple[model.FrozenWindow, ...] = ()
+    unreplayable: tuple[model.FrozenWindow, ...] = ()
+    given_up: tuple[model.FrozenWindow, ...] = ()
     alarms: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -194,9 +195,9 @@ class TopicPlan:
         }
 
 
-def window_name(window: FrozenWindow) -> str:
+def window_name(window: model.FrozenWindow) -> str:
     """`pipeline@start`, as `logbus group seek --to-window` accepts it."""
-    return f"{window.pipeline}@{instant_text(window.interval.start)}"
+    return f"{window.pipeline}@{model.instant_text(window.interval.start)}"
 
 
 def hours_text(span: timedelta) -> str:
@@ -265,7 +266,7 @@ def _is_old(policy: RetentionPolicy, instant: datetime | None, now: datetime) ->
     return policy.retain is not None and instant is not None and instant <= now - policy.retain
 
 
-def expired(policy: RetentionPolicy, chain: PipelineChain, now: datetime) -> Iterator[FrozenWindow]:
+def expired(policy: RetentionPolicy, chain: PipelineChain, now: datetime) -> Iterator[model.FrozenWindow]:
     """Windows that are older than the policy keeps, or after which there are as many bytes as it keeps."""
     newer_bytes = 0
     for window in reversed(chain.windows):
@@ -304,7 +305,7 @@ def decide(policy: RetentionPolicy, state: TopicState, reaches: Reaches, limit: 
             )
 
 
-def _cut_windows(chains: Iterable[PipelineChain], deletions: Iterable[Deletion]) -> Iterator[FrozenWindow]:
+def _cut_windows(chains: Iterable[PipelineChain], deletions: Iterable[Deletion]) -> Iterator[model.FrozenWindow]:
     """Windows that lose records."""
     gaps = {deletion.partition: deletion for deletion in deletions}
     for chain in chains:
@@ -314,7 +315,7 @@ def _cut_windows(chains: Iterable[PipelineChain], deletions: Iterable[Deletion])
                 yield window
 
 
-def is_whole(window: FrozenWindow, starts: Mapping[int, int]) -> bool:
+def is_whole(window: model.FrozenWindow, starts: Mapping[int, int]) -> bool:
     """Whether a log that begins at `starts` holds everything of the window."""
     return all(starts.get(part.partition, 0) <= part.readable_from for part in window.ranges if part.count)
 
@@ -367,7 +368,7 @@ def reach(chain: PipelineChain, partition: int, start: int, policy: RetentionPol
     return Reach(offset=need.first, why=need.why, ended_at=need.ended_at, lost=lost, given_up=tuple(given_up))
 
 
-def _gives_up(policy: RetentionPolicy, window: FrozenWindow, now: datetime) -> bool:
+def _gives_up(policy: RetentionPolicy, window: model.FrozenWindow, now: datetime) -> bool:
     overdue = _overdue_since(policy, window.interval.end, now)
     return policy.when_overdue == DELETE and overdue is not None and overdue > policy.max_hold
 

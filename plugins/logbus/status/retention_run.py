@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_update
 
-from logbus.errors import LogbusError, UserError
+from logbus import errors, model
 from logbus.kafka.client import LATEST
 from logbus.kafka.topics import (
     LIMIT_SETTINGS,
@@ -33,10 +33,8 @@ from logbus.kafka.topics import (
     limits_in_force,
 )
 from logbus.loads.ledger import Ledger
-from logbus.model import FrozenWindow, instant_text, milliseconds
 from logbus.status.retention_plan import DELETE, Deletion, Held, Hold, RetentionPolicy, TopicPlan, TopicState, plan_topic
-from logbus.windows import schema
-from logbus.windows.pipeline_chains import is_settled_and_gone, load_chain
+from logbus.windows import pipeline_chains, schema
 from logbus.windows.rows import Row, pipeline_rows
 
 POLICY_CHANGED = "its policy was changed or removed while the topic was looked at: nothing is deleted, the next run decides"
@@ -102,14 +100,16 @@ class RetentionRun:
         own = self.log.settings(topic, LIMIT_SETTINGS)
         limits = limits_in_force(own)
         if not deletes(own):
-            raise UserError(
+            raise errors.UserError(
                 f"topic {topic} is only compacted: the broker deletes nothing of it by age or size, so leave it to the broker"
             )
         if not limits:
-            raise UserError(f"topic {topic} has no limit of its own to adopt: `logbus retention set {topic} --hours N` sets one")
+            raise errors.UserError(
+                f"topic {topic} has no limit of its own to adopt: `logbus retention set {topic} --hours N` sets one"
+            )
         facts = self.log.topic(topic)
         if topic not in {pipeline.topic for pipeline in self.ledger.pipelines()}:
-            raise UserError(f"no pipeline reads topic {topic}, so no window says what may go: leave it to the broker")
+            raise errors.UserError(f"no pipeline reads topic {topic}, so no window says what may go: leave it to the broker")
         policy = RetentionPolicy(
             topic=topic,
             retain=age_kept(own),
@@ -132,7 +132,7 @@ class RetentionRun:
         for policy in policies:
             try:
                 plans.append(act(policy))
-            except LogbusError as error:
+            except errors.LogbusError as error:
                 troubles.append(f"topic {policy.topic}: {error}")
         alarms = [alarm for plan in plans for alarm in plan.alarms]
         return RetentionReport(plans=tuple(plans), alarms=(*alarms, *troubles), number=number)
@@ -148,7 +148,10 @@ class RetentionRun:
         if in_force != policy:
             return TopicPlan(policy=in_force or policy, notes=(POLICY_CHANGED,))
         rows = [row for row in pipeline_rows(connection) if row["topic"] == policy.topic]
-        chains = [load_chain(connection, row, state.topic_id, is_settled_and_gone(state.starts)) for row in rows]
+        chains = [
+            pipeline_chains.load_chain(connection, row, state.topic_id, pipeline_chains.is_settled_and_gone(state.starts))
+            for row in rows
+        ]
         return plan_topic(policy, state, chains, _holds_in_force(connection, now, policy.topic), now)
 
     def _state(self, policy: RetentionPolicy, now: datetime) -> TopicState:
@@ -167,7 +170,7 @@ class RetentionRun:
         """By partition, the first record that the policy keeps because of its age."""
         if policy.retain is None:
             return {}
-        records = self.log.first_at_or_after(facts.name, facts.partitions, milliseconds(now - policy.retain))
+        records = self.log.first_at_or_after(facts.name, facts.partitions, model.milliseconds(now - policy.retain))
         return {partition: records[partition].offset if partition in records else end for partition, end in ends.items()}
 
     def _delete(self, number: int, policy: RetentionPolicy, now: datetime) -> TopicPlan:
@@ -242,7 +245,7 @@ class RetentionStore:
             policies = policies_by_topic(connection)
         missing = [topic for topic in topics or () if topic not in policies]
         if missing:
-            raise UserError(
+            raise errors.UserError(
                 f"nothing says how long topic {', '.join(missing)} is kept: `logbus retention adopt` takes over the topic's own "
                 "limits, `logbus retention set` sets others"
             )
@@ -261,9 +264,11 @@ class RetentionStore:
         """From now on no deletion of the topic's records begins. One that a run has already recorded and requested goes on:
         `under_way` lists it."""
         if until is not None and until <= now:
-            raise UserError(f"a hold until {instant_text(until)} would be over already; it is {instant_text(now)} now")
+            raise errors.UserError(
+                f"a hold until {model.instant_text(until)} would be over already; it is {model.instant_text(now)} now"
+            )
         if not reason.strip():
-            raise UserError("a hold needs a reason: who wonders in a year why nothing is deleted shall find it")
+            raise errors.UserError("a hold needs a reason: who wonders in a year why nothing is deleted shall find it")
         row_of = schema.retention_hold
         values = {"topic": topic, "reason": reason, "until": until and until, "made_at": now}
         with self.engine.begin() as connection:
@@ -279,7 +284,7 @@ class RetentionStore:
             ended = update(row_of).where(*condition).values(released_at=now).returning(row_of)
             row = connection.execute(ended).mappings().one_or_none()
         if row is None:
-            raise UserError(f"no hold {hold_id} is in force; `logbus retention ls` lists them")
+            raise errors.UserError(f"no hold {hold_id} is in force; `logbus retention ls` lists them")
         return _to_hold(row)
 
     def holds(self, now: datetime, topic: str | None = None) -> list[Hold]:
@@ -293,7 +298,7 @@ class RetentionStore:
         with self.engine.connect() as lock:
             lock = lock.execution_options(isolation_level="AUTOCOMMIT")
             if not lock.execute(text("select pg_try_advisory_lock(:key)"), {"key": RUN_LOCK}).scalar_one():
-                raise UserError("another retention run is under way: wait for it")
+                raise errors.UserError("another retention run is under way: wait for it")
             try:
                 yield self._begin_run(run_id, now)
             finally:
@@ -355,7 +360,8 @@ class RetentionStore:
         with self.engine.connect() as connection:
             rows = connection.execute(query).mappings().all()
         return [
-            {name: instant_text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows
+            {name: model.instant_text(value) if isinstance(value, datetime) else value for name, value in row.items()}
+            for row in rows
         ]
 
 
@@ -364,7 +370,7 @@ def lock_topic(connection: Connection, topic: str) -> None:
     connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:topic))"), {"key": TOPIC_LOCK, "topic": topic})
 
 
-def refuse_changed(connection: Connection, windows: Sequence[FrozenWindow]) -> None:
+def refuse_changed(connection: Connection, windows: Sequence[model.FrozenWindow]) -> None:
     """`UserError` unless the windows are as planned. They stay locked until the transaction ends: no attempt, redrive or rebase
     can change them before that."""
     row_of = schema.window
@@ -372,7 +378,7 @@ def refuse_changed(connection: Connection, windows: Sequence[FrozenWindow]) -> N
     query = select(*[row_of.c[name] for name in names]).where(schema.among(row_of.c.id, [window.id for window in windows]))
     rows = connection.execute(query.order_by(row_of.c.id).with_for_update()).all()
     if {tuple(row) for row in rows} != {tuple(getattr(window, name) for name in names) for window in windows}:
-        raise UserError("a window changed, or an attempt at it began, while it was planned: the next run decides again")
+        raise errors.UserError("a window changed, or an attempt at it began, while it was planned: the next run decides again")
 
 
 def _holds_in_force(connection: Connection, now: datetime, topic: str | None = None) -> list[Hold]:

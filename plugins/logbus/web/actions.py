@@ -16,10 +16,9 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
-from logbus.errors import WindowUnknown
+from logbus import errors, model
 from logbus.loads.history import AttemptRecord, WindowHistory, window_history
 from logbus.loads.ledger import Ledger
-from logbus.model import Interval, Pipeline, floor, instant_text
 from logbus.status import replay
 from logbus.status.replay import Span
 from logbus.web import access
@@ -46,18 +45,20 @@ class Hour:
             registered = Ledger(engine).pipeline(pipeline)
             self.registered, self.sink = registered, registered.options.sink
             self.frozen = self.find(engine, registered, wanted_instant(start))
-        unfrozen = Interval(wanted_instant(start), wanted_instant(start) + registered.interval)
+        unfrozen = model.Interval(wanted_instant(start), wanted_instant(start) + registered.interval)
         self.interval = unfrozen if self.frozen is None else self.frozen.window.interval
 
-    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory | None:
+    def find(self, engine: Engine, registered: model.Pipeline, start: datetime) -> WindowHistory | None:
         try:
             return window_history(engine, registered.name, start)
-        except WindowUnknown:
-            if start != floor(start, registered.interval):
+        except errors.WindowUnknown:
+            if start != model.floor(start, registered.interval):
                 raise
             if start >= registered.closed_until(self.context.now):
-                until = instant_text(start + registered.interval + registered.lateness)
-                raise HTTPException(409, f"the window of {instant_text(start)} is open until {until}: load it then") from None
+                until = model.instant_text(start + registered.interval + registered.lateness)
+                raise HTTPException(
+                    409, f"the window of {model.instant_text(start)} is open until {until}: load it then"
+                ) from None
             return None
 
     @property
@@ -68,11 +69,11 @@ class Hour:
 class AnyHour(Hour):
     """An hour of the pipeline's, frozen or not, closed or still open."""
 
-    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory | None:
+    def find(self, engine: Engine, registered: model.Pipeline, start: datetime) -> WindowHistory | None:
         try:
             return window_history(engine, registered.name, start)
-        except WindowUnknown:
-            if start != floor(start, registered.interval) or start > self.context.now:
+        except errors.WindowUnknown:
+            if start != model.floor(start, registered.interval) or start > self.context.now:
                 raise
             return None
 
@@ -80,7 +81,7 @@ class AnyHour(Hour):
 class Target(Hour):
     """An hour with a window: one that is not frozen is unknown."""
 
-    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory:
+    def find(self, engine: Engine, registered: model.Pipeline, start: datetime) -> WindowHistory:
         return window_history(engine, registered.name, start)
 
     @property
@@ -96,7 +97,7 @@ TargetDep = Annotated[Target, Depends()]
 
 def possible(target: Target, request: Request) -> list[dict[str, Any]]:
     """The actions, each allowed or not, and why not."""
-    hour = instant_text(target.interval.start)
+    hour = model.instant_text(target.interval.start)
     rows = (
         (
             "rerun",
@@ -124,7 +125,7 @@ def possible(target: Target, request: Request) -> list[dict[str, Any]]:
 
 def first_load(hour: Hour, request: Request) -> dict[str, Any]:
     """What can be done about an hour that is closed and not frozen yet."""
-    why_not, start = _why_no_rerun(hour), instant_text(hour.interval.start)
+    why_not, start = _why_no_rerun(hour), model.instant_text(hour.interval.start)
     return {
         "name": "load",
         "label": "Load",
@@ -139,7 +140,7 @@ def first_load(hour: Hour, request: Request) -> dict[str, Any]:
 def href(target: Hour, request: Request, name: str) -> str:
     """The action's own address, with the connections that the page uses."""
     connections = {"warehouse_conn_id": target.context.warehouse_conn_id, "kafka_conn_id": target.context.kafka_conn_id}
-    start = quote(instant_text(target.interval.start), safe=":")
+    start = quote(model.instant_text(target.interval.start), safe=":")
     root = request.scope.get("root_path", "")
     return f"{root}/api/windows/{quote(target.pipeline, safe='')}/{start}/{name}?{urlencode(connections)}"
 
@@ -192,7 +193,7 @@ def by_hand(hour: Hour) -> str:
 def command_of(hour: Hour) -> str:
     if hour.frozen is None:
         return f"logbus load --pipeline {hour.pipeline} --only-missing"
-    return f"logbus replay run --pipeline {hour.pipeline} --window {instant_text(hour.interval.start)}"
+    return f"logbus replay run --pipeline {hour.pipeline} --window {model.instant_text(hour.interval.start)}"
 
 
 @router.post("/rerun", dependencies=[Depends(access.require_same_origin)])
@@ -233,9 +234,9 @@ async def _hourly_dag(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) 
     return None
 
 
-def _fields_of(interval: Interval) -> dict[str, str]:
+def _fields_of(interval: model.Interval) -> dict[str, str]:
     """A run over an interval of the past, as Airflow's API takes it."""
-    start, end = instant_text(interval.start), instant_text(interval.end)
+    start, end = model.instant_text(interval.start), model.instant_text(interval.end)
     return {"logical_date": start, "data_interval_start": start, "data_interval_end": end, "run_after": end}
 
 
@@ -245,7 +246,7 @@ async def redrive(request: Request, target: TargetDep) -> Response:
     await _raise_if_not_allowed(_why_no_redrive, target)
     conf = {
         "pipeline": target.pipeline,
-        "start": instant_text(target.interval.start),
+        "start": model.instant_text(target.interval.start),
         "kafka_conn_id": target.context.kafka_conn_id,
         "warehouse_conn_id": target.context.warehouse_conn_id,
     }

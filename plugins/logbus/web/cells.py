@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 from logbus.formatting import first_line, many
 from logbus.kafka.topics import age_kept, deletes, end_of
 from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, floor, instant_text, uncovered
-from logbus.status.fleet import PipelineReading
-from logbus.status.retention_plan import DELETE
-from logbus.status.window_facts import MICROSECOND, WindowFacts, micros
+from logbus.status import fleet, retention_plan, window_facts
 from logbus.windows.missing import Gap
 
 # An hour whose records expire within this time gets a colour of its own. With short retention, within a quarter of that.
@@ -85,7 +83,7 @@ class Cell(NamedTuple):
 
 
 def text_of(instant: int) -> str:
-    return instant_text(EPOCH + instant * MICROSECOND)
+    return instant_text(EPOCH + instant * window_facts.MICROSECOND)
 
 
 def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
     position, and present if they are not what its state implies: a loaded cell has loaded all of its records but the dead
     letters, one that was tried had one attempt.
     """
-    usual, runs = interval // MICROSECOND, list[dict[str, Any]]()
+    usual, runs = interval // window_facts.MICROSECOND, list[dict[str, Any]]()
     rare: dict[str, dict[str, Any]] = {"loaded": {}, "dead_lettered": {}, "lost": {}, "attempts": {}, "note": {}, "of_run": {}}
     follows = None
     for position, cell in enumerate(cells):
@@ -107,7 +105,7 @@ def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
         else:
             runs.append({"start": text_of(start), "count": 1})
             if length != usual:
-                runs[-1]["seconds"] = length * MICROSECOND.total_seconds()
+                runs[-1]["seconds"] = length * window_facts.MICROSECOND.total_seconds()
         follows = (end, length)
         if loaded != ((records or 0) - dead_lettered if state in IS_LOADED else 0):
             rare["loaded"][str(position)] = loaded
@@ -126,7 +124,9 @@ def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
     }
 
 
-def cells_of(reading: PipelineReading, windows: Sequence[WindowFacts], span: Interval, now: datetime) -> list[Cell]:
+def cells_of(
+    reading: fleet.PipelineReading, windows: Sequence[window_facts.WindowFacts], span: Interval, now: datetime
+) -> list[Cell]:
     """By time; `windows` are those of the pipeline in the span."""
     gone = _gone_by_start(reading)
     frozen = [_window_cell(reading, window, gone.get(window.start, 0), now) for window in windows]
@@ -135,14 +135,14 @@ def cells_of(reading: PipelineReading, windows: Sequence[WindowFacts], span: Int
     return sorted(_with_losses(unfrozen, reading) + frozen, key=attrgetter("start"))
 
 
-def _window_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> Cell:
+def _window_cell(reading: fleet.PipelineReading, window: window_facts.WindowFacts, gone: int, now: datetime) -> Cell:
     state = window_state(reading, window, gone, now)
     note = _window_note(window, gone)
     counts = (window.records, window.loaded, window.dead_lettered, window.lost + gone, window.attempts)
     return Cell(window.start, window.end, state, *counts, note, window.of_run)
 
 
-def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> CellState:
+def window_state(reading: fleet.PipelineReading, window: window_facts.WindowFacts, gone: int, now: datetime) -> CellState:
     """In the order of `CellState`."""
     # A loss comes first even if the hour is loaded and audited: what was loaded of it was all that was left, and a
     # green cell would hide that it was not all there was.
@@ -159,10 +159,10 @@ def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: 
 
 
 def _interval_of(start: int, end: int) -> Interval:
-    return Interval(EPOCH + start * MICROSECOND, EPOCH + end * MICROSECOND)
+    return Interval(EPOCH + start * window_facts.MICROSECOND, EPOCH + end * window_facts.MICROSECOND)
 
 
-def _window_note(window: WindowFacts, gone: int) -> str | None:
+def _window_note(window: window_facts.WindowFacts, gone: int) -> str | None:
     """One sentence that says why, if the state needs one."""
     if gone:
         return f"retention has deleted {many(gone, 'record')} that had not been loaded"
@@ -177,11 +177,13 @@ def _window_note(window: WindowFacts, gone: int) -> str | None:
     return "a rerun is under way" if window.is_loaded and window.last_state == "running" else None
 
 
-def _gone_by_start(reading: PipelineReading) -> dict[int, int]:
+def _gone_by_start(reading: fleet.PipelineReading) -> dict[int, int]:
     """Of windows that are not loaded: how many records the broker has deleted, by the window's start."""
     if reading.chain.is_other_topic or not reading.starts:
         return {}
-    gone_counts = ((micros(window.interval.start), _gone_of(window, reading.starts)) for window in reading.chain.windows)
+    gone_counts = (
+        (window_facts.micros(window.interval.start), _gone_of(window, reading.starts)) for window in reading.chain.windows
+    )
     return {start: gone for start, gone in gone_counts if gone}
 
 
@@ -201,7 +203,7 @@ def gone_by_partition(window: FrozenWindow, starts: Mapping[int, int]) -> dict[i
 
 
 def _unfrozen_hours(
-    reading: PipelineReading, covered: Iterable[tuple[int, int]], span: Interval, now: datetime
+    reading: fleet.PipelineReading, covered: Iterable[tuple[int, int]], span: Interval, now: datetime
 ) -> Iterator[Interval]:
     """Hours that are the pipeline's and that no window of the span covers, up to the open one."""
     pipeline, ours = reading.pipeline, expected(reading, now)
@@ -209,8 +211,8 @@ def _unfrozen_hours(
         return
     start, end = max(ours.start, floor(span.start, pipeline.interval)), min(ours.end, span.end)
     # The last gap is endless, because an hour may extend beyond `end`.
-    for gap in uncovered(micros(start), micros(END_OF_TIME), covered):
-        gap_start, gap_end = (EPOCH + instant * MICROSECOND for instant in gap)
+    for gap in uncovered(window_facts.micros(start), window_facts.micros(END_OF_TIME), covered):
+        gap_start, gap_end = (EPOCH + instant * window_facts.MICROSECOND for instant in gap)
         # A window may be frozen by hand for an interval off the grid of hours: the next cell begins at the grid again, counted
         # from the pipeline's own beginning.
         hour_start = gap_start + (start - gap_start) % pipeline.interval
@@ -222,7 +224,7 @@ def _unfrozen_hours(
             hour_start = hour.end
 
 
-def expected(reading: PipelineReading, now: datetime) -> Interval | None:
+def expected(reading: fleet.PipelineReading, now: datetime) -> Interval | None:
     """From the pipeline's first hour to the end of the one that is open now."""
     pipeline, gaps, windows = reading.pipeline, reading.lag.gaps, reading.chain.windows
     first = [
@@ -243,7 +245,7 @@ def is_open(pipeline: Pipeline, hour: Interval, now: datetime) -> bool:
     return hour.start <= now < hour.end + pipeline.lateness
 
 
-def is_missing(reading: PipelineReading, hour: Interval) -> bool:
+def is_missing(reading: fleet.PipelineReading, hour: Interval) -> bool:
     """Whether the hour is over and to be loaded. If the broker does not answer, every hour since the last window may be."""
     if reading.lag.problem is None:
         return any(gap.interval.start <= hour.start < gap.interval.end for gap in reading.lag.gaps if is_waiting(gap))
@@ -257,7 +259,7 @@ def is_waiting(gap: Gap) -> bool:
     return not gap.is_frozen and not gap.is_empty
 
 
-def _unfrozen_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cell:
+def _unfrozen_cell(reading: fleet.PipelineReading, hour: Interval, now: datetime) -> Cell:
     if is_open(reading.pipeline, hour, now):
         return not_frozen(hour, CellState.OPEN)
     if reading.lag.problem is not None:
@@ -266,7 +268,7 @@ def _unfrozen_cell(reading: PipelineReading, hour: Interval, now: datetime) -> C
     return not_frozen(hour, state, note="not frozen yet")
 
 
-def waiting_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cell | None:
+def waiting_cell(reading: fleet.PipelineReading, hour: Interval, now: datetime) -> Cell | None:
     """The cell of an hour that is not frozen; None if no record is known to be in it."""
     if not (is_open(reading.pipeline, hour, now) or is_missing(reading, hour)):
         return None
@@ -276,10 +278,10 @@ def waiting_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cel
 
 
 def not_frozen(hour: Interval, state: CellState, note: str | None = None) -> Cell:
-    return Cell(micros(hour.start), micros(hour.end), state, None, note=note)
+    return Cell(window_facts.micros(hour.start), window_facts.micros(hour.end), state, None, note=note)
 
 
-def _with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell]:
+def _with_losses(unfrozen: Sequence[Cell], reading: fleet.PipelineReading) -> list[Cell]:
     """Records that were deleted unloaded and belong to no window are shown in the first hour that is over and not frozen."""
     # Losses of frozen windows are in their own cells already; the rest belongs to hours that had not been frozen, and it is not
     # known to which. The first of them shows it, so that the sum over the map is the lag's.
@@ -292,22 +294,22 @@ def _with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cel
     return cells
 
 
-def _is_expiring(reading: PipelineReading, hour: Interval, now: datetime) -> bool:
+def _is_expiring(reading: fleet.PipelineReading, hour: Interval, now: datetime) -> bool:
     """Whether a limit by time soon deletes the hour's first records. A limit by size says nothing about when."""
     return any(taken_at - now <= soon for taken_at, soon in limits_of(reading, hour))
 
 
-def expires_at(reading: PipelineReading, hour: Interval) -> datetime | None:
+def expires_at(reading: fleet.PipelineReading, hour: Interval) -> datetime | None:
     """When the first limit by time deletes the hour's first records; None if none does."""
     return min((taken_at for taken_at, _ in limits_of(reading, hour)), default=None)
 
 
-def limits_of(reading: PipelineReading, hour: Interval) -> Iterator[tuple[datetime, timedelta]]:
+def limits_of(reading: fleet.PipelineReading, hour: Interval) -> Iterator[tuple[datetime, timedelta]]:
     """When each limit deletes the hour, and how long before that counts as soon."""
     kept = age_kept(reading.settings)
     if kept is not None:
         yield from bounded(hour.start, kept)
-    if reading.policy is not None and reading.policy.when_overdue == DELETE and deletes(reading.settings):
+    if reading.policy is not None and reading.policy.when_overdue == retention_plan.DELETE and deletes(reading.settings):
         yield from bounded(hour.end, (reading.policy.retain or timedelta(0)) + reading.policy.max_hold)
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.loads.dead_letters import dead_by_partition, shapes_of
+from logbus.loads import dead_letters, ledger
 from logbus.loads.history import AttemptRecord, WindowHistory
-from logbus.loads.ledger import Ledger
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.status.pipeline_trend import dead_letter_classes, loaded_hours, recent_attempts
 
@@ -23,7 +22,7 @@ ATTEMPTS_SHOWN = 20
 
 def pipeline_detail(engine: Engine, name: str) -> dict[str, Any]:
     """As JSON-ready values. `hours` are columns by their name, one value for each of the newest loaded hours."""
-    pipeline = Ledger(engine).pipeline(name)
+    pipeline = ledger.Ledger(engine).pipeline(name)
     with engine.connect() as connection:
         hours = loaded_hours(connection, name, HOURS_SHOWN)
         attempts = recent_attempts(connection, name, ATTEMPTS_SHOWN)
@@ -63,8 +62,8 @@ def _definition_json(pipeline: Pipeline) -> dict[str, Any]:
 def window_detail(engine: Engine, history: WindowHistory) -> dict[str, Any]:
     """As JSON-ready values: the history's own, and what else the page needs."""
     with engine.connect() as connection:
-        shapes = shapes_of(connection, history.window.id)
-        stay = dead_by_partition(connection, history.window.id)
+        shapes = dead_letters.shapes_of(connection, history.window.id)
+        stay = dead_letters.dead_by_partition(connection, history.window.id)
     summary = history.summary()
     letters = {
         "total": sum(history.dead_letters.values()),

@@ -38,9 +38,7 @@ from logbus.errors import UserError
 from logbus.kafka.client import SLOW_SECONDS_MAX, Client
 from logbus.kafka.multi_topic import TopicBatches
 from logbus.loads.engine import connect, warehouse_url
-from logbus.status.fleet import LagReading, read_lags
-from logbus.status.kafka_reading import Arrivals, KafkaReader, KafkaReading
-from logbus.status.ledger_totals import LedgerReading, read_ledger
+from logbus.status import fleet, kafka_reading, ledger_totals
 from logbus.web import metric_catalog as names
 from logbus.web import samples
 from logbus.web.metric_catalog import COUNTER, ExportedMetric
@@ -59,10 +57,10 @@ class PipelineCollector(Collector):
 
     def __init__(self, sources: Sources, limits: Limits) -> None:
         self._sources, self._limits = sources, limits
-        self._arrivals = Arrivals()
-        self.broker: Reading[KafkaReading] = self._reading("broker", self._read_kafka)
-        self.ledger: Reading[LedgerReading] = self._reading("ledger", self._read_ledger)
-        self.lag: Reading[LagReading] = self._reading("lag", self._read_lags)
+        self._arrivals = kafka_reading.Arrivals()
+        self.broker: Reading[kafka_reading.KafkaReading] = self._reading("broker", self._read_kafka)
+        self.ledger: Reading[ledger_totals.LedgerReading] = self._reading("ledger", self._read_ledger)
+        self.lag: Reading[fleet.LagReading] = self._reading("lag", self._read_lags)
 
     def collect(self) -> Iterator[Family]:
         """Every family that has samples now."""
@@ -103,7 +101,7 @@ class PipelineCollector(Collector):
             answers_first_seconds=0.0,
         )
 
-    def _read_kafka(self) -> KafkaReading:
+    def _read_kafka(self) -> kafka_reading.KafkaReading:
         reading, now = self._sources.kafka.read(), self._sources.monotonic()
         self._arrivals.observe(reading.ends, now)
         waiting = {
@@ -114,11 +112,11 @@ class PipelineCollector(Collector):
         }
         return replace(reading, waiting=waiting)
 
-    def _read_ledger(self) -> LedgerReading:
-        return read_ledger(self._sources.engine(), timeout_seconds=self._limits.reading_seconds_max)
+    def _read_ledger(self) -> ledger_totals.LedgerReading:
+        return ledger_totals.read_ledger(self._sources.engine(), timeout_seconds=self._limits.reading_seconds_max)
 
-    def _read_lags(self) -> LagReading:
-        return read_lags(self._sources.engine(), TopicBatches(self._sources.kafka.client), self._sources.now())
+    def _read_lags(self) -> fleet.LagReading:
+        return fleet.read_lags(self._sources.engine(), TopicBatches(self._sources.kafka.client), self._sources.now())
 
 
 def logged_failures(target: str, read: Callable[[], Value]) -> Callable[[], Value]:
@@ -178,7 +176,7 @@ class Sources:
     """What the exporter reads from. `engine` raises `WarehouseUnavailable` while the warehouse is down."""
 
     engine: Callable[[], Engine]
-    kafka: KafkaReader
+    kafka: kafka_reading.KafkaReader
     now: Callable[[], datetime]
     cluster_name: str | None = None
     monotonic: Callable[[], float] = time.monotonic
@@ -198,7 +196,7 @@ def make_sources(
     client = Client(client_config, timeout_seconds=limits.deadline_seconds, slow_seconds_max=limits.reading_seconds_max)
     return Sources(
         engine=LazyEngine(_patient_connection(url), time.monotonic, limits.max_age_seconds).get,
-        kafka=KafkaReader(client, topic_filter=topic_filter, group_filter=group_filter),
+        kafka=kafka_reading.KafkaReader(client, topic_filter=topic_filter, group_filter=group_filter),
         now=now,
         cluster_name=cluster_name,
     )

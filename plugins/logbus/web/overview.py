@@ -15,10 +15,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.errors import BrokerUnavailable
-from logbus.kafka.multi_topic import LogBatches
-from logbus.kafka.topic_list import ProduceRates
-from logbus.model import HOUR, FrozenWindow, Interval, floor, instant_text
+from logbus import errors, model
+from logbus.kafka import multi_topic, topic_list
 from logbus.status import window_facts
 from logbus.status.fleet import PipelineReading, Registered, read_chains, read_pipelines, read_registered
 from logbus.status.lag import Lag
@@ -43,7 +41,7 @@ class FleetReading:
     loaded: Mapping[str, Loaded]
     newest_ends: Mapping[str, datetime] = field(default_factory=dict)
     produced_per_second: Mapping[str, float] = field(default_factory=dict)
-    broker_error: BrokerUnavailable | None = None
+    broker_error: errors.BrokerUnavailable | None = None
 
     @property
     def names(self) -> list[str]:
@@ -58,19 +56,19 @@ class View:
     until: datetime | None = None
     hours: int = HOURS_DEFAULT
     run: tuple[str, str] | None = None
-    run_interval: Interval | None = None
+    run_interval: model.Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanReading:
     """What the ledger holds in a span: windows by pipeline, and the rows that were loaded by pipeline and step."""
 
-    span: Interval
+    span: model.Interval
     windows: Mapping[str, Sequence[WindowFacts]]
     loaded: Mapping[tuple[str, int], int]
 
 
-def read(engine: Engine, log: LogBatches, rates: ProduceRates, now: datetime) -> FleetReading:
+def read(engine: Engine, log: multi_topic.LogBatches, rates: topic_list.ProduceRates, now: datetime) -> FleetReading:
     """Asks ledger and broker about everything. Only a warehouse that is down is an error."""
     registered = read_registered(engine, now)
     pipelines, error = _pipelines_or_error(engine, log, registered, now)
@@ -85,7 +83,7 @@ def read(engine: Engine, log: LogBatches, rates: ProduceRates, now: datetime) ->
     )
 
 
-def read_span(engine: Engine, span: Interval, run: tuple[str, str] | None = None) -> SpanReading:
+def read_span(engine: Engine, span: model.Interval, run: tuple[str, str] | None = None) -> SpanReading:
     """`run` marks the hours that a Dag run (dag id, run id) worked on."""
     with engine.connect() as connection:
         windows = window_facts.windows_in(connection, span, run)
@@ -93,13 +91,13 @@ def read_span(engine: Engine, span: Interval, run: tuple[str, str] | None = None
 
 
 def _pipelines_or_error(
-    engine: Engine, log: LogBatches, registered: Registered, now: datetime
-) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
+    engine: Engine, log: multi_topic.LogBatches, registered: Registered, now: datetime
+) -> tuple[list[PipelineReading], errors.BrokerUnavailable | None]:
     try:
         # Only a broker that does not answer is caught here. A missing topic or a missing ACL belongs to one pipeline and is in
         # its own `problem`: it must not hide the others from the page.
         return read_pipelines(engine, log, now, registered.rows, registered.policies), None
-    except BrokerUnavailable as error:
+    except errors.BrokerUnavailable as error:
         return _without_broker(registered.rows, read_chains(engine, registered.rows)), error
 
 
@@ -120,7 +118,7 @@ def _without_broker(rows: Sequence[Row], chains: Mapping[str, PipelineChain]) ->
     ]
 
 
-def produced(readings: Sequence[PipelineReading], rates: ProduceRates, now: datetime) -> dict[str, float]:
+def produced(readings: Sequence[PipelineReading], rates: topic_list.ProduceRates, now: datetime) -> dict[str, float]:
     """Records a second by pipeline, if the topic was read before."""
     rates_by_pipeline = {}
     for reading in readings:
@@ -143,7 +141,7 @@ def pipelines_json(fleet: FleetReading, ledger: SpanReading) -> dict[str, dict[s
     }
 
 
-def window_cell_json(engine: Engine, fleet: FleetReading, window: FrozenWindow) -> dict[str, Any]:
+def window_cell_json(engine: Engine, fleet: FleetReading, window: model.FrozenWindow) -> dict[str, Any]:
     """The cell of one window, as the heat map shows it, and by partition what the broker has deleted unloaded."""
     reading = reading_of(engine, fleet, window.pipeline)
     facts = read_span(engine, window.interval).windows[window.pipeline]
@@ -154,17 +152,17 @@ def window_cell_json(engine: Engine, fleet: FleetReading, window: FrozenWindow) 
     return {
         **cell.summary(),
         "gone": {str(part): count for part, count in gone.items()},
-        "expires_at": taken_at and instant_text(taken_at),
+        "expires_at": taken_at and model.instant_text(taken_at),
     }
 
 
-def waiting_json(engine: Engine, fleet: FleetReading, name: str, hour: Interval) -> dict[str, Any]:
+def waiting_json(engine: Engine, fleet: FleetReading, name: str, hour: model.Interval) -> dict[str, Any]:
     """The cell of an hour that is not frozen, None if no record is known to be in it; and why that cannot be known, if so."""
     reading = reading_of(engine, fleet, name)
     cell = waiting_cell(reading, hour, fleet.at)
     taken_at = None if cell is None else expires_at(reading, hour)
     return {
-        "cell": None if cell is None else {**cell.summary(), "expires_at": taken_at and instant_text(taken_at)},
+        "cell": None if cell is None else {**cell.summary(), "expires_at": taken_at and model.instant_text(taken_at)},
         "problem": reading.lag.problem,
     }
 
@@ -181,12 +179,12 @@ def reading_of(engine: Engine, fleet: FleetReading, name: str) -> PipelineReadin
 
 def step_of(shown: Sequence[PipelineReading]) -> timedelta:
     """The width of a column: the shortest interval of all pipelines."""
-    return min((reading.pipeline.interval for reading in shown), default=HOUR)
+    return min((reading.pipeline.interval for reading in shown), default=model.HOUR)
 
 
 def span_of(
-    fleet: FleetReading | None, names: Collection[str], view: View, now: datetime, of_run: Interval | None = None
-) -> Interval:
+    fleet: FleetReading | None, names: Collection[str], view: View, now: datetime, of_run: model.Interval | None = None
+) -> model.Interval:
     """What the heat map shows to a user who sees the pipelines of these names: what is asked for, or the last hours, or those
     before the last window if all is older. `of_run` is the span that the view's Dag run worked on."""
     shown = pipelines_of(fleet, names)
@@ -197,9 +195,11 @@ def span_of(
         # would be empty.
         latest = now if since is None else max(since, min(since + length, now))
         until = _next_step(latest, step) if view.until is None else view.until
-        return Interval(max(until - length if since is None else since, until - timedelta(hours=HOURS_MAX)), until)
+        return model.Interval(max(until - length if since is None else since, until - timedelta(hours=HOURS_MAX)), until)
     if of_run is not None:
-        return Interval(max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end)
+        return model.Interval(
+            max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end
+        )
     end, ends = _next_step(now, step), fleet.newest_ends if fleet else {}
     last = [ends[reading.pipeline.name] for reading in shown if reading.pipeline.name in ends]
     # If all records are old (a backfill, a sample), the last hours by the clock are empty in every row, and an empty page
@@ -207,7 +207,7 @@ def span_of(
     last += [gap.interval.end for reading in shown for gap in reading.lag.gaps if not gap.is_empty]
     if last and max(last) <= end - length:
         end = max(last)
-    return Interval(end - length, end)
+    return model.Interval(end - length, end)
 
 
 def pipelines_of(fleet: FleetReading | None, names: Collection[str]) -> list[PipelineReading]:
@@ -215,7 +215,7 @@ def pipelines_of(fleet: FleetReading | None, names: Collection[str]) -> list[Pip
 
 
 def _next_step(now: datetime, step: timedelta) -> datetime:
-    return floor(now, step) + step
+    return model.floor(now, step) + step
 
 
 def _pipeline_json(

@@ -11,10 +11,9 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from fastapi import Depends, HTTPException, Request, Response
 
-from logbus import errors
+from logbus import errors, model
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.model import parse_instant
 from logbus.status.fleet import Registered
 from logbus.web import access
 from logbus.web.access import GetUserDep
@@ -138,7 +137,7 @@ def instant(text: str | None) -> datetime | None:
 
 def wanted_instant(text: str) -> datetime:
     try:
-        return parse_instant(text)
+        return model.parse_instant(text)
     except ValueError as error:
         raise HTTPException(400, str(error)) from None
 

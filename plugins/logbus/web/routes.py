@@ -12,13 +12,10 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
-from logbus.errors import AnotherCluster, BrokerUnavailable, UserError
-from logbus.kafka.console_consumer import PositionKind, PositionSpan
+from logbus import errors, model
+from logbus.kafka import console_consumer, topic_list
 from logbus.kafka.groups import group_json
-from logbus.kafka.topic_list import TopicOwners, topic_json
-from logbus.model import Interval, instant_text, milliseconds
-from logbus.status import window_facts
-from logbus.status.fleet import Registered
+from logbus.status import fleet, window_facts
 from logbus.web import access, actions, details, overview
 from logbus.web.dag_runs import AirflowRest, log_url
 from logbus.web.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
@@ -26,9 +23,8 @@ from logbus.web.reading import REFRESH_SECONDS
 from logbus.web.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, http_errors, instant, wanted_instant
 from logbus.web.sources import PageSource
 from logbus.web.topic_records import RECORDS_DEFAULT, RECORDS_MAX, RecordsLook, look_at
+from logbus.windows import sql_errors, witnesses
 from logbus.windows.rows import Row
-from logbus.windows.sql_errors import ledger_errors
-from logbus.windows.witnesses import topic_on_its_cluster
 
 NO_PIPELINE = "no pipeline is registered that you may see"
 
@@ -37,7 +33,7 @@ router = APIRouter(prefix="/api")
 Hours = Annotated[int, Query(ge=1, le=HOURS_MAX, description="how far back, where neither since nor until says it")]
 
 
-async def interval_of_run(request: Request, dag_id: str | None = None, run_id: str | None = None) -> Interval | None:
+async def interval_of_run(request: Request, dag_id: str | None = None, run_id: str | None = None) -> model.Interval | None:
     """The data interval of a Dag run, if the user may see the run."""
     if dag_id is None or run_id is None:
         return None
@@ -49,7 +45,7 @@ async def interval_of_run(request: Request, dag_id: str | None = None, run_id: s
 
 
 def view_of(
-    run_interval: Annotated[Interval | None, Depends(interval_of_run)],
+    run_interval: Annotated[model.Interval | None, Depends(interval_of_run)],
     dag_id: str | None = None,
     run_id: str | None = None,
     since: str | None = None,
@@ -80,7 +76,7 @@ def get_overview(
     if reading is not None:
         try:
             span, pipelines = shown(context, reading, names, view)
-        except UserError as error:
+        except errors.UserError as error:
             warehouse = context.warehouse_state(error)
         else:
             if not names:
@@ -88,7 +84,7 @@ def get_overview(
     broker = context.broker_state(reading.broker_error if reading else broker_error(context.source))
     return answer(
         {
-            "now": instant_text(reading.at if reading else context.now),
+            "now": model.instant_text(reading.at if reading else context.now),
             "refresh_seconds": context.source.fleet.refresh_seconds(),
             "span": span,
             "latest": latest_of(reading, names),
@@ -104,7 +100,7 @@ def get_overview(
 def latest_of(reading: FleetReading | None, names: Collection[str]) -> str | None:
     """Where the newest frozen records end: a user whose map is empty may want to look there."""
     ends = [end for name, end in (reading.newest_ends if reading else {}).items() if name in names]
-    return instant_text(max(ends)) if ends else None
+    return model.instant_text(max(ends)) if ends else None
 
 
 def _begin_reading(context: RequestContext, view: View) -> None:
@@ -127,28 +123,28 @@ def shown(
     # The width of a column comes from what this user sees; otherwise other users' pipelines would show in the shape of the map.
     step = overview.step_of(overview.pipelines_of(reading, names))
     shown_span = {
-        "start": instant_text(span.start),
-        "end": instant_text(span.end),
+        "start": model.instant_text(span.start),
+        "end": model.instant_text(span.end),
         "step_seconds": int(step.total_seconds()),
-        "series_start": instant_text(window_facts.series_start(span)),
+        "series_start": model.instant_text(window_facts.series_start(span)),
         "series_step_seconds": int(window_facts.SERIES_STEP.total_seconds()),
     }
     return shown_span, pipelines
 
 
-def span_of_run(source: PageSource, view: View) -> Interval | None:
+def span_of_run(source: PageSource, view: View) -> model.Interval | None:
     """The span that the view's Dag run worked on; if it has done nothing yet, its data interval."""
     if view.run is None:
         return None
-    with ledger_errors(), source.engine().connect() as connection:
+    with sql_errors.ledger_errors(), source.engine().connect() as connection:
         return window_facts.span_of_run(connection, *view.run) or view.run_interval
 
 
-def broker_error(source: PageSource) -> BrokerUnavailable | None:
+def broker_error(source: PageSource) -> errors.BrokerUnavailable | None:
     """Whether the broker answers, when the ledger could not be read and the broker was therefore not asked."""
     try:
         source.topics.get()
-    except BrokerUnavailable as error:
+    except errors.BrokerUnavailable as error:
         return error
     return None
 
@@ -171,7 +167,7 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
             **window,
             "cell": cell,
             "broker": target.context.broker_state(reading.broker_error),
-            "now": instant_text(target.context.now),
+            "now": model.instant_text(target.context.now),
             "refresh_seconds": target.context.source.fleet.refresh_seconds(),
             "dag_ids": target.dag_ids,
             "actions": actions.possible(target, request),
@@ -193,14 +189,14 @@ def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
         {
             "pipeline": hour.pipeline,
             "topic": registered.topic,
-            "start": instant_text(hour.interval.start),
-            "end": instant_text(hour.interval.end),
+            "start": model.instant_text(hour.interval.start),
+            "end": model.instant_text(hour.interval.end),
             "is_frozen": hour.frozen is not None,
             "is_open": is_open,
-            "closes_at": instant_text(closes_at),
+            "closes_at": model.instant_text(closes_at),
             **waiting,
             "broker": context.broker_state(reading.broker_error),
-            "now": instant_text(context.now),
+            "now": model.instant_text(context.now),
             "refresh_seconds": context.source.fleet.refresh_seconds(),
             "dag_ids": hour.dag_ids,
             "actions": [] if is_open else [actions.first_load(hour, request)],
@@ -228,7 +224,7 @@ def get_pipeline(context: ContextDep, pipeline: str) -> Response:
             "dag_ids": dag_ids,
             "paused_dag_ids": access.paused_dags(dag_ids),
             "broker": context.broker_state(reading.broker_error),
-            "now": instant_text(context.now),
+            "now": model.instant_text(context.now),
             "refresh_seconds": context.source.fleet.refresh_seconds(),
         }
     )
@@ -244,15 +240,15 @@ def get_topics(context: ContextDep) -> Response:
     registered, warehouse = context.query_ledger(context.source.registered.get)
     owners = _owners_of(registered, context.visible(registered))
     # Without a ledger it cannot be known whether retention is managed: unknown, and not "no".
-    nobody = TopicOwners(is_managed=None if registered is None else False)
+    nobody = topic_list.TopicOwners(is_managed=None if registered is None else False)
     topics, error = _read_or_error(context.source.topics.get)
     return answer(
         {
-            "now": instant_text(context.now),
+            "now": model.instant_text(context.now),
             "refresh_seconds": context.source.topics.refresh_seconds(),
             "warehouse": warehouse,
             "broker": context.broker_state(error),
-            "topics": [topic_json(topic, owners.get(topic.name, nobody)) for topic in topics or ()],
+            "topics": [topic_list.topic_json(topic, owners.get(topic.name, nobody)) for topic in topics or ()],
         }
     )
 
@@ -271,17 +267,19 @@ def get_records(
     look = RecordsLook(topic=topic, span=_place_of(since, offset, count), count=count, partition=partition)
     with http_errors():
         records = look_at(context.source.broker, look)
-    return answer({**records, "now": instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
+    return answer({**records, "now": model.instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
 
 
-def _place_of(since: str | None, offset: int | None, count: int) -> PositionSpan:
+def _place_of(since: str | None, offset: int | None, count: int) -> console_consumer.PositionSpan:
     if since is not None and offset is not None:
         raise HTTPException(400, "give since or offset, not both: each says where to begin")
     if since is not None:
-        return PositionSpan(kind=PositionKind.SINCE, number=milliseconds(wanted_instant(since)))
+        return console_consumer.PositionSpan(
+            kind=console_consumer.PositionKind.SINCE, number=model.milliseconds(wanted_instant(since))
+        )
     if offset is not None:
-        return PositionSpan(kind=PositionKind.OFFSET, number=offset)
-    return PositionSpan(kind=PositionKind.BEFORE_END, number=count)
+        return console_consumer.PositionSpan(kind=console_consumer.PositionKind.OFFSET, number=offset)
+    return console_consumer.PositionSpan(kind=console_consumer.PositionKind.BEFORE_END, number=count)
 
 
 def _require_visible_records(context: RequestContext, topic: str) -> None:
@@ -299,8 +297,8 @@ def _is_of_this_broker(context: RequestContext, row: Row) -> bool:
     """Whether the broker's topic is the pipeline's own: a Dag may name another broker, whose topic has the same name."""
     with http_errors():
         try:
-            topic_on_its_cluster(row, context.source.log_offsets())
-        except AnotherCluster:
+            witnesses.topic_on_its_cluster(row, context.source.log_offsets())
+        except errors.AnotherCluster:
             return False
     return True
 
@@ -317,7 +315,7 @@ def get_groups(context: ContextDep) -> Response:
     groups, error = _read_or_error(context.source.groups.get)
     return answer(
         {
-            "now": instant_text(context.now),
+            "now": model.instant_text(context.now),
             "refresh_seconds": context.source.groups.refresh_seconds(),
             "broker": context.broker_state(error),
             "groups": [group_json(group, groups.ends) for group in groups.groups] if groups else [],
@@ -328,19 +326,22 @@ def get_groups(context: ContextDep) -> Response:
 Value = TypeVar("Value")
 
 
-def _read_or_error(read: Callable[[], Value]) -> tuple[Value | None, BrokerUnavailable | None]:
+def _read_or_error(read: Callable[[], Value]) -> tuple[Value | None, errors.BrokerUnavailable | None]:
     try:
         return read(), None
-    except BrokerUnavailable as error:
+    except errors.BrokerUnavailable as error:
         return None, error
 
 
-def _owners_of(registered: Registered | None, visible: Collection[str]) -> dict[str, TopicOwners]:
+def _owners_of(registered: fleet.Registered | None, visible: Collection[str]) -> dict[str, topic_list.TopicOwners]:
     """By topic what the ledger knows of it: its pipelines, whether its retention is managed, bytes of a record."""
-    owners: dict[str, TopicOwners] = {}
+    owners: dict[str, topic_list.TopicOwners] = {}
     for pipeline in registered.pipelines if registered else ():
-        before, loaded = owners.get(pipeline.topic, TopicOwners()), registered.loaded.get(pipeline.name) if registered else None
-        owners[pipeline.topic] = TopicOwners(
+        before, loaded = (
+            owners.get(pipeline.topic, topic_list.TopicOwners()),
+            registered.loaded.get(pipeline.name) if registered else None,
+        )
+        owners[pipeline.topic] = topic_list.TopicOwners(
             pipelines=[*before.pipelines, *([pipeline.name] if pipeline.name in visible else [])],
             is_managed=registered is not None and pipeline.topic in registered.policies,
             bytes_each=before.bytes_each if loaded is None or loaded.bytes_each is None else loaded.bytes_each,

@@ -11,9 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from logbus.kafka.groups import GroupMember, GroupReading, lag_at
-from logbus.status.fleet import LagReading, PipelineLag
-from logbus.status.kafka_reading import KafkaReading, PartitionReading
-from logbus.status.ledger_totals import LedgerReading, PipelineFacts
+from logbus.status import fleet, kafka_reading, ledger_totals
 from logbus.web import metric_catalog as names
 from logbus.web.metric_catalog import ExportedMetric
 from logbus.web.reading import OK, TIMEOUT, Outcome
@@ -36,7 +34,7 @@ def seconds(instant: datetime | None) -> float | None:
     return None if instant is None else instant.timestamp()
 
 
-def ledger_samples(reading: LedgerReading) -> Iterator[Sample]:
+def ledger_samples(reading: ledger_totals.LedgerReading) -> Iterator[Sample]:
     for facts in reading.pipelines.values():
         yield from _window_samples(facts)
         yield from _work_samples(facts)
@@ -44,7 +42,7 @@ def ledger_samples(reading: LedgerReading) -> Iterator[Sample]:
     yield names.RETENTION_ALARMS, (), None if reading.retention_ran_at is None else reading.retention_alarms
 
 
-def _window_samples(facts: PipelineFacts) -> Iterator[Sample]:
+def _window_samples(facts: ledger_totals.PipelineFacts) -> Iterator[Sample]:
     labels = (facts.name, facts.topic)
     for state, count in facts.windows.items():
         yield names.WINDOWS, (*labels, state), count
@@ -55,7 +53,7 @@ def _window_samples(facts: PipelineFacts) -> Iterator[Sample]:
     yield names.LAST_AUDIT, labels, seconds(facts.audited_at)
 
 
-def _work_samples(facts: PipelineFacts) -> Iterator[Sample]:
+def _work_samples(facts: ledger_totals.PipelineFacts) -> Iterator[Sample]:
     labels = (facts.name, facts.topic)
     for outcome, count in facts.records.items():
         yield names.RECORDS, (*labels, outcome), count
@@ -71,7 +69,7 @@ def _work_samples(facts: PipelineFacts) -> Iterator[Sample]:
         yield names.REDRIVEN, (*labels, outcome), count
 
 
-def lag_samples(reading: LagReading) -> Iterator[Sample]:
+def lag_samples(reading: fleet.LagReading) -> Iterator[Sample]:
     for pipeline_lag in reading.pipelines.values():
         yield (
             names.PIPELINE_UP,
@@ -81,7 +79,7 @@ def lag_samples(reading: LagReading) -> Iterator[Sample]:
         yield from _pipeline_lag_samples(pipeline_lag, reading.at)
 
 
-def _pipeline_lag_samples(pipeline_lag: PipelineLag, now: datetime) -> Iterator[Sample]:
+def _pipeline_lag_samples(pipeline_lag: fleet.PipelineLag, now: datetime) -> Iterator[Sample]:
     labels, lag = (pipeline_lag.pipeline, pipeline_lag.topic), pipeline_lag.lag
     if lag is None:
         return
@@ -96,7 +94,7 @@ def _pipeline_lag_samples(pipeline_lag: PipelineLag, now: datetime) -> Iterator[
         yield names.UNTIL_TAKEN, (*labels, lag.expires_by), (lag.expires_at - now).total_seconds()
 
 
-def kafka_samples(reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:
+def kafka_samples(reading: kafka_reading.KafkaReading, cluster_name: str) -> Iterator[Sample]:
     yield names.BROKERS, (), len(reading.brokers)
     for number, address in sorted(reading.brokers.items()):
         yield names.BROKER_INFO, (str(number), address), 1
@@ -108,7 +106,7 @@ def kafka_samples(reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:
         yield from _group_samples(group, reading, cluster_name)
 
 
-def _partition_samples(part: PartitionReading, cluster_name: str) -> Iterator[Sample]:
+def _partition_samples(part: kafka_reading.PartitionReading, cluster_name: str) -> Iterator[Sample]:
     labels = (part.topic, str(part.partition))
     yield names.CURRENT_OFFSET, labels, part.end_offset
     yield names.OLDEST_OFFSET, labels, part.start_offset
@@ -120,7 +118,7 @@ def _partition_samples(part: PartitionReading, cluster_name: str) -> Iterator[Sa
     yield names.UNDER_REPLICATED, labels, float(part.in_sync < part.replicas)
 
 
-def _group_samples(group: GroupReading, reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:
+def _group_samples(group: GroupReading, reading: kafka_reading.KafkaReading, cluster_name: str) -> Iterator[Sample]:
     """Lag only where the partition's end is known: the committed offsets of a deleted topic remain for a while."""
     ends = reading.ends
     lags = {partition: lag for partition in sorted(group.committed) if (lag := lag_at(group, partition, ends)) is not None}

@@ -17,18 +17,15 @@ import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from logbus.errors import BrokerUnavailable, UserError, WarehouseUnavailable
+from logbus import errors, model
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.kafka import cluster, multi_topic, topic_list
 from logbus.kafka.client import Client, PartitionId
-from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.groups import GroupReading, end_offsets_of
 from logbus.kafka.groups import Groups as AllGroups
-from logbus.kafka.multi_topic import PAGE_TIMEOUT_SECONDS, TopicBatches
-from logbus.kafka.topic_list import ProduceRates, TopicReading, read_topics, with_rates
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
-from logbus.model import Interval
 from logbus.status.fleet import read_registered
 from logbus.web.overview import pipelines_json, read, read_span
 from logbus.web.reading import LazyEngine, Reading
@@ -48,7 +45,7 @@ CONNECT_TIMEOUT_SECONDS = 10
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: create it under Admin, Connections, or name another ({parameter})"
 
 
-class NotConfigured(WarehouseUnavailable, BrokerUnavailable):
+class NotConfigured(errors.WarehouseUnavailable, errors.BrokerUnavailable):
     """An Airflow connection is missing or does not fit. The message may be shown: it contains no address."""
 
 
@@ -89,7 +86,7 @@ class PageSource:
         self,
         make_engine: Callable[[], Engine],
         broker: Client,
-        rates: ProduceRates,
+        rates: topic_list.ProduceRates,
         now: Callable[[], datetime],
         clock: Callable[[], float],
     ) -> None:
@@ -98,13 +95,13 @@ class PageSource:
         self.broker = broker
         self._clock = clock
         self._lock = Lock()
-        self._spans: OrderedDict[tuple[Interval, tuple[str, str] | None], Reading[SpanOverview]] = OrderedDict()
+        self._spans: OrderedDict[tuple[model.Interval, tuple[str, str] | None], Reading[SpanOverview]] = OrderedDict()
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
-        self.fleet = self._shared(lambda engine: read(engine, TopicBatches(broker), rates, now()))
-        self.topics: Reading[list[TopicReading]] = Reading(lambda: self._topics(broker, rates, now), clock)
+        self.fleet = self._shared(lambda engine: read(engine, multi_topic.TopicBatches(broker), rates, now()))
+        self.topics: Reading[list[topic_list.TopicReading]] = Reading(lambda: self._topics(broker, rates, now), clock)
         self.groups: Reading[GroupsRead] = Reading(lambda: self._groups(broker), clock)
 
-    def overview(self, span: Interval, run: tuple[str, str] | None = None) -> Reading[SpanOverview]:
+    def overview(self, span: model.Interval, run: tuple[str, str] | None = None) -> Reading[SpanOverview]:
         """The overview of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
         with self._lock:
             if (span, run) not in self._spans:
@@ -121,7 +118,7 @@ class PageSource:
     def close(self) -> None:
         self._engine.close()
 
-    def _span_overview(self, span: Interval, run: tuple[str, str] | None) -> Reading[SpanOverview]:
+    def _span_overview(self, span: model.Interval, run: tuple[str, str] | None) -> Reading[SpanOverview]:
         def make(engine: Engine) -> SpanOverview:
             ledger = read_span(engine, span, run)
             # As new as the ledger's part, unless requests wait for it. And made here, not in a request: fifty pipelines' cells
@@ -142,26 +139,31 @@ class PageSource:
         return Reading(ask, self._clock)
 
     @staticmethod
-    def _topics(broker: Client, rates: ProduceRates, now: Callable[[], datetime]) -> list[TopicReading]:
-        topics = read_topics(TopicBatches(broker), sizes=lambda: partition_bytes(log_directories(broker)))
-        return with_rates(topics, rates, now())
+    def _topics(broker: Client, rates: topic_list.ProduceRates, now: Callable[[], datetime]) -> list[topic_list.TopicReading]:
+        topics = topic_list.read_topics(
+            multi_topic.TopicBatches(broker), sizes=lambda: cluster.partition_bytes(cluster.log_directories(broker))
+        )
+        return topic_list.with_rates(topics, rates, now())
 
     @staticmethod
     def _groups(broker: Client) -> GroupsRead:
         groups = AllGroups(broker).read()
-        return GroupsRead(groups, end_offsets_of(TopicBatches(broker), groups))
+        return GroupsRead(groups, end_offsets_of(multi_topic.TopicBatches(broker), groups))
 
 
 class PageSources:
     """The sources in use; the least recently used are closed first."""
 
     def __init__(
-        self, now: Callable[[], datetime], clock: Callable[[], float], broker_timeout_seconds: float = PAGE_TIMEOUT_SECONDS
+        self,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        broker_timeout_seconds: float = multi_topic.PAGE_TIMEOUT_SECONDS,
     ) -> None:
         self._broker_timeout_seconds = broker_timeout_seconds
         self._now = now
         self._clock = clock
-        self._rates = ProduceRates()
+        self._rates = topic_list.ProduceRates()
         self._lock = Lock()
         self._sources: OrderedDict[tuple[str, str], PageSource] = OrderedDict()
 
@@ -181,7 +183,7 @@ class PageSources:
             source.close()
         return current
 
-    def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> PageSource:
+    def _make(self, url: str | errors.UserError, broker: Mapping[str, Any] | str) -> PageSource:
         limit = self._broker_timeout_seconds
         client = NoBroker(broker) if isinstance(broker, str) else Client.for_page(broker, limit)
         return PageSource(lambda: _engine_of(url), client, self._rates, self._now, self._clock)
@@ -196,19 +198,19 @@ def _spare_what_stays() -> None:
     gc.freeze()
 
 
-def _engine_of(url: str | UserError) -> Engine:
-    if isinstance(url, UserError):
+def _engine_of(url: str | errors.UserError) -> Engine:
+    if isinstance(url, errors.UserError):
         raise url
     return connect(url, timeout_seconds=CONNECT_TIMEOUT_SECONDS)
 
 
-def warehouse_url(warehouse_conn_id: str) -> str | UserError:
+def warehouse_url(warehouse_conn_id: str) -> str | errors.UserError:
     """The URL, or why there is none."""
     try:
         return WarehouseHook(warehouse_conn_id).url
     except AirflowNotFoundException:
         return NotConfigured(NO_CONNECTION.format(conn_id=warehouse_conn_id, parameter="warehouse_conn_id"))
-    except UserError as error:
+    except errors.UserError as error:
         return NotConfigured(str(error))
 
 
@@ -218,5 +220,5 @@ def client_config(kafka_conn_id: str) -> dict[str, Any] | str:
         return BrokerHook(kafka_conn_id).client_config()
     except AirflowNotFoundException:
         return NO_CONNECTION.format(conn_id=kafka_conn_id, parameter="kafka_conn_id")
-    except UserError as error:
+    except errors.UserError as error:
         return str(error)

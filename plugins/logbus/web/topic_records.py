@@ -14,23 +14,10 @@ from typing import Any
 from confluent_kafka import Message
 from fastapi import HTTPException
 
-from logbus.errors import UserError
-from logbus.fingerprint import headers_of
+from logbus import errors, fingerprint, model
 from logbus.formatting import cut, shown_value
+from logbus.kafka import console_consumer, console_format, topics
 from logbus.kafka.client import LATEST, READ_COMMITTED, Client
-from logbus.kafka.console_consumer import (
-    ConsoleConsumer,
-    OffsetBounds,
-    PositionKind,
-    PositionSpan,
-    ReadRequest,
-    chosen_partitions,
-    consumer,
-    offset_bounds,
-)
-from logbus.kafka.console_format import NO_TIMESTAMP, TIMESTAMP_TYPES
-from logbus.kafka.topics import Topics
-from logbus.model import instant, instant_text
 
 RECORDS_DEFAULT = 20
 RECORDS_MAX = 100  # of a look, and of each partition that is looked at
@@ -45,23 +32,25 @@ class RecordsLook:
     """Where to look: at the last records unless `span` says otherwise, in one partition or in all."""
 
     topic: str
-    span: PositionSpan
+    span: console_consumer.PositionSpan
     count: int = RECORDS_DEFAULT
     partition: int | None = None
 
 
 def look_at(client: Client, look: RecordsLook) -> dict[str, Any]:
     """As JSON-ready values. `TopicMissing`, `AccessDenied`, `BrokerUnavailable`; 400: no such partition."""
-    log = Topics(client)
+    log = topics.Topics(client)
     partition_ids = log.topic(look.topic).partitions
     try:
-        partitions = chosen_partitions(look.topic, partition_ids, [] if look.partition is None else [look.partition])
-    except UserError as error:
+        partitions = console_consumer.chosen_partitions(
+            look.topic, partition_ids, [] if look.partition is None else [look.partition]
+        )
+    except errors.UserError as error:
         raise HTTPException(400, str(error)) from None
-    bounds = offset_bounds(log, look.topic, partitions, look.span, READ_COMMITTED, {})
+    bounds = console_consumer.offset_bounds(log, look.topic, partitions, look.span, READ_COMMITTED, {})
     messages, is_whole = read(client, look.topic, {part: bounded(part_bounds, look) for part, part_bounds in bounds.items()})
     ordered = sorted(messages, key=lambda message: (message.timestamp()[1], message.partition(), message.offset()))
-    is_last = look.span.kind is PositionKind.BEFORE_END
+    is_last = look.span.kind is console_consumer.PositionKind.BEFORE_END
     return {
         "topic": look.topic,
         "partitions": _partition_facts(log, look.topic, partition_ids),
@@ -70,22 +59,24 @@ def look_at(client: Client, look: RecordsLook) -> dict[str, Any]:
     }
 
 
-def bounded(stretch: OffsetBounds, look: RecordsLook) -> OffsetBounds:
+def bounded(stretch: console_consumer.OffsetBounds, look: RecordsLook) -> console_consumer.OffsetBounds:
     """No more from one partition than is shown from all: each of them may hold all that is wanted."""
-    return OffsetBounds(start_offset=stretch.start_offset, end_offset=min(stretch.end_offset, stretch.start_offset + look.count))
+    return console_consumer.OffsetBounds(
+        start_offset=stretch.start_offset, end_offset=min(stretch.end_offset, stretch.start_offset + look.count)
+    )
 
 
-def read(client: Client, topic: str, bounds: Mapping[int, OffsetBounds]) -> tuple[list[Message], bool]:
+def read(client: Client, topic: str, bounds: Mapping[int, console_consumer.OffsetBounds]) -> tuple[list[Message], bool]:
     """What arrives of the stretches within the limits on time and memory, and whether that is all."""
     until, bytes_read, messages = time.monotonic() + SECONDS_MAX, 0, list[Message]()
 
     def is_enough() -> bool:
         return time.monotonic() > until or bytes_read > BYTES_MAX
 
-    request = ReadRequest(topic=topic)
-    reader = consumer(client.config, request, None, settings=SETTINGS)
+    request = console_consumer.ReadRequest(topic=topic)
+    reader = console_consumer.consumer(client.config, request, None, settings=SETTINGS)
     try:
-        for batch in ConsoleConsumer(reader, request, bounds).batches(is_enough):
+        for batch in console_consumer.ConsoleConsumer(reader, request, bounds).batches(is_enough):
             messages += batch
             bytes_read += sum(len(message.value() or b"") + len(message.key() or b"") for message in batch)
         return messages, not is_enough()
@@ -93,7 +84,7 @@ def read(client: Client, topic: str, bounds: Mapping[int, OffsetBounds]) -> tupl
         reader.close()
 
 
-def _partition_facts(log: Topics, topic: str, partitions: Sequence[int]) -> list[dict[str, Any]]:
+def _partition_facts(log: topics.Topics, topic: str, partitions: Sequence[int]) -> list[dict[str, Any]]:
     """Where each begins and ends, and the newest timestamp in it: to show a partition that fell silent or takes everything."""
     starts, ends = log.start_offsets(topic, partitions), log.end_offsets(topic, partitions, LATEST)
     newest = log.newest(topic, [part for part in partitions if ends[part] > starts[part]])
@@ -102,7 +93,7 @@ def _partition_facts(log: Topics, topic: str, partitions: Sequence[int]) -> list
             "partition": part,
             "start_offset": starts[part],
             "end_offset": ends[part],
-            "newest_at": instant_text(instant(newest[part].timestamp_ms)) if part in newest else None,
+            "newest_at": model.instant_text(model.instant(newest[part].timestamp_ms)) if part in newest else None,
         }
         for part in partitions
     ]
@@ -115,12 +106,12 @@ def record_json(message: Message) -> dict[str, Any]:
     return {
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": None if kind == NO_TIMESTAMP or stamp < 0 else instant_text(instant(stamp)),
-        "timestamp_type": TIMESTAMP_TYPES[kind],
+        "timestamp": None if kind == console_format.NO_TIMESTAMP or stamp < 0 else model.instant_text(model.instant(stamp)),
+        "timestamp_type": console_format.TIMESTAMP_TYPES[kind],
         **named("key", message.key()),
         **named("value", value),
         "value_bytes": None if value is None else len(value),
-        "headers": [[name, text_of(content)] for name, content in headers_of(message)],
+        "headers": [[name, text_of(content)] for name, content in fingerprint.headers_of(message)],
     }
 
 

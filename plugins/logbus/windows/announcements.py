@@ -18,8 +18,7 @@ from itertools import islice
 from sqlalchemy import ColumnElement, Connection, Engine, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 
-from logbus.errors import PipelineUnknown, UserError
-from logbus.model import Interval, floor, intervals
+from logbus import errors, model
 from logbus.windows import schema
 from logbus.windows.rows import pipeline_row, to_pipeline
 
@@ -50,7 +49,7 @@ def begin_watch(engine: Engine, name: str, pipeline_name: str, stage: Stage, now
             put_down_as_known(connection, name, pipeline_name, stage, now)
         watcher = connection.execute(select(row_of).where(row_of.c.name == name)).mappings().one()
     if (watcher["pipeline"], watcher["stage"]) != (pipeline_name, stage):
-        raise UserError(
+        raise errors.UserError(
             f"the watcher {name!r} watches until {watcher['pipeline']} is {watcher['stage']}: choose another name for one that "
             f"watches until {pipeline_name} is {stage}"
         )
@@ -65,7 +64,7 @@ def put_down_as_known(connection: Connection, name: str, pipeline_name: str, sta
         connection.execute(insert(row_of).from_select(["watcher", "starts_at", "announced_at"], reached_already))
 
 
-def unannounced(engine: Engine, name: str, now: datetime, limit: int = ANNOUNCED_AT_ONCE_MAX) -> list[Interval]:
+def unannounced(engine: Engine, name: str, now: datetime, limit: int = ANNOUNCED_AT_ONCE_MAX) -> list[model.Interval]:
     """The next windows the watcher has not announced, in order of time."""
     with engine.connect() as connection:
         watcher = connection.execute(select(schema.watcher).where(schema.watcher.c.name == name)).mappings().one()
@@ -75,27 +74,27 @@ def unannounced(engine: Engine, name: str, now: datetime, limit: int = ANNOUNCED
         return list(islice(closed(connection, name, watcher["pipeline"], watcher["began_at"], now), limit))
 
 
-def reached(connection: Connection, name: str, pipeline_name: str, stage: Stage, limit: int) -> list[Interval]:
+def reached(connection: Connection, name: str, pipeline_name: str, stage: Stage, limit: int) -> list[model.Interval]:
     window, row_of = schema.window, schema.announcement
     announced = select(row_of.c.starts_at).where(row_of.c.watcher == name, row_of.c.starts_at == window.c.starts_at)
     query = select(window.c.starts_at, window.c.ends_at).where(
         window.c.pipeline == pipeline_name, REACHED[stage], ~announced.exists()
     )
     rows = connection.execute(query.order_by(window.c.starts_at).limit(limit))
-    return [Interval(start, end) for start, end in rows]
+    return [model.Interval(start, end) for start, end in rows]
 
 
-def closed(connection: Connection, name: str, pipeline_name: str, began_at: datetime, now: datetime) -> Iterable[Interval]:
+def closed(connection: Connection, name: str, pipeline_name: str, began_at: datetime, now: datetime) -> Iterable[model.Interval]:
     """Intervals that have closed since the last announced one, or since the watch began. They close in order."""
     try:
         pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
-    except PipelineUnknown:
+    except errors.PipelineUnknown:
         return []
     last = connection.execute(
         select(func.max(schema.announcement.c.starts_at)).where(schema.announcement.c.watcher == name)
     ).scalar_one()
-    begin = floor(began_at - pipeline.lateness, pipeline.interval) if last is None else last + pipeline.interval
-    return intervals(begin, now - pipeline.lateness, pipeline.interval)
+    begin = model.floor(began_at - pipeline.lateness, pipeline.interval) if last is None else last + pipeline.interval
+    return model.intervals(begin, now - pipeline.lateness, pipeline.interval)
 
 
 def note_announced(engine: Engine, name: str, starts: Sequence[datetime], now: datetime) -> None:

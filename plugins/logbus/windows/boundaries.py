@@ -17,22 +17,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from logbus import model, pipeline_settings
 from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog
-from logbus.model import Pipeline, instant, milliseconds
-from logbus.pipeline_settings import PipelineSettings
 from logbus.windows.pipeline_chains import PendingRange
 
-MAX_AHEAD_DEFAULT = timedelta(minutes=PipelineSettings.max_ahead_minutes.default)
+MAX_AHEAD_DEFAULT = timedelta(minutes=pipeline_settings.PipelineSettings.max_ahead_minutes.default)
 
 
-def max_ahead(pipeline: Pipeline) -> timedelta:
+def max_ahead(pipeline: model.Pipeline) -> timedelta:
     """How far ahead of our clock a producer's clock may run before its timestamps are no longer evidence."""
     return timedelta(minutes=pipeline.options.max_ahead_minutes)
 
 
 def horizon_ms(now: datetime, ahead: timedelta = MAX_AHEAD_DEFAULT) -> int:
     """The latest timestamp that is evidence."""
-    return milliseconds(now + ahead)
+    return model.milliseconds(now + ahead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +117,13 @@ class LogSnapshot:
         return list(self.closed)
 
 
-def take_snapshot(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datetime) -> LogSnapshot:
+def take_snapshot(log: OffsetLog, pipeline: model.Pipeline, tails: Mapping[int, int], now: datetime) -> LogSnapshot:
     """`tails` are the last frozen boundaries. End offsets before first records, as in freezing: a record appended in between
     then belongs to an open hour and is not behind."""
     topic, until = pipeline.topic, pipeline.closed_until(now)
     horizon = horizon_ms(now, max_ahead(pipeline))
     ends = log.end_offsets(topic, tails, pipeline.isolation_level)
-    first = log.first_at_or_after(topic, tails, milliseconds(until))
+    first = log.first_at_or_after(topic, tails, model.milliseconds(until))
     starts = log.start_offsets(topic, tails)
     closed: dict[int, int] = {}
     read: dict[int, Sequence[OffsetAndTimestamp]] = {}
@@ -132,7 +131,7 @@ def take_snapshot(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], 
         if needs_scan(first.get(part), horizon):
             records = log.records(topic, part, max(tail, starts[part]), ends[part])
             read[part] = rising(records, horizon)
-            beyond = next((record for record in read[part] if record.timestamp_ms >= milliseconds(until)), None)
+            beyond = next((record for record in read[part] if record.timestamp_ms >= model.milliseconds(until)), None)
             closed[part] = ends[part] if beyond is None else beyond.offset
         else:
             closed[part] = decide(first.get(part), ends[part])
@@ -148,11 +147,15 @@ def rising(records: Iterable[OffsetAndTimestamp], horizon: int) -> list[OffsetAn
     return rising_records
 
 
-def first_record_at(log: OffsetLog, pipeline: Pipeline, undone: Undone, snapshot: LogSnapshot, hour: datetime) -> datetime | None:
+def first_record_at(
+    log: OffsetLog, pipeline: model.Pipeline, undone: Undone, snapshot: LogSnapshot, hour: datetime
+) -> datetime | None:
     """The timestamp of the first record at or after the hour that is behind; None if only records of other hours are behind."""
-    first = log.first_at_or_after(pipeline.topic, undone, milliseconds(hour))
+    first = log.first_at_or_after(pipeline.topic, undone, model.milliseconds(hour))
     stamps = [
-        instant(record.timestamp_ms) for part, record in first.items() if is_behind(record, undone[part], snapshot.closed[part])
+        model.instant(record.timestamp_ms)
+        for part, record in first.items()
+        if is_behind(record, undone[part], snapshot.closed[part])
     ]
     return min(stamps, default=None)
 

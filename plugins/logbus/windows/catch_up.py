@@ -15,16 +15,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, false, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
-from logbus.errors import TooManyWindows
+from logbus import errors, model
 from logbus.kafka.topics import OffsetLog
-from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, instant_text, intervals
-from logbus.windows import schema
+from logbus.windows import freezing, log_changes, missing, pipeline_chains, rows, schema
 from logbus.windows.chain import Chain
-from logbus.windows.freezing import freeze_or_get, freeze_together
-from logbus.windows.log_changes import lost_ranges
-from logbus.windows.missing import Gap, pipeline_gaps
-from logbus.windows.pipeline_chains import load_chain
-from logbus.windows.rows import load_windows, pipeline_row, proven_empty_values, to_pipeline
 from logbus.windows.table_names import SCHEMA
 
 # More need confirmation: one timestamp of 1970 makes half a million unwanted hours.
@@ -41,14 +35,14 @@ PROGRESS_EVERY = 500  # windows of a long freeze; hour by hour that is half a mi
 # Called with the number of windows just frozen.
 Progress = Callable[[int], None]
 
-Step = Gap | FrozenWindow
+Step = missing.Gap | model.FrozenWindow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """What a load takes, by time: gaps, and loaded windows that are loaded again."""
 
-    pipeline: Pipeline
+    pipeline: model.Pipeline
     steps: tuple[Step, ...]
 
     @property
@@ -58,25 +52,25 @@ class LoadPlan:
     @property
     def empty(self) -> int:
         """How many of the windows hold no record, as far as that is known before they are frozen."""
-        return sum(step.count for step in self.steps if isinstance(step, Gap) and step.is_empty)
+        return sum(step.count for step in self.steps if isinstance(step, missing.Gap) and step.is_empty)
 
     def refuse_more_than(self, windows_max: int, advice: str) -> None:
         """`TooManyWindows`, with their number and the command to use instead."""
         if self.count > windows_max:
-            first = instant_text(self.steps[0].interval.start)
-            raise TooManyWindows(
+            first = model.instant_text(self.steps[0].interval.start)
+            raise errors.TooManyWindows(
                 f"{self.count} windows of {self.pipeline.name} from {first} on are not loaded, {self.empty} of them without any "
                 f"record; refusing to start more than {windows_max} without confirmation: {advice}"
             )
 
 
 def _count(step: Step) -> int:
-    return step.count if isinstance(step, Gap) else 1
+    return step.count if isinstance(step, missing.Gap) else 1
 
 
-def parts_of(step: Step, pipeline: Pipeline) -> Iterator[Interval]:
+def parts_of(step: Step, pipeline: model.Pipeline) -> Iterator[model.Interval]:
     """The intervals of a plan's step."""
-    return step.parts(pipeline.interval) if isinstance(step, Gap) else iter((step.interval,))
+    return step.parts(pipeline.interval) if isinstance(step, missing.Gap) else iter((step.interval,))
 
 
 def plan_load(
@@ -91,49 +85,49 @@ def plan_load(
     only_missing: bool = False,
 ) -> LoadPlan:
     """The first `limit` windows that are not loaded or, unless `only_missing`, are loaded and can still be read."""
-    steps: list[Step] = [*pipeline_gaps(engine, pipeline_name, log, now, since, until, questions_max=None)]
+    steps: list[Step] = [*missing.pipeline_gaps(engine, pipeline_name, log, now, since, until, questions_max=None)]
     with engine.connect() as connection:
-        row = pipeline_row(connection, pipeline_name)
-        pipeline = to_pipeline(row)
-        chain = None if only_missing else load_chain(connection, row, row["topic_id"], false())
+        row = rows.pipeline_row(connection, pipeline_name)
+        pipeline = rows.to_pipeline(row)
+        chain = None if only_missing else pipeline_chains.load_chain(connection, row, row["topic_id"], false())
     steps += [] if chain is None else _readable(chain.windows, log, since, until)
     steps.sort(key=lambda step: step.interval)
     return LoadPlan(pipeline=pipeline, steps=tuple(steps if limit is None else _limited(steps, limit, pipeline)))
 
 
 def _readable(
-    windows: Sequence[FrozenWindow], log: OffsetLog, since: datetime | None, until: datetime | None
-) -> list[FrozenWindow]:
+    windows: Sequence[model.FrozenWindow], log: OffsetLog, since: datetime | None, until: datetime | None
+) -> list[model.FrozenWindow]:
     """The loaded windows of the span that the log still holds, from the first that has a record to the last."""
     loaded = [window for window in windows if window.loaded_attempt is not None]
     partitions = sorted({part.partition for window in loaded for part in window.ranges})
     if not loaded:
         return []
     starts = log.start_offsets(loaded[0].topic, partitions)
-    kept = [window for window in loaded if not lost_ranges(window, starts)]
+    kept = [window for window in loaded if not log_changes.lost_ranges(window, starts)]
     filled = [number for number, window in enumerate(kept) if window.record_count]
     return [
         window for window in (kept[filled[0] : filled[-1] + 1] if filled else ()) if window.interval.ends_between(since, until)
     ]
 
 
-def _limited(steps: Sequence[Step], limit: int, pipeline: Pipeline) -> Iterator[Step]:
+def _limited(steps: Sequence[Step], limit: int, pipeline: model.Pipeline) -> Iterator[Step]:
     left = limit
     for step in steps:
         if left <= 0:
             return
-        if isinstance(step, Gap) and step.count > left:
+        if isinstance(step, missing.Gap) and step.count > left:
             end = step.interval.start + left * pipeline.interval
-            step = replace(step, interval=Interval(step.interval.start, end), count=left)
+            step = replace(step, interval=model.Interval(step.interval.start, end), count=left)
         yield step
         left -= _count(step)
 
 
 def freeze_plan(
     engine: Engine, plan: LoadPlan, log: OffsetLog, now: datetime, progress: Progress = lambda count: None
-) -> list[FrozenWindow]:
+) -> list[model.FrozenWindow]:
     """The plan's windows, all frozen."""
-    frozen: list[FrozenWindow] = []
+    frozen: list[model.FrozenWindow] = []
     # In order of time, whatever the kind of step: if this is interrupted, the beginning of the span is frozen and the rest is
     # not, which is what the next load and a reader of `window ls` expect. Hence `groupby` without sorting by kind.
     for is_by_the_hour, steps in groupby(plan.steps, key=_is_frozen_by_the_hour):
@@ -158,35 +152,35 @@ def progress_to(say: Callable[[str], None], total: int) -> Progress:
 
 
 def _is_frozen_by_the_hour(step: Step) -> bool:
-    return isinstance(step, Gap) and not step.is_frozen and not (step.is_empty and step.count >= BULK_FROM)
+    return isinstance(step, missing.Gap) and not step.is_frozen and not (step.is_empty and step.count >= BULK_FROM)
 
 
 def _freeze_hours(
-    engine: Engine, pipeline: Pipeline, steps: Iterable[Step], log: OffsetLog, now: datetime
-) -> Iterator[Sequence[FrozenWindow]]:
+    engine: Engine, pipeline: model.Pipeline, steps: Iterable[Step], log: OffsetLog, now: datetime
+) -> Iterator[Sequence[model.FrozenWindow]]:
     for adjacent in runs(interval for step in steps for interval in parts_of(step, pipeline)):
-        together = freeze_together(engine, pipeline, adjacent, log, now)
+        together = freezing.freeze_together(engine, pipeline, adjacent, log, now)
         # Together takes one transaction and one round of broker requests for up to a day of hours. It returns None, having
         # changed nothing, if another run has frozen some of them or something is wrong with one of them: then the hours are
         # frozen one by one, so that the error names the hour.
-        yield together or [freeze_or_get(engine, pipeline.name, hour, log, now) for hour in adjacent]
+        yield together or [freezing.freeze_or_get(engine, pipeline.name, hour, log, now) for hour in adjacent]
 
 
 def _freeze_steps(
-    engine: Engine, pipeline: Pipeline, steps: Iterable[Step], log: OffsetLog, now: datetime
-) -> Iterator[Sequence[FrozenWindow]]:
+    engine: Engine, pipeline: model.Pipeline, steps: Iterable[Step], log: OffsetLog, now: datetime
+) -> Iterator[Sequence[model.FrozenWindow]]:
     for step in steps:
-        if isinstance(step, FrozenWindow):
+        if isinstance(step, model.FrozenWindow):
             yield [step]
         elif step.is_frozen:
-            yield [freeze_or_get(engine, pipeline.name, step.interval, log, now)]
+            yield [freezing.freeze_or_get(engine, pipeline.name, step.interval, log, now)]
         else:
             yield from _freeze_empty(engine, pipeline, step, log, now)
 
 
-def runs(hours: Iterable[Interval]) -> Iterator[list[Interval]]:
+def runs(hours: Iterable[model.Interval]) -> Iterator[list[model.Interval]]:
     """The hours in runs without a gap, of at most `WINDOWS_TOGETHER` each."""
-    run: list[Interval] = []
+    run: list[model.Interval] = []
     for hour in hours:
         if run and (len(run) == WINDOWS_TOGETHER or run[-1].end != hour.start):
             yield run
@@ -197,8 +191,8 @@ def runs(hours: Iterable[Interval]) -> Iterator[list[Interval]]:
 
 
 def _freeze_empty(
-    engine: Engine, pipeline: Pipeline, gap: Gap, log: OffsetLog, now: datetime
-) -> Iterator[Sequence[FrozenWindow]]:
+    engine: Engine, pipeline: model.Pipeline, gap: missing.Gap, log: OffsetLog, now: datetime
+) -> Iterator[Sequence[model.FrozenWindow]]:
     """The first window and the last as always; those in between in bulk, if their boundaries prove them empty."""
     length, span = pipeline.interval, gap.interval
     with engine.connect() as connection:
@@ -207,34 +201,34 @@ def _freeze_empty(
         yield already
         return
 
-    def freeze(interval: Interval) -> FrozenWindow:
-        return freeze_or_get(engine, pipeline.name, interval, log, now)
+    def freeze(interval: model.Interval) -> model.FrozenWindow:
+        return freezing.freeze_or_get(engine, pipeline.name, interval, log, now)
 
     # If the boundaries before and after a span are the same offsets, so is every boundary between them: offsets never decrease
     # from hour to hour. So the two ends prove a decade empty that, hour by hour, would take 87,600 requests to the broker.
-    first, last = freeze(Interval(span.start, span.start + length)), freeze(Interval(span.end - length, span.end))
+    first, last = freeze(model.Interval(span.start, span.start + length)), freeze(model.Interval(span.end - length, span.end))
     yield [first]
     reached = first.interval.end
     for frozen in freeze_between(engine, pipeline, first, last, now):
         with engine.connect() as connection:
             yield _windows_within(connection, pipeline.name, frozen)
         reached = frozen.end
-    for interval in intervals(reached, last.interval.start, length):
+    for interval in model.intervals(reached, last.interval.start, length):
         yield [freeze(interval)]
     yield [last]
 
 
-def _windows_within(connection: Connection, pipeline_name: str, span: Interval) -> list[FrozenWindow]:
+def _windows_within(connection: Connection, pipeline_name: str, span: model.Interval) -> list[model.FrozenWindow]:
     window = schema.window
     within = (window.c.pipeline == pipeline_name, window.c.starts_at >= span.start, window.c.ends_at <= span.end)
-    return load_windows(connection, select(window).where(*within).order_by(window.c.starts_at))
+    return rows.load_windows(connection, select(window).where(*within).order_by(window.c.starts_at))
 
 
 # Many empty windows at once. There is no record between two frozen windows if the boundary after the first and the one before the
 # second are the same offset in every partition: boundaries between them are clamped, so they can be nothing else. That takes no
 # broker request, and the windows are created by a few statements. Where it does not hold, the caller freezes hour by hour.
 
-EMPTY = [*proven_empty_values(EPOCH)]  # the columns of an empty window
+EMPTY = [*rows.proven_empty_values(model.EPOCH)]  # the columns of an empty window
 
 TAKEN = text(f"""
     select exists (select from {SCHEMA}."window" where pipeline = :pipeline and starts_at < :end and ends_at > :start)
@@ -266,14 +260,14 @@ WINDOWS = text(f"""
 
 
 def freeze_between(
-    engine: Engine, pipeline: Pipeline, first: FrozenWindow, last: FrozenWindow, now: datetime
-) -> Iterator[Interval]:
+    engine: Engine, pipeline: model.Pipeline, first: model.FrozenWindow, last: model.FrozenWindow, now: datetime
+) -> Iterator[model.Interval]:
     """Freezes the windows between two others, if no record can be there. Yields each span once its transaction has committed;
     stops where there may be a record, or already is a window."""
     step = WINDOWS_PER_TRANSACTION * pipeline.interval
     start, end = first.interval.end, last.interval.start
     while start < end:
-        span = Interval(start, min(start + step, end))
+        span = model.Interval(start, min(start + step, end))
         if not _freeze_empty_span(engine, pipeline, first, last, span, now):
             return
         yield span
@@ -281,12 +275,17 @@ def freeze_between(
 
 
 def _freeze_empty_span(
-    engine: Engine, pipeline: Pipeline, first: FrozenWindow, last: FrozenWindow, span: Interval, now: datetime
+    engine: Engine,
+    pipeline: model.Pipeline,
+    first: model.FrozenWindow,
+    last: model.FrozenWindow,
+    span: model.Interval,
+    now: datetime,
 ) -> bool:
     """Whether the span's windows were created."""
     values: dict[str, Any] = {"pipeline": pipeline.name, "start": span.start, "end": span.end}
     with engine.begin() as connection:
-        topic_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
+        topic_id = rows.pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         chain = Chain(connection, pipeline.name, topic_id)
         offsets = None if {first.topic_id, last.topic_id} != {topic_id} else _offsets_between(chain, first, last)
         gone_until = chain.lost_until()
@@ -297,11 +296,11 @@ def _freeze_empty_span(
         values |= {"topic_id": topic_id, "length": pipeline.interval, "now": now, "decided_at": last.interval.start}
         connection.execute(BOUNDARIES, values)
         ranges = {"partitions": list(offsets), "offsets": list(offsets.values())}
-        connection.execute(WINDOWS, {**values, **ranges, **proven_empty_values(now)})
+        connection.execute(WINDOWS, {**values, **ranges, **rows.proven_empty_values(now)})
     return True
 
 
-def _offsets_between(chain: Chain, first: FrozenWindow, last: FrozenWindow) -> dict[int, int] | None:
+def _offsets_between(chain: Chain, first: model.FrozenWindow, last: model.FrozenWindow) -> dict[int, int] | None:
     """By partition, the offset of all boundaries between the windows; None if two of them may differ."""
     offsets: dict[int, int] = {}
     for partition in sorted({part.partition for window in (first, last) for part in window.ranges}):

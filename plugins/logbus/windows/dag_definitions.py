@@ -16,13 +16,12 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
-from logbus.errors import PipelineConflict, PipelineUnknown
-from logbus.model import Pipeline
+from logbus import errors, model
 from logbus.windows import schema
 from logbus.windows.definition import Definition, definition_of, differences, in_words
 
 
-def remember_definition(connection: Connection, pipeline: Pipeline, dag_id: str, now: datetime) -> None:
+def remember_definition(connection: Connection, pipeline: model.Pipeline, dag_id: str, now: datetime) -> None:
     """Stores the DAG and how it defines the pipeline now."""
     definition = definition_of(pipeline)
     values = {"pipeline": pipeline.name, "dag_id": dag_id, "seen_at": now, "definition": definition}
@@ -39,7 +38,7 @@ def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, 
     return {row.dag_id: row.definition for row in connection.execute(query)}
 
 
-def refuse_contradiction(connection: Connection, registered: Pipeline, proposed: Pipeline, dag_id: str) -> None:
+def refuse_contradiction(connection: Connection, registered: model.Pipeline, proposed: model.Pipeline, dag_id: str) -> None:
     """`PipelineConflict` if the DAG was not edited and contradicts another that defines the pipeline as it is registered."""
     standing, definition_given = definition_of(registered), definition_of(proposed)
     given = definitions_by_dag(connection, registered.name)
@@ -48,7 +47,7 @@ def refuse_contradiction(connection: Connection, registered: Pipeline, proposed:
     if definition_given == standing or was_edited or not others:
         return
     name, other = registered.name, others[0]
-    raise PipelineConflict(
+    raise errors.PipelineConflict(
         f"DAG {dag_id} defines pipeline {name} otherwise than DAG {other} does, and nothing was changed ({other} against "
         f"{dag_id}): {in_words(differences(registered, proposed))}. Define it once and give that to both: "
         "CLICKS = define_pipeline(...), hourly_ingest(CLICKS), catch_up(CLICKS). "
@@ -56,7 +55,7 @@ def refuse_contradiction(connection: Connection, registered: Pipeline, proposed:
     )
 
 
-def standing_for_another(engine: Engine, pipeline: Pipeline) -> list[str]:
+def standing_for_another(engine: Engine, pipeline: model.Pipeline) -> list[str]:
     """The DAGs that defined the pipeline differently when they last ran, by name."""
     definition_now = definition_of(pipeline)
     with engine.connect() as connection:
@@ -72,7 +71,7 @@ def forget(engine: Engine, pipeline_name: str, dag_id: str) -> None:
         forgotten = connection.execute(update(owner).where(*of_dag).values(definition=None).returning(owner.c.dag_id)).first()
         if forgotten is None:
             dags = ", ".join(definitions_by_dag(connection, pipeline_name)) or "none at all"
-            raise PipelineUnknown(f"no DAG {dag_id!r} has worked on pipeline {pipeline_name!r}; these have: {dags}")
+            raise errors.PipelineUnknown(f"no DAG {dag_id!r} has worked on pipeline {pipeline_name!r}; these have: {dags}")
 
 
 def dags_by_pipeline(connection: Connection) -> dict[str, list[str]]:

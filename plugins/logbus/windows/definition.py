@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from logbus.errors import UserError
-from logbus.model import Pipeline, instant_text, parse_instant
-from logbus.pipeline_settings import PipelineSettings
+from logbus import errors, model, pipeline_settings
 from logbus.windows.table_names import canonical_table
 
 Definition = Mapping[str, Any]
@@ -23,7 +21,7 @@ Definition = Mapping[str, Any]
 SETTINGS = "settings"
 NOT_GIVEN = "not given"
 
-SINK = PipelineSettings.sink
+SINK = pipeline_settings.PipelineSettings.sink
 
 # By sink: the settings that determine where its rows are stored, in order of precedence.
 LOCATING: Mapping[str, tuple[str, ...]] = {"iceberg": ("catalog", "warehouse")}
@@ -46,7 +44,7 @@ class Difference:
         return f"{self.option}: {self.before} against {self.after}"
 
 
-def definition_of(pipeline: Pipeline) -> dict[str, Any]:
+def definition_of(pipeline: model.Pipeline) -> dict[str, Any]:
     """The pipeline as JSON-ready values. Raises `UserError` for settings that JSON cannot hold."""
     return {
         "name": pipeline.name,
@@ -55,44 +53,46 @@ def definition_of(pipeline: Pipeline) -> dict[str, Any]:
         "parse": pipeline.parse,
         "interval_seconds": pipeline.interval.total_seconds(),
         "lateness_seconds": pipeline.lateness.total_seconds(),
-        "starts_at": pipeline.starts_at and instant_text(pipeline.starts_at),
+        "starts_at": pipeline.starts_at and model.instant_text(pipeline.starts_at),
         "isolation_level": pipeline.isolation_level,
         SETTINGS: settings_json(pipeline),
     }
 
 
-def settings_json(pipeline: Pipeline) -> dict[str, Any]:
+def settings_json(pipeline: model.Pipeline) -> dict[str, Any]:
     """The settings as they would be read back from the ledger."""
     try:
         text = json.dumps(dict(pipeline.settings), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise UserError(f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}") from None
+        raise errors.UserError(
+            f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}"
+        ) from None
     settings: dict[str, Any] = json.loads(text)
     if settings.get(SINK.name) == SINK.default:
         del settings[SINK.name]  # the same as not given
     return settings
 
 
-def pipeline_of(definition: Definition) -> Pipeline:
+def pipeline_of(definition: Definition) -> model.Pipeline:
     """The inverse of `definition_of`."""
-    return Pipeline(
+    return model.Pipeline(
         name=definition["name"],
         topic=definition["topic"],
         table=definition["table"],
         parse=definition["parse"],
         interval=timedelta(seconds=definition["interval_seconds"]),
         lateness=timedelta(seconds=definition["lateness_seconds"]),
-        starts_at=definition["starts_at"] and parse_instant(definition["starts_at"]),
+        starts_at=definition["starts_at"] and model.parse_instant(definition["starts_at"]),
         isolation_level=definition["isolation_level"],
         settings=definition[SETTINGS],
     )
 
 
-def is_same(pipeline: Pipeline, other: Pipeline) -> bool:
+def is_same(pipeline: model.Pipeline, other: model.Pipeline) -> bool:
     return definition_of(pipeline) == definition_of(other)
 
 
-def differences(before: Pipeline, after: Pipeline) -> list[Difference]:
+def differences(before: model.Pipeline, after: model.Pipeline) -> list[Difference]:
     """How `after` differs from `before`, option by option; empty if they are the same definition."""
     first, second = options_of(before), options_of(after)
     return [
@@ -102,7 +102,7 @@ def differences(before: Pipeline, after: Pipeline) -> list[Difference]:
     ]
 
 
-def options_of(pipeline: Pipeline) -> dict[str, Any]:
+def options_of(pipeline: model.Pipeline) -> dict[str, Any]:
     """Fields and settings in one mapping, under the names that a user writes."""
     definition = definition_of(pipeline)
     settings = {SINK.name: SINK.default, **definition.pop(SETTINGS)}
@@ -118,7 +118,7 @@ def shown(options: Mapping[str, Any], option: str) -> str:
     return str(value) if isinstance(value, str | timedelta) else json.dumps(value, ensure_ascii=False)
 
 
-def location_of(pipeline: Pipeline) -> dict[str, str]:
+def location_of(pipeline: model.Pipeline) -> dict[str, str]:
     """The setting that determines where the pipeline's rows are stored; the names of table and sink determine the rest."""
     options = LOCATING.get(pipeline.options.sink, ())
     given = [option for option in options if option in pipeline.settings]

@@ -18,23 +18,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, insert, select
 
-from logbus.errors import (
-    BrokerUnavailable,
-    RecordsLost,
-    TransactionOpen,
-    WindowError,
-    WindowNotClosed,
-    WindowOverlap,
-)
-from logbus.kafka.client import LATEST, READ_COMMITTED
-from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog, TopicFacts
-from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant, instant_text, milliseconds
-from logbus.windows import boundaries, schema, witnesses
+from logbus import errors, model
+from logbus.kafka import client, topics
+from logbus.windows import boundaries, losses, rows, schema, witnesses
 from logbus.windows.boundaries import Neighbours, Scanned
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.log_changes import how_to_accept, refuse_if_recreated
-from logbus.windows.losses import loadable
-from logbus.windows.rows import Row, load_window, load_windows, pipeline_row, proven_empty_values, to_pipeline
 
 # Partitions are rarely added: if a third observation is outdated too, the broker's metadata has not settled.
 OBSERVATIONS_MAX = 3
@@ -45,14 +34,14 @@ class Observation:
     """What the broker returned for an interval, or for adjacent ones. `first_stamped` are the first records with any timestamp;
     `scanned` are the boundaries that had to be found by reading the log."""
 
-    facts: TopicFacts
+    facts: topics.TopicFacts
     written_offsets: Mapping[int, int]  # high watermarks just before the end offsets: open transactions count as well
     end_offsets: Mapping[int, int]
-    first: Mapping[datetime, Mapping[int, OffsetAndTimestamp]]
-    first_stamped: Mapping[int, OffsetAndTimestamp]
+    first: Mapping[datetime, Mapping[int, topics.OffsetAndTimestamp]]
+    first_stamped: Mapping[int, topics.OffsetAndTimestamp]
     start_offsets: Mapping[int, int]
     scanned: Mapping[tuple[int, datetime], Scanned] = field(default_factory=dict)
-    witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, the record before
+    witnesses: Mapping[tuple[int, int], model.Witness] = field(default_factory=dict)  # by partition and offset, the record before
 
     def candidate(self, partition: int, at: datetime, around: Neighbours) -> int:
         """B(at) before clamping."""
@@ -72,50 +61,62 @@ class Observation:
 
 
 def freeze_or_get(
-    engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, accepts_loss: bool = False
-) -> FrozenWindow:
+    engine: Engine,
+    pipeline_name: str,
+    interval: model.Interval,
+    log: topics.OffsetLog,
+    now: datetime,
+    *,
+    accepts_loss: bool = False,
+) -> model.FrozenWindow:
     """The interval's window, frozen now if it is not yet. Raises the subclasses of `logbus.errors.WindowError`.
 
     `accepts_loss`: freeze it even if records of it are gone, or may be.
     """
     with engine.connect() as connection:
-        pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
+        pipeline = rows.to_pipeline(rows.pipeline_row(connection, pipeline_name))
         existing = find_window(connection, pipeline_name, interval)
     if existing is not None:
-        return loadable(engine, existing, log, now)
+        return losses.loadable(engine, existing, log, now)
     refuse_if_open(pipeline, interval, now)
     for _ in range(OBSERVATIONS_MAX):
         windows = freeze_as_seen(engine, pipeline, [interval], log, now, accepts_loss=accepts_loss)
         if windows is not None:
             return windows[0]
-    raise BrokerUnavailable(
+    raise errors.BrokerUnavailable(
         f"the broker shows fewer partitions of {pipeline.topic} than windows of {pipeline_name} have: "
         "check that it is the same cluster, and that its metadata has settled"
     )
 
 
 def freeze_together(
-    engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime
-) -> list[FrozenWindow] | None:
+    engine: Engine, pipeline: model.Pipeline, intervals: Sequence[model.Interval], log: topics.OffsetLog, now: datetime
+) -> list[model.FrozenWindow] | None:
     """The windows of adjacent intervals, in order, in one transaction. None if that is not possible: something has to be
     refused, some are frozen already, or a timestamp in the future hides a boundary. The caller then freezes them one by one."""
     try:
         for interval in intervals:
             refuse_if_open(pipeline, interval, now)
         return freeze_as_seen(engine, pipeline, intervals, log, now, accepts_loss=False)
-    except WindowError:
+    except errors.WindowError:
         return None
 
 
 def freeze_as_seen(
-    engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime, *, accepts_loss: bool
-) -> list[FrozenWindow] | None:
+    engine: Engine,
+    pipeline: model.Pipeline,
+    intervals: Sequence[model.Interval],
+    log: topics.OffsetLog,
+    now: datetime,
+    *,
+    accepts_loss: bool,
+) -> list[model.FrozenWindow] | None:
     """Asks the broker, then freezes. None if the answer is outdated: since then another process has frozen a later hour with
     partitions that were added after we asked, and their records of this hour would be in no window."""
     # 1. The ledger, before the broker. A boundary frozen after this read may be beyond the end offsets that the broker is about
     #    to return, which would look like a log that lost its end. One frozen before cannot: the broker had those records then.
     with engine.connect() as connection:
-        row = pipeline_row(connection, pipeline.name)
+        row = rows.pipeline_row(connection, pipeline.name)
         topic_id = row["topic_id"]
         reached = Chain(connection, pipeline.name, topic_id).ends()
     # 2. The broker: everything the decision needs, in the order that `observe` explains.
@@ -140,7 +141,7 @@ def freeze_as_seen(
     #    now; what matters of it is checked again: the topic id, the window itself, and the partitions that other processes have
     #    anchored.
     with engine.begin() as connection:
-        present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
+        present_id = rows.pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         if row["cluster_id"] is None:
             witnesses.remember_cluster(connection, row, cluster_id)
         if len(intervals) == 1:
@@ -165,41 +166,45 @@ def freeze_as_seen(
         ]
 
 
-def find_window(connection: Connection, pipeline_name: str, interval: Interval) -> FrozenWindow | None:
+def find_window(connection: Connection, pipeline_name: str, interval: model.Interval) -> model.FrozenWindow | None:
     """The window with exactly these limits; `WindowOverlap` if one with other limits overlaps it."""
     for window in windows_in(connection, pipeline_name, interval.start, interval.end):
         if window.interval == interval:
             return window
-        raise WindowOverlap(
+        raise errors.WindowOverlap(
             f"{interval} of {pipeline_name} overlaps the frozen window {window.interval}: ask for that one instead"
         )
     return None
 
 
-def windows_in(connection: Connection, pipeline_name: str, start: datetime, end: datetime) -> list[FrozenWindow]:
+def windows_in(connection: Connection, pipeline_name: str, start: datetime, end: datetime) -> list[model.FrozenWindow]:
     """The frozen windows that overlap the span, in order of time."""
     window = schema.window
     overlapping = (window.c.pipeline == pipeline_name, window.c.starts_at < end, window.c.ends_at > start)
-    return load_windows(connection, select(window).where(*overlapping).order_by(window.c.starts_at))
+    return rows.load_windows(connection, select(window).where(*overlapping).order_by(window.c.starts_at))
 
 
-def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
+def refuse_if_open(pipeline: model.Pipeline, interval: model.Interval, now: datetime) -> None:
     if pipeline.starts_at is not None and interval.start < pipeline.starts_at:
-        raise WindowOverlap(f"{interval} lies before {instant_text(pipeline.starts_at)}, where pipeline {pipeline.name} starts")
+        raise errors.WindowOverlap(
+            f"{interval} lies before {model.instant_text(pipeline.starts_at)}, where pipeline {pipeline.name} starts"
+        )
     closes_at = interval.end + pipeline.lateness
     if now < closes_at:
-        raise WindowNotClosed(
-            f"the window {interval} of {pipeline.name} closes at {instant_text(closes_at)}, which is its end and "
-            f"{pipeline.lateness} for late records; it is {instant_text(now)} now"
+        raise errors.WindowNotClosed(
+            f"the window {interval} of {pipeline.name} closes at {model.instant_text(closes_at)}, which is its end and "
+            f"{pipeline.lateness} for late records; it is {model.instant_text(now)} now"
         )
 
 
-def observe_there(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], row: Row) -> Observation:
+def observe_there(
+    log: topics.OffsetLog, pipeline: model.Pipeline, intervals: Sequence[model.Interval], row: rows.Row
+) -> Observation:
     with witnesses.on_its_cluster(row, log):
         return observe(log, pipeline, intervals, row["topic_id"])
 
 
-def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], topic_id: str) -> Observation:
+def observe(log: topics.OffsetLog, pipeline: model.Pipeline, intervals: Sequence[model.Interval], topic_id: str) -> Observation:
     """End offsets before first records: read the other way round, a record could land in the hour before its own. High
     watermarks before both: records appended in between are then not mistaken for an open transaction."""
     facts = log.topic(pipeline.topic)
@@ -211,10 +216,10 @@ def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], t
     #    and nothing is lost.
     # The other way round, "no later record" would be older than the end offset, which could then include a record of the next
     # hour in this one.
-    is_committed = pipeline.isolation_level == READ_COMMITTED
-    written = log.end_offsets(pipeline.topic, facts.partitions, LATEST) if is_committed else {}
+    is_committed = pipeline.isolation_level == client.READ_COMMITTED
+    written = log.end_offsets(pipeline.topic, facts.partitions, client.LATEST) if is_committed else {}
     ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
-    instants = {at: milliseconds(at) for at in (intervals[0].start, *(interval.end for interval in intervals))}
+    instants = {at: model.milliseconds(at) for at in (intervals[0].start, *(interval.end for interval in intervals))}
     by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, [0, *instants.values()])
     first = {at: by_stamp[stamp] for at, stamp in instants.items()}
     # The start offsets come after all of these, so that records retention deletes in the meantime are seen to be gone. Then the
@@ -226,7 +231,7 @@ def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], t
     )
 
 
-def refuse_undecided(pipeline: Pipeline, interval: Interval, observation: Observation) -> None:
+def refuse_undecided(pipeline: model.Pipeline, interval: model.Interval, observation: Observation) -> None:
     """`TransactionOpen` if records of the interval belong to a transaction that has not ended: the interval would end at the last
     stable offset instead of the first later record, and what is committed after that offset would be missing from it."""
     undecided = []
@@ -238,14 +243,16 @@ def refuse_undecided(pipeline: Pipeline, interval: Interval, observation: Observ
         if stable < reaches_to:
             undecided.append(f"{pipeline.topic}-{partition} [{stable}, {reaches_to})")
     if undecided:
-        raise TransactionOpen(
+        raise errors.TransactionOpen(
             f"records of window {interval} of {pipeline.name} are of a transaction that has not ended: {', '.join(undecided)}. "
             "Try again: it ends by its producer's transaction.timeout.ms (60 s by default) at the latest; one that hangs for "
             "longer is found and aborted by `kafka-transactions.sh find-hanging` and `abort`"
         )
 
 
-def read_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], observation: Observation) -> Observation:
+def read_witnesses(
+    log: topics.OffsetLog, pipeline: model.Pipeline, reached: Mapping[int, ChainEnd], observation: Observation
+) -> Observation:
     """Reads the records before the boundaries about to be frozen. A boundary clamped to a frozen one shares its witness."""
     witness_at = {(part, end.offset): end.witness for part, end in reached.items() if end.witness is not None}
     for at in observation.first:
@@ -255,7 +262,7 @@ def read_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, Cha
     return replace(observation, witnesses=witness_at)
 
 
-def hides_a_boundary(pipeline: Pipeline, observation: Observation, now: datetime) -> bool:
+def hides_a_boundary(pipeline: model.Pipeline, observation: Observation, now: datetime) -> bool:
     """Whether a timestamp in the future hides a boundary, so that it has to be found by reading the log."""
     horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     return any(
@@ -264,7 +271,7 @@ def hides_a_boundary(pipeline: Pipeline, observation: Observation, now: datetime
 
 
 def scan_past_the_future(
-    chain: Chain, pipeline: Pipeline, observation: Observation, log: OffsetLog, now: datetime
+    chain: Chain, pipeline: model.Pipeline, observation: Observation, log: topics.OffsetLog, now: datetime
 ) -> Observation:
     """Finds, by reading the log, the boundaries that a timestamp in the future hides from the time index. Rarely any."""
     horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
@@ -275,7 +282,7 @@ def scan_past_the_future(
                 continue  # the hour before is frozen, and with it our start: searching for it would read that hour again
             around, end = chain.neighbours(partition, at), observation.end_offsets[partition]
             records = log.records(pipeline.topic, partition, max(around.lower, observation.start_offsets[partition]), end)
-            scanned[partition, at] = boundaries.scan(records, at_ms=milliseconds(at), horizon=horizon, end_offset=end)
+            scanned[partition, at] = boundaries.scan(records, at_ms=model.milliseconds(at), horizon=horizon, end_offset=end)
     return replace(observation, scanned=scanned)
 
 
@@ -284,8 +291,8 @@ class Freeze:
     """One window being frozen, in a transaction that has locked the pipeline's row."""
 
     connection: Connection
-    pipeline: Pipeline
-    interval: Interval
+    pipeline: model.Pipeline
+    interval: model.Interval
     observation: Observation
     now: datetime
     accepts_loss: bool
@@ -294,7 +301,7 @@ class Freeze:
     def chain(self) -> Chain:
         return Chain(self.connection, self.pipeline.name, self.observation.facts.topic_id)
 
-    def window(self) -> FrozenWindow:
+    def window(self) -> model.FrozenWindow:
         """Boundaries first, then the window over them."""
         partitions = self.observation.facts.partitions
         self.chain.anchor_new(partitions, self.now)
@@ -311,10 +318,10 @@ class Freeze:
             self.chain.mark_lost(self.lost_until(part, self.interval.start), part)
         return self.insert(ranges, head_unknown=bool(lost or unknown or is_cut_off))
 
-    def freeze_range(self, partition: int) -> OffsetRange:
+    def freeze_range(self, partition: int) -> model.OffsetRange:
         start, end = (self.freeze_boundary(partition, at) for at in (self.interval.start, self.interval.end))
         lost = max(0, min(self.observation.start_offsets[partition], end) - start)
-        return OffsetRange(topic=self.pipeline.topic, partition=partition, start_offset=start, end_offset=end, lost=lost)
+        return model.OffsetRange(topic=self.pipeline.topic, partition=partition, start_offset=start, end_offset=end, lost=lost)
 
     def freeze_boundary(self, partition: int, at: datetime) -> int:
         """B(at): the frozen one, or the one the broker's answer gives, clamped and frozen now."""
@@ -328,7 +335,7 @@ class Freeze:
         )
         return offset
 
-    def witness(self, partition: int, offset: int) -> Witness | None:
+    def witness(self, partition: int, offset: int) -> model.Witness | None:
         """The record before a new boundary: read just now, or stored with the frozen boundary that this one was clamped to."""
         if offset <= self.observation.start_offsets[partition]:
             return None
@@ -354,9 +361,9 @@ class Freeze:
         left = self.observation.boundary(partition, at).first_stamped
         if left is None or left.timestamp_ms > boundaries.horizon_ms(self.now, ahead):
             return self.now + ahead
-        return instant(left.timestamp_ms) + self.pipeline.lateness + ahead
+        return model.instant(left.timestamp_ms) + self.pipeline.lateness + ahead
 
-    def insert(self, ranges: Sequence[OffsetRange], *, head_unknown: bool) -> FrozenWindow:
+    def insert(self, ranges: Sequence[model.OffsetRange], *, head_unknown: bool) -> model.FrozenWindow:
         window, part = schema.window, schema.window_range
         values = {
             "pipeline": self.pipeline.name,
@@ -367,23 +374,23 @@ class Freeze:
             "frozen_at": self.now,
         }
         if not head_unknown and all(part_range.start_offset == part_range.end_offset for part_range in ranges):
-            values |= proven_empty_values(self.now)
+            values |= rows.proven_empty_values(self.now)
         window_id = self.connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
         if ranges:
             self.connection.execute(insert(part), [range_values(window_id, part_range) for part_range in ranges])
-        return load_window(self.connection, window_id)
+        return rows.load_window(self.connection, window_id)
 
-    def loss(self, lost: Sequence[OffsetRange], unknown: Sequence[int]) -> RecordsLost:
+    def loss(self, lost: Sequence[model.OffsetRange], unknown: Sequence[int]) -> errors.RecordsLost:
         names = [f"{part.topic}-{part.partition} [{part.start_offset}, {part.readable_from})" for part in lost]
         names += [f"{self.pipeline.topic}-{partition} below {self.observation.start_offsets[partition]}" for partition in unknown]
-        return RecordsLost(
+        return errors.RecordsLost(
             f"retention has deleted records that belong, or may belong, to window {self.interval} of {self.pipeline.name} "
             f"before it was frozen: {', '.join(names)}. {how_to_accept(self.pipeline.name, self.interval)}",
             lost=names,
         )
 
-    def loss_of_what_is_gone(self) -> RecordsLost:
-        return RecordsLost(
+    def loss_of_what_is_gone(self) -> errors.RecordsLost:
+        return errors.RecordsLost(
             f"window {self.interval} of {self.pipeline.name} may have had records that are gone from {self.pipeline.topic}: "
             "retention took what was not loaded, or the topic had another log before the pipeline was rebased. "
             f"How many is unknown. {how_to_accept(self.pipeline.name, self.interval)}",
@@ -391,7 +398,7 @@ class Freeze:
         )
 
 
-def range_values(window_id: int, part: OffsetRange) -> dict[str, int]:
+def range_values(window_id: int, part: model.OffsetRange) -> dict[str, int]:
     return {
         "window_id": window_id,
         "partition": part.partition,

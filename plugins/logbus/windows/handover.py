@@ -22,9 +22,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.errors import UserError
+from logbus import errors, model
 from logbus.kafka.topics import OffsetLog
-from logbus.model import FrozenWindow, Interval, OffsetRange, Pipeline, WindowState, Witness, instant_text, parse_instant
 from logbus.windows.log_changes import log_changed, refuse_if_recreated
 from logbus.windows.witnesses import differences, last_witnesses, refuse_if_shorter
 
@@ -38,17 +37,17 @@ class HandedWindows:
     pipeline: str
     topic: str
     isolation_level: str
-    windows: tuple[FrozenWindow, ...]
+    windows: tuple[model.FrozenWindow, ...]
     starting_offsets: str | None
     ending_offsets: str | None
     topic_id: str
     offset_gaps: bool
-    witnesses: Mapping[int, Witness] = field(default_factory=dict)
+    witnesses: Mapping[int, model.Witness] = field(default_factory=dict)
 
     def refuse_another_log(self, log: OffsetLog) -> None:
         """`TopicRecreated` or `LogChanged` unless this is the log on which the windows were frozen."""
         refuse_if_recreated(self.topic, self.topic_id, log.topic(self.topic).topic_id)
-        pipeline = Pipeline(
+        pipeline = model.Pipeline(
             name=self.pipeline, topic=self.topic, table="t", parse="raw", settings={"offset_gaps": self.offset_gaps}
         )
         reached = {part.partition: part.end_offset for window in self.windows for part in window.ranges}
@@ -57,7 +56,9 @@ class HandedWindows:
             raise log_changed(self.pipeline, changed.values())
 
 
-def hand_over_from(engine: Engine, pipeline: Pipeline, windows: Sequence[FrozenWindow], log: OffsetLog) -> dict[str, Any]:
+def hand_over_from(
+    engine: Engine, pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow], log: OffsetLog
+) -> dict[str, Any]:
     """The text's content. `TopicRecreated` or `LogChanged` if the log is not the one on which the windows were frozen."""
     found_id = log.topic(pipeline.topic).topic_id
     for window in windows:
@@ -68,7 +69,7 @@ def hand_over_from(engine: Engine, pipeline: Pipeline, windows: Sequence[FrozenW
 
 
 def hand_over(
-    pipeline: Pipeline, windows: Sequence[FrozenWindow], witnesses: Mapping[int, Witness] | None = None
+    pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow], witnesses: Mapping[int, model.Witness] | None = None
 ) -> dict[str, Any]:
     """The same, of windows of one log that is known to be there."""
     starting, ending = connector_offsets(pipeline.topic, windows)
@@ -91,7 +92,7 @@ def as_text(content: Mapping[str, Any]) -> str:
     """The text, if it is not too long to be passed on."""
     text = json.dumps(content, separators=(",", ":"))
     if len(text) > TEXT_BYTES_MAX:
-        raise UserError(
+        raise errors.UserError(
             f"the ranges of {len(content['windows'])} windows are {len(text)} bytes long, and {TEXT_BYTES_MAX} can be handed "
             "over: take fewer windows in one run"
         )
@@ -114,38 +115,38 @@ def parse_content(content: Mapping[str, Any]) -> HandedWindows:
         topic_id=content["topic_id"],
         offset_gaps=content["offset_gaps"],
         witnesses={
-            int(partition): Witness(offset=offset, timestamp_ms=stamp, hash=record_hash)
+            int(partition): model.Witness(offset=offset, timestamp_ms=stamp, hash=record_hash)
             for partition, (offset, stamp, record_hash) in content["witnesses"].items()
         },
     )
 
 
-def handed(window: FrozenWindow) -> dict[str, Any]:
+def handed(window: model.FrozenWindow) -> dict[str, Any]:
     return {
         "id": window.id,
-        "start": instant_text(window.interval.start),
-        "end": instant_text(window.interval.end),
+        "start": model.instant_text(window.interval.start),
+        "end": model.instant_text(window.interval.end),
         "ranges": {str(part.partition): [part.readable_from, part.end_offset] for part in window.ranges},
     }
 
 
-def parse_window(pipeline: str, topic: str, content: Mapping[str, Any]) -> FrozenWindow:
+def parse_window(pipeline: str, topic: str, content: Mapping[str, Any]) -> model.FrozenWindow:
     ranges = (
-        OffsetRange(topic=topic, partition=int(partition), start_offset=start, end_offset=end)
+        model.OffsetRange(topic=topic, partition=int(partition), start_offset=start, end_offset=end)
         for partition, (start, end) in content["ranges"].items()
     )
-    return FrozenWindow(
+    return model.FrozenWindow(
         id=content["id"],
         pipeline=pipeline,
         topic=topic,
-        interval=Interval(parse_instant(content["start"]), parse_instant(content["end"])),
+        interval=model.Interval(model.parse_instant(content["start"]), model.parse_instant(content["end"])),
         topic_id="",
         ranges=tuple(ranges),
-        state=WindowState.FROZEN,
+        state=model.WindowState.FROZEN,
     )
 
 
-def connector_offsets(topic: str, windows: Sequence[FrozenWindow]) -> tuple[str | None, str | None]:
+def connector_offsets(topic: str, windows: Sequence[model.FrozenWindow]) -> tuple[str | None, str | None]:
     """`startingOffsets` and `endingOffsets` over all the windows, or neither if they are not adjacent."""
     if any(before.interval.end != after.interval.start for before, after in pairwise(windows)):
         return None, None

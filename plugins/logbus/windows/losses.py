@@ -13,45 +13,42 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, select, update
 
-from logbus.errors import RecordsLost
+from logbus import errors, model
 from logbus.kafka.topics import OffsetLog
-from logbus.model import FrozenWindow, OffsetRange
-from logbus.windows import schema
-from logbus.windows.log_changes import refuse_if_cut
-from logbus.windows.rows import is_alive, load_window, lock_windows
+from logbus.windows import log_changes, rows, schema
 
 
-def loadable(engine: Engine, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
+def loadable(engine: Engine, window: model.FrozenWindow, log: OffsetLog, now: datetime) -> model.FrozenWindow:
     """The frozen window, without its lost records if the loss is accepted; otherwise `RecordsLost`."""
     if window.loss_accepted is not None and not window.record_count:
         return window
     try:
-        refuse_if_cut(window, log)
-    except RecordsLost:
+        log_changes.refuse_if_cut(window, log)
+    except errors.RecordsLost:
         if window.loss_accepted is None:
             raise
         return give_up(engine, window, log, now)
     return window
 
 
-def give_up(engine: Engine, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
+def give_up(engine: Engine, window: model.FrozenWindow, log: OffsetLog, now: datetime) -> model.FrozenWindow:
     """Records as lost what the log no longer holds, unless the window has been loaded by now or an attempt is loading it."""
     starts = log.start_offsets(window.topic, [part.partition for part in window.ranges])
     with engine.begin() as connection:
-        [row] = lock_windows(connection, window.pipeline, [window.interval.start])
+        [row] = rows.lock_windows(connection, window.pipeline, [window.interval.start])
         if row["loaded_attempt"] is None and not _is_being_loaded(connection, window.id, now):
             _store_losses(connection, window, starts)
-        return load_window(connection, window.id)
+        return rows.load_window(connection, window.id)
 
 
 def _is_being_loaded(connection: Connection, window_id: int, now: datetime) -> bool:
     """Whether an attempt is running that has sent a heartbeat recently."""
     attempt = schema.attempt
-    query = select(attempt.c.number).where(attempt.c.window_id == window_id, is_alive(now))
+    query = select(attempt.c.number).where(attempt.c.window_id == window_id, rows.is_alive(now))
     return connection.execute(query).first() is not None
 
 
-def _store_losses(connection: Connection, window: FrozenWindow, starts: Mapping[int, int]) -> None:
+def _store_losses(connection: Connection, window: model.FrozenWindow, starts: Mapping[int, int]) -> None:
     part_of = schema.window_range
     for part in window.ranges:
         of_partition = (part_of.c.window_id == window.id, part_of.c.partition == part.partition)
@@ -59,28 +56,28 @@ def _store_losses(connection: Connection, window: FrozenWindow, starts: Mapping[
     connection.execute(update(schema.window).where(schema.window.c.id == window.id).values(head_unknown=True))
 
 
-def _lost_count(part: OffsetRange, log_start: int) -> int:
+def _lost_count(part: model.OffsetRange, log_start: int) -> int:
     """How many offsets at the head of the range the log does not hold; never fewer than were lost before."""
     return max(part.lost, min(log_start, part.end_offset) - part.start_offset)
 
 
-def give_up_all(engine: Engine, window: FrozenWindow) -> FrozenWindow:
+def give_up_all(engine: Engine, window: model.FrozenWindow) -> model.FrozenWindow:
     """Marks everything as lost: the window's log no longer exists, so nothing can be read."""
     part = schema.window_range
     with engine.begin() as connection:
         everything = {"lost": part.c.end_offset - part.c.start_offset}
         connection.execute(update(part).where(part.c.window_id == window.id).values(everything))
         connection.execute(update(schema.window).where(schema.window.c.id == window.id).values(head_unknown=True))
-        return load_window(connection, window.id)
+        return rows.load_window(connection, window.id)
 
 
-def store_acceptance(engine: Engine, window: FrozenWindow, acceptance: Mapping[str, Any]) -> FrozenWindow:
+def store_acceptance(engine: Engine, window: model.FrozenWindow, acceptance: Mapping[str, Any]) -> model.FrozenWindow:
     """The first acceptance stays: it is the one under which the window was loaded."""
     row_of = schema.window
     with engine.begin() as connection:
         first = (row_of.c.id == window.id, row_of.c.loss_accepted.is_(None))
         connection.execute(update(row_of).where(*first).values(loss_accepted=dict(acceptance)))
-        return load_window(connection, window.id)
+        return rows.load_window(connection, window.id)
 
 
 def loss_text(acceptance: Mapping[str, Any]) -> str:

@@ -28,24 +28,9 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from logbus import model
 from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog, TopicFacts
-from logbus.model import (
-    FrozenWindow,
-    Interval,
-    Pipeline,
-    ceiling,
-    floor,
-    instant,
-    instant_text,
-    intervals,
-    milliseconds,
-    uncovered,
-)
-from logbus.windows import witnesses
-from logbus.windows.boundaries import LogSnapshot, rising, take_snapshot
-from logbus.windows.log_changes import refuse_if_recreated
-from logbus.windows.pipeline_chains import PipelineChain, anchor_of, is_loaded, load_chain, tail_of
-from logbus.windows.rows import Row, pipeline_row, to_pipeline
+from logbus.windows import boundaries, log_changes, pipeline_chains, rows, witnesses
 
 # Per pipeline and call: enough for ten days of hours that all hold records, resolved to the hour, and what is around them.
 QUESTIONS_MAX = 500
@@ -67,7 +52,7 @@ class Gap:
     `is_empty`: none of them can hold a record.
     """
 
-    interval: Interval
+    interval: model.Interval
     missing: Missing
     is_empty: bool = False
     count: int = 1
@@ -76,13 +61,13 @@ class Gap:
     def is_frozen(self) -> bool:
         return self.missing is Missing.NOT_LOADED
 
-    def parts(self, length: timedelta) -> Iterator[Interval]:
+    def parts(self, length: timedelta) -> Iterator[model.Interval]:
         """Its intervals, of the pipeline's `length`; a frozen window is one, however long."""
-        return iter((self.interval,)) if self.is_frozen else intervals(self.interval.start, self.interval.end, length)
+        return iter((self.interval,)) if self.is_frozen else model.intervals(self.interval.start, self.interval.end, length)
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        start, end = instant_text(self.interval.start), instant_text(self.interval.end)
+        start, end = model.instant_text(self.interval.start), model.instant_text(self.interval.end)
         return {"start": start, "end": end, "missing": str(self.missing), "empty": self.is_empty, "windows": self.count}
 
 
@@ -103,9 +88,9 @@ def oldest(gaps: Iterable[Gap]) -> datetime | None:
 
 def find_gaps(
     log: OffsetLog,
-    pipeline: Pipeline,
-    chain: PipelineChain,
-    snapshot: LogSnapshot,
+    pipeline: model.Pipeline,
+    chain: pipeline_chains.PipelineChain,
+    snapshot: boundaries.LogSnapshot,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -121,43 +106,43 @@ def find_gaps(
     return tuple(within(sorted(gaps, key=lambda gap: gap.interval), pipeline.interval, since, until))
 
 
-def last_record_until(chain: PipelineChain, unfrozen: Iterable[Gap]) -> datetime | None:
+def last_record_until(chain: pipeline_chains.PipelineChain, unfrozen: Iterable[Gap]) -> datetime | None:
     """The end of the last interval that may hold a record: after it there is nothing to load yet, whatever is frozen there."""
     ends = [gap.interval.end for gap in unfrozen if not gap.is_empty]
     ends += [window.interval.end for window in chain.windows if holds_records(window)]
     return max(ends, default=None if chain.left_out is None else chain.left_out.end)
 
 
-def holds_records(window: FrozenWindow) -> bool:
+def holds_records(window: model.FrozenWindow) -> bool:
     """Whether it holds records, or may have held some."""
     return window.head_unknown or any(part.start_offset < part.end_offset for part in window.ranges)
 
 
 def ledger_gaps(
-    pipeline: Pipeline, chain: PipelineChain, since: datetime | None = None, until: datetime | None = None
+    pipeline: model.Pipeline, chain: pipeline_chains.PipelineChain, since: datetime | None = None, until: datetime | None = None
 ) -> tuple[Gap, ...]:
     """What the ledger shows without the log: windows that are not loaded, and holes between windows, which may or may not be
     empty."""
     frozen = [*([chain.left_out] if chain.left_out else []), *(window.interval for window in chain.windows)]
     starts = [chain.begins_at or pipeline.starts_at, *(interval.start for interval in frozen)]
     begin, end = next(filter(None, starts), None), max((interval.end for interval in frozen), default=None)
-    holes = uncovered(begin, end, ((part.start, part.end) for part in frozen)) if begin and end else ()
+    holes = model.uncovered(begin, end, ((part.start, part.end) for part in frozen)) if begin and end else ()
     whole_holes = [whole(*hole, pipeline.interval) for hole in holes]
     gaps = joined([(hole, False) for hole in whole_holes if hole is not None], pipeline.interval)
     gaps += [unloaded(window) for window in (*chain.former, *chain.windows) if window.loaded_attempt is None]
     return tuple(within(sorted(gaps, key=lambda gap: gap.interval), pipeline.interval, since, until))
 
 
-def unloaded(window: FrozenWindow) -> Gap:
+def unloaded(window: model.FrozenWindow) -> Gap:
     return Gap(interval=window.interval, missing=Missing.NOT_LOADED, is_empty=not holds_records(window))
 
 
-def joined(spans: Iterable[tuple[Interval, bool]], length: timedelta) -> list[Gap]:
+def joined(spans: Iterable[tuple[model.Interval, bool]], length: timedelta) -> list[Gap]:
     """Unfrozen gaps from intervals and whether each is empty: adjacent ones of the same kind are joined."""
-    runs: list[tuple[Interval, bool]] = []
+    runs: list[tuple[model.Interval, bool]] = []
     for interval, is_empty in sorted(spans):
         if runs and runs[-1][1] == is_empty and runs[-1][0].end == interval.start:
-            interval = Interval(runs.pop()[0].start, interval.end)
+            interval = model.Interval(runs.pop()[0].start, interval.end)
         runs.append((interval, is_empty))
     return [
         Gap(
@@ -172,14 +157,14 @@ def joined(spans: Iterable[tuple[Interval, bool]], length: timedelta) -> list[Ga
 
 def within(gaps: Iterable[Gap], length: timedelta, since: datetime | None, until: datetime | None) -> Iterator[Gap]:
     """The parts of the gaps that begin in the interval that holds `since` or later, and end at or before `until`."""
-    begin = None if since is None else floor(since, length)
+    begin = None if since is None else model.floor(since, length)
     for gap in gaps:
         start, end = gap.interval.start, gap.interval.end
         if not gap.is_frozen:
             start = start if begin is None else max(start, begin)
-            end = end if until is None else min(end, floor(until, length))
+            end = end if until is None else min(end, model.floor(until, length))
             if start < end:
-                yield replace(gap, interval=Interval(start, end), count=(end - start) // length)
+                yield replace(gap, interval=model.Interval(start, end), count=(end - start) // length)
         elif (begin is None or start >= begin) and (until is None or end <= until):
             yield gap
 
@@ -195,20 +180,25 @@ def pipeline_gaps(
 ) -> tuple[Gap, ...]:
     """The gaps of a registered pipeline; without a log only what the ledger itself shows."""
     with engine.connect() as connection:
-        row = pipeline_row(connection, pipeline_name)
+        row = rows.pipeline_row(connection, pipeline_name)
         facts = None if log is None else facts_of(row, log)
-        pipeline, chain = to_pipeline(row), load_chain(connection, row, row["topic_id"], is_loaded())
+        pipeline, chain = (
+            rows.to_pipeline(row),
+            pipeline_chains.load_chain(connection, row, row["topic_id"], pipeline_chains.is_loaded()),
+        )
     if log is None or facts is None:
         return ledger_gaps(pipeline, chain, since, until)
-    snapshot = take_snapshot(log, pipeline, {part: tail_of(chain, part) for part in facts.partitions}, now)
+    snapshot = boundaries.take_snapshot(
+        log, pipeline, {part: pipeline_chains.tail_of(chain, part) for part in facts.partitions}, now
+    )
     return find_gaps(log, pipeline, chain, snapshot, since=since, until=until, questions_max=questions_max)
 
 
-def facts_of(row: Row, log: OffsetLog) -> TopicFacts:
+def facts_of(row: rows.Row, log: OffsetLog) -> TopicFacts:
     """The pipeline's topic, verified to be the one for which it is registered."""
     with witnesses.on_its_cluster(row, log):
         facts = log.topic(row["topic"])
-        refuse_if_recreated(row["topic"], row["topic_id"], facts.topic_id)
+        log_changes.refuse_if_recreated(row["topic"], row["topic_id"], facts.topic_id)
         return facts
 
 
@@ -224,7 +214,7 @@ class Piece:
     which the time index cannot be used.
     """
 
-    span: Interval
+    span: model.Interval
     lower: Offsets
     upper: Offsets
     read: Mapping[int, Sequence[OffsetAndTimestamp]] = field(default_factory=dict)
@@ -258,7 +248,7 @@ class Piece:
         first = {**by_partition, **self.first_read(at)}
         middle = {part: self.clamped(part, first.get(part)) for part in self.lower}
         hours = (
-            floor(instant(record.timestamp_ms), length)
+            model.floor(model.instant(record.timestamp_ms), length)
             for part, record in first.items()
             if record.offset < self.upper.get(part, 0)
         )
@@ -294,7 +284,7 @@ class Piece:
         if start < (end := min(end, self.span.end)):
             yield replace(
                 self,
-                span=Interval(start, end),
+                span=model.Interval(start, end),
                 lower=lower,
                 upper=upper,
                 is_unsure=False,
@@ -307,7 +297,7 @@ class Piece:
         return self.upper[part] if record is None else min(max(record.offset, self.lower[part]), self.upper[part])
 
     def first_read(self, at: datetime) -> dict[int, OffsetAndTimestamp]:
-        at_ms = milliseconds(at)
+        at_ms = model.milliseconds(at)
         first = {
             part: next((stamp for stamp in stamps if stamp.timestamp_ms >= at_ms), None) for part, stamps in self.read.items()
         }
@@ -315,13 +305,13 @@ class Piece:
 
 
 def _decided(
-    log: OffsetLog, pipeline: Pipeline, snapshot: LogSnapshot, pieces: Sequence[Piece], questions_max: int | None
-) -> list[tuple[Interval, bool]]:
+    log: OffsetLog, pipeline: model.Pipeline, snapshot: boundaries.LogSnapshot, pieces: Sequence[Piece], questions_max: int | None
+) -> list[tuple[model.Interval, bool]]:
     """Intervals, and whether they are empty."""
     # By halves, all pieces of a round in one request: log2(hours) rounds at worst, whatever the number of pieces. Once the
     # budget of questions is used up, the remaining pieces are reported as not empty: that may overstate the work to be done, but
     # never understates it.
-    decided: list[tuple[Interval, bool]] = []
+    decided: list[tuple[model.Interval, bool]] = []
     plain = [part for part in snapshot.partitions if part not in snapshot.read]
     left, waiting = questions_max, list(pieces)
     while waiting:
@@ -333,7 +323,7 @@ def _decided(
         if left is not None and len(instants) > left:
             return decided + [(piece.span, False) for piece in waiting]
         left = None if left is None else left - len(instants)
-        instants_ms = [milliseconds(at) for at in instants]
+        instants_ms = [model.milliseconds(at) for at in instants]
         first = log.first_at_or_after_each(pipeline.topic, plain, instants_ms) if instants_ms else {}
         waiting = [
             smaller
@@ -344,13 +334,17 @@ def _decided(
 
 
 def unfrozen_pieces(
-    log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, snapshot: LogSnapshot, since: datetime | None
+    log: OffsetLog,
+    pipeline: model.Pipeline,
+    chain: pipeline_chains.PipelineChain,
+    snapshot: boundaries.LogSnapshot,
+    since: datetime | None,
 ) -> Iterator[Piece]:
     """What is not frozen, by time: before the first window, between two windows, after the last."""
     reached = first_start(log, pipeline, chain, snapshot, since)
     if reached is None:
         return
-    offsets = {part: anchor_of(chain, part).offset for part in snapshot.partitions}
+    offsets = {part: pipeline_chains.anchor_of(chain, part).offset for part in snapshot.partitions}
     is_unsure = chain.begins_at is not None and chain.begins_at != pipeline.starts_at  # where a former topic ended
     if chain.left_out is not None:
         yield from piece(log, pipeline, snapshot, (reached, chain.left_out.start), offsets, offsets, is_unsure=is_unsure)
@@ -367,8 +361,8 @@ def unfrozen_pieces(
 
 def piece(
     log: OffsetLog,
-    pipeline: Pipeline,
-    snapshot: LogSnapshot,
+    pipeline: model.Pipeline,
+    snapshot: boundaries.LogSnapshot,
     span: tuple[datetime, datetime],
     lower: Offsets,
     upper: Offsets,
@@ -385,52 +379,63 @@ def piece(
         read = snapshot.read
     else:
         hidden = [part for part in snapshot.read if part in with_records]
-        read = {part: rising(log.records(pipeline.topic, part, lower[part], upper[part]), snapshot.horizon) for part in hidden}
+        read = {
+            part: boundaries.rising(log.records(pipeline.topic, part, lower[part], upper[part]), snapshot.horizon)
+            for part in hidden
+        }
     # Retention has cut into it: the timestamps of the deleted records are unknown, so nothing before the first record that
     # remains may be called empty.
     is_cut = any(snapshot.starts[part] > lower[part] for part in with_records)
     yield Piece(span=intervals_of_span, lower=lower, upper=upper, read=read, is_tail=is_tail, is_unsure=is_unsure or is_cut)
 
 
-def whole(start: datetime, end: datetime, length: timedelta) -> Interval | None:
-    start, end = ceiling(start, length), floor(end, length)
-    return Interval(start, end) if start < end else None
+def whole(start: datetime, end: datetime, length: timedelta) -> model.Interval | None:
+    start, end = model.ceiling(start, length), model.floor(end, length)
+    return model.Interval(start, end) if start < end else None
 
 
 def first_start(
-    log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, snapshot: LogSnapshot, since: datetime | None
+    log: OffsetLog,
+    pipeline: model.Pipeline,
+    chain: pipeline_chains.PipelineChain,
+    snapshot: boundaries.LogSnapshot,
+    since: datetime | None,
 ) -> datetime | None:
     """Where the pipeline's intervals begin: at its start, its first window, or the interval of the first record before that.
     None if it has neither a start nor windows nor records."""
     begins_at = chain.begins_at or pipeline.starts_at
     if begins_at is not None:
-        return floor(begins_at, pipeline.interval)
+        return model.floor(begins_at, pipeline.interval)
     starts = [first_window_start(chain), *first_hours(log, pipeline, chain, snapshot)]
     first = min((start for start in starts if start is not None), default=None)
-    if first is None and any(snapshot.closed[part] > anchor_of(chain, part).offset for part in snapshot.partitions):
+    if first is None and any(
+        snapshot.closed[part] > pipeline_chains.anchor_of(chain, part).offset for part in snapshot.partitions
+    ):
         first = (
             snapshot.until - pipeline.interval
         )  # records without a usable timestamp: the next window takes them, whichever it is
-    return first if since is None or first is None else min(first, floor(since, pipeline.interval))
+    return first if since is None or first is None else min(first, model.floor(since, pipeline.interval))
 
 
-def first_window_start(chain: PipelineChain) -> datetime | None:
+def first_window_start(chain: pipeline_chains.PipelineChain) -> datetime | None:
     if chain.left_out is not None:
         return chain.left_out.start
     return chain.windows[0].interval.start if chain.windows else None
 
 
-def first_hours(log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, snapshot: LogSnapshot) -> Iterator[datetime]:
+def first_hours(
+    log: OffsetLog, pipeline: model.Pipeline, chain: pipeline_chains.PipelineChain, snapshot: boundaries.LogSnapshot
+) -> Iterator[datetime]:
     """The intervals of the first records with a usable timestamp that come before every window."""
     if chain.left_out is not None:
         return
     first = chain.windows[0].ranges if chain.windows else ()
     ends = {part.partition: part.start_offset for part in first} or snapshot.closed
-    begins = {part: max(anchor_of(chain, part).offset, snapshot.starts[part]) for part in snapshot.partitions}
+    begins = {part: max(pipeline_chains.anchor_of(chain, part).offset, snapshot.starts[part]) for part in snapshot.partitions}
     heads = [part for part, begin in begins.items() if begin < ends.get(part, 0)]
     records = log.first_at_or_after(pipeline.topic, heads, 0) if heads else {}
     if not chain.windows:
         records = {**records, **{part: stamps[0] for part, stamps in snapshot.read.items() if stamps}}
     for part in heads:
         if part in records and records[part].timestamp_ms <= snapshot.horizon:
-            yield floor(instant(records[part].timestamp_ms), pipeline.interval)
+            yield model.floor(model.instant(records[part].timestamp_ms), pipeline.interval)

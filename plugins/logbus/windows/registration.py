@@ -15,19 +15,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
-from logbus.errors import PipelineConflict, UserError
+from logbus import errors, model, pipeline_settings
 from logbus.formatting import many
-from logbus.kafka.client import ISOLATION_LEVELS
-from logbus.kafka.topics import OffsetLog
-from logbus.model import INTERVAL_LONGEST, Pipeline, instant_text, milliseconds
-from logbus.pipeline_settings import PipelineSettings
-from logbus.windows import boundaries, dag_definitions, schema
+from logbus.kafka import client, topics
+from logbus.windows import boundaries, chain, dag_definitions, definition, rows, schema
 from logbus.windows.boundaries import Neighbours
-from logbus.windows.chain import Chain
 from logbus.windows.dag_definitions import dags_by_pipeline
-from logbus.windows.definition import Difference, differences, in_words, location_of
 from logbus.windows.migrations import create_ledger
-from logbus.windows.rows import ATTEMPT_RUNNING, is_alive, pipeline_row, pipeline_values, to_pipeline
 from logbus.windows.table_names import canonical_table, check_target
 
 CHANGEABLE = ("parse", "lateness", "settings")
@@ -42,9 +36,9 @@ REGISTER_LOCK = 0x726567
 class PipelineRegistration:
     """What registering did. `changes`: how the pipeline's definition differs from before; empty if it is new or unchanged."""
 
-    pipeline: Pipeline
+    pipeline: model.Pipeline
     is_new: bool
-    changes: tuple[Difference, ...] = ()
+    changes: tuple[definition.Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +51,8 @@ class Beginning:
 
 def register(
     engine: Engine,
-    pipeline: Pipeline,
-    log: OffsetLog,
+    pipeline: model.Pipeline,
+    log: topics.OffsetLog,
     now: datetime,
     *,
     dag_id: str | None = None,
@@ -76,10 +70,10 @@ def register(
     beginning = None if is_registered(engine, pipeline.name) else beginning_of(pipeline, log, now)
     with engine.begin() as connection:
         is_new = beginning is not None and make(connection, pipeline, beginning, now)
-        registered = to_pipeline(pipeline_row(connection, pipeline.name, lock=True))
+        registered = rows.to_pipeline(rows.pipeline_row(connection, pipeline.name, lock=True))
         refuse_fixed(registered, pipeline)
         refuse_moved(connection, registered, pipeline)
-        changes = differences(registered, pipeline)
+        changes = definition.differences(registered, pipeline)
         if changes and not may_change:
             refuse_change(registered, changes)
         if dag_id is not None:
@@ -88,7 +82,7 @@ def register(
             change(connection, pipeline, now)
         if dag_id is not None and remembers:
             dag_definitions.remember_definition(connection, pipeline, dag_id, now)
-        present = to_pipeline(pipeline_row(connection, pipeline.name))
+        present = rows.to_pipeline(rows.pipeline_row(connection, pipeline.name))
     return PipelineRegistration(pipeline=present, is_new=is_new, changes=tuple(changes))
 
 
@@ -97,68 +91,69 @@ def is_registered(engine: Engine, name: str) -> bool:
         return bool(connection.execute(select(exists().where(schema.pipeline.c.name == name))).scalar_one())
 
 
-def beginning_of(pipeline: Pipeline, log: OffsetLog, now: datetime) -> Beginning:
+def beginning_of(pipeline: model.Pipeline, log: topics.OffsetLog, now: datetime) -> Beginning:
     facts = log.topic(pipeline.topic)
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     anchors = anchor_offsets(pipeline, log, facts.partitions, starts, now)
     return Beginning(topic_id=facts.topic_id, anchors=anchors)
 
 
-def make(connection: Connection, pipeline: Pipeline, beginning: Beginning, now: datetime) -> bool:
+def make(connection: Connection, pipeline: model.Pipeline, beginning: Beginning, now: datetime) -> bool:
     """False if another process created it first."""
     connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": REGISTER_LOCK})
     refuse_shared_table(connection, pipeline)
     created = connection.execute(
         insert_if_absent(schema.pipeline)
-        .values(pipeline_values(pipeline, beginning.topic_id, now))
+        .values(rows.pipeline_values(pipeline, beginning.topic_id, now))
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(schema.pipeline.c.name)  # a conflict returns no row; rowcount is -1 for every insert
     ).scalar_one_or_none()
     if created is None:
         return False
-    Chain(connection, pipeline.name, beginning.topic_id).anchor(pipeline.starts_at, beginning.anchors.items(), now)
+    chain.Chain(connection, pipeline.name, beginning.topic_id).anchor(pipeline.starts_at, beginning.anchors.items(), now)
     return True
 
 
-def change(connection: Connection, pipeline: Pipeline, now: datetime) -> None:
-    values = pipeline_values(pipeline, "", now)
+def change(connection: Connection, pipeline: model.Pipeline, now: datetime) -> None:
+    values = rows.pipeline_values(pipeline, "", now)
     is_pipeline = schema.pipeline.c.name == pipeline.name
     connection.execute(update(schema.pipeline).where(is_pipeline).values({name: values[name] for name in CHANGEABLE}))
 
 
-def validate_pipeline(pipeline: Pipeline) -> None:
+def validate_pipeline(pipeline: model.Pipeline) -> None:
     length = pipeline.interval
-    if not timedelta(0) < length <= INTERVAL_LONGEST or INTERVAL_LONGEST % length or length % MINUTE:
-        raise UserError(
+    if not timedelta(0) < length <= model.INTERVAL_LONGEST or model.INTERVAL_LONGEST % length or length % MINUTE:
+        raise errors.UserError(
             f"pipeline {pipeline.name}: an interval is whole minutes and divides a day evenly (1h, 15min, 24h); {length} does not"
         )
-    if pipeline.isolation_level not in ISOLATION_LEVELS:
-        raise UserError(
-            f"pipeline {pipeline.name}: isolation level {pipeline.isolation_level!r} is not one of {', '.join(ISOLATION_LEVELS)}"
+    if pipeline.isolation_level not in client.ISOLATION_LEVELS:
+        raise errors.UserError(
+            f"pipeline {pipeline.name}: isolation level {pipeline.isolation_level!r} is not one of "
+            f"{', '.join(client.ISOLATION_LEVELS)}"
         )
     if pipeline.lateness < timedelta(0):
-        raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
-    pipeline.options.validate(lambda message: UserError(f"pipeline {pipeline.name}: {message}"))
+        raise errors.UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
+    pipeline.options.validate(lambda message: errors.UserError(f"pipeline {pipeline.name}: {message}"))
     try:
         check_target(pipeline.table)
-    except UserError as error:
-        raise UserError(f"pipeline {pipeline.name}: table: {error}") from None
+    except errors.UserError as error:
+        raise errors.UserError(f"pipeline {pipeline.name}: table: {error}") from None
 
 
-def refuse_change(registered: Pipeline, changes: Sequence[Difference]) -> None:
-    raise PipelineConflict(
+def refuse_change(registered: model.Pipeline, changes: Sequence[definition.Difference]) -> None:
+    raise errors.PipelineConflict(
         f"pipeline {registered.name} is already registered with a different definition, and was left unchanged: "
         f"{'; '.join(map(str, changes))}. If that is what you want, say --change"
     )
 
 
 def anchor_offsets(
-    pipeline: Pipeline, log: OffsetLog, partitions: Sequence[int], start_offsets: Mapping[int, int], now: datetime
+    pipeline: model.Pipeline, log: topics.OffsetLog, partitions: Sequence[int], start_offsets: Mapping[int, int], now: datetime
 ) -> dict[int, int]:
     """Where the chain of windows begins in each partition: its first record, or the boundary at the pipeline's start."""
     if pipeline.starts_at is None:
         return {partition: start_offsets[partition] for partition in partitions}
-    at_ms, horizon = milliseconds(pipeline.starts_at), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
+    at_ms, horizon = model.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     ends = log.end_offsets(pipeline.topic, partitions, pipeline.isolation_level)
     first = log.first_at_or_after(pipeline.topic, partitions, at_ms)
     offsets = {}
@@ -181,35 +176,34 @@ def anchor_offsets(
 FIXED = ("topic", "table", "interval", "starts_at", "isolation_level", "sink")
 
 
-def refuse_fixed(registered: Pipeline, given: Pipeline) -> None:
+def refuse_fixed(registered: model.Pipeline, given: model.Pipeline) -> None:
     """Another table or sink has nothing of what the ledger shows as loaded, and other windows are other records."""
-    wrong = [difference for difference in differences(registered, given) if difference.option in FIXED]
+    wrong = [difference for difference in definition.differences(registered, given) if difference.option in FIXED]
     if wrong:
-        raise PipelineConflict(
+        raise errors.PipelineConflict(
             f"pipeline {registered.name} is already registered with a different definition (registered against given): "
-            f"{in_words(wrong)}. That decides which records belong to which window and where its rows lie, and never changes "
-            "under a name: give it as it is "
-            f"registered (`logbus pipeline show {registered.name}`), or choose another name and another table for another "
-            "pipeline; both may read the same topic"
+            f"{definition.in_words(wrong)}. That decides which records belong to which window and where its rows lie, and never "
+            f"changes under a name: give it as it is registered (`logbus pipeline show {registered.name}`), or choose another "
+            "name and another table for another pipeline; both may read the same topic"
         )
 
 
-def refuse_moved(connection: Connection, registered: Pipeline, given: Pipeline) -> None:
+def refuse_moved(connection: Connection, registered: model.Pipeline, given: model.Pipeline) -> None:
     """Rows that are loaded, or being loaded, stay where they were written."""
-    if location_of(registered) != location_of(given) and has_rows(connection, registered.name):
+    if definition.location_of(registered) != definition.location_of(given) and has_rows(connection, registered.name):
         refuse_elsewhere(registered, given)
 
 
-def refuse_other_target(registered: Pipeline, given: Pipeline) -> None:
+def refuse_other_target(registered: model.Pipeline, given: model.Pipeline) -> None:
     """`PipelineConflict` if rows loaded as `given` would not end up where the ledger looks for them."""
     refuse_fixed(registered, given)
     refuse_elsewhere(registered, given)
 
 
-def refuse_elsewhere(registered: Pipeline, given: Pipeline) -> None:
-    before, after = location_of(registered), location_of(given)
+def refuse_elsewhere(registered: model.Pipeline, given: model.Pipeline) -> None:
+    before, after = definition.location_of(registered), definition.location_of(given)
     if before != after:
-        raise PipelineConflict(
+        raise errors.PipelineConflict(
             f"pipeline {registered.name} loads into {place(before)}, and its rows lie there: it cannot go on in {place(after)}. "
             "Give the registered place (where the files themselves were moved, a link at the old place will do), or register "
             "another pipeline under another name for the new one"
@@ -225,7 +219,7 @@ def has_rows(connection: Connection, name: str) -> bool:
     window, attempt = schema.window, schema.attempt
     windows = select(window.c.id).where(window.c.pipeline == name)
     loaded = windows.where(window.c.loaded_attempt.is_not(None))
-    running = windows.join(attempt, attempt.c.window_id == window.c.id).where(attempt.c.state == ATTEMPT_RUNNING)
+    running = windows.join(attempt, attempt.c.window_id == window.c.id).where(attempt.c.state == rows.ATTEMPT_RUNNING)
     return any(connection.execute(query.limit(1)).first() is not None for query in (loaded, running))
 
 
@@ -235,30 +229,30 @@ def has_rows(connection: Connection, name: str) -> bool:
 # for sinks that write files, names that differ only in case are the same too.
 
 
-def others_of_table(connection: Connection, pipeline: Pipeline) -> list[str]:
+def others_of_table(connection: Connection, pipeline: model.Pipeline) -> list[str]:
     """The other pipelines that are registered for the same table, by name."""
     row_of = schema.pipeline
     name = canonical_table(pipeline.table).lower()
     query = select(row_of).where(func.lower(row_of.c.table_name) == name, row_of.c.name != pipeline.name)
-    candidates = [to_pipeline(row) for row in connection.execute(query).mappings()]
+    candidates = [rows.to_pipeline(row) for row in connection.execute(query).mappings()]
     return sorted(other.name for other in candidates if is_one_table(pipeline, other))
 
 
-def is_one_table(pipeline: Pipeline, other: Pipeline) -> bool:
+def is_one_table(pipeline: model.Pipeline, other: model.Pipeline) -> bool:
     names = {canonical_table(pipeline.table), canonical_table(other.table)}
     if are_files(pipeline) and are_files(other):
         names = {name.casefold() for name in names}
     return len(names) == 1
 
 
-def are_files(pipeline: Pipeline) -> bool:
-    return pipeline.options.sink != PipelineSettings.sink.default
+def are_files(pipeline: model.Pipeline) -> bool:
+    return pipeline.options.sink != pipeline_settings.PipelineSettings.sink.default
 
 
-def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:
+def refuse_shared_table(connection: Connection, pipeline: model.Pipeline) -> None:
     """`PipelineConflict` if another pipeline is registered for the pipeline's table."""
     if others := others_of_table(connection, pipeline):
-        raise PipelineConflict(
+        raise errors.PipelineConflict(
             f"table {canonical_table(pipeline.table)} is loaded by pipeline {' and '.join(others)}: two pipelines need two "
             "tables, or each deletes the other's rows"
         )
@@ -290,7 +284,7 @@ class Removal:
 def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Removal:
     """Raises `PipelineUnknown`, or `PipelineConflict` if something is loaded or another run is at work on it."""
     with engine.begin() as connection:
-        pipeline_row(connection, name, lock=True)  # a concurrent freeze waits, then finds it gone
+        rows.pipeline_row(connection, name, lock=True)  # a concurrent freeze waits, then finds it gone
         refuse_loaded(connection, name)
         refuse_at_work(connection, name, now)
         windows = select(WINDOW.c.id).where(WINDOW.c.pipeline == name)
@@ -314,13 +308,14 @@ def refuse_loaded(connection: Connection, name: str) -> None:
     query = select(func.count(), func.min(WINDOW.c.starts_at), func.max(WINDOW.c.starts_at)).where(*loaded)
     count, first, last = connection.execute(query).one()
     if count:
-        raise PipelineConflict(
-            f"pipeline {name} has loaded {many(count, 'window')}, from {instant_text(first)} to {instant_text(last)}: what "
-            "proves their rows stays in the ledger. Take its DAG away, and nothing loads it any more"
+        raise errors.PipelineConflict(
+            f"pipeline {name} has loaded {many(count, 'window')}, "
+            f"from {model.instant_text(first)} to {model.instant_text(last)}: what proves their rows stays in the "
+            "ledger. Take its DAG away, and nothing loads it any more"
         )
 
 
 def refuse_at_work(connection: Connection, name: str, now: datetime) -> None:
     query = select(func.count()).select_from(ATTEMPT.join(WINDOW, WINDOW.c.id == ATTEMPT.c.window_id))
-    if connection.execute(query.where(WINDOW.c.pipeline == name, is_alive(now))).scalar_one():
-        raise PipelineConflict(f"another run loads a window of {name} now: wait until that is over, or end it")
+    if connection.execute(query.where(WINDOW.c.pipeline == name, rows.is_alive(now))).scalar_one():
+        raise errors.PipelineConflict(f"another run loads a window of {name} now: wait until that is over, or end it")

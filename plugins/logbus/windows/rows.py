@@ -8,21 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, select, text
 
-from logbus.errors import PipelineUnknown, WindowUnknown
-from logbus.fingerprint import as_text
+from logbus import errors, fingerprint, model
 from logbus.formatting import several
-from logbus.model import (
-    PROVEN_EMPTY,
-    Attempt,
-    FrozenWindow,
-    Interval,
-    OffsetRange,
-    Pipeline,
-    WindowCounts,
-    WindowState,
-    Witness,
-    instant_text,
-)
 from logbus.windows import schema
 from logbus.windows.table_names import canonical_table
 
@@ -49,14 +36,14 @@ NAMED_MAX = 5  # windows that an error names
 PIPELINE_COLUMNS = ("name", "topic", "parse", "interval", "lateness", "starts_at", "isolation_level")
 
 
-def pipeline_values(pipeline: Pipeline, topic_id: str, now: datetime) -> dict[str, Any]:
+def pipeline_values(pipeline: model.Pipeline, topic_id: str, now: datetime) -> dict[str, Any]:
     same = {name: getattr(pipeline, name) for name in PIPELINE_COLUMNS}
     table, settings = canonical_table(pipeline.table), dict(pipeline.settings)
     return {**same, "topic_id": topic_id, "table_name": table, "settings": settings, "registered_at": now}
 
 
-def to_pipeline(row: Row) -> Pipeline:
-    return Pipeline(**{name: row[name] for name in PIPELINE_COLUMNS}, table=row["table_name"], settings=row["settings"])
+def to_pipeline(row: Row) -> model.Pipeline:
+    return model.Pipeline(**{name: row[name] for name in PIPELINE_COLUMNS}, table=row["table_name"], settings=row["settings"])
 
 
 def pipeline_rows(connection: Connection) -> list[Row]:
@@ -72,20 +59,20 @@ def pipeline_row(connection: Connection, name: str, *, lock: bool = False, share
         query = query.with_for_update(read=not lock)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
-        raise PipelineUnknown(
+        raise errors.PipelineUnknown(
             f"no pipeline {name!r} is registered; `logbus pipeline ls` lists them, `logbus pipeline register` makes one"
         )
     return row
 
 
-def load_windows(connection: Connection, query: Select[Any]) -> list[FrozenWindow]:
+def load_windows(connection: Connection, query: Select[Any]) -> list[model.FrozenWindow]:
     """The windows that a query over `schema.window` selects, with their ranges, in the query's order."""
     rows = connection.execute(query).mappings().all()
     if not rows:
         return []
     ids = [row["id"] for row in rows]
     topics = dict(connection.execute(select(schema.pipeline.c.name, schema.pipeline.c.topic)).all())
-    ranges: dict[int, list[OffsetRange]] = {window_id: [] for window_id in ids}
+    ranges: dict[int, list[model.OffsetRange]] = {window_id: [] for window_id in ids}
     part = schema.window_range
     running = running_windows(connection, ids)
     topic_of = {row["id"]: topics[row["pipeline"]] for row in rows}
@@ -95,7 +82,7 @@ def load_windows(connection: Connection, query: Select[Any]) -> list[FrozenWindo
     return [to_window(row, topic_of[row["id"]], ranges[row["id"]], row["id"] in running) for row in rows]
 
 
-def load_window(connection: Connection, window_id: int) -> FrozenWindow:
+def load_window(connection: Connection, window_id: int) -> model.FrozenWindow:
     return load_windows(connection, select(schema.window).where(schema.window.c.id == window_id))[0]
 
 
@@ -105,8 +92,8 @@ def running_windows(connection: Connection, ids: Iterable[int]) -> set[int]:
     return set(connection.execute(query).scalars())
 
 
-def to_range(topic: str, row: Row) -> OffsetRange:
-    return OffsetRange(
+def to_range(topic: str, row: Row) -> model.OffsetRange:
+    return model.OffsetRange(
         topic=topic,
         partition=row["partition"],
         start_offset=row["start_offset"],
@@ -115,12 +102,12 @@ def to_range(topic: str, row: Row) -> OffsetRange:
     )
 
 
-def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: bool) -> FrozenWindow:
-    return FrozenWindow(
+def to_window(row: Row, topic: str, ranges: Iterable[model.OffsetRange], is_running: bool) -> model.FrozenWindow:
+    return model.FrozenWindow(
         id=row["id"],
         pipeline=row["pipeline"],
         topic=topic,
-        interval=Interval(row["starts_at"], row["ends_at"]),
+        interval=model.Interval(row["starts_at"], row["ends_at"]),
         topic_id=row["topic_id"],
         ranges=tuple(ranges),
         state=window_state(row, is_running),
@@ -138,13 +125,13 @@ def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: b
     )
 
 
-def window_state(row: Row, is_running: bool) -> WindowState:
+def window_state(row: Row, is_running: bool) -> model.WindowState:
     """A rerun in progress does not hide what is loaded: the table still holds it."""
     if row["audited_at"] is not None:
-        return WindowState.AUDITED
+        return model.WindowState.AUDITED
     if row["loaded_attempt"] is not None:
-        return WindowState.LOADED
-    return WindowState.LOADING if is_running else WindowState.FROZEN
+        return model.WindowState.LOADED
+    return model.WindowState.LOADING if is_running else model.WindowState.FROZEN
 
 
 # The counts' columns in the ledger, by their names in `WindowCounts`.
@@ -160,33 +147,33 @@ COUNT_COLUMNS = {
 }
 
 
-def to_counts(row: Row) -> WindowCounts | None:
+def to_counts(row: Row) -> model.WindowCounts | None:
     if row["loaded_attempt"] is None:
         return None
-    return WindowCounts(**{name: row[column] for name, column in COUNT_COLUMNS.items()})
+    return model.WindowCounts(**{name: row[column] for name, column in COUNT_COLUMNS.items()})
 
 
 def proven_empty_values(now: datetime) -> dict[str, Any]:
     """The columns of a window whose boundaries prove that it holds no record: it is loaded with nothing, and exact."""
     return {
-        **count_values(WindowCounts()),
-        "fingerprint": as_text(0),
+        **count_values(model.WindowCounts()),
+        "fingerprint": fingerprint.as_text(0),
         "unstamped_count": 0,
         "far_count": 0,
-        "loaded_attempt": PROVEN_EMPTY,
+        "loaded_attempt": model.PROVEN_EMPTY,
         "loaded_at": now,
         "audited_at": now,
         "audit_problems": [],
     }
 
 
-def count_values(counts: WindowCounts) -> dict[str, int]:
+def count_values(counts: model.WindowCounts) -> dict[str, int]:
     return {column: getattr(counts, name) for name, column in COUNT_COLUMNS.items()}
 
 
-def to_attempt(row: Row, pipeline_name: str, interval: Interval) -> Attempt:
+def to_attempt(row: Row, pipeline_name: str, interval: model.Interval) -> model.Attempt:
     same = ("window_id", "number", "staging_table", "dead_letter_table", "definition", "key")
-    return Attempt(**{name: row[name] for name in same}, pipeline=pipeline_name, interval=interval)
+    return model.Attempt(**{name: row[name] for name in same}, pipeline=pipeline_name, interval=interval)
 
 
 # A boundary's columns for the record before it, by their names in `Witness`.
@@ -198,14 +185,14 @@ WITNESS_COLUMNS = {
 }
 
 
-def to_witness(row: Row) -> Witness | None:
+def to_witness(row: Row) -> model.Witness | None:
     """A boundary's witness; None if it was not read, or there was no record before the boundary."""
     if row["witness_offset"] is None:
         return None
-    return Witness(**{name: row[column] for name, column in WITNESS_COLUMNS.items()})
+    return model.Witness(**{name: row[column] for name, column in WITNESS_COLUMNS.items()})
 
 
-def witness_values(witness: Witness | None) -> dict[str, Any]:
+def witness_values(witness: model.Witness | None) -> dict[str, Any]:
     return {column: getattr(witness, name, None) for name, column in WITNESS_COLUMNS.items()}
 
 
@@ -223,8 +210,8 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
     rows: list[Row] = list(connection.execute(query).mappings())
     missing = sorted(distinct - {row["starts_at"] for row in rows})
     if missing:
-        names = several([instant_text(start) for start in missing], NAMED_MAX)
-        raise WindowUnknown(
+        names = several([model.instant_text(start) for start in missing], NAMED_MAX)
+        raise errors.WindowUnknown(
             f"no frozen window of {pipeline_name} starts at {names}: freeze it first (`logbus window ls` shows them)"
         )
     return rows

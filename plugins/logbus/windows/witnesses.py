@@ -22,9 +22,7 @@ from logbus.errors import AnotherCluster, LogChanged, TopicMissing, TopicRecreat
 from logbus.kafka.client import LATEST
 from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.model import FrozenWindow, Pipeline, Witness
-from logbus.windows import schema
-from logbus.windows.chain import Chain, ChainEnd
-from logbus.windows.log_changes import log_changed, record_changed, why_unreadable
+from logbus.windows import chain, log_changes, schema
 from logbus.windows.rows import Row, to_witness
 
 # How far back to look for a record if the offsets just before a boundary hold none: transaction markers, gaps left by
@@ -35,7 +33,7 @@ OFFSETS_SEARCHED = 1_000
 def refuse_another_log(engine: Engine, pipeline: Pipeline, topic_id: str, log: OffsetLog) -> None:
     """`LogChanged` if the log is not the one on which the last boundaries were frozen; for callers that only read."""
     with engine.connect() as connection:
-        reached = Chain(connection, pipeline.name, topic_id).ends()
+        reached = chain.Chain(connection, pipeline.name, topic_id).ends()
     present = {part: end for part, end in reached.items() if part in log.topic(pipeline.topic).partitions}
     ends = log.end_offsets(pipeline.topic, list(present), pipeline.isolation_level)
     refuse_if_shorter(pipeline, {part: end.offset for part, end in present.items()}, ends)
@@ -50,15 +48,15 @@ def refuse_if_shorter(pipeline: Pipeline, reached: Mapping[int, int], end_offset
         if partition in end_offsets and end_offsets[partition] < offset
     ]
     if short:
-        raise log_changed(pipeline.name, short)
+        raise log_changes.log_changed(pipeline.name, short)
 
 
-def refuse_if_changed(pipeline: Pipeline, log: OffsetLog, ends: Mapping[int, ChainEnd]) -> None:
+def refuse_if_changed(pipeline: Pipeline, log: OffsetLog, ends: Mapping[int, chain.ChainEnd]) -> None:
     """Checks the last frozen boundary of each partition: its witness vouches for everything before it."""
     expected = {partition: end.witness for partition, end in ends.items() if end.witness is not None}
     different = differences(pipeline, log, expected)
     if different:
-        raise log_changed(pipeline.name, different.values())
+        raise log_changes.log_changed(pipeline.name, different.values())
 
 
 def differences(pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness]) -> dict[int, str]:
@@ -74,7 +72,7 @@ def differences(pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witne
         present |= log.last_records(topic, places(missing))
         missing = not_found(pipeline, log, missing, present)
     return {
-        part: record_changed(topic, part, witness, present.get(part))
+        part: log_changes.record_changed(topic, part, witness, present.get(part))
         for part, witness in sorted(expected.items())
         if (present[part].hash != witness.hash if part in present else part in missing)
     }
@@ -217,7 +215,7 @@ def unreadable(pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindo
         return {}
     facts = log.topic(windows[0].topic)
     starts = log.start_offsets(windows[0].topic, facts.partitions)
-    reasons = {window.id: why_unreadable(window, facts, starts) for window in windows}
+    reasons = {window.id: log_changes.why_unreadable(window, facts, starts) for window in windows}
     gone = {window_id: reason for window_id, reason in reasons.items() if reason is not None}
     return {**gone, **_log_changes(pipeline, log, [window for window in windows if window.id not in gone], called)}
 
@@ -238,7 +236,7 @@ def _log_changes(
             errors[window.id] = error
     for position, sentence in _changed_positions(pipeline, log, called.outside).items():
         for window_id in called.needed_by[position]:
-            errors.setdefault(window_id, log_changed(pipeline.name, [sentence]))
+            errors.setdefault(window_id, log_changes.log_changed(pipeline.name, [sentence]))
     return errors
 
 

@@ -19,11 +19,9 @@ from typing import Any, Protocol, cast
 
 from sqlalchemy import Engine
 
-from logbus.errors import UserError
-from logbus.loads.checksum import ValuesReport
+from logbus import errors, model
+from logbus.loads import checksum, tally
 from logbus.loads.commit import SealedWindow
-from logbus.loads.tally import Counted
-from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,35 +52,35 @@ class Sink(Protocol):
     def has_target(self) -> bool:
         """Whether the target exists."""
 
-    def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+    def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
         """Makes room for what the attempts' tasks write; returns those that may continue and those that are superseded."""
 
-    def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> Counted:
+    def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         """Closes what the attempt staged to every writer, keeps only what the winning task attempts wrote, and counts it.
 
         `files` are those that the winners reported. Raises `AttemptSuperseded`.
         """
 
-    def commit(self, load: SealedWindow, now: datetime) -> WindowCounts:
+    def commit(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
         """Makes the window public: rows, dead letters and ledger.
 
         Raises `AttemptSuperseded`, `EquationMismatch` (both: nothing became public) or `LoadFailed`.
         """
 
-    def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+    def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
         """Counts the window's public rows and dead letters again, by partition, for the audit."""
 
-    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+    def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
         """Takes the checksums of the window's public rows and dead letters again and compares them with those of its load."""
 
     def maintain(self, options: MaintenanceOptions) -> list[str]:
         """Regular maintenance, possible at any time, during loads and reads. Returns what it did, line by line."""
 
-    def discard(self, attempt: Attempt) -> None:
+    def discard(self, attempt: model.Attempt) -> None:
         """Removes what was staged by an attempt that will never commit. What is public is never touched."""
 
 
-MakeSink = Callable[[Pipeline, Engine], Sink]
+MakeSink = Callable[[model.Pipeline, Engine], Sink]
 
 SINKS: Mapping[str, str] = {
     "postgres": "logbus.loads.sinks.postgres:PostgresSink",
@@ -90,23 +88,25 @@ SINKS: Mapping[str, str] = {
 }
 
 
-def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
+def sink_for(pipeline: model.Pipeline, engine: Engine) -> Sink:
     """The pipeline's sink. `engine` is the PostgreSQL that holds the ledger and the dead letters, whatever the sink."""
     name = pipeline.options.sink
     if name not in SINKS:
-        raise UserError(f"pipeline {pipeline.name} loads into sink {name!r}, which is none of {', '.join(SINKS)}")
+        raise errors.UserError(f"pipeline {pipeline.name} loads into sink {name!r}, which is none of {', '.join(SINKS)}")
     try:
         make = cast(MakeSink, resolve_name(SINKS[name]))
     except ModuleNotFoundError as error:
-        raise UserError(f"the sink {name} needs {error.name}, which is not installed: pip install 'logbus[{name}]'") from None
+        raise errors.UserError(
+            f"the sink {name} needs {error.name}, which is not installed: pip install 'logbus[{name}]'"
+        ) from None
     return make(pipeline, engine)
 
 
-def each_sink_once() -> Callable[[Pipeline, Engine], Sink]:
+def each_sink_once() -> Callable[[model.Pipeline, Engine], Sink]:
     """`sink_for` for work on many windows: a pipeline's sink, with all it opens, is created only once."""
     sinks: dict[str, Sink] = {}
 
-    def get(pipeline: Pipeline, engine: Engine) -> Sink:
+    def get(pipeline: model.Pipeline, engine: Engine) -> Sink:
         if pipeline.name not in sinks:
             sinks[pipeline.name] = sink_for(pipeline, engine)
         return sinks[pipeline.name]

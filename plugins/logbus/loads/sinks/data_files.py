@@ -23,9 +23,8 @@ import xxhash
 from pyarrow import fs
 
 from logbus.fingerprint import MODULUS
-from logbus.loads.checksum import ValuesReport
+from logbus.loads import checksum, tally
 from logbus.loads.directory import Directory
-from logbus.loads.tally import Counted, TimeSpan
 from logbus.model import PartitionTally
 
 # The only columns that are read from the files.
@@ -61,15 +60,15 @@ class Running:
         return self.is_rising and all(before[1] < after[0] for before, after in pairwise(sorted(self.spans)))
 
 
-def count_batches(batches: Batches) -> Counted:
+def count_batches(batches: Batches) -> tally.Counted:
     """Tallies and time spans by partition; every row counts as loaded."""
     running: dict[int, Running] = {}
     for batch in batches():
         for partition, rows in by_partition(batch):
             add(running.setdefault(partition, Running()), rows)
-    return Counted(
+    return tally.Counted(
         tallies={partition: to_tally(partition, counts, batches) for partition, counts in running.items()},
-        spans={partition: TimeSpan(first=counts.first, last=counts.last) for partition, counts in running.items()},
+        spans={partition: tally.TimeSpan(first=counts.first, last=counts.last) for partition, counts in running.items()},
     )
 
 
@@ -120,16 +119,16 @@ def count_distinct(partition: int, batches: Batches) -> int:
     return len(offsets)
 
 
-def with_dead_letters(rows: Counted, dead: Counted) -> Counted:
+def with_dead_letters(rows: tally.Counted, dead: tally.Counted) -> tally.Counted:
     """Rows from files and dead letters from the ledger's database, in one count."""
     partitions = sorted({*rows.tallies, *dead.tallies})
-    return Counted(
+    return tally.Counted(
         tallies={partition: joined(partition, rows, dead) for partition in partitions},
         spans={partition: _joined_span(partition, rows, dead) for partition in partitions},
     )
 
 
-def joined(partition: int, rows: Counted, dead: Counted) -> PartitionTally:
+def joined(partition: int, rows: tally.Counted, dead: tally.Counted) -> PartitionTally:
     first, second = (part.tallies.get(partition, PartitionTally(partition=partition)) for part in (rows, dead))
     lows, highs = (first.min_offset, second.min_offset), (first.max_offset, second.max_offset)
     return PartitionTally(
@@ -143,9 +142,9 @@ def joined(partition: int, rows: Counted, dead: Counted) -> PartitionTally:
     )
 
 
-def _joined_span(partition: int, rows: Counted, dead: Counted) -> TimeSpan:
+def _joined_span(partition: int, rows: tally.Counted, dead: tally.Counted) -> tally.TimeSpan:
     spans = [part.spans[partition] for part in (rows, dead) if partition in part.spans]
-    return TimeSpan(
+    return tally.TimeSpan(
         first=min((span.first for span in spans if span.first is not None), default=None),
         last=max((span.last for span in spans if span.last is not None), default=None),
     )
@@ -171,9 +170,11 @@ def _content_hash(directory: Directory, path: str) -> str:
     return digest.hexdigest()
 
 
-def compare_files(directory: Directory, then: Mapping[str, str], paths: Sequence[str]) -> ValuesReport:
+def compare_files(directory: Directory, then: Mapping[str, str], paths: Sequence[str]) -> checksum.ValuesReport:
     """Whether the window's current files are those that were loaded, with the same content."""
-    return ValuesReport(problems=tuple(_file_problems(directory, then, {name_of(directory, path): path for path in paths})))
+    return checksum.ValuesReport(
+        problems=tuple(_file_problems(directory, then, {name_of(directory, path): path for path in paths}))
+    )
 
 
 def _file_problems(directory: Directory, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

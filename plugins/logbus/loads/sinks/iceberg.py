@@ -39,22 +39,12 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from logbus.errors import (
-    AttemptSuperseded,
-    EquationMismatch,
-    ErrorBudgetExceeded,
-    LoadFailed,
-    LogbusError,
-    OtherRecords,
-    UserError,
-)
-from logbus.loads import staging, tally
-from logbus.loads.checksum import DEAD_LETTERS, WITHOUT_CHECKSUM, Checksum, ValuesReport, join
+from logbus import errors, model
+from logbus.loads import checksum, same_records, staging, tally, target
 from logbus.loads.commit import SealedWindow, commit_in, committed_counts, connection_died
 from logbus.loads.directory import AttemptFile, Directory
 from logbus.loads.engine import copy_uri
 from logbus.loads.public_rows import compare_dead_letters, of_window
-from logbus.loads.same_records import LoadedRecords
 from logbus.loads.sinks import MaintenanceOptions
 from logbus.loads.sinks.data_files import (
     COUNTED_COLUMNS,
@@ -66,8 +56,6 @@ from logbus.loads.sinks.data_files import (
 )
 from logbus.loads.sinks.iceberg_table import ensure_table, load_table, open_catalog, table_exists
 from logbus.loads.sinks.snapshot_entry import LedgerEntry, attempts_in, bring_up_ledger, committed_attempts, entry_of, from_json
-from logbus.loads.target import lock_target
-from logbus.model import Attempt, FrozenWindow, Interval, PartitionTally, Pipeline, WindowCounts, instant_text
 from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.table_names import TableName, parse_table
 
@@ -91,7 +79,7 @@ class IcebergSink:
 
     name = "iceberg"
 
-    def __init__(self, pipeline: Pipeline, engine: Engine) -> None:
+    def __init__(self, pipeline: model.Pipeline, engine: Engine) -> None:
         self.pipeline = pipeline
         self.engine = engine
         self.target: TableName = parse_table(pipeline.table)
@@ -119,25 +107,25 @@ class IcebergSink:
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         with self.engine.begin() as connection:
-            lock_target(connection, self.target)  # catalogs race if two create a table
+            target.lock_target(connection, self.target)  # catalogs race if two create a table
             try:
                 self._table = ensure_table(open_catalog(self.pipeline, self.engine), self.pipeline, columns)
             except OSError as error:
-                raise UserError(f"cannot create or read the Iceberg table {self.target}: {error}") from error
+                raise errors.UserError(f"cannot create or read the Iceberg table {self.target}: {error}") from error
 
     def task_options(self) -> Mapping[str, Any]:
         """Files carry the table's field ids, so that readers match columns by id, as with any other writer's files."""
         fields = {field.name: field.field_id for field in self.table().schema().fields}
         return {"uri": copy_uri(self.engine), "directory": self.directory().uri, "field_ids": fields}
 
-    def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+    def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
         public = newest_entries(self.table())
         for attempt in attempts:
             start = attempt.interval.start
             self._unsettled[start] = bring_up_ledger(self.engine, attempt, public.get(start))
         return staging.create_for_current(self.engine, attempts, staging.create_dead_letters)
 
-    def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
+    def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         """Files that no winner reported do not count, whichever task writes them and whenever: the report is the seal."""
         dead = staging.seal_dead_letters(self.engine, attempt, winners)
         directory = self.directory()
@@ -145,10 +133,10 @@ class IcebergSink:
         rows = count_batches(lambda: counted_batches(paths, directory.filesystem))
         return replace(with_dead_letters(rows, dead), files=content_hashes(directory, paths))
 
-    def commit(self, load: SealedWindow, now: datetime) -> WindowCounts:
+    def commit(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
         try:
             counts = self._commit_both(load, now)
-        except (EquationMismatch, ErrorBudgetExceeded, OtherRecords, AttemptSuperseded):
+        except (errors.EquationMismatch, errors.ErrorBudgetExceeded, errors.OtherRecords, errors.AttemptSuperseded):
             with suppress(Exception):  # the refusal is what matters; `maintain` removes files that stay
                 self.discard(load.attempt)
             raise
@@ -156,7 +144,7 @@ class IcebergSink:
             self._remove_leftovers(load.attempt)
         return counts
 
-    def _commit_both(self, load: SealedWindow, now: datetime) -> WindowCounts:
+    def _commit_both(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
         before = self._published_before(load)
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             try:
@@ -166,22 +154,22 @@ class IcebergSink:
                 return done.counts
             except (OperationalError, InterfaceError) as error:
                 if not connection_died(error):
-                    raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
+                    raise errors.LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
                 counts = committed_counts(self.engine, load.attempt)
                 if counts is not None:
                     return counts
                 if not tries_left:
-                    raise LoadFailed(
+                    raise errors.LoadFailed(
                         f"the connection was lost in {COMMIT_TRIES_MAX} tries to commit {load.attempt.interval}"
                     ) from error
         raise AssertionError("the last try returns or raises")
 
-    def _published_before(self, load: SealedWindow) -> LoadedRecords | None:
+    def _published_before(self, load: SealedWindow) -> same_records.LoadedRecords | None:
         """What the table holds and the ledger lacks; if that is of other offsets, there is nothing to compare with."""
         entry = self._unsettled.get(load.window.interval.start)
         if entry is None or entry.ranges != load.window.ranges:
             return None
-        return LoadedRecords(
+        return same_records.LoadedRecords(
             attempt=entry.attempt, fingerprint=entry.fingerprint, read=entry.counts.read, partitions=entry.partitions
         )
 
@@ -196,13 +184,13 @@ class IcebergSink:
             if public is not None and _is_same_attempt(public, entry):
                 return
             if public is not None and public.attempt > entry.attempt:
-                raise AttemptSuperseded(f"the table holds window {entry.interval} as attempt {public.attempt} loaded it")
+                raise errors.AttemptSuperseded(f"the table holds window {entry.interval} as attempt {public.attempt} loaded it")
             try:
                 replace_files(table, entry, files)
                 return
             except Exception as error:  # refused, or unknown (a catalog has many errors): the next read of the table shows it
                 if not tries_left and not self._has_published(entry):
-                    raise LoadFailed(f"window {entry.interval} was not committed to {self.target}: {error}") from error
+                    raise errors.LoadFailed(f"window {entry.interval} was not committed to {self.target}: {error}") from error
 
     def _has_published(self, entry: LedgerEntry) -> bool:
         public = self.public_entry(entry.interval.start)
@@ -219,8 +207,8 @@ class IcebergSink:
         newest = newest_entries(self.table())
         return (newest[start] for start in sorted(newest))
 
-    def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
-        dead = tally.dead_letters(DEAD_LETTERS.sql, "window_id = :window_id")
+    def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
+        dead = tally.dead_letters(checksum.DEAD_LETTERS.sql, "window_id = :window_id")
         with self.engine.connect() as connection:
             dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
         try:
@@ -229,23 +217,23 @@ class IcebergSink:
             rows = tally.Counted()
         return with_dead_letters(rows, dead_letters).tallies
 
-    def _public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
+    def _public_batches(self, interval: model.Interval) -> Iterable[pa.RecordBatch]:
         """The window's public rows, only the columns that are counted."""
         scan = self.table().scan(row_filter=_window_filter(interval), selected_fields=tuple(COUNTED_COLUMNS))
         return scan.to_arrow_batch_reader()
 
-    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+    def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
         then = of_window(window)
         if then is None:
-            return ValuesReport()
+            return checksum.ValuesReport()
         if then.files is None:
-            return WITHOUT_CHECKSUM
+            return checksum.WITHOUT_CHECKSUM
         with self.engine.connect() as connection:
             dead_letters = compare_dead_letters(connection, window)
         directory = self.directory()
         tasks = self.table().scan(row_filter=_window_filter(window.interval)).plan_files()
         paths = [directory.path_of(task.file.file_path) for task in tasks]
-        return join(compare_files(directory, then.files, paths), dead_letters)
+        return checksum.join(compare_files(directory, then.files, paths), dead_letters)
 
     # Files that are no longer needed.
 
@@ -286,13 +274,13 @@ class IcebergSink:
             over |= _replaced_attempts(attempts_in(self.engine, name, COMMITTED), published)
         return lambda file: file.path in live or (file.start, file.number) not in over
 
-    def discard(self, attempt: Attempt) -> None:
+    def discard(self, attempt: model.Attempt) -> None:
         """Removes the files of an attempt that never published."""
         entry = self.public_entry(attempt.interval.start)
         if entry is None or entry.attempt != attempt.number:
             self.directory().remove_attempts(attempt.interval.start, lambda number: number == attempt.number)
 
-    def _remove_leftovers(self, attempt: Attempt) -> None:
+    def _remove_leftovers(self, attempt: model.Attempt) -> None:
         """Removes files of older attempts that never published. They no longer can: the table's fence has passed them."""
         start = attempt.interval.start
         if all(file.number >= attempt.number for file in self.directory().attempt_files(start)):
@@ -303,7 +291,7 @@ class IcebergSink:
         self.directory().remove_attempts(start, lambda number: number < attempt.number and number not in kept)
 
 
-def _put_none(connection: Connection, load: SealedWindow) -> Checksum | None:
+def _put_none(connection: Connection, load: SealedWindow) -> checksum.Checksum | None:
     """The rows are not in this database."""
     return None
 
@@ -333,7 +321,7 @@ def _replaced_attempts(committed: Collection[AttemptKey], published: Collection[
     return {key for key in set(committed) - set(published) if key[1] < expired.get(key[0], 0)}
 
 
-def _window_filter(interval: Interval) -> EqualTo:
+def _window_filter(interval: model.Interval) -> EqualTo:
     return EqualTo("_window_start", interval.start.isoformat())
 
 
@@ -355,7 +343,7 @@ def replace_files(table: Table, entry: LedgerEntry, files: Sequence[str]) -> Non
 def snapshot_properties(entry: LedgerEntry) -> dict[str, str]:
     return {
         "logbus.pipeline": entry.pipeline,
-        WINDOW_PROPERTY: instant_text(entry.interval.start),
+        WINDOW_PROPERTY: model.instant_text(entry.interval.start),
         "logbus.attempt": str(entry.attempt),
         ENTRY_PROPERTY: entry.to_json(),
     }
@@ -363,7 +351,7 @@ def snapshot_properties(entry: LedgerEntry) -> dict[str, str]:
 
 def _newest_entry(table: Table, start: datetime) -> LedgerEntry | None:
     """The window's newest. Most snapshots are of other windows: a property shows that without parsing the entry."""
-    name = instant_text(start)
+    name = model.instant_text(start)
     of_window = (snapshot for snapshot in history(table) if _property_of(snapshot, WINDOW_PROPERTY) == name)
     return next((entry for entry in map(_entry_in, of_window) if entry is not None), None)
 
@@ -400,4 +388,6 @@ def _entry_in(snapshot: Snapshot) -> LedgerEntry | None:
     try:
         return from_json(carried)
     except (ValueError, KeyError, TypeError) as error:
-        raise LogbusError(f"snapshot {snapshot.snapshot_id} carries a ledger entry that cannot be read: {error!r}") from error
+        raise errors.LogbusError(
+            f"snapshot {snapshot.snapshot_id} carries a ledger entry that cannot be read: {error!r}"
+        ) from error

@@ -29,9 +29,8 @@ from pyiceberg.types import (
 )
 from sqlalchemy import Engine
 
-from logbus.errors import UserError
+from logbus import errors, model
 from logbus.loads.target import SYSTEM_COLUMNS, validate_new_names
-from logbus.model import Pipeline
 from logbus.windows.table_names import parse_table
 
 CATALOG_NAME = "logbus"
@@ -56,19 +55,19 @@ TYPES: Mapping[str, IcebergType] = {
 }
 
 
-def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
+def open_catalog(pipeline: model.Pipeline, engine: Engine) -> Catalog:
     """The pipeline's catalog: one from pyiceberg's configuration, or a SQL catalog in the engine's database."""
     named = pipeline.options.catalog
     if named is not None:
         return load_catalog(named)
     warehouse = pipeline.options.warehouse
     if not warehouse:
-        raise UserError(
+        raise errors.UserError(
             f"pipeline {pipeline.name} loads into Iceberg, so its settings must name a location for the files, "
             '{"warehouse": "/data/lake"}, or a catalog of pyiceberg\'s configuration, {"catalog": "prod"}'
         )
     if not urlsplit(warehouse).scheme and not warehouse.startswith("/"):
-        raise UserError(
+        raise errors.UserError(
             f"pipeline {pipeline.name}: the warehouse {warehouse!r} is relative, and tasks run in other directories: give an "
             "absolute path or a URI"
         )
@@ -78,12 +77,12 @@ def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
     return catalog
 
 
-def identifier(pipeline: Pipeline) -> tuple[str, str]:
+def identifier(pipeline: model.Pipeline) -> tuple[str, str]:
     target = parse_table(pipeline.table)
     return target.schema, target.name
 
 
-def find_table(catalog: Catalog, pipeline: Pipeline) -> Table | None:
+def find_table(catalog: Catalog, pipeline: model.Pipeline) -> Table | None:
     """None before the first load."""
     try:
         return catalog.load_table(identifier(pipeline))
@@ -91,18 +90,18 @@ def find_table(catalog: Catalog, pipeline: Pipeline) -> Table | None:
         return None
 
 
-def table_exists(catalog: Catalog, pipeline: Pipeline) -> bool:
+def table_exists(catalog: Catalog, pipeline: model.Pipeline) -> bool:
     return catalog.table_exists(identifier(pipeline))
 
 
-def load_table(catalog: Catalog, pipeline: Pipeline) -> Table:
+def load_table(catalog: Catalog, pipeline: model.Pipeline) -> Table:
     table = find_table(catalog, pipeline)
     if table is None:
-        raise UserError(f"there is no Iceberg table {pipeline.table} yet: the first load creates it")
+        raise errors.UserError(f"there is no Iceberg table {pipeline.table} yet: the first load creates it")
     return table
 
 
-def ensure_table(catalog: Catalog, pipeline: Pipeline, columns: Mapping[str, str]) -> Table:
+def ensure_table(catalog: Catalog, pipeline: model.Pipeline, columns: Mapping[str, str]) -> Table:
     """The table, created unless it exists, with the parser's columns; `UserError` if it cannot take the rows."""
     definitions = {**SYSTEM_COLUMNS, **columns}
     table = find_table(catalog, pipeline)
@@ -119,7 +118,7 @@ def ensure_table(catalog: Catalog, pipeline: Pipeline, columns: Mapping[str, str
     return table
 
 
-def create_table(catalog: Catalog, pipeline: Pipeline, definitions: Mapping[str, str]) -> Table:
+def create_table(catalog: Catalog, pipeline: model.Pipeline, definitions: Mapping[str, str]) -> Table:
     fields = [_new_field(number, name, definition) for number, (name, definition) in enumerate(definitions.items(), 1)]
     window = next(field.field_id for field in fields if field.name == "_window_start")
     part = PartitionField(source_id=window, field_id=1000, transform=IdentityTransform(), name="_window_start")
@@ -136,30 +135,32 @@ def _new_field(number: int, name: str, definition: str) -> NestedField:
     return NestedField(number, name, TYPES[definition.removesuffix(" not null")], required=is_required)
 
 
-def _validate_partition_spec(table: Table, pipeline: Pipeline) -> None:
+def _validate_partition_spec(table: Table, pipeline: model.Pipeline) -> None:
     """A window is replaced as whole files, so no file may hold rows of two windows."""
     names = {table.schema().find_column_name(field.source_id): field.transform for field in table.spec().fields}
     if names.get("_window_start") != IdentityTransform():
-        raise UserError(
+        raise errors.UserError(
             f"the Iceberg table {pipeline.table} is not partitioned by identity(_window_start), so no window can be replaced "
             "in it: add that partition field, or load into another table"
         )
 
 
-def validate_types(present: Mapping[str, IcebergType], definitions: Mapping[str, str], pipeline: Pipeline) -> None:
+def validate_types(present: Mapping[str, IcebergType], definitions: Mapping[str, str], pipeline: model.Pipeline) -> None:
     for name, definition in definitions.items():
         kind = TYPES[definition.removesuffix(" not null")]
         if name in present and present[name] != kind:
-            raise UserError(
+            raise errors.UserError(
                 f"column {name} of the Iceberg table {pipeline.table} is {present[name]}, but the pipeline loads {kind}: "
                 "declare the column as it is, or load into another table"
             )
 
 
-def add_columns(table: Table, missing: Mapping[str, str], pipeline: Pipeline) -> None:
+def add_columns(table: Table, missing: Mapping[str, str], pipeline: model.Pipeline) -> None:
     if OWNER_PROPERTY not in table.properties:
         names = ", ".join(f"{name} {TYPES[kind.removesuffix(' not null')]}" for name, kind in missing.items())
-        raise UserError(f"the Iceberg table {pipeline.table} lacks columns that a load fills; it is yours, so add them: {names}")
+        raise errors.UserError(
+            f"the Iceberg table {pipeline.table} lacks columns that a load fills; it is yours, so add them: {names}"
+        )
     with table.update_schema() as update:
         # As a path of one step: as a text, a name with a dot would be a member of another column, and refused.
         for name, definition in missing.items():

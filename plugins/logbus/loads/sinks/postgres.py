@@ -12,11 +12,8 @@ from typing import Any
 from sqlalchemy import Engine
 
 from logbus.loads import attempts as attempts_of
-from logbus.loads import commit, staging, tally, target
-from logbus.loads.checksum import ValuesReport, join
+from logbus.loads import checksum, commit, maintenance, public_rows, staging, tally, target
 from logbus.loads.engine import copy_uri
-from logbus.loads.maintenance import merge_closed_days
-from logbus.loads.public_rows import compare_dead_letters, compare_table, count_window
 from logbus.loads.sinks import MaintenanceOptions
 from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.windows.table_names import parse_table
@@ -55,15 +52,17 @@ class PostgresSink:
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         with self.engine.connect() as connection:
-            return count_window(connection, self.pipeline, window)
+            return public_rows.count_window(connection, self.pipeline, window)
 
-    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+    def compare_values(self, window: FrozenWindow) -> checksum.ValuesReport:
         with self.engine.connect() as connection:
-            return join(compare_table(connection, self.pipeline, window), compare_dead_letters(connection, window))
+            return checksum.join(
+                public_rows.compare_table(connection, self.pipeline, window), public_rows.compare_dead_letters(connection, window)
+            )
 
     def maintain(self, options: MaintenanceOptions) -> list[str]:
         """Merges the hourly leaves of closed days; a user's own table is left alone."""
-        merged, left = merge_closed_days(self.engine, self.target, options.now - options.keep_hourly, options.sleep)
+        merged, left = maintenance.merge_closed_days(self.engine, self.target, options.now - options.keep_hourly, options.sleep)
         return [
             *(f"{day:%Y-%m-%d}: hourly leaves of {self.target} merged into one" for day in merged),
             *(f"{day:%Y-%m-%d}: {why}" for day, why in left.items()),

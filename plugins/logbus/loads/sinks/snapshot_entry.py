@@ -15,14 +15,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select, text, update
 
-from logbus.errors import LogbusError, UserError
-from logbus.loads import stamped_hours
-from logbus.loads.checksum import Published
-from logbus.loads.commit import SealedWindow, by_partition, counts_of, fingerprint_of, hours_of
-from logbus.loads.tally import TimeSpan
-from logbus.model import Attempt, Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
-from logbus.windows import schema
-from logbus.windows.rows import COMMITTED, Row, count_values, to_range
+from logbus import errors, model
+from logbus.loads import checksum, commit, stamped_hours, tally
+from logbus.windows import rows, schema
 
 # Raised with every change that an older reader would misunderstand.
 FORMAT = 1
@@ -35,17 +30,17 @@ class LedgerEntry:
     pipeline: str
     topic: str
     topic_id: str
-    interval: Interval
+    interval: model.Interval
     attempt: int
-    ranges: tuple[OffsetRange, ...]
-    counts: WindowCounts
+    ranges: tuple[model.OffsetRange, ...]
+    counts: model.WindowCounts
     fingerprint: str
     loaded_at: datetime
     key: str  # the attempt's
     head_unknown: bool = False
-    values: Published = field(default_factory=Published)
+    values: checksum.Published = field(default_factory=checksum.Published)
     other_records: tuple[Mapping[str, Any], ...] = ()  # the window's, in case the ledger has to be rebuilt
-    spans: Mapping[int, TimeSpan] = field(default_factory=dict)
+    spans: Mapping[int, tally.TimeSpan] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     hours: Mapping[int, int] = field(default_factory=dict)  # records by stamped hour
 
@@ -57,13 +52,13 @@ class LedgerEntry:
                 "pipeline": self.pipeline,
                 "topic": self.topic,
                 "topic_id": self.topic_id,
-                "start": instant_text(self.interval.start),
-                "end": instant_text(self.interval.end),
+                "start": model.instant_text(self.interval.start),
+                "end": model.instant_text(self.interval.end),
                 "attempt": self.attempt,
                 "ranges": [_range_json(part, self.spans.get(part.partition)) for part in self.ranges],
-                "counts": counts_json(self.counts),
+                "counts": model.counts_json(self.counts),
                 "fingerprint": self.fingerprint,
-                "loaded_at": instant_text(self.loaded_at),
+                "loaded_at": model.instant_text(self.loaded_at),
                 "head_unknown": self.head_unknown,
                 "key": self.key,
                 "values": self.values.to_json(),
@@ -75,7 +70,7 @@ class LedgerEntry:
 
 
 def entry_of(
-    load: SealedWindow, now: datetime, values: Published, other_records: Sequence[Mapping[str, Any]] | None = None
+    load: commit.SealedWindow, now: datetime, values: checksum.Published, other_records: Sequence[Mapping[str, Any]] | None = None
 ) -> LedgerEntry:
     """The entry of what a load is about to make public."""
     window = load.window
@@ -86,16 +81,16 @@ def entry_of(
         interval=window.interval,
         attempt=load.attempt.number,
         ranges=window.ranges,
-        counts=counts_of(load),
-        fingerprint=fingerprint_of(load),
+        counts=commit.counts_of(load),
+        fingerprint=commit.fingerprint_of(load),
         loaded_at=now,
         head_unknown=window.head_unknown,
         key=load.attempt.key,
         values=values,
         other_records=tuple(window.other_records if other_records is None else other_records),
         spans=load.staged.spans,
-        partitions=by_partition(load),
-        hours=hours_of(load),
+        partitions=commit.by_partition(load),
+        hours=commit.hours_of(load),
     )
 
 
@@ -103,21 +98,23 @@ def from_json(text: str) -> LedgerEntry:
     """An entry as it was written; `LogbusError` if a newer logbus wrote it."""
     entry = json.loads(text)
     if entry["format"] != FORMAT:
-        raise LogbusError(f"a ledger entry has format {entry['format']}, and this logbus reads {FORMAT}: install a newer logbus")
+        raise errors.LogbusError(
+            f"a ledger entry has format {entry['format']}, and this logbus reads {FORMAT}: install a newer logbus"
+        )
     ranges = entry["ranges"]
     return LedgerEntry(
         pipeline=entry["pipeline"],
         topic=entry["topic"],
         topic_id=entry["topic_id"],
-        interval=Interval(parse_instant(entry["start"]), parse_instant(entry["end"])),
+        interval=model.Interval(model.parse_instant(entry["start"]), model.parse_instant(entry["end"])),
         attempt=entry["attempt"],
-        ranges=tuple(to_range(entry["topic"], part) for part in ranges),
-        counts=WindowCounts(**entry["counts"]),
+        ranges=tuple(rows.to_range(entry["topic"], part) for part in ranges),
+        counts=model.WindowCounts(**entry["counts"]),
         fingerprint=entry["fingerprint"],
-        loaded_at=parse_instant(entry["loaded_at"]),
+        loaded_at=model.parse_instant(entry["loaded_at"]),
         head_unknown=entry["head_unknown"],
         key=entry["key"],
-        values=Published.from_json(entry["values"]),
+        values=checksum.Published.from_json(entry["values"]),
         other_records=tuple(entry["other_records"]),
         partitions=entry["partitions"],
         hours={int(hour): count for hour, count in entry["hours"].items()},
@@ -125,24 +122,24 @@ def from_json(text: str) -> LedgerEntry:
     )
 
 
-def _range_json(part: OffsetRange, span: TimeSpan | None) -> dict[str, Any]:
+def _range_json(part: model.OffsetRange, span: tally.TimeSpan | None) -> dict[str, Any]:
     first, last = (span.first, span.last) if span else (None, None)
     return {
         "partition": part.partition,
         "start_offset": part.start_offset,
         "end_offset": part.end_offset,
         "lost": part.lost,
-        "first": first and instant_text(first),
-        "last": last and instant_text(last),
+        "first": first and model.instant_text(first),
+        "last": last and model.instant_text(last),
     }
 
 
-def _to_span(part: Mapping[str, Any]) -> TimeSpan:
+def _to_span(part: Mapping[str, Any]) -> tally.TimeSpan:
     first, last = part["first"], part["last"]
-    return TimeSpan(first=first and parse_instant(first), last=last and parse_instant(last))
+    return tally.TimeSpan(first=first and model.parse_instant(first), last=last and model.parse_instant(last))
 
 
-def bring_up_ledger(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -> LedgerEntry | None:
+def bring_up_ledger(engine: Engine, attempt: model.Attempt, entry: LedgerEntry | None) -> LedgerEntry | None:
     """Updates the window in the ledger from the table's entry, before `attempt` continues. Usually there is nothing to do.
 
     Returns the table's entry if the ledger cannot take it over: its dead letters are gone, or it is of an attempt that this
@@ -155,7 +152,7 @@ def bring_up_ledger(engine: Engine, attempt: Attempt, entry: LedgerEntry | None)
         query = select(window).where(window.c.id == attempt.window_id).with_for_update()
         row = connection.execute(query).mappings().one()
         if entry.attempt > row["last_attempt"]:  # if only newer than `attempt`, ours is just superseded
-            raise UserError(
+            raise errors.UserError(
                 f"the table holds window {attempt.interval} of {attempt.pipeline} as attempt {entry.attempt} loaded it, "
                 f"but the ledger knows of {row['last_attempt']} attempts: the ledger was lost, or this is another one. "
                 f"`logbus ledger rebuild --pipeline {attempt.pipeline}` recreates it from the table"
@@ -183,10 +180,10 @@ def dead_letters_kept(connection: Connection, window_id: int, entry: LedgerEntry
     return kept == entry.counts.dead_lettered
 
 
-def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
+def write_entry(connection: Connection, row: rows.Row, entry: LedgerEntry) -> None:
     """Stores the window as loaded, with what the entry holds."""
     window, attempt, part = schema.window, schema.attempt, schema.window_range
-    counted = {**count_values(entry.counts), "fingerprint": entry.fingerprint}
+    counted = {**rows.count_values(entry.counts), "fingerprint": entry.fingerprint}
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
     kept: dict[str, Any] = {"values_hash": entry.values.to_json()}
     kept |= {"other_records": list(entry.other_records)} if entry.other_records else {}
@@ -196,7 +193,7 @@ def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
         same = (part.c.window_id == row["id"], part.c.partition == partition)
         connection.execute(update(part).where(*same).values(first_timestamp=span.first, last_timestamp=span.last))
     loaded = (attempt.c.window_id == row["id"], attempt.c.number == entry.attempt)
-    ended = {"state": COMMITTED, "ended_at": entry.loaded_at, "partitions": dict(entry.partitions), "key": entry.key}
+    ended = {"state": rows.COMMITTED, "ended_at": entry.loaded_at, "partitions": dict(entry.partitions), "key": entry.key}
     connection.execute(update(attempt).where(*loaded).values(**counted, **ended))
     stale = text("delete from logbus.dead_letter where window_id = :id and attempt <> :attempt")
     connection.execute(stale, {"id": row["id"], "attempt": entry.attempt})
@@ -204,7 +201,7 @@ def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
 
 def committed_attempts(engine: Engine, window_id: int) -> set[int]:
     attempt = schema.attempt
-    query = select(attempt.c.number).where(attempt.c.window_id == window_id, attempt.c.state == COMMITTED)
+    query = select(attempt.c.number).where(attempt.c.window_id == window_id, attempt.c.state == rows.COMMITTED)
     with engine.connect() as connection:
         return set(connection.execute(query).scalars())
 
