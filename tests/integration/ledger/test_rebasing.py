@@ -223,7 +223,7 @@ def test_another_cluster_is_not_taken_for_a_topic_that_was_made_again(world: Wor
     world.fill(10, 11, freeze=[10], settings=CLOCKS)
     world.log.create("t")
     world.log.cluster = "the wrong one"
-    with pytest.raises(AnotherCluster, match="is on topic t of cluster fake, .* is of the wrong one. Name the right one"):
+    with pytest.raises(AnotherCluster, match="is on topic t of cluster fake, .* belongs to the wrong one. Name the right one"):
         world.freeze(11)
     with pytest.raises(AnotherCluster):
         world.ledger.rebase("p", world.log, NOW)
