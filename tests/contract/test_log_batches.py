@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from logbus.errors import TopicMissing
 from logbus.kafka.client import Client
-from logbus.kafka.multi_topic import Kind, LogBatches, Question, TopicBatches, TopicDescription
+from logbus.kafka.topic_list import Kind, LogBatches, Question, TopicBatches, TopicDescription
 from logbus.kafka.topics import SettingsLog, Topics
 
 from tests.support.consumers import produce_numbers

@@ -7,7 +7,7 @@ from typing import Any
 
 from logbus.errors import BrokerNotReady, LogbusError, TopicMissing
 from logbus.kafka.client import INTERNAL_PREFIX, PartitionId
-from logbus.kafka.multi_topic import Kind, PartitionDescription, Question, TopicDescription
+from logbus.kafka.topic_list import Kind, PartitionDescription, Question, TopicDescription
 
 from tests.support.fake_log import FakeLog
 

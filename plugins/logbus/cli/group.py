@@ -19,7 +19,7 @@ from logbus.cli import options, output
 from logbus.formatting import many
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, lag_at
-from logbus.kafka.multi_topic import TopicBatches
+from logbus.kafka.topic_list import TopicBatches
 from logbus.kafka.topics import Topics
 from logbus.status import group_offsets
 from logbus.status.group_offsets import Move, Target, TopicChoice

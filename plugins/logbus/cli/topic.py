@@ -12,7 +12,7 @@ from logbus.cli import options, output
 from logbus.cli.output import Table
 from logbus.errors import TopicMissing, UserError
 from logbus.formatting import many
-from logbus.kafka import cluster, multi_topic, topic_list
+from logbus.kafka import cluster, topic_list
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.topics import BROKERS_CHOICE, Topics, TopicSetting
 from logbus.status.lag import Unloaded, unloaded_of
@@ -45,7 +45,7 @@ def read(client: Client, names: Sequence[str]) -> list[topic_list.TopicReading]:
     """The topics as they are now; an error about one is printed and does not hide the others."""
     # Settled: a topic that was created a moment ago may be unknown to the broker that is asked first.
     readings = client.settled(
-        lambda: topic_list.read_topics(multi_topic.TopicBatches(client), names, lambda: sizes(client), with_settings=False)
+        lambda: topic_list.read_topics(topic_list.TopicBatches(client), names, lambda: sizes(client), with_settings=False)
     )
     for topic in readings:
         if topic.error is not None:
@@ -76,7 +76,7 @@ def named(client: Client, names: Sequence[str]) -> list[topic_list.TopicReading]
 def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: bool, as_json: bool) -> None:
     """List topics with their partitions, records and bytes on disk."""
     client = opened(config)
-    names = multi_topic.TopicBatches(client).topic_names(with_internal=not exclude_internal)
+    names = topic_list.TopicBatches(client).topic_names(with_internal=not exclude_internal)
     if names_only:
         output.echo(*names)
         return
@@ -99,7 +99,7 @@ def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) ->
     """Show partitions, leaders, offsets and overridden settings of TOPICS, by default of all."""
     client = opened(config)
     readings = (
-        named(client, existing_topics(client, topics)) if topics else read(client, multi_topic.TopicBatches(client).topic_names())
+        named(client, existing_topics(client, topics)) if topics else read(client, topic_list.TopicBatches(client).topic_names())
     )
     settings = Topics(client).settings_in_force([topic.name for topic in readings if topic.description is not None])
     own = {name: [setting for setting in listed if setting.is_own] for name, listed in settings.items()}
@@ -240,7 +240,7 @@ def delete(
     """
     client = opened(config)
     names = (
-        [name for name in topics if name in multi_topic.TopicBatches(client).topic_names(with_internal=True)]
+        [name for name in topics if name in topic_list.TopicBatches(client).topic_names(with_internal=True)]
         if if_exists
         else existing_topics(client, topics)
     )
@@ -284,7 +284,7 @@ def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Se
 
 def existing_topics(client: Client, names: Sequence[str]) -> list[str]:
     """The wanted topics; `TopicMissing` names those that do not exist."""
-    existing = set(multi_topic.TopicBatches(client).topic_names(with_internal=True))
+    existing = set(topic_list.TopicBatches(client).topic_names(with_internal=True))
     if missing := [name for name in names if name not in existing]:
         raise TopicMissing(
             f"the broker at {client.address} has no topic {', '.join(missing)}: `logbus topic ls` lists those it has"

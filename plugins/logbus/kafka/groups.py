@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from logbus.errors import BrokerUnavailable, GroupActive, GroupMissing, LogbusError
-from logbus.kafka import multi_topic, topic_list
+from logbus.kafka import topic_list
 from logbus.kafka.client import LATEST, Client, PartitionId
 from logbus.kafka.errors import explain, explain_code
 
@@ -230,13 +230,13 @@ def _to_member(described: Any) -> GroupMember:
     )
 
 
-def end_offsets_of(log: multi_topic.LogBatches, groups: Sequence[GroupReading]) -> dict[PartitionId, int]:
+def end_offsets_of(log: topic_list.LogBatches, groups: Sequence[GroupReading]) -> dict[PartitionId, int]:
     """The end offset of every partition that one of the groups reads or has read; those gone or without a leader are left out."""
     read = {partition_id for group in groups for partition_id in group.partitions}
     # Asking about a partition without a leader would hold the page up for the client's whole time limit.
     led = topic_list.led_partitions(log.topics({topic for topic, _ in read}))
     partitions = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
-    answers = log.answers([multi_topic.Question(multi_topic.Kind.END, name, LATEST) for name in partitions], partitions)
+    answers = log.answers([topic_list.Question(topic_list.Kind.END, name, LATEST) for name in partitions], partitions)
     return {
         (question.topic, part): end
         for question, ends in answers.items()

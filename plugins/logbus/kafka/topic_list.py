@@ -1,23 +1,182 @@
-"""Topics as they are now: partitions, leaders, offsets, bytes, growth, retention. For pages, command line and exporter.
+"""Topics as they are now: partitions, leaders, offsets, bytes, growth, retention; many of them in one request to each broker.
 
-A handful of requests to each broker, however many topics. What the broker does not report is None, and so is every total over it:
-a partition without a leader has no offsets, and then the topic's number of records is unknown. Bytes are those on the broker's
-disks; where it does not report them, a page estimates them from the average size of loaded records.
+For pages, command line and exporter. A `Question` is one that `logbus.kafka.topics` would ask about one topic. `LogBatches`
+answers any number of them together; where the single question would have raised an error, the answer is that error.
+`TopicBatches` asks a real broker, the tests' fake answers from memory; one contract suite runs over both. A broker that does
+not answer at all raises `BrokerUnavailable`.
+
+What the broker does not report is None, and so is every total over it: a partition without a leader has no offsets, and then
+the topic's number of records is unknown. Bytes are those on the broker's disks; where it does not report them, a page estimates
+them from the average size of loaded records.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
+
+from confluent_kafka.admin import OffsetSpec
 
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.kafka import client, multi_topic
-from logbus.kafka.topics import RETENTION_BYTES, RETENTION_MS, limits_in_force
+from logbus.kafka.client import INTERNAL_PREFIX, LATEST, Client, PartitionId
+from logbus.kafka.topics import (
+    RETENTION_BYTES,
+    RETENTION_MS,
+    OffsetAndTimestamp,
+    TopicFacts,
+    limits_in_force,
+    to_offsets_and_timestamps,
+)
+
+# A page waits this long at most; then it shows the last answer with its age, and asks again by itself. A healthy broker answers
+# in a tenth of a second.
+PAGE_TIMEOUT_SECONDS = 4.0
+
+
+class Kind(StrEnum):
+    START = "start offsets"
+    END = "end offsets"
+    AT = "first records at or after an instant"
+    SETTINGS = "settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """About all partitions of a topic. `detail` is the isolation level of END and the milliseconds of AT."""
+
+    kind: Kind
+    topic: str
+    detail: str | int = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """A partition as the broker describes it: ids of its leader (None while it has none), replicas and in-sync replicas."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic as the broker describes it."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+
+    @property
+    def facts(self) -> TopicFacts:
+        return TopicFacts(name=self.name, topic_id=self.topic_id, partitions=tuple(part.partition for part in self.partitions))
+
+
+class LogBatches(Protocol):
+    """START and END return offsets by partition, AT `OffsetAndTimestamp`s by partition, SETTINGS values by name."""
+
+    def topic_names(self, *, with_internal: bool = False) -> list[str]: ...
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicDescription | LogbusError]: ...
+
+    def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]: ...
+
+
+class TopicBatches:
+    """The questions, asked of a real broker. Safe to share between threads, as the client is."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def topic_names(self, *, with_internal: bool = False) -> list[str]:
+        """All topics, with or without Kafka's internal ones."""
+        names = self.client.metadata().topics
+        return sorted(name for name in names if with_internal or not name.startswith(INTERNAL_PREFIX))
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicDescription | LogbusError]:
+        """Each topic as it is now, or the error that its description failed with."""
+        unique = sorted(set(names))
+        futures = self.client.ask_topics(unique) if unique else {}
+        answers = {name: self.client.outcome(future, name) for name, future in futures.items()}
+        return {name: answer if isinstance(answer, LogbusError) else _to_description(answer) for name, answer in answers.items()}
+
+    def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]:
+        """All answers at once; `partitions` lists those to ask about, by topic."""
+        requests = [*self._ask_offsets(questions, partitions), *self._ask_settings(questions)]
+        answers: dict[Question, Any] = {question: {} for question in questions}
+        for question, part, future in requests:
+            result = self.client.outcome(future, question.topic)
+            if isinstance(result, LogbusError):
+                answers[question] = result
+            elif not isinstance(answers[question], LogbusError):
+                answers[question] |= _partial_answer(question, part, result)
+        return answers
+
+    def _ask_offsets(
+        self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[Question, int, Future[Any]]]:
+        """One call takes each partition once and a single isolation level; all calls are in flight together."""
+        for batch in _batches([question for question in questions if question.kind is not Kind.SETTINGS]):
+            question_of = {(question.topic, part): question for question in batch for part in partitions.get(question.topic, ())}
+            specs = {partition_id: _offset_spec(question) for partition_id, question in question_of.items()}
+            for partition_id, future in self.client.ask_offsets(specs, _isolation_of(batch[0])).items():
+                yield question_of[partition_id], partition_id[1], future
+
+    def _ask_settings(self, questions: Collection[Question]) -> Iterator[tuple[Question, int, Future[Any]]]:
+        by_topic = {question.topic: question for question in questions if question.kind is Kind.SETTINGS}
+        for topic, future in self.client.ask_settings(by_topic).items():
+            yield by_topic[topic], 0, future
+
+
+def _batches(questions: Iterable[Question]) -> list[list[Question]]:
+    """Lists in which each topic occurs once and all questions share one isolation level."""
+    by_round: dict[tuple[str, int], list[Question]] = {}
+    times: Counter[tuple[str, str]] = Counter()
+    for question in questions:
+        isolation = _isolation_of(question)
+        by_round.setdefault((isolation, times[isolation, question.topic]), []).append(question)
+        times[isolation, question.topic] += 1
+    return list(by_round.values())
+
+
+def _isolation_of(question: Question) -> str:
+    return str(question.detail) if question.kind is Kind.END else LATEST
+
+
+def _offset_spec(question: Question) -> OffsetSpec:
+    if question.kind is Kind.AT:
+        return OffsetSpec.for_timestamp(int(question.detail))
+    return OffsetSpec.earliest() if question.kind is Kind.START else OffsetSpec.latest()
+
+
+def _partial_answer(question: Question, part: int, result: Any) -> dict[Any, Any]:
+    """What the client's answer for one partition (or for the settings) adds to the answer of its question."""
+    if question.kind is Kind.SETTINGS:
+        return {name: str(entry.value) for name, entry in result.items()}
+    if question.kind is Kind.AT:
+        records: dict[int, OffsetAndTimestamp] = to_offsets_and_timestamps({part: result})
+        return records
+    return {part: result.offset}
+
+
+def _to_description(described: Any) -> TopicDescription:
+    partitions = (
+        PartitionDescription(
+            partition=part.id,
+            leader=part.leader.id if part.leader is not None and part.leader.id >= 0 else None,
+            replicas=tuple(node.id for node in part.replicas),
+            in_sync=tuple(node.id for node in part.isr),
+        )
+        for part in described.partitions
+    )
+    by_number = tuple(sorted(partitions, key=lambda part: part.partition))
+    return TopicDescription(name=described.name, topic_id=str(described.topic_id), partitions=by_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +184,7 @@ class TopicReading:
     """A topic as it is now; offsets and bytes on disk by partition. `error` is why part of the reading is missing."""
 
     name: str
-    description: multi_topic.TopicDescription | None
+    description: TopicDescription | None
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     sizes: Mapping[int, int] = field(default_factory=dict)
@@ -38,7 +197,7 @@ class TopicReading:
         return None if self.description is None else self.description.topic_id
 
     @property
-    def partitions(self) -> tuple[multi_topic.PartitionDescription, ...]:
+    def partitions(self) -> tuple[PartitionDescription, ...]:
         return () if self.description is None else self.description.partitions
 
     @property
@@ -76,11 +235,11 @@ class TopicOwners:
 
 
 # Returns the bytes on disk of each partition; raises `BrokerUnavailable` where the broker does not report them.
-Sizes = Callable[[], Mapping[client.PartitionId, int]]
+Sizes = Callable[[], Mapping[PartitionId, int]]
 
 
 def read_topics(
-    log: multi_topic.LogBatches, names: Iterable[str] | None = None, sizes: Sizes = dict, *, with_settings: bool = True
+    log: LogBatches, names: Iterable[str] | None = None, sizes: Sizes = dict, *, with_settings: bool = True
 ) -> list[TopicReading]:
     """The named topics in this order, or all but Kafka's own by name. `BrokerUnavailable` if no broker answers at all."""
     topics = log.topic_names() if names is None else list(names)
@@ -93,21 +252,21 @@ def read_topics(
     return _with_sizes([_to_reading(name, described[name], by_topic[name]) for name in topics], future_sizes.result)
 
 
-def _questions(topic: str, with_settings: bool = True) -> list[multi_topic.Question]:
-    own = [multi_topic.Question(multi_topic.Kind.SETTINGS, topic)] if with_settings else []
+def _questions(topic: str, with_settings: bool = True) -> list[Question]:
+    own = [Question(Kind.SETTINGS, topic)] if with_settings else []
     return [
-        multi_topic.Question(multi_topic.Kind.START, topic),
-        multi_topic.Question(multi_topic.Kind.END, topic, client.LATEST),
+        Question(Kind.START, topic),
+        Question(Kind.END, topic, LATEST),
         *own,
     ]
 
 
-def led_partitions(described: Mapping[str, multi_topic.TopicDescription | LogbusError]) -> dict[str, list[int]]:
+def led_partitions(described: Mapping[str, TopicDescription | LogbusError]) -> dict[str, list[int]]:
     """By topic, the partitions that have a leader to ask."""
     return {
         name: [part.partition for part in topic.partitions if part.leader is not None]
         for name, topic in described.items()
-        if isinstance(topic, multi_topic.TopicDescription)
+        if isinstance(topic, TopicDescription)
     }
 
 
@@ -123,7 +282,7 @@ def _with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:
     return [replace(topic, sizes=by_topic.get(topic.name, {})) for topic in topics]
 
 
-def _to_reading(name: str, described: multi_topic.TopicDescription | LogbusError, answers: Sequence[Any]) -> TopicReading:
+def _to_reading(name: str, described: TopicDescription | LogbusError, answers: Sequence[Any]) -> TopicReading:
     """A topic from the answers to its `_questions`, each of which may be an error."""
     if isinstance(described, LogbusError):
         return TopicReading(name=name, description=None, error=described)
@@ -139,7 +298,7 @@ def with_rates(topics: Iterable[TopicReading], rates: ProduceRates, now: datetim
 
 def _rate_of(topic: TopicReading, rates: ProduceRates, now: datetime) -> float | None:
     """Records per second. A reading that lacks some partitions is not recorded as a sample."""
-    key = f"{topic.topic_id} {client.LATEST}"
+    key = f"{topic.topic_id} {LATEST}"
     if topic.ends and len(topic.ends) == len(topic.partitions):
         rates.record(key, topic.ends, now)
     return rates.per_second(key)

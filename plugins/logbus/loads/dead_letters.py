@@ -198,7 +198,7 @@ class Shape:
         return {"error_class": self.error_class, "error": self.error, "count": self.count, "samples": self.samples}
 
 
-# Parsers end an error with the record's text in quotes (logbus.parsing.base.shown), after a colon, "in" or "match". The text
+# Parsers end an error with the record's text in quotes (logbus.parsing.shown), after a colon, "in" or "match". The text
 # before it may have quotes too ("member 'bytes' is not a valid bigint: ..."), so one of these is required. Numbers are masked
 # after that: "line 1 column 20" and "line 1 column 33" are the same.
 # Only the beginning of an error is used: a custom parser may write megabytes, and a back reference scans a long text over and

@@ -2,17 +2,116 @@
 
 `parser_for(name, settings)` chooses from a table. A parser declares its columns (name to PostgreSQL type) and turns
 the bytes of one value into the values of those columns, in order; a value it cannot parse raises `Unparsable`, whose
-`kind` is the dead letter's error class.
+`kind` is the dead letter's error class. What all parsers share is here as well: decoding text that PostgreSQL can store,
+and filtering rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from logbus.errors import UserError
-from logbus.parsing.base import Filtered, Parser, Unparsable, filtering, parse_value, storable
+
+# How much of the offending text an error message quotes; the dead letter keeps all the bytes anyway.
+SHOWN_CHARACTERS_MAX = 120
+
+
+class Unparsable(ValueError):
+    """A value that the parser cannot read. `kind` groups dead letters; the message says what is wrong."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        # Both are stored. A user's parser may take either from the record itself.
+        self.kind = storable(str(kind))
+
+
+class Filtered(Exception):
+    """A value that a parser leaves out on purpose: it is counted, but neither loaded nor a dead letter."""
+
+
+# Many values as Arrow columns in the order of `columns`; None where at least one of them must be parsed individually.
+Quick = Callable[[Sequence[bytes]], Sequence[Any] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parser:
+    """`columns` maps name to PostgreSQL type; `parse` returns their values in that order, or raises `Unparsable` or `Filtered`.
+
+    `quick`, if set, returns the same for many values at once, provided all of them parse. `of_no_value` is the row of a
+    record without a value (a tombstone); if it is None, such a record is a dead letter.
+    """
+
+    columns: Mapping[str, str]
+    parse: Callable[[bytes], Sequence[Any]]
+    quick: Quick | None = None
+    of_no_value: Sequence[Any] | None = None
+
+
+def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
+    """The row of one record, whose value may be absent. A value that the parser does not expect must not fail the window: any
+    other exception makes a dead letter too, with its name."""
+    if value is None:
+        if parser.of_no_value is None:
+            raise Unparsable("NoValue", "the record has no value (a tombstone)")
+        return parser.of_no_value
+    try:
+        return parser.parse(value)
+    except (Unparsable, Filtered, MemoryError):  # the last is the machine's fault: the next attempt may well parse the record
+        raise
+    except Exception as error:
+        raise Unparsable(type(error).__name__, str(error)) from error
+
+
+def decode(value: bytes) -> str:
+    """The value as text. PostgreSQL stores only UTF-8 without NUL."""
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unparsable("NotUtf8", f"byte {error.start} is not UTF-8 ({error.reason})") from None
+    if "\0" in text:
+        raise Unparsable("NulCharacter", f"a NUL character at {text.index(chr(0))}, which PostgreSQL's text cannot hold")
+    return text
+
+
+def storable(text: str) -> str:
+    """Any text, escaped where PostgreSQL could not store it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def null(field: str | None) -> str | None:
+    """A field of a log line; `-` stands for no value."""
+    return None if field == "-" else field
+
+
+def shown(text: str) -> str:
+    """The beginning of the text, for an error message."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "...")
+
+
+# Leaving records out on purpose: `{"filter": {"status": [500, 503], "host": ["web-1"]}}`.
+#
+# A row is loaded if each of these columns has one of the listed values, which may include null. Other rows are counted as
+# filtered: read = loaded + dead-lettered + filtered.
+
+
+def filtering(parser: Parser, accepted: Mapping[str, Sequence[Any]]) -> Parser:
+    """The parser with a filter on its rows."""
+    names = list(parser.columns)
+    if not isinstance(accepted, Mapping) or any(name not in names or not isinstance(accepted[name], list) for name in accepted):
+        raise UserError(f"settings.filter maps columns to lists of values; the columns are {', '.join(names)}")
+    filters = [(names.index(name), tuple(values)) for name, values in accepted.items()]
+
+    def parse(value: bytes) -> Sequence[Any]:
+        row = parser.parse(value)
+        if all(row[index] in values for index, values in filters):
+            return row
+        raise Filtered
+
+    return replace(parser, parse=parse, quick=None)
+
 
 # Module and function by name, imported when a parser is made: most of them need Arrow, and importing that takes as much CPU as
 # all the rest of `logbus ship`, which reads times with this package and parses nothing.
@@ -42,6 +141,3 @@ def parser_for(name: str, settings: Mapping[str, Any]) -> Parser:
 
         parser = custom_parser(name, settings)
     return filtering(parser, settings["filter"]) if settings.get("filter") else parser
-
-
-__all__ = ["PARSERS", "Filtered", "Parser", "Unparsable", "parse_value", "parser_for", "storable"]

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from logbus.parsing.base import Parser, Unparsable, decode, null, shown
+from logbus.parsing import Parser, Unparsable, decode, null, shown
 from logbus.parsing.columns import from_text
 from logbus.parsing.json_records import nested_too_deeply, parse_exact_object
 from logbus.parsing.times import combined_time

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from logbus.errors import UserError
-from logbus.parsing.base import Unparsable, shown
+from logbus.parsing import Unparsable, shown
 from logbus.parsing.json_records import stored_json, to_integer
 from logbus.parsing.schemas import ARROW_TYPES
 from logbus.parsing.times import instant

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from logbus.errors import UserError
 from logbus.formatting import many
-from logbus.parsing.base import Parser, Quick, Unparsable, shown
+from logbus.parsing import Parser, Quick, Unparsable, shown
 from logbus.parsing.columns import from_text
 from logbus.parsing.json_records import stored_json
 from logbus.parsing.schemas import ARROW_TYPES

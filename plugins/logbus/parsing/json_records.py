@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from logbus.parsing.base import Unparsable, decode, shown
+from logbus.parsing import Unparsable, decode, shown
 from logbus.parsing.times import instant
 
 

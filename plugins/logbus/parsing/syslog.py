@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from logbus.parsing.base import Parser, Unparsable, decode, null, shown
+from logbus.parsing import Parser, Unparsable, decode, null, shown
 from logbus.parsing.times import instant
 
 COLUMNS = {

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from logbus.errors import UserError
-from logbus.parsing.base import Filtered, Parser, Unparsable, decode, shown
+from logbus.parsing import Filtered, Parser, Unparsable, decode, shown
 from logbus.parsing.columns import column_names, columns_named, declared_columns, from_text
 
 

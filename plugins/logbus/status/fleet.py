@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 
 from logbus import errors, model
-from logbus.kafka.multi_topic import Kind, LogBatches, Question, TopicDescription
+from logbus.kafka.topic_list import Kind, LogBatches, Question, TopicDescription
 from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
 from logbus.status import retention_plan, retention_run, window_facts
 from logbus.status.lag import Lag, lag_over

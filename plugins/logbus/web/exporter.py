@@ -36,7 +36,7 @@ from sqlalchemy import Engine
 
 from logbus.errors import UserError
 from logbus.kafka.client import SLOW_SECONDS_MAX, Client
-from logbus.kafka.multi_topic import TopicBatches
+from logbus.kafka.topic_list import TopicBatches
 from logbus.loads.engine import connect, warehouse_url
 from logbus.status import fleet, kafka_reading, ledger_totals
 from logbus.web import metric_catalog as names

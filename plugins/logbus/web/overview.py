@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from logbus import errors, model
-from logbus.kafka import multi_topic, topic_list
+from logbus.kafka import topic_list
 from logbus.status import window_facts
 from logbus.status.fleet import PipelineReading, Registered, read_chains, read_pipelines, read_registered
 from logbus.status.lag import Lag
@@ -68,7 +68,7 @@ class SpanReading:
     loaded: Mapping[tuple[str, int], int]
 
 
-def read(engine: Engine, log: multi_topic.LogBatches, rates: topic_list.ProduceRates, now: datetime) -> FleetReading:
+def read(engine: Engine, log: topic_list.LogBatches, rates: topic_list.ProduceRates, now: datetime) -> FleetReading:
     """Asks ledger and broker about everything. Only a warehouse that is down is an error."""
     registered = read_registered(engine, now)
     pipelines, error = _pipelines_or_error(engine, log, registered, now)
@@ -91,7 +91,7 @@ def read_span(engine: Engine, span: model.Interval, run: tuple[str, str] | None 
 
 
 def _pipelines_or_error(
-    engine: Engine, log: multi_topic.LogBatches, registered: Registered, now: datetime
+    engine: Engine, log: topic_list.LogBatches, registered: Registered, now: datetime
 ) -> tuple[list[PipelineReading], errors.BrokerUnavailable | None]:
     try:
         # Only a broker that does not answer is caught here. A missing topic or a missing ACL belongs to one pipeline and is in

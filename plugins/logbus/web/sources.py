@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from logbus import errors, model
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.kafka import cluster, multi_topic, topic_list
+from logbus.kafka import cluster, topic_list
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.groups import GroupReading, end_offsets_of
 from logbus.kafka.groups import Groups as AllGroups
@@ -97,7 +97,7 @@ class PageSource:
         self._lock = Lock()
         self._spans: OrderedDict[tuple[model.Interval, tuple[str, str] | None], Reading[SpanOverview]] = OrderedDict()
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
-        self.fleet = self._shared(lambda engine: read(engine, multi_topic.TopicBatches(broker), rates, now()))
+        self.fleet = self._shared(lambda engine: read(engine, topic_list.TopicBatches(broker), rates, now()))
         self.topics: Reading[list[topic_list.TopicReading]] = Reading(lambda: self._topics(broker, rates, now), clock)
         self.groups: Reading[GroupsRead] = Reading(lambda: self._groups(broker), clock)
 
@@ -141,14 +141,14 @@ class PageSource:
     @staticmethod
     def _topics(broker: Client, rates: topic_list.ProduceRates, now: Callable[[], datetime]) -> list[topic_list.TopicReading]:
         topics = topic_list.read_topics(
-            multi_topic.TopicBatches(broker), sizes=lambda: cluster.partition_bytes(cluster.log_directories(broker))
+            topic_list.TopicBatches(broker), sizes=lambda: cluster.partition_bytes(cluster.log_directories(broker))
         )
         return topic_list.with_rates(topics, rates, now())
 
     @staticmethod
     def _groups(broker: Client) -> GroupsRead:
         groups = AllGroups(broker).read()
-        return GroupsRead(groups, end_offsets_of(multi_topic.TopicBatches(broker), groups))
+        return GroupsRead(groups, end_offsets_of(topic_list.TopicBatches(broker), groups))
 
 
 class PageSources:
@@ -158,7 +158,7 @@ class PageSources:
         self,
         now: Callable[[], datetime],
         clock: Callable[[], float],
-        broker_timeout_seconds: float = multi_topic.PAGE_TIMEOUT_SECONDS,
+        broker_timeout_seconds: float = topic_list.PAGE_TIMEOUT_SECONDS,
     ) -> None:
         self._broker_timeout_seconds = broker_timeout_seconds
         self._now = now
