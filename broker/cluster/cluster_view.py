@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker.cluster import metadata_image, topic_registry
-from broker.config.listeners import Listener
+from broker.config.parsers import Listener
 from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from uuid import UUID
 
 from broker.clock import Clock
-from broker.cluster import assignment, controller_writes, leader_election, metadata_image
-from broker.cluster.store import AnswerLost, Script, Store, run_script
+from broker.cluster import assignment, controller_writes, leader_election, metadata_image, metadata_log
+from broker.cluster.store import AnswerLost, Script, Store, StoreEvents, in_batches, run_script
 from broker.errors import BrokerError
 
 logger = logging.getLogger("broker.cluster")
@@ -29,7 +29,7 @@ _BALANCE_SECONDS = 300.0  # Kafka's leader.imbalance.check.interval.seconds
 _TRIM_SECONDS = 60.0  # an entry is old if it already existed at the last trim
 
 
-class ClusterController:
+class ClusterController(StoreEvents):
     """See the module docstring. `minimum_of` returns a topic's min.insync.replicas, `is_unclean_allowed` its
     unclean.leader.election.enable."""
 
@@ -83,18 +83,14 @@ class ClusterController:
         self.due = -inf
 
     def connected(self, session_id: int) -> None:
+        # Nothing ends with a connection that is lost: what is written meanwhile has an unknown outcome, and is refused if another
+        # broker has become the controller.
         if self.mandate is not None and self.mandate.session_id != session_id:
             self._resign("its ZooKeeper session was replaced")
         # For one session timeout no broker counts as dead: after a ZooKeeper outage all sessions may be new, and brokers that
         # have not reconnected yet are not gone.
         self._settled_at = self._clock.monotonic() + self._settling_seconds
         self.due = -inf
-
-    def suspended(self) -> None:
-        """Nothing to do: what is written from now on has an unknown outcome, and is refused if we are no longer controller."""
-
-    def changed(self, path: str) -> None:
-        """Nothing to do: watches are handled by the image."""
 
     # The loop
 
@@ -148,9 +144,8 @@ class ClusterController:
         self.mandate = mandate
         self._term += 1
         now = self._clock.monotonic()
-        self._awaited: dict[
-            leader_election.TopicPartition, tuple[UUID, int]
-        ] = {}  # by partition: its topic's id and the expected version
+        # By partition: its topic's id and the expected version.
+        self._awaited: dict[leader_election.TopicPartition, tuple[UUID, int]] = {}
         self._handovers: dict[leader_election.TopicPartition, leader_election.HandoverRequest] = {}
         self._settled_topics: dict[str, metadata_image.ClusterTopic] = {}
         self._seen_presence: tuple[object, ...] = ()
@@ -197,7 +192,7 @@ class ClusterController:
         fresh = [decision for decision in decisions if (decision.topic, decision.index) not in self._awaited]
         # Each request has been met, is in flight, or cannot be met now; the client may ask again.
         self._preferred, self._unclean = {}, {}
-        for batch in controller_writes.batches(fresh):
+        for batch in in_batches(fresh, metadata_log.STATES_MAX):
             ids = {decision.topic: image.topics[decision.topic].topic_id for decision in batch}
             for decision in batch:
                 self._awaited[decision.topic, decision.index] = ids[decision.topic], decision.state.version

@@ -32,6 +32,7 @@ from broker.cluster.store import (
     Unknown,
     children,
     commit,
+    in_batches,
     read,
     read_all,
 )
@@ -42,11 +43,6 @@ _ENTRIES_KEPT = 2_000  # of the metadata log; a broker further behind reads ever
 
 class Deposed(BrokerError):
     """Another broker is the controller."""
-
-
-def batches(decisions: Sequence[leader_election.Decision]) -> list[Sequence[leader_election.Decision]]:
-    """Batches of one transaction each."""
-    return [decisions[begin : begin + metadata_log.STATES_MAX] for begin in range(0, len(decisions), metadata_log.STATES_MAX)]
 
 
 def write_states(
@@ -86,7 +82,7 @@ def write_reassigned(step: assignment.Reassigned, mandate: Mandate | None) -> Sc
             )
             for change in changes
         ),
-        metadata_log.log_entry([metadata_image.TopicChange(topic=metadata_image.TopicNode.of(topic)), *changes]),
+        metadata_log.log_entry([metadata_image.TopicChange(topic=topic), *changes]),
     ]
     return (yield from _fenced(mandate, operations)) is None
 
@@ -101,12 +97,8 @@ def delete_topic(mandate: Mandate, name: str, topic_id: UUID) -> Script[None]:
     if not isinstance(node, NoNode):
         topic_id = znodes.decode_topic(name, node.data, node.version).topic_id
     indexes = sorted(int(partition) for partition in (yield from children(znodes.partitions_path(name))))
-    for begin in range(0, len(indexes), metadata_log.STATES_MAX):
-        nodes = [
-            path
-            for index in indexes[begin : begin + metadata_log.STATES_MAX]
-            for path in (znodes.state_path(name, index), znodes.partition_path(name, index))
-        ]
+    for batch in in_batches(indexes, metadata_log.STATES_MAX):
+        nodes = [path for index in batch for path in (znodes.state_path(name, index), znodes.partition_path(name, index))]
         if not (yield from _delete(mandate, [mark], nodes, ())):
             return
     last = [
@@ -130,10 +122,8 @@ def trim_journal(mandate: Mandate, old: int) -> Script[int]:
     a minute later; -1 if there is none."""
     positions = metadata_log.entry_positions((yield from children(znodes.CHANGES)))
     gone = [position for position in positions if position <= old][:-_ENTRIES_KEPT]
-    for begin in range(0, len(gone), metadata_log.STATES_MAX):
-        yield from _delete(
-            mandate, (), [metadata_log.entry_path(position) for position in gone[begin : begin + metadata_log.STATES_MAX]], ()
-        )
+    for batch in in_batches(gone, metadata_log.STATES_MAX):
+        yield from _delete(mandate, (), map(metadata_log.entry_path, batch), ())
     return positions[-1] if positions else -1
 
 

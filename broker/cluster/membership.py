@@ -11,6 +11,7 @@ Handlers find it in their context; a single broker has none. Everything is calle
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from broker import errors, logs
@@ -24,19 +25,17 @@ IsSo = Callable[[metadata_image.MetadataImage], bool]
 Then = Callable[[errors.BrokerError | None], None]
 
 
+@dataclass(slots=True, eq=False)
 class _Wait:
     """A caller waiting for something in the image; its callback runs once."""
 
-    __slots__ = ("deadline", "is_so", "then", "timeout_ms")
-
-    def __init__(self, is_so: IsSo, then: Then, deadline: float, timeout_ms: int) -> None:
-        self.is_so = is_so
-        self.then = then
-        self.deadline = deadline
-        self.timeout_ms = timeout_ms
+    is_so: IsSo
+    then: Then
+    deadline: float
+    timeout_ms: int
 
 
-class ClusterMember:
+class ClusterMember(StoreEvents):
     """See the module docstring. `node` is what this broker publishes about itself; the cluster's ids and `on_fenced` are those
     of `Registration`."""
 
@@ -99,9 +98,6 @@ class ClusterMember:
     def suspended(self) -> None:
         self.away_since = self._clock.monotonic()
 
-    def changed(self, path: str) -> None:
-        """Nothing to do: watches are handled by the image."""
-
     # The loop
 
     @property
@@ -139,7 +135,7 @@ class ClusterMember:
             logs.log_bug("a callback after a metadata change failed")
 
 
-class EventFan:
+class EventFan(StoreEvents):
     """Passes events to each listener, in order: registration comes before reading, so that a read shows the registration."""
 
     def __init__(self, listeners: Sequence[StoreEvents]) -> None:

@@ -64,14 +64,13 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterTopic:
-    """A topic: for each partition its replicas in order of preference and its state. `adding` and `removing` are those of a
-    reassignment in progress, by partition. The id is never that of an earlier topic of the same name."""
+class TopicNode:
+    """What the znode of a topic holds: for each partition its replicas in order of preference. `adding` and `removing` are those
+    of a reassignment in progress, by partition. The id is never that of an earlier topic of the same name."""
 
     name: str
     topic_id: uuid.UUID
     replicas: tuple[tuple[int, ...], ...]
-    states: tuple[PartitionState, ...]
     version: int
     adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -79,6 +78,28 @@ class ClusterTopic:
     @property
     def partition_count(self) -> int:
         return len(self.replicas)
+
+    def with_states(self, states: Sequence[PartitionState]) -> ClusterTopic:
+        """The topic; a partition without a state has NO_STATE."""
+        missing = len(self.replicas) - len(states)
+        return ClusterTopic(
+            name=self.name,
+            topic_id=self.topic_id,
+            replicas=self.replicas,
+            # A topic is read znode by znode while other brokers write: parts of one being deleted may be gone already, and for
+            # one recreated with fewer partitions there may be more states than it has.
+            states=(*states[: len(self.replicas)], *(NO_STATE,) * missing),
+            version=self.version,
+            adding=self.adding,
+            removing=self.removing,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTopic(TopicNode):
+    """A topic with the states of its partitions, which have znodes of their own."""
+
+    states: tuple[PartitionState, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,44 +331,6 @@ def _replace_older(stored: dict[str, Settings], name: str, settings: Settings) -
         return False
     stored[name] = settings
     return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicNode:
-    """What the znode of a topic holds: all of a ClusterTopic except the states, which have their own znodes."""
-
-    name: str
-    topic_id: uuid.UUID
-    replicas: tuple[tuple[int, ...], ...]
-    version: int
-    adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, topic: ClusterTopic) -> TopicNode:
-        return cls(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            replicas=topic.replicas,
-            version=topic.version,
-            adding=topic.adding,
-            removing=topic.removing,
-        )
-
-    def with_states(self, states: Sequence[PartitionState]) -> ClusterTopic:
-        """The topic; a partition without a state has NO_STATE."""
-        missing = len(self.replicas) - len(states)
-        return ClusterTopic(
-            name=self.name,
-            topic_id=self.topic_id,
-            replicas=self.replicas,
-            # A topic is read znode by znode while other brokers write: parts of one being deleted may be gone already, and for
-            # one recreated with fewer partitions there may be more states than it has.
-            states=(*states[: len(self.replicas)], *(NO_STATE,) * missing),
-            version=self.version,
-            adding=self.adding,
-            removing=self.removing,
-        )
 
 
 # The state of a partition whose znode does not exist: its topic is being deleted, piece by piece. Any real state is newer.

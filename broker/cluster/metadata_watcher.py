@@ -14,7 +14,7 @@ The image never moves backwards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from broker import errors, logs
@@ -27,7 +27,9 @@ from broker.cluster.store import (
     RunningScript,
     Script,
     Store,
+    StoreEvents,
     children,
+    in_batches,
     read,
     read_all,
     run_script,
@@ -42,7 +44,7 @@ _ENTRIES_AT_ONCE = 2  # of at most 250 states, one millisecond each
 Listener = Callable[[metadata_image.MetadataImage, metadata_image.MetadataDelta], None]
 
 
-class MetadataWatcher:
+class MetadataWatcher(StoreEvents):
     """See the module docstring. It listens to the store (StoreEvents); `listen` registers for changes."""
 
     def __init__(self, store: Store) -> None:
@@ -52,9 +54,8 @@ class MetadataWatcher:
         self._owed: dict[Listener, None] = {}  # listeners that failed on some news: their next call says `is_everything`
         self._session_id = 0
         self._must_read_all = True
-        self._draft: metadata_image.MetadataImage | None = (
-            None  # an image being read, which does not yet match any state that existed
-        )
+        # An image being read, which does not yet match any state that existed.
+        self._draft: metadata_image.MetadataImage | None = None
         self._looks: Mapping[str, _Look] = {
             znodes.BROKERS: _Look(store, self._look_at_brokers),
             znodes.LEAVING: _Look(store, self._look_at_leaving),
@@ -156,8 +157,7 @@ class MetadataWatcher:
         positions = [position for position in metadata_log.entry_positions(names) if position > self._position]
         # Each entry is applied as soon as it is read, not once all are: if the connection breaks halfway, the image matches a
         # state that existed, and `position` says which.
-        for begin in range(0, len(positions), _ENTRIES_AT_ONCE):
-            batch = positions[begin : begin + _ENTRIES_AT_ONCE]
+        for batch in in_batches(positions, _ENTRIES_AT_ONCE):
             nodes = yield from read_all([metadata_log.entry_path(position) for position in batch])
             for position, node in zip(batch, nodes, strict=True):
                 if position != self._position + 1 or not isinstance(node, Node):
@@ -267,11 +267,11 @@ def read_image(position: int) -> Script[metadata_image.MetadataImage]:
     topic_settings: dict[str, metadata_image.Settings] = {}
     unreadable: set[str] = set()
     names = yield from children(znodes.TOPICS)
-    for begin in range(0, len(names), READS_AT_ONCE):
+    for batch in in_batches(names, READS_AT_ONCE):
         # The node of a topic is read before everything else that belongs to it: what is read then belongs to the same topic, or
         # to a later one whose creation is still to come from the log.
-        read_topics = yield from _read_topics(names[begin : begin + READS_AT_ONCE], unreadable)
-        topic_settings |= yield from _read_settings(znodes.TOPIC_SETTINGS, tuple(read_topics), unreadable)
+        read_topics = yield from _read_topics(batch, unreadable)
+        topic_settings |= yield from _read_settings(znodes.TOPIC_SETTINGS, list(read_topics), unreadable)
         topics |= {name: topic for name, topic in read_topics.items() if name not in unreadable}
     deleting = yield from children(znodes.DELETIONS)
     return metadata_image.MetadataImage(
@@ -301,7 +301,7 @@ def _read_broker_settings() -> Script[dict[str, metadata_image.Settings]]:
     return settings
 
 
-def _read_settings(parent: str, names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, metadata_image.Settings]]:
+def _read_settings(parent: str, names: Sequence[str], unreadable: set[str]) -> Script[dict[str, metadata_image.Settings]]:
     """Unreadable ones are left out and reported, not replaced by defaults: default retention might delete what they protect."""
     settings = {}
     nodes = yield from read_all([f"{parent}/{name}" for name in names])
@@ -315,7 +315,7 @@ def _read_settings(parent: str, names: tuple[str, ...], unreadable: set[str]) ->
     return settings
 
 
-def _read_topics(names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, metadata_image.ClusterTopic]]:
+def _read_topics(names: Sequence[str], unreadable: set[str]) -> Script[dict[str, metadata_image.ClusterTopic]]:
     read_nodes = yield from read_all([znodes.topic_path(name) for name in names])
     nodes = {}
     # A topic or state that cannot be read is logged and left out: it must not keep the other topics from being served. Such a
@@ -334,8 +334,7 @@ def _read_topics(names: tuple[str, ...], unreadable: set[str]) -> Script[dict[st
 def _read_states(nodes: Mapping[str, metadata_image.TopicNode]) -> Script[dict[str, list[metadata_image.PartitionState]]]:
     states: dict[str, list[metadata_image.PartitionState]] = {name: [] for name in nodes}
     partitions = [(name, index) for name, node in nodes.items() for index in range(len(node.replicas))]
-    for begin in range(0, len(partitions), READS_AT_ONCE):
-        batch = partitions[begin : begin + READS_AT_ONCE]
+    for batch in in_batches(partitions, READS_AT_ONCE):
         state_nodes = yield from read_all([znodes.state_path(name, index) for name, index in batch])
         for (name, index), node in zip(batch, state_nodes, strict=True):
             states[name].append(_state_of(name, index, node))

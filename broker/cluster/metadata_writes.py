@@ -45,7 +45,7 @@ def create_topic(topic: metadata_image.ClusterTopic, settings: Mapping[str, str]
     """Create all of a topic's nodes, states included, in one transaction: it is never without leaders. A topic of more than
     PARTITIONS_AT_ONCE partitions starts smaller and is grown by further transactions. TopicAlreadyExists, or InvalidTopic if
     another broker was faster with a colliding name."""
-    count = _fitting(metadata_image.TopicNode.of(topic), topic.states, settings)
+    count = _fitting(topic, topic.states, settings)
     first = replace(topic, replicas=topic.replicas[:count], states=topic.states[:count], version=0)
     for _ in range(ATTEMPTS):
         # Check whether the topic exists after a refusal too, not only after a lost answer: this attempt may have been refused
@@ -85,7 +85,7 @@ def _creation(topic: metadata_image.ClusterTopic, settings: Mapping[str, str]) -
     operations.append(
         metadata_log.log_entry(
             [
-                metadata_image.TopicChange(topic=metadata_image.TopicNode.of(topic)),
+                metadata_image.TopicChange(topic=topic),
                 *_state_changes(topic.name, topic.topic_id, topic.states, 0),
                 metadata_image.TopicSettingsChange(topic=topic.name, topic_id=topic.topic_id, settings=stored),
             ]

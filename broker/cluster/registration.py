@@ -26,7 +26,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 
 from broker.clock import Clock
@@ -45,6 +44,7 @@ from broker.cluster.store import (
     Script,
     Set,
     Store,
+    StoreEvents,
     Unknown,
     commit,
     read,
@@ -56,6 +56,7 @@ from broker.errors import BrokerError, StartupError
 logger = logging.getLogger("broker.cluster")
 
 Then = Callable[[BrokerError | None], None]
+_Step = Callable[[], Script[None]]
 
 
 class RunningElsewhere(StartupError):
@@ -66,13 +67,7 @@ class IdTaken(StartupError):
     """Another process has raised the incarnation: this one is outdated."""
 
 
-class _Step(Enum):
-    ENTER = "enter"
-    REGISTER = "register"
-    LEAVE = "leave"
-
-
-class Registration:
+class Registration(StoreEvents):
     """See the module docstring. `node` is what this broker publishes about itself; its incarnation is set here. `cluster_id` is
     that of the data directory, "" for a new one; then it becomes what ZooKeeper has, or `new_cluster_id` if that has none."""
 
@@ -109,15 +104,15 @@ class Registration:
 
     def enter(self, then: Then) -> None:
         """Cluster id and incarnation; `then(None)` when this process is the broker, or with the reason why it cannot be."""
-        self._want(_Step.ENTER, then)
+        self._want(self._enter, then)
 
     def register(self, then: Then) -> None:
         """Register now and in each new session; `then` is called the first time."""
-        self._want(_Step.REGISTER, then)
+        self._want(self._register, then)
 
     def leave(self, then: Then) -> None:
         """Announce that the broker is being stopped."""
-        self._want(_Step.LEAVE, then)
+        self._want(self._leave, then)
 
     def seen(self, image: metadata_image.MetadataImage) -> None:
         """Check what the image says about this broker; called with each new one."""
@@ -125,7 +120,7 @@ class Registration:
             self.close()
             self._on_fenced(self._id_taken())
         elif self._is_registered and image.brokers.get(self.node.broker_id) != self.node:
-            self._owed[_Step.REGISTER] = None
+            self._owed[self._register] = None
             self._go_on()
 
     def close(self) -> None:
@@ -137,21 +132,15 @@ class Registration:
             self._asking.stop()
             self._asking = None
 
-    # Events of the store
+    # Events of the store; what has become of the registration shows on the next connection
 
-    def connected(self, _session_id: int) -> None:
+    def connected(self, session_id: int) -> None:
         if self._asking is not None:
             self._asking.stop()
             self._asking = None
         self._stranger_since = None  # no session ended while ZooKeeper was away: a stranger's timeout restarts
         self._owed = dict.fromkeys(self._steps)
         self._go_on()
-
-    def suspended(self) -> None:
-        """Nothing to do: whether the registration survives will show on the next connection."""
-
-    def changed(self, path: str) -> None:
-        """Nothing to do: watches are handled by `metadata_watcher.py`."""
 
     def tick(self) -> None:
         """About once a second: repeat what was not answered or had to wait."""
@@ -165,11 +154,7 @@ class Registration:
     def _go_on(self) -> None:
         if self._asking is None and self._owed:
             step = next(iter(self._owed))
-            self._asking = run_script(self._store, self._script(step), partial(self._end, step))
-
-    def _script(self, step: _Step) -> Script[None]:
-        scripts = {_Step.ENTER: self._enter, _Step.REGISTER: self._register, _Step.LEAVE: self._leave}
-        return scripts[step]()
+            self._asking = run_script(self._store, step(), partial(self._end, step))
 
     def _end(self, step: _Step, _: None, error: BrokerError | None) -> None:
         self._asking = None
@@ -179,10 +164,10 @@ class Registration:
             return
         self._owed.pop(step, None)
         then = self._steps.get(step)
-        self._is_registered |= error is None and step is _Step.REGISTER
+        self._is_registered |= error is None and step == self._register
         # The incarnation outlives sessions, so a process enters once. The registration and the notice that we are leaving are
         # ephemeral: they vanish with the session and are owed again in the next one.
-        if error is None and step is not _Step.ENTER:
+        if error is None and step != self._enter:
             self._steps[step] = None  # wanted again in the next session, without a callback
         else:
             self._steps.pop(step, None)

@@ -25,7 +25,7 @@ forever, and the exception propagates to the code that drains the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -129,13 +129,14 @@ class NoNode:
     """A read of a path that does not exist."""
 
 
+T = TypeVar("T")
 Outcome = Committed | Refused | Unknown
 Found = Node | NoNode | Unknown
 Children = tuple[str, ...] | NoNode | Unknown  # names, sorted
 
 
-class StoreEvents(Protocol):
-    """The listener; called by `drain`."""
+class StoreEvents:
+    """The listener, called by `drain`: a subclass overrides what concerns it."""
 
     def connected(self, session_id: int) -> None:
         """There is a connection: the first, the same session again, or a new one. All watches are gone."""
@@ -179,6 +180,11 @@ class Store(Protocol):
 READS_AT_ONCE = 200  # their answers are handled in one turn of the loop: 2 ms
 
 
+def in_batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in their order, at most `size` at a time."""
+    return (items[begin : begin + size] for begin in range(0, len(items), size))
+
+
 @dataclass(frozen=True, slots=True)
 class Reads:
     paths: Sequence[str]
@@ -197,7 +203,6 @@ class Transaction:
 
 
 Question = Reads | Names | Transaction
-T = TypeVar("T")
 Script = Generator[Question, Any, T]
 
 
@@ -214,8 +219,8 @@ def read(path: str, *, watch: bool = False) -> Script[Node | NoNode]:
 def read_all(paths: Sequence[str], *, watch: bool = False) -> Script[list[Node | NoNode]]:
     """The nodes at the paths, in the same order; AnswerLost if any was not answered."""
     outcomes: list[Found] = []
-    for begin in range(0, len(paths), READS_AT_ONCE):
-        outcomes += yield Reads(paths[begin : begin + READS_AT_ONCE], watch)
+    for batch in in_batches(paths, READS_AT_ONCE):
+        outcomes += yield Reads(batch, watch)
     for outcome in outcomes:
         if isinstance(outcome, Unknown):
             raise AnswerLost(outcome.detail)

@@ -50,11 +50,15 @@ def folded(name: str) -> str:
 
 
 class _ShownTopics:
-    """The topics that clients see, by name and by id: the read side of both registries."""
+    """The topics that clients see, by name and by id: the read side of both registries. `new_id` returns ids that no other topic
+    has."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_id: Callable[[], uuid.UUID]) -> None:
+        self._new_id = new_id
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        # The names that count as the same, by their folded form: those of existing topics, and of those to come that are ours.
+        self._names_folded: dict[str, dict[str, None]] = {folded(name): {name: None} for name in INTERNAL_TOPICS}
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -80,6 +84,23 @@ class _ShownTopics:
         except KeyError:
             raise UnknownTopicId(f"no topic with id {topic_id}") from None
 
+    def _build(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
+        """A topic with a new id; InvalidTopic if its name collides with another."""
+        other = next((other for other in self._names_folded.get(folded(name), ()) if other != name), None)
+        if other is not None:
+            raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
+        return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
+
+    def _take_name(self, name: str) -> None:
+        self._names_folded.setdefault(folded(name), {})[name] = None
+
+    def _free_name(self, name: str) -> None:
+        names = self._names_folded.get(folded(name), {})
+        if name not in INTERNAL_TOPICS:
+            names.pop(name, None)
+        if not names:
+            self._names_folded.pop(folded(name), None)
+
 
 class TopicRegistry(_ShownTopics):
     """Those of a single broker.
@@ -93,10 +114,8 @@ class TopicRegistry(_ShownTopics):
     that a power failure could still undo."""
 
     def __init__(self, files: local_files.Files, new_id: Callable[[], uuid.UUID]) -> None:
-        super().__init__()
+        super().__init__(new_id)
         self._files = files
-        self._new_id = new_id
-        self._names_folded: dict[str, str] = {folded(name): name for name in INTERNAL_TOPICS}
         self._rows: dict[str, str] = {}  # as the next write of the file will hold them
         self.deleted: set[uuid.UUID] = set()  # ids of deleted topics whose directories may still have their old names
         stored = files.read_json(_TOPICS_FILE)
@@ -129,10 +148,7 @@ class TopicRegistry(_ShownTopics):
         check_topic_name(name)
         if name in self._rows:
             raise TopicAlreadyExists(f"topic {name!r} exists")
-        other = self._names_folded.get(folded(name), name)
-        if other != name and name not in INTERNAL_TOPICS:  # ours are created even if a colliding one exists
-            raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
-        return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
+        return self._build(name, partition_count, overrides)
 
     def plan(self, topic: Topic) -> None:
         """The next write will hold the topic in this form."""
@@ -143,13 +159,12 @@ class TopicRegistry(_ShownTopics):
             "configs": dict(topic.overrides),
         }
         self._rows[topic.name] = json.dumps(row)
-        self._names_folded.setdefault(folded(topic.name), topic.name)
+        self._take_name(topic.name)
 
     def forget(self, topic: Topic) -> None:
         """The next write will not hold the topic."""
         del self._rows[topic.name]
-        if topic.name not in INTERNAL_TOPICS and self._names_folded.get(folded(topic.name)) == topic.name:
-            del self._names_folded[folded(topic.name)]
+        self._free_name(topic.name)
 
     def write_job(self) -> Callable[[], None]:
         """A job for any thread that writes what is currently planned; StorageError."""
@@ -201,10 +216,8 @@ class ImageTopics(_ShownTopics):
     taken."""
 
     def __init__(self, new_id: Callable[[], uuid.UUID]) -> None:
-        super().__init__()
-        self._new_id = new_id
+        super().__init__(new_id)
         self._image = metadata_image.MetadataImage()
-        self._names_folded: dict[str, dict[str, None]] = {}  # of all topics in the image, including marked ones
 
     def new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
         """A topic with a new id; raises what is wrong with its name, as far as this broker knows. ZooKeeper has the final say on
@@ -213,13 +226,7 @@ class ImageTopics(_ShownTopics):
         if name in self._image.topics:
             is_marked = name not in self._topics
             raise TopicAlreadyExists(f"topic {name!r} is being deleted" if is_marked else f"topic {name!r} exists")
-        others = self._names_folded.get(
-            folded(name), dict.fromkeys(own for own in INTERNAL_TOPICS if folded(own) == folded(name))
-        )
-        other = next((other for other in others if other != name), name)
-        if other != name and name not in INTERNAL_TOPICS:
-            raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
-        return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
+        return self._build(name, partition_count, overrides)
 
     def image_changed(self, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> list[Topic]:
         """Apply what is new. Returns the shown topics that are new or have changed: created, grown or given other settings."""
@@ -233,9 +240,9 @@ class ImageTopics(_ShownTopics):
     def _take(self, name: str) -> Topic | None:
         shown, topic = self._topics.get(name), _shown(name, self._image)
         if name in self._image.topics:
-            self._names_folded.setdefault(folded(name), {})[name] = None
+            self._take_name(name)
         else:
-            self._forget_name(name)
+            self._free_name(name)
         if topic == shown:
             return None
         if shown is not None:
@@ -243,12 +250,6 @@ class ImageTopics(_ShownTopics):
         if topic is not None:
             self._topics[name] = self._by_id[topic.topic_id] = topic
         return topic
-
-    def _forget_name(self, name: str) -> None:
-        names = self._names_folded.get(folded(name), {})
-        names.pop(name, None)
-        if not names:
-            self._names_folded.pop(folded(name), None)
 
 
 def _topic_of(change: metadata_image.Change) -> str | None:

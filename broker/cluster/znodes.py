@@ -189,7 +189,7 @@ def state_of(row: Mapping[str, Any], version: int) -> metadata_image.PartitionSt
     )
 
 
-def encode_topic(topic: metadata_image.TopicNode | metadata_image.ClusterTopic) -> bytes:
+def encode_topic(topic: metadata_image.TopicNode) -> bytes:
     return to_json(topic_row(topic))
 
 
@@ -199,7 +199,7 @@ def decode_topic(name: str, data: bytes, version: int) -> metadata_image.TopicNo
         return topic_of(name, json.loads(data), version)
 
 
-def topic_row(topic: metadata_image.TopicNode | metadata_image.ClusterTopic) -> dict[str, Any]:
+def topic_row(topic: metadata_image.TopicNode) -> dict[str, Any]:
     return {
         # JSON keys are strings: "0", "1". They are read back in numerical order below, since "10" sorts before "2" as a string.
         "partitions": dict(enumerate(topic.replicas)),

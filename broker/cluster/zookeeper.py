@@ -29,11 +29,10 @@ from typing import Any
 from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, RolledBackError, RuntimeInconsistency
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
-from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from broker import errors, logs
+from broker import logs
 from broker.clock import Clock
 from broker.cluster import store
 
@@ -54,31 +53,13 @@ _REASONS = {
 _Asked = tuple[float, Callable[[AsyncResult], Any], Callable[[Any], None]]  # deadline, decoder of its answer, callback
 
 
-def split_connect(text: str) -> tuple[str, str]:
-    """Hosts and chroot of `zookeeper.connect`: `host:port,host:port/chroot`; the chroot is empty or begins with a slash."""
-    hosts, _, below = text.strip().partition("/")
-    names = [host.strip() for host in hosts.split(",")]
-    if not all(names) or not _are_hosts(names):
-        raise errors.ConfigError(f"zookeeper.connect must be host:port,host:port or host:port,host:port/chroot, not {text!r}")
-    parts = below.rstrip("/").split("/") if below.rstrip("/") else []
-    if any(part in ("", ".", "..") for part in parts):
-        raise errors.ConfigError(f"zookeeper.connect has a chroot that is not a path: /{below}")
-    return ",".join(names), "".join(f"/{part}" for part in parts)
-
-
-def _are_hosts(names: Sequence[str]) -> bool:
-    try:
-        collect_hosts(",".join(names))
-    except ValueError:
-        return False
-    return True
-
-
 class ZooKeeperStore:
-    """See the module docstring. `wake` is called from kazoo's thread whenever something waits for `drain`."""
+    """See the module docstring. `connect` is the checked text of the setting, `host:port,host:port/chroot`; `wake` is called from
+    kazoo's thread whenever something waits for `drain`."""
 
     def __init__(self, connect: str, session_timeout_ms: int, wake: Callable[[], None], *, clock: Clock) -> None:
-        hosts, self._chroot = split_connect(connect)
+        hosts, slash, below = connect.partition("/")
+        self._chroot = slash + below
         self._has_chroot = not self._chroot
         self.session_id = 0
         self._wake = wake

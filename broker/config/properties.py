@@ -12,8 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from broker.config.listeners import OFFERED_PROTOCOL, mapped_names
-from broker.config.parsers import nearest, whole_number
+from broker.config.parsers import OFFERED_PROTOCOL, mapped_names, nearest, whole_number
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError, InvalidConfig
 

@@ -14,17 +14,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from broker.config.listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
 from broker.config.parsers import (
     INT32_MAX,
     INT64_MAX,
-    as_written,
+    Listener,
     between,
     boolean,
     directory,
     nearest,
     one_of,
     only,
+    parse_advertised,
+    parse_listeners,
+    parse_metrics_listener,
+    parse_protocol_map,
     policies_of_cleanup,
     ratio,
     setting,
@@ -95,9 +98,8 @@ class LogConfig(IgnoredSettings):
     """What may be changed at run time, mostly the settings of a partition's log; those with a topic's name may be overridden per
     topic."""
 
-    segment_bytes: int = setting(
-        "log.segment.bytes", 1 << 30, between(14, INT32_MAX), topic="segment.bytes"
-    )  # the paper: about 1 GB
+    # The paper: about 1 GB.
+    segment_bytes: int = setting("log.segment.bytes", 1 << 30, between(14, INT32_MAX), topic="segment.bytes")
     roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, between(1, INT64_MAX), topic="segment.ms")
     index_interval_bytes: int = setting("log.index.interval.bytes", 4096, between(0, INT32_MAX), topic="index.interval.bytes")
     retention_ms: int = setting("log.retention.ms", 7 * DAY_MS, between(-1, INT64_MAX), topic="retention.ms")  # the paper: 7 days
@@ -201,11 +203,10 @@ class BrokerConfig:
     """The whole broker. Built by `properties.load_config`; tests build it directly."""
 
     broker_id: int = setting("broker.id", 0, between(0, INT32_MAX))
-    cluster_id: str = setting("cluster.id", "", as_written)  # empty: generated at the first start and kept in meta.properties
-    rack: str = setting("broker.rack", "", as_written)
-    listeners: tuple[Listener, ...] = setting(
-        "listeners", (Listener(host="127.0.0.1", port=9092),), parse_listeners
-    )  # loopback: there is no authentication
+    cluster_id: str = setting("cluster.id", "", str)  # empty: generated at the first start and kept in meta.properties
+    rack: str = setting("broker.rack", "", str)
+    # Loopback: there is no authentication.
+    listeners: tuple[Listener, ...] = setting("listeners", (Listener(host="127.0.0.1", port=9092),), parse_listeners)
     advertised_listeners: tuple[Listener, ...] | None = setting("advertised.listeners", None, parse_advertised)
     listener_protocols: str = setting("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", parse_protocol_map)
     # Off by default: two brokers on one machine would want the same port. Without authentication it is meant for loopback.
@@ -236,9 +237,8 @@ class BrokerConfig:
     # belong to a client, and takes a slot that others need.
     first_request_ms_max: int = setting("logbus.first.request.max.ms", 10_000, between(1, INT64_MAX))
     connections_idle_ms_max: int = setting("connections.max.idle.ms", 600_000, between(1, INT64_MAX))
-    frame_read_ms_max: int = setting(
-        "logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX)
-    )  # a frame must be completed within this time: slow senders hold memory
+    # A frame must be completed within this time: slow senders hold memory.
+    frame_read_ms_max: int = setting("logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX))
     # Typical requests of producers and consumers are handled and answered by short pieces of code, with half the CPU time of the
     # ordinary path (docs/decisions/2026-11-23-produce-fast-path.md). Can be switched off, to rule it out as a problem's cause.
     fast_path: bool = setting("logbus.fast.path", True, boolean)
@@ -254,9 +254,8 @@ class BrokerConfig:
     group_session_ms_max: int = setting("group.max.session.timeout.ms", 1_800_000, between(0, INT32_MAX))
     group_size_max: int = setting("group.max.size", 1_000, between(1, INT32_MAX))  # the leader gets all of them in one answer
     groups_max: int = setting("logbus.groups.max", 10_000, between(1, INT32_MAX))  # any client can create one, just by naming it
-    groups_bytes_max: int = setting(
-        "logbus.groups.max.bytes", 64 * MIB, between(1024, INT64_MAX)
-    )  # members' metadata and assignments are kept: 2 kB each, more for members that read thousands of partitions
+    # Members' metadata and assignments are kept: 2 kB each, more for members that read thousands of partitions.
+    groups_bytes_max: int = setting("logbus.groups.max.bytes", 64 * MIB, between(1024, INT64_MAX))
     offsets_retention_minutes: int = setting("offsets.retention.minutes", 10_080, between(1, INT32_MAX))  # Kafka's 7 days
     offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, between(1, INT32_MAX))
     # Kafka's is 100 MiB. Whatever is not compacted is read record by record at startup: 40,000 commits in this, under a second.

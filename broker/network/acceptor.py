@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from broker.config.listeners import Listener
+from broker.config.parsers import Listener
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import StartupError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from broker.config.listeners import Listener
+from broker.config.parsers import Listener
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.disk.filesystem import FileSlice
 from broker.engine import Engine

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks.processes import free_port
-from broker.config.listeners import Listener
+from broker.config.parsers import Listener
 from broker.errors import StartupError
 from broker.network.acceptor import bind
 from tests.support.broker import LogbusBroker

@@ -13,7 +13,7 @@ import pytest
 
 from broker.api.handler import Pending
 from broker.cluster.cluster_view import BrokerAddress, LocalView
-from broker.config.listeners import Listener
+from broker.config.parsers import Listener
 from broker.errors import CoordinatorNotAvailable, InvalidReplicationFactor
 from broker.log.background_tasks import SLICE_SECONDS
 from broker.protocol.api import ApiKey, ErrorCode

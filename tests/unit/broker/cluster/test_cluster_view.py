@@ -16,7 +16,7 @@ import pytest
 from broker.cluster.cluster_view import BrokerAddress, ImageView, LocalView, PartitionView
 from broker.cluster.metadata_image import NO_LEADER, BrokerNode, ClusterTopic, Controller, Endpoint, MetadataImage, PartitionState
 from broker.cluster.topic_registry import OFFSETS_TOPIC, Topic, partition_of_group
-from broker.config.listeners import Listener
+from broker.config.parsers import Listener
 from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import encode_response, request_class, response_class

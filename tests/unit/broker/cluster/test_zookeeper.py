@@ -1,4 +1,4 @@
-"""The parts that need no ZooKeeper, such as the connection string and the retry delays. The rest is in the contract suite."""
+"""The parts that need no ZooKeeper, such as the retry delays. The rest is in the contract suite."""
 
 from __future__ import annotations
 
@@ -11,28 +11,8 @@ import pytest
 from kazoo.retry import ForceRetryError
 
 from broker.cluster.store import Unknown
-from broker.cluster.zookeeper import ZooKeeperStore, _retry_for_ever, split_connect
-from broker.errors import ConfigError
+from broker.cluster.zookeeper import ZooKeeperStore, _retry_for_ever
 from tests.support.manual_clock import ManualClock
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts", "chroot"),
-    [
-        ("a:2181", "a:2181", ""),
-        (" a:2181 , b:2182/ ", "a:2181,b:2182", ""),
-        ("a/kafka", "a", "/kafka"),
-        ("[::1]:2181,b:2181/x/y/", "[::1]:2181,b:2181", "/x/y"),
-    ],
-)
-def test_hosts_and_chroot_are_told_apart(text: str, hosts: str, chroot: str) -> None:
-    assert split_connect(text) == (hosts, chroot)
-
-
-@pytest.mark.parametrize("text", ["", "/kafka", "a:2181,,b:2181", "a:port", "a:2181/x//y", "a:2181/../x", "a:2181/."])
-def test_what_is_no_connection_string_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"zookeeper\.connect"):
-        split_connect(text)
 
 
 @pytest.mark.parametrize("session_timeout", [2.0, 6.0, 40.0])

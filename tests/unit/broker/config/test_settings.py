@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from broker.cli import main
-from broker.config.listeners import Listener
+from broker.config.parsers import Listener
 from broker.config.properties import build_config, check_new_topic, load_config, parse_properties
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError, InvalidConfig
@@ -68,7 +68,8 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners=.* is every interface"),
         ({"inter.broker.listener.name": "INTERNAL"}, "INTERNAL is not one of the listeners PLAINTEXT"),
         (CLUSTER | {"zookeeper.connect": "one:2181,two:port"}, "must look like host1:2181,host2:2181/chroot"),
-        (CLUSTER | {"zookeeper.connect": "one:2181/a//b"}, "has an empty part"),
+        *((CLUSTER | {"zookeeper.connect": text}, "must look like") for text in ("/kafka", "a:2181,,b:2181", "[::1:2181")),
+        *((CLUSTER | {"zookeeper.connect": f"a:2181/{path}"}, f"/{path} is not a path") for path in ("x//y", "x/../y", ".")),
         (
             {"default.replication.factor": "3"},
             "default.replication.factor=3 with one broker: more than one needs zookeeper.connect",

@@ -15,7 +15,7 @@ import pytest
 
 from broker.cluster.metadata_image import PartitionState
 from broker.cluster.metadata_log import STATES_MAX, decode_changes
-from broker.cluster.store import Create, Node, Operation, Outcome, Set, Unknown
+from broker.cluster.store import Create, Node, Operation, Outcome, Set, StoreEvents, Unknown
 from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
 from broker.replication.isr import RETRY_SECONDS, Proposals, propose_handover, propose_isr, takes_records
 from broker.replication.led_partition import Departures, LedPartition, PartitionProgress
@@ -127,16 +127,6 @@ def test_where_nothing_should_change_nothing_is_proposed() -> None:
 # The outcome
 
 
-class Quiet:
-    """Listens to a store and does nothing."""
-
-    def connected(self, session_id: int) -> None: ...
-
-    def suspended(self) -> None: ...
-
-    def changed(self, path: str) -> None: ...
-
-
 class Scene:
     """A ZooKeeper with the states of some partitions, and a leader's proposals."""
 
@@ -144,7 +134,7 @@ class Scene:
         self.timeline = Timeline()
         self.zookeeper = SimZooKeeper(self.timeline, Random(3), servers=1)
         self.store = self.zookeeper.client("leader", lambda: self.timeline.after(0, self.store.drain))
-        self.store.begin(Quiet())
+        self.store.begin(StoreEvents())
         self.timeline.run(1)
         self.led = [led_partition(index) for index in range(partitions)]
         base = ["/brokers", "/brokers/topics", "/brokers/topics/clicks", "/brokers/topics/clicks/partitions"]

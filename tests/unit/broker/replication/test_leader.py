@@ -13,7 +13,7 @@ import pytest
 
 from broker.api.error_codes import code_of
 from broker.cluster.metadata_image import BrokerNode, MetadataImage, PartitionState
-from broker.cluster.store import Create, Node, Operation, Set
+from broker.cluster.store import Create, Node, Operation, Set, StoreEvents
 from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
 from broker.errors import BrokerError
 from broker.log.high_watermark import ReplicatedHighWatermark
@@ -27,7 +27,6 @@ from tests.support.engine import Harness
 from tests.support.leading import ME, TOPIC_ID, Follower, wants
 from tests.support.logs import flush, open_log
 from tests.support.replicas import append
-from tests.unit.broker.replication.test_isr import Quiet
 
 REPLICAS = (0, 1, 2)
 LIMITS = LeaderLimits()
@@ -40,7 +39,7 @@ class Scene:
         self.timeline = Timeline()
         self.zookeeper = SimZooKeeper(self.timeline, Random(1), servers=1)
         self.store = self.zookeeper.client("leader", lambda: self.timeline.after(0, self.store.drain))
-        self.store.begin(Quiet())
+        self.store.begin(StoreEvents())
         self.timeline.run(1)
         base = ["/brokers", "/brokers/topics", "/brokers/topics/clicks", "/brokers/topics/clicks/partitions"]
         base += ["/brokers/topics/clicks/partitions/0", "/logbus", "/logbus/incarnations", TOPIC_IDS, CHANGES]
