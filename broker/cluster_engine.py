@@ -24,8 +24,8 @@ from broker.log import log_directory, manager
 from broker.log.high_watermark import ReplicatedHighWatermark
 from broker.log.partition import Partition
 from broker.log.thread_pool import ThreadPool
-from broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replica_server, replicas
-from broker.replication.leader import Leader, LeaderLimits
+from broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replicas
+from broker.replication.leader import Leader
 
 logger = logging.getLogger("broker.cluster_engine")
 
@@ -75,19 +75,12 @@ class Cluster:
         self.store = environment.store
         self._on_fenced = environment.on_fenced
         self.leader = Leader(
-            config.broker_id,
+            config,
             environment.store,
             clock,
             cluster_id=directory.cluster_id,
             code_of=code_of,
             session_ids=environment.session_ids,
-            limits=LeaderLimits(
-                lag_seconds=config.replica_lag_ms_max / 1000,
-                gone_seconds=config.replica_gone_ms / 1000,
-                confirm_seconds=config.confirm_ms / 1000,
-                # A follower with nothing to fetch confirms by its last request but one: up to twice this long ago.
-                serve=replica_server.ServeLimits(response_bytes_max=config.fetch_bytes_max, wait_ms_max=config.confirm_ms // 4),
-            ),
         )
         node = metadata_image.BrokerNode(
             broker_id=config.broker_id,
@@ -207,20 +200,13 @@ class Cluster:
     # Followers of partitions led here are served by `leader`; fetchers are the opposite direction
 
     def _fetcher_of(self, leader: int) -> replica_fetcher.ReplicaFetcher:
-        config = self._config
         return replica_fetcher.ReplicaFetcher(
             leader,
-            me=config.broker_id,
+            self._config,
             incarnation=self.member.registration.incarnation,
             cluster_id=self.member.registration.cluster_id,
             peers=self._peers,
             monotonic=self._clock.monotonic,
-            limits=replica_fetcher.FetchLimits(
-                wait_ms_max=config.replica_fetch_wait_ms_max,
-                partition_bytes_max=config.replica_fetch_bytes_max,
-                response_bytes_max=config.replica_response_bytes_max,
-                pause_seconds_max=config.replica_fetch_backoff_ms / 1000,
-            ),
         )
 
     # Connections to other brokers

@@ -15,6 +15,7 @@ it, so request 1 was sent after the answer to request 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
 
 from broker.disk.filesystem import FileSlice
@@ -25,32 +26,21 @@ from broker.replication.led_partition import LedPartition
 Answer = Callable[[list[bytes | FileSlice]], None]
 
 
+@dataclass(slots=True, eq=False)
 class Followed:
     """One partition in a session. Changed by every round, so not frozen."""
 
-    __slots__ = (
-        "bytes_max",
-        "flushed",
-        "is_awaited",
-        "led",
-        "named_in",
-        "offset",
-        "sent_in",
-        "sent_start",
-        "sent_visible",
-        "sent_wanted",
-        "session",
-    )
-
-    def __init__(self, session: FetchSession, led: LedPartition) -> None:
-        self.session = session
-        self.led = led
-        self.named_in = session.session_epoch  # the first request that named it
-        self.offset = self.flushed = 0
-        self.bytes_max = 0
-        self.is_awaited = False  # records were sent: the follower has to report what became of them
-        self.sent_in = NO_OFFSET  # the request that they answered
-        self.sent_visible = self.sent_start = self.sent_wanted = NO_OFFSET
+    session: FetchSession
+    led: LedPartition
+    named_in: int  # the first request that named it
+    offset: int = 0
+    flushed: int = 0
+    bytes_max: int = 0
+    is_awaited: bool = False  # records were sent: the follower has to report what became of them
+    sent_in: int = NO_OFFSET  # the request that they answered
+    sent_visible: int = NO_OFFSET
+    sent_start: int = NO_OFFSET
+    sent_wanted: int = NO_OFFSET
 
     def mark(self, *, wakes: bool) -> None:
         """There may be news of it; `wakes`: news for which a waiting fetch is answered."""
@@ -87,36 +77,24 @@ class Followed:
         return offset if offset > self.flushed else NO_OFFSET
 
 
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """The session of one follower: see the module docstring."""
 
-    __slots__ = (
-        "_answered_at",
-        "_answered_before_at",
-        "alive_at",
-        "dirty",
-        "followed",
-        "held",
-        "is_woken",
-        "replica_epoch",
-        "replica_id",
-        "session_epoch",
-        "session_id",
-        "waiting",
-    )
-
-    def __init__(self, session_id: int, replica_id: int, replica_epoch: int) -> None:
-        self.session_id = session_id
-        self.replica_id = replica_id
-        self.replica_epoch = replica_epoch
-        self.session_epoch = FIRST_SESSION_EPOCH  # of the newest request
-        self.followed: dict[TopicIdPartition, Followed] = {}
-        self.dirty: dict[TopicIdPartition, Followed] = {}
-        self.held: dict[TopicIdPartition, int] = {}  # named while records for it were in flight: in which request
-        self.is_woken = False  # something urgent was marked since the last look
-        self.waiting: WaitingReplicaFetch | None = None
-        self.alive_at = -inf
-        self._answered_at = self._answered_before_at = -inf
+    session_id: int
+    replica_id: int
+    replica_epoch: int
+    session_epoch: int = FIRST_SESSION_EPOCH  # of the newest request
+    followed: dict[TopicIdPartition, Followed] = field(default_factory=dict)
+    dirty: dict[TopicIdPartition, Followed] = field(default_factory=dict)
+    held_in: dict[TopicIdPartition, int] = field(
+        default_factory=dict
+    )  # named while records for it were in flight: in which request
+    is_woken: bool = False  # something urgent was marked since the last look
+    waiting: WaitingReplicaFetch | None = None
+    alive_at: float = -inf
+    _answered_at: float = -inf
+    _answered_before_at: float = -inf
 
     def continues(self, fetch: ReplicaFetch) -> bool:
         """Whether a request is the next one of this session; if so, it becomes the current one."""
@@ -134,19 +112,19 @@ class FetchSession:
 
     def follow(self, led: LedPartition) -> Followed:
         """The entry of a partition that a request names."""
-        self.held.pop(led.key, None)
+        self.held_in.pop(led.key, None)
         entry = self.followed.get(led.key)
         if entry is None or entry.led is not led:
-            entry = self.followed[led.key] = led.followed[self.replica_id] = Followed(self, led)
+            entry = self.followed[led.key] = led.followed[self.replica_id] = Followed(self, led, self.session_epoch)
         return entry
 
     def stop_holding(self) -> None:
         """Records held since two requests ago, and not named since, were not stored by the follower: they are sent again."""
-        if not self.held:
+        if not self.held_in:
             return
-        for key, epoch in list(self.held.items()):
+        for key, epoch in list(self.held_in.items()):
             if not epoch <= self.session_epoch < epoch + 2:
-                del self.held[key]
+                del self.held_in[key]
                 if key in self.followed:
                     self.followed[key].is_awaited = False
                     self.dirty[key] = self.followed[key]
@@ -163,12 +141,10 @@ class FetchSession:
             self.forget(key)
 
 
+@dataclass(slots=True, eq=False)
 class WaitingReplicaFetch:
     """A request without an answer, until something happens, its time is over, or a newer request of the session arrives."""
 
-    __slots__ = ("answer", "bytes_max", "deadline")
-
-    def __init__(self, answer: Answer, deadline: float, bytes_max: int) -> None:
-        self.answer = answer
-        self.deadline = deadline
-        self.bytes_max = bytes_max
+    answer: Answer
+    deadline: float
+    bytes_max: int

@@ -4,7 +4,7 @@ broker leadership is handed over), and how it makes sure that it still leads the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -12,7 +12,7 @@ from uuid import UUID
 
 from broker.clock import Clock
 from broker.cluster import metadata_image, metadata_log, znodes
-from broker.cluster.store import Check, Committed, Outcome, Reason, Refused, Store
+from broker.cluster.store import Check, Committed, Outcome, Reason, Refused, Store, in_batches
 from broker.replication import interfaces, led_partition
 
 RETRY_SECONDS = 0.5  # after an unknown outcome; the store itself waits for a session timeout if ZooKeeper is away
@@ -54,15 +54,13 @@ def propose_isr(
     return Proposal(state=new, additions=additions, incarnations=additions)
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A proposal whose outcome the image does not show yet."""
 
-    __slots__ = ("led", "proposal", "retry_at")
-
-    def __init__(self, led: led_partition.LedPartition, proposal: Proposal) -> None:
-        self.led = led
-        self.proposal = proposal
-        self.retry_at = -inf  # inf: it is in flight, or answered
+    led: led_partition.LedPartition
+    proposal: Proposal
+    retry_at: float = -inf  # inf: it is in flight, or answered
 
 
 class Proposals:
@@ -81,9 +79,8 @@ class Proposals:
     records."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        self.on_moved: Callable[[led_partition.LedPartition], None] = lambda led: (
-            None
-        )  # a withdrawn addition may let R and V move
+        # A withdrawn addition may let R and V move.
+        self.on_moved: Callable[[led_partition.LedPartition], None] = lambda led: None
         self._store = store
         self._clock = clock
         self._pending: dict[interfaces.TopicIdPartition, _Pending] = {}
@@ -122,14 +119,14 @@ class Proposals:
             return
         now = self._clock.monotonic()
         due = [pending for pending in self._unsent.values() if pending.retry_at <= now]
-        for start in range(0, len(due), metadata_log.STATES_MAX):
-            self._commit(due[start : start + metadata_log.STATES_MAX], now)
+        for batch in in_batches(due, metadata_log.STATES_MAX):
+            self._commit(batch, now)
 
     @property
     def next_retry(self) -> float:
         return min([pending.retry_at for pending in self._unsent.values()]) if self._unsent else inf
 
-    def _commit(self, batch: list[_Pending], now: float) -> None:
+    def _commit(self, batch: Sequence[_Pending], now: float) -> None:
         changes: list[metadata_image.StateChange] = []
         brokers: dict[tuple[int, int], None] = {}
         for pending in batch:
@@ -145,7 +142,7 @@ class Proposals:
         answered = partial(self._answered, batch, list(brokers), now)
         self._store.commit([*writes, *checks, entry], answered)
 
-    def _answered(self, batch: list[_Pending], checked: list[tuple[int, int]], sent_at: float, outcome: Outcome) -> None:
+    def _answered(self, batch: Sequence[_Pending], checked: list[tuple[int, int]], sent_at: float, outcome: Outcome) -> None:
         current = [pending for pending in batch if self._pending.get(pending.led.key) is pending]
         topics = list(dict.fromkeys(pending.led.topic_id for pending in batch))  # whose ids are checked before the states
         first_check = len(topics) + len(batch)
@@ -160,10 +157,10 @@ class Proposals:
                 self._send_again([pending for pending in current if pending is not batch[index - len(topics)]], -inf)
             case Refused(index=index, reason=Reason.BAD_VERSION | Reason.NO_NODE) if index < first_check + len(checked):
                 broker, incarnation = checked[index - first_check]
-                is_void = [pending.proposal.incarnations.get(broker) == incarnation for pending in current]
-                for pending in (pending for pending, void in zip(current, is_void, strict=True) if void):
+                void = [pending for pending in current if pending.proposal.incarnations.get(broker) == incarnation]
+                for pending in void:
                     self._withdraw(pending.led)
-                self._send_again([pending for pending, void in zip(current, is_void, strict=True) if not void], -inf)
+                self._send_again([pending for pending in current if pending not in void], -inf)
             case _:
                 self._send_again(current, self._clock.monotonic() + RETRY_SECONDS)
 

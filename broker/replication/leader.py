@@ -11,7 +11,6 @@ all others only when something happens to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from broker.clock import Clock
 from broker.cluster.metadata_image import MetadataImage, PartitionState
 from broker.cluster.store import Store
+from broker.config.settings import BrokerConfig
 from broker.errors import BrokerError, NotLeaderOrFollower
 from broker.log.partition import Partition, Waiting
 from broker.protocol.replica_fetch import ReplicaFetch
@@ -27,14 +27,6 @@ from broker.replication.isr import Confirmation, Proposals, propose_handover, pr
 
 LOOK_SECONDS = 1.0
 _GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderLimits:
-    lag_seconds: float = 30.0  # replica.lag.time.max.ms
-    gone_seconds: float = 0.5  # logbus.replica.gone.ms
-    confirm_seconds: float = 3.0  # logbus.leader.confirm.ms
-    serve: replica_server.ServeLimits = field(default_factory=replica_server.ServeLimits)
 
 
 class _Deletion(NamedTuple):
@@ -50,42 +42,36 @@ class Leader:
 
     def __init__(
         self,
-        me: int,
+        config: BrokerConfig,
         store: Store,
         clock: Clock,
         *,
         cluster_id: str,
         code_of: Callable[[BrokerError], int],
         session_ids: Iterator[int],
-        limits: LeaderLimits | None = None,
     ) -> None:
-        self.me = me
+        self.me = config.broker_id
         self.led: dict[interfaces.TopicIdPartition, led_partition.LedPartition] = {}
         self.on_moved: Callable[[Partition, int, int], None] = lambda partition, replicated, visible: None
         self._clock = clock
-        self._limits = limits or LeaderLimits()
+        self._lag_seconds = config.replica_lag_ms_max / 1000
+        self._gone_seconds = config.replica_gone_ms / 1000
         self._partitions: dict[interfaces.TopicIdPartition, Partition] = {}
         self._image = MetadataImage()
-        self._changed: dict[
-            interfaces.TopicIdPartition, led_partition.LedPartition
-        ] = {}  # something happened to them in this turn
-        self._watched: dict[interfaces.TopicIdPartition, led_partition.LedPartition] = {}  # some replica lacks something
+        # Those to which something happened in this turn, and those of which some replica lacks something.
+        self._changed: dict[interfaces.TopicIdPartition, led_partition.LedPartition] = {}
+        self._watched: dict[interfaces.TopicIdPartition, led_partition.LedPartition] = {}
         self._deletions: dict[interfaces.TopicIdPartition, list[_Deletion]] = {}
         self._look_at = -inf
         self.isr_shrinks = self.isr_expands = 0  # of partitions led here, since the start
         self._is_stirred = False  # something was written or requested that `turn_ends` has not handled
-        self._origins: dict[
-            int, tuple[object, fetch_sessions.FetchSession]
-        ] = {}  # by identity: the connections that followers fetch on
+        # By identity: the connections that followers fetch on.
+        self._origins: dict[int, tuple[object, fetch_sessions.FetchSession]] = {}
         self.server = replica_server.ReplicaServer(
-            self.led,
-            cluster_id=cluster_id,
-            code_of=code_of,
-            session_ids=session_ids,
-            limits=self._limits.serve,
+            self.led, config, cluster_id=cluster_id, code_of=code_of, session_ids=session_ids
         )
         self._proposals = Proposals(store, clock)
-        self._confirmation = Confirmation(store, clock, self.server.alive_at, confirm_seconds=self._limits.confirm_seconds)
+        self._confirmation = Confirmation(store, clock, self.server.alive_at, confirm_seconds=config.confirm_ms / 1000)
         self.server.on_moved = self._proposals.on_moved = self._tell_moved
         self.server.on_candidate = self._note_change
         self.server.on_deleted = self._tell_deleted
@@ -121,7 +107,7 @@ class Leader:
         self.isr_expands += any(broker not in before for broker in state.isr)
         self.isr_shrinks += any(broker not in state.isr for broker in before)
         led.progress.learn(state, replicas, insync_min, self._clock.monotonic())
-        led.confirmed_until = -inf
+        led.confirmed_until = -inf  # others may be members or eligible now: whether they follow has to be looked up again
         partition.lacks_replicas = led.progress.lacks_replicas
         self._proposals.learnt(led)
         self.server.reassigned(led)
@@ -139,7 +125,7 @@ class Leader:
         self.server.ended(led)
         for deletion in self._deletions.pop(led.key, ()):
             deletion.then(NotLeaderOrFollower(f"this broker no longer leads {partition.name}"))
-        self._is_stirred = True
+        self._is_stirred = True  # followers that wait for it are answered at the end of the turn
 
     def learn_brokers(self, image: MetadataImage) -> None:
         """The image shows which brokers are registered, as which process, and which are being stopped."""
@@ -259,7 +245,7 @@ class Leader:
             self._look_at = now + (_GONE_LOOK_SECONDS if self.server.gone_since else LOOK_SECONDS)
             for key, led in list(self._watched.items()):
                 if not (led.progress.has_laggards or led.progress.is_short):
-                    del self._watched[key]
+                    del self._watched[key]  # until its next write
                 self._consider(led)
         self._proposals.send()
         self._confirmation.send()
@@ -306,8 +292,8 @@ class Leader:
             return
         departures = led.progress.departures(
             self._clock.monotonic(),
-            lag_seconds=self._limits.lag_seconds,
-            gone_seconds=self._limits.gone_seconds,
+            lag_seconds=self._lag_seconds,
+            gone_seconds=self._gone_seconds,
             gone_since=lambda broker: self.server.gone_since.get(broker, inf),
         )
         proposal = propose_isr(led.progress, departures, partial(self._may_belong, led)) or propose_handover(led.progress)

@@ -19,50 +19,41 @@ Pure: time is passed in, in seconds of a monotonic clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from broker.cluster.metadata_image import PartitionState
 from broker.disk.filesystem import FileSlice
 from broker.replication.interfaces import TopicIdPartition
 
 if TYPE_CHECKING:
     from broker.replication.fetch_sessions import Followed
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
-
-from broker.cluster.metadata_image import PartitionState
-
 UNKNOWN = -1  # an offset that no fetch of this epoch has reported
 
 
+@dataclass(slots=True, eq=False)
 class FollowerProgress:
     """What is known of one follower. One per replica of a thousand partitions, and changed by each fetch: so not frozen."""
 
-    __slots__ = (
-        "caught_up_at",
-        "end_at_fetch",
-        "fetched_at",
-        "flush_owed",
-        "flush_owed_at",
-        "flushed",
-        "log_start",
-        "replica_epoch",
-        "written",
-    )
-
-    def __init__(self, caught_up_at: float) -> None:
-        self.replica_epoch = UNKNOWN  # the process whose fetches count
-        self.caught_up_at = caught_up_at  # when it last had the whole log
-        self.forget(UNKNOWN)
+    caught_up_at: float  # when it last had the whole log
+    replica_epoch: int = UNKNOWN  # the process whose fetches count
+    written: int = UNKNOWN
+    flushed: int = UNKNOWN
+    log_start: int = UNKNOWN
+    fetched_at: float = -inf
+    end_at_fetch: float = inf  # the log end offset at its last fetch
+    flush_owed: int | None = None  # the offset it was asked to flush up to
+    flush_owed_at: float = -inf
 
     def forget(self, replica_epoch: int) -> None:
         """It is another process now, which need not have what the earlier one had."""
         self.replica_epoch = replica_epoch
         self.written = self.flushed = self.log_start = UNKNOWN
-        self.fetched_at, self.end_at_fetch = -inf, inf  # the log end offset at its last fetch
-        self.flush_owed: int | None = None  # the offset it was asked to flush up to
-        self.flush_owed_at = -inf
+        self.fetched_at, self.end_at_fetch = -inf, inf
+        self.flush_owed, self.flush_owed_at = None, -inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,30 +276,20 @@ class LedLog(Protocol):
         """The largest epoch not above `epoch` and where it ends; (-1, -1) if nothing is known of it."""
 
 
+@dataclass(slots=True, eq=False)
 class LedPartition:
     """One partition that this broker leads, in one epoch. `followed` are the sessions' entries for it, by broker."""
 
-    __slots__ = (
-        "confirmed_until",
-        "followed",
-        "index",
-        "is_over",
-        "key",
-        "log",
-        "progress",
-        "stored_at",
-        "topic",
-        "topic_id",
-    )
+    topic: str
+    topic_id: bytes
+    index: int
+    log: LedLog
+    progress: PartitionProgress
+    key: TopicIdPartition = field(init=False)
+    followed: dict[int, Followed] = field(default_factory=dict)
+    is_over: bool = False  # another broker leads, or this one in another epoch
+    confirmed_until: float = -inf  # isr.py
+    stored_at: float = -inf  # when the last request was sent by which ZooKeeper confirmed this state
 
-    def __init__(self, topic: str, topic_id: bytes, index: int, log: LedLog, progress: PartitionProgress) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
-        self.key: TopicIdPartition = (topic_id, index)
-        self.log = log
-        self.progress = progress
-        self.followed: dict[int, Followed] = {}
-        self.is_over = False  # another broker leads, or this one in another epoch
-        self.confirmed_until = -inf  # isr.py
-        self.stored_at = -inf  # when the last request was sent by which ZooKeeper confirmed this state
+    def __post_init__(self) -> None:
+        self.key = self.topic_id, self.index

@@ -80,13 +80,9 @@ class ClusterStartup:
         member.registration.enter(self._entered)
 
     @property
-    def is_over(self) -> bool:
-        return self._step is _StartStep.OVER
-
-    @property
     def due(self) -> float:
         """When `work` has something to do even if nothing else happens."""
-        if self.is_over:
+        if self._step is _StartStep.OVER:
             return inf
         return min(self._log_at, self._ask_again_at) if self._step is _StartStep.SETTLING else self._log_at
 
@@ -104,15 +100,16 @@ class ClusterStartup:
             try:
                 self._begin_opening(image)
             except OSError as error:  # what was done so far can safely be repeated
-                self._fail(StartupError(f"the data directory: {error}"))
+                self._fail(error)
         if self._step is _StartStep.OPENING and not self._replica_manager.is_opening:
             self._step = _StartStep.SETTLING
         if self._step is _StartStep.SETTLING and (image is not self._asked_of or now >= self._ask_again_at):
             self._settle(image, now)
 
-    def _fail(self, error: BrokerError) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """What is not one of the broker's own errors is the disk's."""
         self._step = _StartStep.OVER
-        self._then(error)
+        self._then(error if isinstance(error, BrokerError) else StartupError(f"the data directory: {error}"))
 
     # 1: who we are
 
@@ -125,7 +122,7 @@ class ClusterStartup:
 
     def _joined(self, _: object, error: BaseException | None) -> None:
         if error is not None:
-            self._fail(error if isinstance(error, BrokerError) else StartupError(f"the data directory: {error!r}"))
+            self._fail(error)
         else:
             self._step = _StartStep.READING
             self._member.watcher.tick()  # without a cluster id nothing could be read until now
@@ -196,7 +193,7 @@ class ClusterStartup:
                 self._raised[change.topic_id.bytes, change.index] = change.state.leader_epoch
 
         # Whatever the outcome, the image will show it, or the same is proposed again.
-        store.run_script(self._member.store, store.commit(metadata_log.state_writes(changes)), lambda outcome, error: None)
+        self._member.store.commit(metadata_log.state_writes(changes), lambda outcome: None)
 
     def _changes(self, image: metadata_image.MetadataImage) -> list[metadata_image.StateChange]:
         me, changes = self._member.broker_id, []
@@ -229,7 +226,7 @@ class ClusterStartup:
 
     def _noted(self, _: object, error: BaseException | None) -> None:
         if error is not None:
-            self._fail(error if isinstance(error, BrokerError) else StartupError(f"the data directory: {error!r}"))
+            self._fail(error)
         else:
             self._step = _StartStep.REGISTERING
             self._member.registration.register(self._registered)
@@ -307,12 +304,8 @@ class ControlledShutdown:
         member.registration.leave(self._announced)
 
     @property
-    def is_over(self) -> bool:
-        return self._step is _ShutdownStep.OVER
-
-    @property
     def due(self) -> float:
-        if self.is_over:
+        if self._step is _ShutdownStep.OVER:
             return inf
         return self._until if self._step is _ShutdownStep.HANDING_OVER else min(self._until, self._ask_again_at)
 
@@ -354,12 +347,8 @@ class ControlledShutdown:
             self._then()
             return
         self._asked_of, self._ask_again_at = image, now + WITHDRAW_RETRY_SECONDS
-        for begin in range(0, len(changes), metadata_log.STATES_MAX):
-            store.run_script(
-                self._member.store,
-                store.commit(metadata_log.state_writes(changes[begin : begin + metadata_log.STATES_MAX])),
-                lambda outcome, error: None,
-            )
+        for batch in store.in_batches(changes, metadata_log.STATES_MAX):
+            self._member.store.commit(metadata_log.state_writes(batch), lambda outcome: None)
 
     def _changes(self, image: metadata_image.MetadataImage) -> list[metadata_image.StateChange]:
         me, changes = self._member.broker_id, []

@@ -24,10 +24,11 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from broker import errors, logs
+from broker.config.settings import BrokerConfig
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.replica_fetch import (
     FINAL_SESSION_EPOCH,
@@ -54,39 +55,22 @@ _SESSION_IS_GONE = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.IN
 _RESET = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchLimits:
-    """The broker's settings of the same names."""
-
-    wait_ms_max: int = 500
-    partition_bytes_max: int = 1 << 20
-    response_bytes_max: int = 1 << 20
-    pause_seconds_max: float = 1.0
-
-
+@dataclass(slots=True, eq=False)
 class _Entry:
     """One followed partition in one leader epoch. Changed by each round, so not frozen."""
 
-    __slots__ = (
-        "epoch",
-        "first_named_in",
-        "is_paused",
-        "named",
-        "named_in",
-        "pause",
-        "replica",
-        "reported_flushed",
-        "reported_start",
-    )
+    replica: Replica
+    epoch: int = field(init=False)
+    named: tuple[int, int] | None = None  # the fetch offset and last epoch last sent to the leader
+    named_in: int = -1  # the first request with this position
+    first_named_in: int = -1  # the first request at all
+    reported_flushed: int = -1
+    reported_start: int = -1
+    is_paused: bool = False  # while the log is being truncated, and after errors
+    pause: float = _PAUSE_SECONDS_FIRST
 
-    def __init__(self, replica: Replica) -> None:
-        self.replica = replica
-        self.epoch = replica.leader_epoch
-        self.named: tuple[int, int] | None = None  # the fetch offset and last epoch last sent to the leader
-        self.reported_flushed = self.reported_start = -1
-        self.named_in = self.first_named_in = -1  # the first request with this position, and the first at all
-        self.is_paused = False  # while the log is being truncated, and after errors
-        self.pause = _PAUSE_SECONDS_FIRST
+    def __post_init__(self) -> None:
+        self.epoch = self.replica.leader_epoch
 
     @property
     def has_unreported_progress(self) -> bool:
@@ -97,16 +81,14 @@ class _Entry:
         self.named, self.named_in, self.first_named_in = None, -1, -1
 
 
+@dataclass(slots=True, eq=False)
 class _Session:
     """A session with the leader. Requests are counted from 0, even if the session epoch has wrapped around."""
 
-    __slots__ = ("epoch", "in_flight", "request_count", "session_id")
-
-    def __init__(self) -> None:
-        self.session_id = NO_SESSION
-        self.epoch = FIRST_SESSION_EPOCH
-        self.request_count = 0
-        self.in_flight = 0
+    session_id: int = NO_SESSION
+    epoch: int = FIRST_SESSION_EPOCH
+    request_count: int = 0
+    in_flight: int = 0
 
 
 class ReplicaFetcher:
@@ -115,22 +97,21 @@ class ReplicaFetcher:
     def __init__(
         self,
         leader: int,
+        config: BrokerConfig,
         *,
-        me: int,
         incarnation: int,
         cluster_id: str,
         peers: Peers,
         monotonic: Callable[[], float],
-        limits: FetchLimits,
     ) -> None:
         self.due = math.inf
         self._leader = leader
-        self._me = me
+        self._config = config
         self._incarnation = incarnation
         self._cluster_id = cluster_id
         self._peers = peers
         self._monotonic = monotonic
-        self._limits = limits
+        self._pause_max = config.replica_fetch_backoff_ms / 1000
         self._entries: dict[TopicIdPartition, _Entry] = {}
         self._to_name: dict[TopicIdPartition, None] = {}
         self._to_forget: dict[TopicIdPartition, None] = {}
@@ -259,12 +240,12 @@ class ReplicaFetcher:
         forgotten = list(self._to_forget)
         self._to_forget.clear()
         fetch = ReplicaFetch(
-            self._me,
+            self._config.broker_id,
             self._incarnation,
             self._cluster_id,
-            self._limits.wait_ms_max,
+            self._config.replica_fetch_wait_ms_max,
             _BYTES_MIN,
-            self._limits.response_bytes_max,
+            self._config.replica_response_bytes_max,
             session.session_id,
             FINAL_SESSION_EPOCH if is_last else session.epoch,
             partitions,
@@ -299,7 +280,7 @@ class ReplicaFetcher:
                     replica.end_offset,
                     replica.last_epoch,
                     replica.log_start_offset,
-                    self._limits.partition_bytes_max,
+                    self._config.replica_fetch_bytes_max,
                     replica.flushed_offset,
                 )
             )
@@ -332,7 +313,7 @@ class ReplicaFetcher:
         if code not in _SESSION_IS_GONE or not is_first:
             self._rests_until = self._monotonic() + self._pause
             logger.warning("broker %d rejected the fetch: error %d", self._leader, code)
-        self._pause = min(self._pause * 2, self._limits.pause_seconds_max)
+        self._pause = min(self._pause * 2, self._pause_max)
 
     def _take(self, number: int, row: ReplicaRecords) -> None:
         """Handle one partition of an answer to request `number`."""
@@ -405,7 +386,7 @@ class ReplicaFetcher:
         entry.named = None
         self._to_name.pop(entry.replica.key, None)
         self._resting[entry] = self._monotonic() + entry.pause
-        entry.pause = min(entry.pause * 2, self._limits.pause_seconds_max)
+        entry.pause = min(entry.pause * 2, self._pause_max)
         self.due = min(self.due, self._resting[entry])
 
 

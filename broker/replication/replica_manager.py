@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from broker.clock import Clock
@@ -51,35 +51,24 @@ Moving = Callable[[metadata_image.MetadataImage], Mapping[tuple[str, int], None]
 _Learnt = tuple[metadata_image.PartitionState, tuple[int, ...], int]
 
 
+@dataclass(slots=True, eq=False)
 class LocalReplica:
     """One replica of this broker: what exists of it, and its role."""
 
-    __slots__ = (
-        "followed",
-        "following",
-        "has_failed",
-        "index",
-        "is_missing",
-        "is_opening",
-        "key",
-        "learnt",
-        "partition",
-        "topic",
-        "was_on_disk",
-    )
+    topic: topic_registry.Topic
+    index: int
+    key: interfaces.TopicIdPartition = field(init=False)
+    partition: Partition | None = None  # None: it is still being opened, or that failed
+    followed: FollowedPartition | None = None
+    is_opening: bool = False
+    has_failed: bool = False  # it could not be opened, and is retried later
+    is_missing: bool = False  # its directory did not exist when this process looked, before it could be created
+    was_on_disk: bool = False  # whether its directory existed when it was opened
+    following: tuple[int, int] | None = None  # leader and epoch, while it is fetched
+    learnt: _Learnt | None = None  # while it is led: what was last passed to `Leader`
 
-    def __init__(self, topic: topic_registry.Topic, index: int) -> None:
-        self.topic = topic
-        self.index = index
-        self.key: interfaces.TopicIdPartition = topic.topic_id.bytes, index
-        self.partition: Partition | None = None  # None: it is still being opened, or that failed
-        self.followed: FollowedPartition | None = None
-        self.is_opening = False
-        self.has_failed = False  # it could not be opened, and is retried later
-        self.is_missing = False  # its directory did not exist when this process looked, before it could be created
-        self.was_on_disk = False  # whether its directory existed when it was opened
-        self.following: tuple[int, int] | None = None  # leader and epoch, while it is fetched
-        self.learnt: _Learnt | None = None  # while it is led: what was last passed to `Leader`
+    def __post_init__(self) -> None:
+        self.key = self.topic.topic_id.bytes, self.index
 
 
 class ReplicaManager:
@@ -114,9 +103,8 @@ class ReplicaManager:
         self._of_topic: dict[str, dict[interfaces.TopicIdPartition, LocalReplica]] = {}
         self._marked: dict[str, None] = {}  # topics to look at
         self._left_alone: frozenset[str] = frozenset()
-        self._blocked: dict[
-            interfaces.TopicIdPartition, None
-        ] = {}  # those whose log is being truncated, or whose directory is still taken
+        # Those whose log is being truncated, or whose directory is still taken.
+        self._blocked: dict[interfaces.TopicIdPartition, None] = {}
         self._moving: Mapping[tuple[str, int], None] = {}
         self._opening = 0
         self._reopen_at = inf

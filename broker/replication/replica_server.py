@@ -19,11 +19,11 @@ An error removes the partition from the session: the follower names it again whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 from broker import errors
+from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSlice
 from broker.protocol.api import ErrorCode
 from broker.protocol.batch import NO_EPOCH
@@ -40,12 +40,6 @@ from broker.protocol.replica_fetch import (
 from broker.replication import fetch_sessions, interfaces, led_partition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeLimits:
-    response_bytes_max: int = 10_485_760  # Kafka's replica.fetch.response.max.bytes; a first batch may be larger (KIP-74)
-    wait_ms_max: int = 30_000  # the most that a follower may request
-
-
 class _Row(NamedTuple):
     answer: ReplicaAnswer
     piece: FileSlice | None = None
@@ -57,21 +51,19 @@ class ReplicaServer:
     def __init__(
         self,
         led: dict[interfaces.TopicIdPartition, led_partition.LedPartition],
+        config: BrokerConfig,
         *,
         cluster_id: str,
         code_of: Callable[[errors.BrokerError], int],
         session_ids: Iterator[int],
-        limits: ServeLimits | None = None,
     ) -> None:
         self.led = led
         self.gone_since: dict[int, float] = {}  # followers whose connection was closed, until they fetch again
         self.on_moved: Callable[[led_partition.LedPartition], None] = lambda led: None  # R or V of a partition has moved
-        self.on_deleted: Callable[[led_partition.LedPartition], None] = lambda led: (
-            None
-        )  # a follower's log start offset may have moved
-        self.on_candidate: Callable[[led_partition.LedPartition], None] = lambda led: (
-            None
-        )  # a broker that may join, or take over, has fetched
+        # A follower's log start offset may have moved.
+        self.on_deleted: Callable[[led_partition.LedPartition], None] = lambda led: None
+        # A broker that may join, or take over, has fetched.
+        self.on_candidate: Callable[[led_partition.LedPartition], None] = lambda led: None
         self.on_newer_epoch: Callable[[interfaces.TopicIdPartition, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
         self.cluster_id = cluster_id
@@ -79,7 +71,9 @@ class ReplicaServer:
         self._session_ids = session_ids
         self._sessions: dict[int, fetch_sessions.FetchSession] = {}  # by broker
         self._incarnations: dict[int, int] = {}  # the newest known of each broker
-        self._limits = limits or ServeLimits()
+        self._response_bytes_max = config.fetch_bytes_max  # a first batch may be larger (KIP-74)
+        # A follower with nothing to fetch confirms by its last request but one: up to twice this long ago.
+        self._wait_seconds_max = config.confirm_ms / 4000
         self.next_deadline = inf  # when to call `expire`, or earlier: not updated when a fetch is answered early
 
     # Requests
@@ -104,13 +98,13 @@ class ReplicaServer:
         if session.waiting is not None:
             self._release(session, session.waiting, now)
         waits = fetch.session_epoch not in (FIRST_SESSION_EPOCH, FINAL_SESSION_EPOCH) and fetch.wait_ms_max > 0
-        bytes_max = min(fetch.bytes_max, self._limits.response_bytes_max)
+        bytes_max = min(fetch.bytes_max, self._response_bytes_max)
         if problems or not waits or _has_urgent(session):
             self._answer(session, answer, bytes_max, now, problems)
             if fetch.session_epoch == FINAL_SESSION_EPOCH:
                 session.close()
         else:
-            wait_seconds = min(fetch.wait_ms_max, self._limits.wait_ms_max) / 1000
+            wait_seconds = min(fetch.wait_ms_max / 1000, self._wait_seconds_max)
             session.waiting = fetch_sessions.WaitingReplicaFetch(answer, now + wait_seconds, bytes_max)
             self.next_deadline = min(self.next_deadline, now + wait_seconds)
         return session
@@ -188,7 +182,7 @@ class ReplicaServer:
         entry = session.follow(led)
         # A request already in flight when its predecessor was answered does not reflect what that answer carried.
         if entry.is_awaited and entry.offset == part.fetch_offset and entry.sent_in == session.session_epoch - 1:
-            session.held[key] = session.session_epoch
+            session.held_in[key] = session.session_epoch
         else:
             entry.is_awaited = False
         entry.offset, entry.flushed, entry.bytes_max = part.fetch_offset, part.flushed_offset, part.bytes_max

@@ -11,6 +11,7 @@ from enum import Enum
 from functools import partial
 
 from broker.cluster import metadata_image, topic_registry
+from broker.cluster.store import in_batches
 from broker.config.settings import LogConfig
 from broker.disk.filesystem import FileSystem
 from broker.errors import BrokerError, StorageError
@@ -269,8 +270,7 @@ class ReplicaLogs:
             for opened_replica in result or [OpenedReplica(replica=replica, partition=None, error=error) for replica in chunk]:
                 then(opened_replica)
 
-        for begin in range(0, len(assigned), _LOGS_PER_JOB):
-            chunk = assigned[begin : begin + _LOGS_PER_JOB]
+        for chunk in in_batches(assigned, _LOGS_PER_JOB):
             self._thread_pool.store(partial(self._open_chunk, chunk, may_make=may_make), partial(opened, chunk))
 
     def remove(self, name: str, index: int) -> None:

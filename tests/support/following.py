@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from broker.cluster.metadata_image import Endpoint
+from broker.config.settings import BrokerConfig
 from broker.log.partition import Partition
 from broker.protocol.replica_fetch import (
     NO_OFFSET,
@@ -19,7 +20,7 @@ from broker.protocol.replica_fetch import (
     parse_replica_fetch,
 )
 from broker.replication.interfaces import PeerRequest, Then
-from broker.replication.replica_fetcher import FetchLimits, ReplicaFetcher
+from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replicas import FollowedPartition, FollowerHooks
 from tests.support.batches import plain_batch, stamped
 from tests.support.engine import ManualThreadPool
@@ -92,12 +93,11 @@ class FollowerScene:
         self._directory = directory
         self.fetcher = ReplicaFetcher(
             LEADER,
-            me=ME,
+            BrokerConfig(broker_id=ME),
             incarnation=INCARNATION,
             cluster_id="aCluster",
             peers=self.peers,
             monotonic=self.clock.monotonic,
-            limits=FetchLimits(),
         )
 
     def open(self, index: int = 0) -> FollowedPartition:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from broker.api.error_codes import code_of
 from broker.cluster.metadata_image import PartitionState
+from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSlice
 from broker.log.partition_log import PartitionLog
 from broker.protocol.replica_fetch import (
@@ -22,7 +23,7 @@ from broker.protocol.replica_fetch import (
 )
 from broker.replication.fetch_sessions import FetchSession, TopicIdPartition
 from broker.replication.led_partition import LedPartition, PartitionProgress
-from broker.replication.replica_server import ReplicaServer, ServeLimits
+from broker.replication.replica_server import ReplicaServer
 from tests.support.batches import plain_batch, stamped
 from tests.support.logs import flush, open_log
 
@@ -53,10 +54,10 @@ class LeaderScene:
         self.moved: list[int] = []
         self.server = ReplicaServer(
             self.led,
+            BrokerConfig(fetch_bytes_max=response_bytes_max),
             cluster_id="aCluster",
             code_of=code_of,
             session_ids=itertools.count(1),
-            limits=ServeLimits(response_bytes_max=response_bytes_max),
         )
         self.server.on_moved = lambda led: self.moved.append(led.index)
 

@@ -15,11 +15,12 @@ from broker.api.error_codes import code_of
 from broker.cluster.metadata_image import BrokerNode, MetadataImage, PartitionState
 from broker.cluster.store import Create, Node, Operation, Set, StoreEvents
 from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
+from broker.config.settings import BrokerConfig
 from broker.errors import BrokerError
 from broker.log.high_watermark import ReplicatedHighWatermark
 from broker.log.partition import Partition
 from broker.protocol.replica_fetch import ReplicaPartition
-from broker.replication.leader import Leader, LeaderLimits
+from broker.replication.leader import Leader
 from tests.sim.timeline import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.batches import plain_batch, validated
@@ -29,7 +30,7 @@ from tests.support.logs import flush, open_log
 from tests.support.replicas import append
 
 REPLICAS = (0, 1, 2)
-LIMITS = LeaderLimits()
+CONFIG = BrokerConfig(broker_id=ME)
 
 
 class Scene:
@@ -48,7 +49,7 @@ class Scene:
         self.commit([Create(path=state_path("clicks", 0), data=encode_state(state))])
         self.commit([Set(path=incarnation_path(broker), data=b"", version=-1) for broker in REPLICAS])
         self.leader = Leader(
-            ME, self.store, self.timeline, cluster_id="aCluster", code_of=code_of, session_ids=itertools.count(1)
+            CONFIG, self.store, self.timeline, cluster_id="aCluster", code_of=code_of, session_ids=itertools.count(1)
         )
         self.image = MetadataImage(
             brokers={broker: BrokerNode(broker_id=broker, incarnation=1, endpoints={}) for broker in REPLICAS},
@@ -141,7 +142,7 @@ def test_a_member_that_does_not_keep_up_leaves_after_the_lag(scene: Scene) -> No
     second.send(asks(0))
     scene.append(1)
     first.send(asks(1, 0))
-    scene.run(LIMITS.lag_seconds - 1)
+    scene.run(CONFIG.replica_lag_ms_max / 1000 - 1)
     assert scene.stored().version == 0
     scene.run(3)
     assert scene.stored().isr == (0, 1)

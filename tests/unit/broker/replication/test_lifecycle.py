@@ -77,7 +77,7 @@ def test_it_goes_on_until_it_leads_nothing_that_another_could_lead() -> None:
     scene.member.image = image(state(2, (2,)))
     scene.work()
     scene.work()
-    assert scene.leaving.is_over
+    assert scene.over == 1
 
 
 def test_it_does_not_wait_for_brokers_that_leave_as_well() -> None:
