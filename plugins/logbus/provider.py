@@ -1,7 +1,7 @@
 """What Airflow reads through the entry point `apache_airflow_provider`: what this package adds to Airflow.
 
-Only an installed distribution can register these; the plugin (logbus_plugin.py) cannot. The plugin is not named here, because it
-would then be registered twice. Airflow loads this in every process it starts, so nothing is imported here.
+The plugin (web/plugin.py) has an entry point of its own and is not named here, or it would be registered twice. Airflow loads
+this in every process it starts, so nothing is imported here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.plugins_manager import AirflowPlugin
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
@@ -62,12 +61,3 @@ class WindowTimetable(CronDataIntervalTimetable):
         if the interval that ended last were used, an hour whose lateness is longer than an hour would be skipped."""
         closed = self._get_prev(self._align_to_prev(pendulum.instance(utc_now() - self.lateness)))
         return closed if earliest is None else max(closed, self._align_to_next(earliest))
-
-
-class LogbusTimetables(AirflowPlugin):
-    """Registers the timetable of `hourly_ingest`, by the entry point `airflow.plugins`: Airflow stores no Dag whose timetable no
-    plugin has registered. The plugin in the folder `plugins` registers it, too, for whoever has that on Airflow's path and has
-    installed nothing."""
-
-    name = "logbus_timetables"
-    timetables = [WindowTimetable]  # as the base has it

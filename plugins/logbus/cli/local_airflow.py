@@ -84,7 +84,6 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         **spark_submit.launcher_environment(inherited),
         "AIRFLOW_HOME": str(settings.home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags or settings.project / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.project / "plugins"),
         # Otherwise a file without the word "airflow" in it, such as a one-line pipeline, is silently skipped.
         "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "False",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

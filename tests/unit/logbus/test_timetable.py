@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import tomllib
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
+from importlib import metadata
 
 import logbus.timetable as module
 import pendulum
 import pytest
-from airflow import plugins_manager, settings
+from airflow import plugins_manager
 from airflow.serialization.decoders import decode_timetable
 from airflow.serialization.encoders import encode_timetable
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import DataInterval, TimeRestriction
 from logbus.pipelines import hourly_ingest
-from logbus.timetable import LogbusTimetables, WindowTimetable
+from logbus.timetable import WindowTimetable
 
-PLUGINS = Path(__file__).parents[3] / "plugins"
 LATENESS = timedelta(minutes=5)
 FROM_2000 = TimeRestriction(earliest=pendulum.datetime(2000, 1, 1), latest=None, catchup=False)
 
@@ -41,9 +38,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Airflow with our plugins folder loaded."""
-    monkeypatch.setattr(settings, "PLUGINS_FOLDER", str(PLUGINS))
+def registered() -> Iterator[None]:
+    """Airflow with the plugins of installed packages loaded."""
     caches = (plugins_manager._get_plugins, plugins_manager.get_timetables_plugins)
     for cache in caches:
         cache.cache_clear()
@@ -130,13 +126,5 @@ def test_airflow_stores_the_hourly_dag_and_makes_its_backfills(registered: None)
 
 
 def test_an_installed_package_brings_its_plugin() -> None:
-    project = tomllib.loads((PLUGINS.parent / "pyproject.toml").read_text())
-    (entry_point,) = project["project"]["entry-points"]["airflow.plugins"].values()
-    module_name, _, name = entry_point.partition(":")
-    assert getattr(importlib.import_module(module_name), name) is LogbusTimetables
-
-
-def test_both_plugins_register_it() -> None:
-    """The plugin in the folder, and the one in the installed package."""
-    assert list(LogbusTimetables.timetables) == [WindowTimetable]
-    assert importlib.import_module("logbus_plugin").LogbusPlugin().timetables == [WindowTimetable]
+    (entry_point,) = (one for one in metadata.entry_points(group="airflow.plugins") if one.dist and one.dist.name == "logbus")
+    assert entry_point.load()().timetables == [WindowTimetable]

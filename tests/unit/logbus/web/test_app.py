@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 
 import httpx
-import logbus_plugin
 import pytest
 from fastapi import FastAPI
 from logbus.provider import HOSTS_VARIABLE
 from logbus.web import app as module
+from logbus.web import plugin
 from logbus.web.shell import STATIC_DIRECTORY, TITLES
 from logbus.web.views import EXTERNAL_VIEWS, NAV_ROUTE
 from starlette.routing import Route
@@ -103,24 +103,24 @@ def test_airflow_shows_the_page_in_its_navigation_and_on_dags_and_runs() -> None
 
 
 def test_whoever_asks_for_the_applications_has_the_pages_imported() -> None:
-    (application,) = logbus_plugin.LogbusPlugin().fastapi_apps
-    assert (application["url_prefix"], application["app"]) == ("/logbus", logbus_plugin.pages)
-    assert set(logbus_plugin.NEEDED) <= set(sys.modules)
+    (application,) = plugin.LogbusPlugin().fastapi_apps
+    assert (application["url_prefix"], application["app"]) == ("/logbus", plugin.pages)
+    assert set(plugin.NEEDED) <= set(sys.modules)
 
 
 def test_pages_that_cannot_be_imported_take_nothing_else_with_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logbus_plugin, "NEEDED", ("logbus.no_such_module",))
+    monkeypatch.setattr(plugin, "NEEDED", ("logbus.no_such_module",))
     with caplog.at_level("ERROR", logger="logbus.web"):
-        assert len(logbus_plugin.LogbusPlugin().fastapi_apps) == 1
+        assert len(plugin.LogbusPlugin().fastapi_apps) == 1
     assert "no_such_module" in caplog.text
 
 
 def status_by_host(host: str) -> int:
     """The status of a request to an application with the plugin's middlewares."""
     app = FastAPI()
-    for one in logbus_plugin.LogbusPlugin().fastapi_root_middlewares:
+    for one in plugin.LogbusPlugin().fastapi_root_middlewares:
         app.add_middleware(one["middleware"], **one["kwargs"])
 
     async def ask() -> int:
@@ -138,4 +138,4 @@ def test_a_local_airflow_answers_to_no_name_that_a_website_could_have(monkeypatc
 
 def test_any_other_airflow_answers_as_it_would_without_us(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HOSTS_VARIABLE, raising=False)
-    assert logbus_plugin.LogbusPlugin().fastapi_root_middlewares == []
+    assert plugin.LogbusPlugin().fastapi_root_middlewares == []

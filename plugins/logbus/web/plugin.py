@@ -1,4 +1,4 @@
-"""The plugin that Airflow finds in its plugins folder. Everything is in the package `logbus` next to it.
+"""The plugin that Airflow loads through the entry point `airflow.plugins`: to install the package is all there is to do.
 
 Every Airflow process imports this, each task included. The pages are imported when the api-server starts, the only process that
 asks for applications: otherwise the first request would wait half a second. The timetable is imported when timetables are read.
@@ -30,8 +30,8 @@ async def pages(scope: Any, receive: Any, send: Any) -> None:
 
 
 class LogbusPlugin(AirflowPlugin):
-    """Puts this folder on Airflow's path, by being found in it; mounts our pages and shows them within Airflow's UI; registers
-    the timetable of `hourly_ingest`."""
+    """Mounts our pages and shows them within Airflow's UI; registers the timetable of `hourly_ingest`, without which Airflow
+    stores no Dag that has it."""
 
     name = "logbus"
     external_views = EXTERNAL_VIEWS
