@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+
 from logbus.provider import HOSTS_VARIABLE
 from logbus.web.views import EXTERNAL_VIEWS
 
