@@ -158,7 +158,7 @@ class ClusterFacts:
 def api_versions(client: Client) -> dict[str, tuple[int, int]]:
     """The first and last version that the broker supports, by the request's protocol name (`Produce`, `ListOffsets`)."""
     with admin_client(client) as broker:
-        return {camel_case(key.name): (first, last) for key, (first, last) in broker.api_versions().items()}
+        return {key.name: (first, last) for key, (first, last) in broker.api_versions().items()}
 
 
 def log_directories(client: Client) -> list[DirectoryReading]:
@@ -216,8 +216,7 @@ def describe_cluster(client: Any) -> ClusterFacts:
     except KafkaError:
         eligible = {}
     brokers = [
-        LiveBroker(broker_id=row.get("broker_id", row.get("node_id")), host=row["host"], port=row["port"], rack=row["rack"])
-        for row in cluster["brokers"]
+        LiveBroker(broker_id=row["broker_id"], host=row["host"], port=row["port"], rack=row["rack"]) for row in cluster["brokers"]
     ]
     controller = cluster.get("controller_id", -1)
     moving = {(part.topic, part.partition): move for part, move in moves.items()}
@@ -265,11 +264,6 @@ def partition_replicas(
                 adding=tuple(move.get("adding_replicas", ())),
                 removing=tuple(move.get("removing_replicas", ())),
             )
-
-
-def camel_case(name: str) -> str:
-    """`LIST_OFFSETS` as the protocol spells it, whichever spelling the library uses."""
-    return name if "_" not in name and not name.isupper() else "".join(word.capitalize() for word in name.split("_"))
 
 
 def _reported(count: int | None) -> int | None:

@@ -122,7 +122,6 @@ NGINX_FIELDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "referer": ("text", ("http_referer", "referer", "referrer")),
     "agent": ("text", ("http_user_agent", "agent", "user_agent")),
 }
-REQUEST_VARIABLE = ("request",)  # method, path and protocol in one
 OTHER_MEMBERS = "more"
 
 
@@ -137,9 +136,8 @@ def _parse_nginx_json(value: bytes) -> Sequence[Any]:
     members = parse_exact_object(value)
     taken: set[str] = set()
     row = {name: _first_value(members, name, kind, names, taken) for name, (kind, names) in NGINX_FIELDS.items()}
-    request = next((members[name] for name in REQUEST_VARIABLE if isinstance(members.get(name), str)), None)
-    if request is not None:
-        taken.update(REQUEST_VARIABLE)
+    if isinstance(request := members.get("request"), str):  # method, path and protocol in one
+        taken.add("request")
         method, path, protocol = _split_request(request)
         row |= {"method": row["method"] or method, "path": row["path"] or path, "protocol": row["protocol"] or protocol}
     others = {name: value for name, value in members.items() if name not in taken}

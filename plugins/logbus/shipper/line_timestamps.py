@@ -149,7 +149,12 @@ def combined(line: bytes, around: times.TimeContext = times.TimeContext()) -> St
 
 def json_object(line: bytes, around: times.TimeContext) -> Stamp | None:
     """A JSON object with the usual field names for time and host; `host` may be an object with a name."""
-    return _of_fields(_fields(line), _TIME_FIELDS, around)
+    fields = _fields(line)
+    if fields is None:
+        return None
+    host = _first(fields, _HOST_FIELDS, _host_name)
+    moment = _first(fields, _TIME_FIELDS, lambda value: times.any_time(value, around.zone))
+    return Stamp(None, host) if moment is None else _stamp(moment, host)
 
 
 def _syslog(line: bytes, around: times.TimeContext) -> Stamp | None:
@@ -362,14 +367,6 @@ def _fields(line: bytes) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, Mapping) else None
-
-
-def _of_fields(fields: Mapping[str, Any] | None, names: tuple[str, ...], around: times.TimeContext) -> Stamp | None:
-    if fields is None:
-        return None
-    host = _first(fields, _HOST_FIELDS, _host_name)
-    moment = _first(fields, names, lambda value: times.any_time(value, around.zone))
-    return Stamp(None, host) if moment is None else _stamp(moment, host)
 
 
 def _host_name(value: Any) -> bytes | None:

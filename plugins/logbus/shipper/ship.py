@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,16 @@ from logbus.shipper import rotation
 from logbus.shipper import sources as files_seen
 from logbus.shipper.line_reader import holds_more
 from logbus.shipper.merged_lines import LineReading
-from logbus.shipper.shipment import PRODUCER_DEFAULTS, Numbering, Progress, Shipment, open_delivery
+from logbus.shipper.shipment import PRODUCER_DEFAULTS, Numbering, Progress, Sent, Shipment, open_delivery
 from logbus.shipper.sources import FilePart, Source
-from logbus.shipper.state import ShippedTopic, ShipState, open_state
+from logbus.shipper.state import ShippedTopic, open_state
 from logbus.shipper.timestamp_extractor import TimeOptions, TimestampExtractor, extractor_for, validate_timestamps
 from logbus.shipper.topic_client import TopicClient, TopicTruncation, rewound
 from logbus.waiting import Say, say_nothing
 
 PARTITIONS_DEFAULT = 3
 # Retention uses the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
-TOPIC_SETTINGS_DEFAULT: Mapping[str, str] = {"retention.ms": "-1"}
+TOPIC_SETTINGS: Mapping[str, str] = {"retention.ms": "-1"}
 BATCH_BYTES_DEFAULT = 1_000_000  # librdkafka's message.max.bytes; a topic's max.message.bytes is a little more
 LINE_BYTES_MAX = 900_000  # the rest of the batch is for key, headers and framing
 CHECKPOINT_LINES = 100_000  # what a run after a kill may have to read back; about a second of sending
@@ -43,33 +43,18 @@ KNOWN_PARTITIONER = PRODUCER_DEFAULTS["partitioner"]
 FILES_MAX = 500  # open at once while merging; a process can usually open 1,024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShipReport:
+@dataclass(slots=True, kw_only=True)
+class ShipReport(Sent):
     """What one run did. `lines` and `bytes` were sent and acknowledged; nothing else was."""
 
     files: int
-    lines: int
-    bytes: int
-    skipped: int  # longer than line_bytes_max
-    undated: int  # without a credible time: they get that of the line before
-    undated_before_any: int  # of these, before any line with a time: they get that of the first such line
-    undated_by_file: int  # of these, with the time at which the file was last written: no line near them has one
-    ahead: int  # of the undated, with a time that is not believed because it is ahead of the clock
-    zoneless: int  # with a time written without a zone
-    recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
-    unfinished: int = 0  # last lines that have no newline yet, so not sent
-    waiting: int = 0  # last records not sent yet, because the file was just written and its next line may belong to them
-    months_away: int = 0  # with a time of their own that lies months away from those of the file's other lines
-    months_away_day: str | None = None  # the first day of these, such as 2015-01-01
     timezone: str = "UTC"  # in which times without a zone were read
     timezone_assumed: bool = True  # it was not named by the user
     lost: int = 0  # records that the topic had acknowledged and no longer holds
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
     rotated: tuple[str, ...] = ()  # rotated files with lines not sent before: this run has sent them too
     rotated_before: tuple[str, ...] = ()  # rotated files of logs that were never sent: left alone
-    holes: tuple[FilePart, ...] = ()  # runs of zero bytes that were passed over, by file
-    carriage_returns: tuple[str, ...] = ()  # files whose unfinished last line has "\\r" in it, which may end its lines
     gone: tuple[FilePart, ...] = ()  # sent up to a byte, and no longer there: what was written after it is not sent
 
 
@@ -82,7 +67,6 @@ def ship(
     progress: Progress | None = None,
     create_topic: bool = True,
     partitions: int = PARTITIONS_DEFAULT,
-    topic_settings: Mapping[str, str] = TOPIC_SETTINGS_DEFAULT,
     producer_config: Mapping[str, Any] | None = None,
     server_name: str | None = None,
     include_partial_line: bool = False,
@@ -95,7 +79,6 @@ def ship(
     line_bytes_max: int = LINE_BYTES_MAX,
     checkpoint_lines: int = CHECKPOINT_LINES,
     accept_loss: bool = False,
-    clock: Callable[[], float] = time.time,
     stop: Callable[[], bool] = lambda: False,
     say: Say = say_nothing,
 ) -> ShipReport:
@@ -109,7 +92,7 @@ def ship(
     broker is lost for good during the run; then, as after a kill, the next run resumes exactly where the topic ends. If a file is
     damaged further on, what precedes the damage and all other files are sent before UnreadableLog is raised.
     """
-    started = clock()
+    started = time.time()
     paths = _checked(files)
     client = TopicClient(topic, client_config, say)
     times = TimeOptions(
@@ -121,26 +104,30 @@ def ship(
             if not create_topic:
                 raise TopicMissing(f"topic {topic} does not exist: create it first, or leave out --no-create-topic")
             # Checked first: a file that is refused should not leave an empty topic behind.
-            _extractors_of_unsent(files_seen.identify(paths, [], new_id=_new_source_id), reading)
-            client.create(partitions=partitions, settings={**_with_room_for(line_bytes_max), **topic_settings})
+            _extractors_of_unsent(files_seen.identify(paths, []), reading)
+            client.create(partitions=partitions, settings={**_with_room_for(line_bytes_max), **TOPIC_SETTINGS})
         topic_id = client.topic_id()
         noted = state.topic(topic_id, topic)
-        before, lost = _recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
+        before, lost = _recover(noted, client, accept_loss=accept_loss)
         sent_before = list(before.sources.values())
         mentioned = rotation.never_sent(paths, sent_before)
         rotated, gone = rotation.unsent(paths, sent_before)
-        sources = files_seen.identify([*paths, *rotated], sent_before, new_id=_new_source_id)
+        sources = files_seen.identify([*paths, *rotated], sent_before)
         named = {source.source_id for source in sources}
         gone = [source for source in gone if source.source_id not in named]
         extractors = _extractors_of_unsent(sources, reading)
         sending = {"message.max.bytes": _batch_bytes(line_bytes_max), **client_config, **(producer_config or {})}
         delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines, say=say)
-        checkpoints = _Checkpoints(state, topic_id, before, client, gone)
-        checkpoints.begin(sources)
+
+        def checkpoint(sources: Sequence[Source], clean: bool, next_offsets: Mapping[int, int] | None = None) -> None:
+            ends = client.end_offsets() if next_offsets is None else next_offsets
+            state.save(topic_id, _checkpoint(before, sources, gone, clean=clean, next_offsets=ends))
+
+        checkpoint(sources, clean=False, next_offsets=before.next_offsets)  # nothing sent yet: as the topic ended a moment ago
         shipment = Shipment(
             sources=sources,
             delivery=delivery,
-            checkpoint=checkpoints.note,
+            checkpoint=checkpoint,
             server_name=server_name or socket.gethostname(),
             progress=progress or (lambda done, total, lines: None),
             checkpoint_lines=checkpoint_lines,
@@ -150,7 +137,7 @@ def ship(
         sent = shipment.run(reading._replace(extractors=extractors))
     return ShipReport(
         files=len(paths),
-        seconds=clock() - started,
+        seconds=time.time() - started,
         timezone=str(zone or UTC),
         timezone_assumed=zone is None,
         rotated=tuple(map(str, rotated)),
@@ -158,7 +145,7 @@ def ship(
         gone=tuple(FilePart(path=source.path, position=source.position) for source in gone),
         lost=lost.records,
         unnamed=tuple(source.path for source in sent_before if lost.records and source.source_id not in named),
-        **{**asdict(sent), "holes": sent.holes},
+        **{name: getattr(sent, name) for name in Sent.__dataclass_fields__},
     )
 
 
@@ -171,10 +158,6 @@ def _with_room_for(line_bytes_max: int) -> dict[str, str]:
     """The topic settings that such lines need, if Kafka's default is too small."""
     needed = _batch_bytes(line_bytes_max)
     return {"max.message.bytes": str(needed)} if needed > BATCH_BYTES_DEFAULT else {}
-
-
-def _new_source_id() -> str:
-    return secrets.token_hex(8)
 
 
 def _extractors_of_unsent(sources: Sequence[Source], reading: LineReading) -> dict[str, TimestampExtractor]:
@@ -191,37 +174,35 @@ def _extractors_of_unsent(sources: Sequence[Source], reading: LineReading) -> di
     return extractors
 
 
-def _recover(
-    before: ShippedTopic, client: TopicClient, *, sleep: Callable[[float], None], accept_loss: bool = False
-) -> tuple[ShippedTopic, TopicTruncation]:
+def _recover(before: ShippedTopic, client: TopicClient, *, accept_loss: bool) -> tuple[ShippedTopic, TopicTruncation]:
     """The state, with where the topic ends now and, after an interrupted run, the lines it holds beyond the last checkpoint; and
     what the topic has lost of what was recorded. `accept_loss`: lost lines are not sent again."""
     ends = client.end_offsets()
     if not before.clean:
-        ends = _settled_ends(client, ends, sleep)
+        ends = _settled_ends(client, ends)
     lost = TopicTruncation.of(before.topic, before.next_offsets, ends)
     if lost.records and not accept_loss:
         starts = client.start_offsets()
-        sources = rewound(before.sources, lost, client.positions_by_partition(starts, ends), starts)
+        sources = rewound(before.sources, lost, client.positions(starts, ends), starts)
         return replace(before, next_offsets=ends, sources=sources), lost
     if before.clean:
         return replace(before, next_offsets=ends), lost
     positions = client.positions(before.next_offsets, ends)
-    sources = {name: _with_ahead(source, positions.get(name, set())) for name, source in before.sources.items()}
+    sources = {name: _with_ahead(source, positions.get(name, {})) for name, source in before.sources.items()}
     return replace(before, next_offsets=ends, sources=sources), lost
 
 
-def _settled_ends(client: TopicClient, ends: dict[int, int], sleep: Callable[[float], None]) -> dict[int, int]:
+def _settled_ends(client: TopicClient, ends: dict[int, int]) -> dict[int, int]:
     """Where the topic ends once it no longer grows: requests of a killed run may still arrive."""
     while True:
-        sleep(SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         settled, ends = ends, client.end_offsets()
         if settled == ends:
             return ends
 
 
-def _with_ahead(source: Source, positions: set[int]) -> Source:
-    beyond = {position for position in positions.union(source.ahead) if position >= source.position}
+def _with_ahead(source: Source, positions: Mapping[int, set[int]]) -> Source:
+    beyond = {position for position in {*source.ahead}.union(*positions.values()) if position >= source.position}
     return replace(source, ahead=tuple(sorted(beyond)))
 
 
@@ -232,35 +213,15 @@ def numbering(partition_count: int, producer_config: Mapping[str, Any]) -> Numbe
     return Numbering(f"ship-{secrets.token_hex(6)}", partition_count)
 
 
-class _Checkpoints:
-    """Records how far the sources are acknowledged, and from which offsets of the topic later lines would be found."""
-
-    def __init__(
-        self, state: ShipState, topic_id: str, before: ShippedTopic, client: TopicClient, gone: Sequence[Source]
-    ) -> None:
-        self._state = state
-        self._topic_id = topic_id
-        self._before = before
-        self._client = client
-        self._gone = {source.source_id: source for source in gone}
-
-    def begin(self, sources: Sequence[Source]) -> None:
-        """Before the first line: where the topic ended when it was last checked."""
-        self._save(sources, clean=False, next_offsets=self._before.next_offsets)
-
-    def note(self, sources: Sequence[Source], clean: bool) -> None:
-        """While nothing is in flight: the sources' positions cover everything before the topic's end."""
-        self._save(sources, clean=clean, next_offsets=self._client.end_offsets())
-
-    def _save(self, sources: Sequence[Source], *, clean: bool, next_offsets: Mapping[int, int]) -> None:
-        latest = {source.source_id: source for source in sources}
-        # Until a run has come to its end and reported them, the last ones known under their names: the next run finds them gone.
-        gone = {} if clean else self._gone
-        others = {name: source for name, source in self._before.sources.items() if name not in latest and name not in gone}
-        state = ShippedTopic(
-            topic=self._before.topic, clean=clean, next_offsets=next_offsets, sources={**others, **latest, **gone}
-        )
-        self._state.save(self._topic_id, state)
+def _checkpoint(
+    before: ShippedTopic, sources: Sequence[Source], gone: Sequence[Source], *, clean: bool, next_offsets: Mapping[int, int]
+) -> ShippedTopic:
+    """How far the sources are acknowledged, and from which offsets of the topic later lines would be found."""
+    latest = {source.source_id: source for source in sources}
+    # Until a run has come to its end and reported them, the last ones known under their names: the next run finds them gone.
+    last_known = {} if clean else {source.source_id: source for source in gone}
+    others = {name: source for name, source in before.sources.items() if name not in latest and name not in last_known}
+    return replace(before, clean=clean, next_offsets=next_offsets, sources={**others, **latest, **last_known})
 
 
 def _checked(files: Iterable[Path | str]) -> list[Path]:

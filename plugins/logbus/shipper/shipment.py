@@ -89,19 +89,19 @@ class Sent:
 
     lines: int = 0
     bytes: int = 0
-    skipped: int = 0
-    undated: int = 0
-    undated_before_any: int = 0
-    undated_by_file: int = 0
-    ahead: int = 0
-    zoneless: int = 0
-    recovered: int = 0
-    unfinished: int = 0
-    waiting: int = 0
-    months_away: int = 0
-    months_away_day: str | None = None
-    holes: tuple[FilePart, ...] = ()
-    carriage_returns: tuple[str, ...] = ()
+    skipped: int = 0  # longer than line_bytes_max
+    undated: int = 0  # without a credible time: they get that of the line before
+    undated_before_any: int = 0  # of these, before any line with a time: they get that of the first such line
+    undated_by_file: int = 0  # of these, with the time at which the file was last written: no line near them has one
+    ahead: int = 0  # of the undated, with a time that is not believed because it is ahead of the clock
+    zoneless: int = 0  # with a time written without a zone
+    recovered: int = 0  # found in the topic after an interrupted run, so not sent again
+    unfinished: int = 0  # last lines that have no newline yet, so not sent
+    waiting: int = 0  # last records not sent yet, because the file was just written and its next line may belong to them
+    months_away: int = 0  # with a time of their own that lies months away from those of the file's other lines
+    months_away_day: str | None = None  # the first day of these, such as 2015-01-01
+    holes: tuple[FilePart, ...] = ()  # runs of zero bytes that were passed over, by file
+    carriage_returns: tuple[str, ...] = ()  # files whose unfinished last line has "\\r" in it, which may end its lines
 
 
 class Shipment:

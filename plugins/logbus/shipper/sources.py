@@ -11,6 +11,7 @@ beginning.
 from __future__ import annotations
 
 import re
+import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -141,7 +142,11 @@ def _not_allowed(path: Path, error: OSError) -> UnreadableLog:
     return UnreadableLog(f"cannot read {path}: {error.strerror}. Run as a user who may read it, or change its mode")
 
 
-def identify(paths: Iterable[Path], sent_before: Sequence[Source], *, new_id: Callable[[], str]) -> list[Source]:
+def _random_id() -> str:
+    return secrets.token_hex(8)
+
+
+def identify(paths: Iterable[Path], sent_before: Sequence[Source], *, new_id: Callable[[], str] = _random_id) -> list[Source]:
     """The source that each path is now; a path that turns out to be the same file as an earlier one is left out."""
     paths = list(paths)
     inodes = {(source.device, source.inode) for source in sent_before}

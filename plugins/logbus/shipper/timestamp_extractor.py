@@ -154,14 +154,13 @@ def detect(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
     if extractor.is_understood and not _is_alike_too_often(extractor):
         return extractor
 
-    def extractor_by(option: Option) -> TimestampExtractor:
-        return _extractor_among(numbered_lines, around, {option.text: option.recogniser}, 0.0)
+    def read_by(option: Option) -> tuple[Sequence[Stamp], str | None]:
+        tried = _extractor_among(numbered_lines, around, {option.text: option.recogniser}, 0.0)
+        return tried.stamps, tried.unread
 
     texts = [line for _, line in numbered_lines]
     undated = [line for line in texts if extractor.stamp(line).timestamp_ms is None]
-    better = [
-        suggestion for suggestion in suggestions(texts, undated, around, extractor_by) if suggestion.lines > extractor.dated
-    ]
+    better = [suggestion for suggestion in suggestions(texts, undated, around, read_by) if suggestion.lines > extractor.dated]
     return replace(extractor, suggestions=tuple(better))
 
 

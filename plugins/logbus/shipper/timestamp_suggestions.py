@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from logbus.parsing.times import DAY, TimeContext, any_time
 from logbus.shipper.line_timestamps import Recogniser, SearchingRecogniser, Stamp, by_field, by_format
@@ -102,16 +102,6 @@ _LOGFMT_PAIR = re.compile(rb"(?:^|[ ,])([\w.@-]+)=(?:\"([^\"]*)\"|(\S+))")
 _NAMED_LIKE_A_TIME = re.compile("time|date|stamp|when|created|at$|ts", re.IGNORECASE)
 
 
-class TriedExtractor(Protocol):
-    """What an option reads of the lines (`timestamp_extractor.TimestampExtractor`)."""
-
-    @property
-    def stamps(self) -> Sequence[Stamp]: ...
-
-    @property
-    def unread(self) -> str | None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """Options that read a time, as they are typed and as they are given."""
@@ -140,16 +130,19 @@ class TimestampSuggestion:
 
 
 def suggestions(
-    lines: Sequence[bytes], undated: Sequence[bytes], around: TimeContext, extractor_by: Callable[[Option], TriedExtractor]
+    lines: Sequence[bytes],
+    undated: Sequence[bytes],
+    around: TimeContext,
+    read_by: Callable[[Option], tuple[Sequence[Stamp], str | None]],
 ) -> list[TimestampSuggestion]:
-    """The best one, and another one that reads as many lines as other times, if there is one. `extractor_by` makes the
-    extractor of all lines for an option."""
+    """The best one, and another one that reads as many lines as other times, if there is one. `read_by`: the stamps of all lines
+    that an option gives, and what it leaves unread beside their times."""
     tried = []
     spread = undated[:: max(1, len(undated) // LINES_TRIED)][:LINES_TRIED]
     for number, option in enumerate(islice(dict.fromkeys(_options_of(spread, around)), OPTIONS_TRIED_MAX)):
-        extractor = extractor_by(option)
-        times = [stamp.timestamp_ms for stamp in extractor.stamps if _is_likely(stamp.timestamp_ms, around)]
-        if times and extractor.unread is None:
+        stamps, unread = read_by(option)
+        times = [stamp.timestamp_ms for stamp in stamps if _is_likely(stamp.timestamp_ms, around)]
+        if times and unread is None:
             rank = (len(times), *_certainty(option, lines), -number)
             tried.append(TimestampSuggestion(option=option, lines=len(times), times=frozenset(filter(None, times)), rank=rank))
     tried.sort(key=lambda suggestion: suggestion.rank, reverse=True)

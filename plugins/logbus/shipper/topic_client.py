@@ -74,15 +74,8 @@ class TopicClient:
         """The offset of the first record that each partition still holds."""
         return self._topics.start_offsets(self.topic, self._topics.topic(self.topic).partitions)
 
-    def positions(self, start_offsets: Mapping[int, int], end_offsets: Mapping[int, int]) -> dict[str, set[int]]:
-        """For each source, the positions of its lines among the records from `start_offsets` up to `end_offsets`."""
-        by_source = self.positions_by_partition(start_offsets, end_offsets)
-        return {source: set().union(*by_partition.values()) for source, by_partition in by_source.items()}
-
-    def positions_by_partition(
-        self, start_offsets: Mapping[int, int], end_offsets: Mapping[int, int]
-    ) -> dict[str, dict[int, set[int]]]:
-        """The same for each source by partition."""
+    def positions(self, start_offsets: Mapping[int, int], end_offsets: Mapping[int, int]) -> dict[str, dict[int, set[int]]]:
+        """For each source, by partition, the positions of its lines in the records from `start_offsets` up to `end_offsets`."""
         pending = {partition: end for partition, end in end_offsets.items() if start_offsets.get(partition, 0) < end}
         positions: dict[str, dict[int, set[int]]] = {}
         consumer = self._client.consumer(READING)
@@ -182,9 +175,4 @@ def _rewound_source(
                 f"others, so it is unknown which lines of {source.path} to send again. To send all of them, move the state file "
                 "away; to go on without the lost records, --accept-loss"
             )
-    return replace(
-        source,
-        position=position,
-        timestamp_ms=None,
-        ahead=tuple(positions[index:]),
-    )
+    return replace(source, position=position, timestamp_ms=None, ahead=tuple(positions[index:]))

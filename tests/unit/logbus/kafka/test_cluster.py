@@ -17,7 +17,6 @@ from logbus.kafka.cluster import (
     DirectoryReading,
     PartitionReplicas,
     admin_client,
-    camel_case,
     cluster_facts,
     eligible_replicas,
     explained,
@@ -138,13 +137,6 @@ def test_where_everybody_refuses_it_is_said() -> None:
     with pytest.raises(BrokerUnavailable, match="ECONNREFUSED"):
         cluster_facts(Client({"bootstrap.servers": "h:1"}), brokers.begin)
     assert brokers.asked == TRIES
-
-
-@pytest.mark.parametrize(
-    ("name", "spelled"), [("LIST_OFFSETS", "ListOffsets"), ("FETCH", "Fetch"), ("ListOffsets", "ListOffsets")]
-)
-def test_requests_are_named_as_the_protocol_names_them(name: str, spelled: str) -> None:
-    assert camel_case(name) == spelled
 
 
 def directory(**changes: Any) -> DirectoryReading:
