@@ -11,7 +11,6 @@ A pipeline whose rows are not stored in the warehouse names only its topic: the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -70,26 +69,17 @@ def add_to_outlet_events(context: Mapping[str, Any], outlets: Iterable[Any], win
 POSTGRES_PORT = 5432
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetName:
-    """OpenLineage's name for a dataset that is read or written."""
-
-    namespace: str
-    name: str
-
-
-def topic_name(client_config: Mapping[str, Any], topic: str) -> DatasetName:
-    """The topic, by the first broker of the configuration."""
+def topic_name(client_config: Mapping[str, Any], topic: str) -> tuple[str, str]:
+    """The topic's namespace and name, by the first broker of the configuration."""
     first = str(client_config["bootstrap.servers"]).split(",")[0].strip()
-    return DatasetName(namespace=f"kafka://{first.rpartition('://')[2]}", name=topic)
+    return f"kafka://{first.rpartition('://')[2]}", topic
 
 
-def table_name(warehouse_url: str, table: str) -> DatasetName:
-    """The table; a server reached through a socket is on localhost."""
+def table_name(warehouse_url: str, table: str) -> tuple[str, str]:
+    """The table's namespace and name; a server reached through a socket is on localhost."""
     url = make_url(warehouse_url)
     schema, _, plain = table.rpartition(".")
-    namespace = f"postgres://{url.host or 'localhost'}:{url.port or POSTGRES_PORT}"
-    return DatasetName(namespace=namespace, name=f"{url.database}.{schema or 'public'}.{plain}")
+    return f"postgres://{url.host or 'localhost'}:{url.port or POSTGRES_PORT}", f"{url.database}.{schema or 'public'}.{plain}"
 
 
 def load_lineage(client_config: Mapping[str, Any], warehouse_url: str, pipeline: Pipeline) -> Any:
@@ -97,9 +87,9 @@ def load_lineage(client_config: Mapping[str, Any], warehouse_url: str, pipeline:
     from airflow.providers.common.compat.openlineage.facet import Dataset
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    def dataset(name: DatasetName) -> Any:
-        return Dataset(namespace=name.namespace, name=name.name)
+    def dataset(namespace: str, name: str) -> Any:
+        return Dataset(namespace=namespace, name=name)
 
     is_table = pipeline.options.sink == "postgres"
-    outputs = [dataset(table_name(warehouse_url, pipeline.table))] if is_table else []
-    return OperatorLineage(inputs=[dataset(topic_name(client_config, pipeline.topic))], outputs=outputs)
+    outputs = [dataset(*table_name(warehouse_url, pipeline.table))] if is_table else []
+    return OperatorLineage(inputs=[dataset(*topic_name(client_config, pipeline.topic))], outputs=outputs)

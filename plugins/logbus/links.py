@@ -24,22 +24,12 @@ class WindowLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         base_url = str(conf.get("api", "base_url", fallback="")).rstrip("/")
-        return base_url + page_path(operator, ti_key)
-
-
-def page_path(operator: Any, task_instance: Any) -> str:
-    """Path and query of the page."""
-    path = f"{PAGES}/{quote(pipeline_name(operator), safe='')}"
-    if getattr(operator, "windows", None) is None:
-        try:
-            path += "/" + quote(
-                model.instant_text(task_context.run_interval(task_instance.get_template_context()).start), safe=":"
-            )
-        except errors.UserError:  # a run without an interval has no window of its own
-            pass
-    return f"{path}?{urlencode({'warehouse_conn_id': operator.warehouse_conn_id})}"
-
-
-def pipeline_name(operator: Any) -> str:
-    pipeline = getattr(operator, "pipeline_name", None) or operator.pipeline
-    return str(getattr(pipeline, "name", pipeline))
+        pipeline = getattr(operator, "pipeline_name", None) or operator.pipeline
+        path = f"{PAGES}/{quote(str(getattr(pipeline, 'name', pipeline)), safe='')}"
+        if getattr(operator, "windows", None) is None:
+            try:
+                start = task_context.run_interval(ti_key.get_template_context()).start
+                path += "/" + quote(model.instant_text(start), safe=":")
+            except errors.UserError:  # a run without an interval has no window of its own
+                pass
+        return f"{base_url}{path}?{urlencode({'warehouse_conn_id': operator.warehouse_conn_id})}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from logbus.kafka.client import PartitionId
-from logbus.kafka.groups import GroupFacts, active
+from logbus.kafka.groups import active
 
 
 class FakeGroups:
@@ -16,10 +16,9 @@ class FakeGroups:
         self.members: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
 
-    def group(self, name: str) -> GroupFacts:
-        members = self.members.get(name, ())
-        state = "Stable" if members else "Empty" if name in self.offsets else "Dead"
-        return GroupFacts(name=name, state=state, members=members)
+    def validate_inactive(self, name: str) -> None:
+        if members := self.members.get(name):
+            raise active(name, ", ".join(members))
 
     def committed(self, group: str) -> dict[PartitionId, int]:
         return dict(self.offsets.get(group, {}))

@@ -17,6 +17,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 from operator import lt
 from typing import Any
@@ -192,7 +193,6 @@ class SingleRecords:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._consumer: Consumer | None = None
 
     def last(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
         """By partition the last record in the offsets [start, end); none where the range holds no record, or the log does not
@@ -208,7 +208,7 @@ class SingleRecords:
         ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
         if not ends:
             return {}
-        consumer, last = self._consumer_made_once(), dict[int, Message]()
+        consumer, last = self._consumer, dict[int, Message]()
         consumer.assign([TopicPartition(topic, partition, ranges[partition][0]) for partition in ends])
         heard_at = time.monotonic()
         try:
@@ -238,7 +238,6 @@ class SingleRecords:
             raise self.client.explain(error, str(message.topic()), needs="Read")
         return partition not in ends
 
-    def _consumer_made_once(self) -> Consumer:
-        if self._consumer is None:
-            self._consumer = self.client.consumer(SINGLE_CONFIG)
-        return self._consumer
+    @cached_property
+    def _consumer(self) -> Consumer:
+        return self.client.consumer(SINGLE_CONFIG)

@@ -32,19 +32,6 @@ UNKNOWN = "Unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
-    """A group as it is now. `members` are its members' client ids; a group that does not exist is `DEAD`."""
-
-    name: str
-    state: str
-    members: tuple[str, ...] = ()
-
-    @property
-    def is_active(self) -> bool:
-        return bool(self.members) or self.state not in INACTIVE_STATES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
     """One consumer in a group and its assigned partitions. The host is as the broker returns it: Java brokers prefix a slash."""
 
@@ -87,7 +74,7 @@ class GroupReading:
 class GroupOffsets(Protocol):
     """The questions, and the one order."""
 
-    def group(self, name: str) -> GroupFacts: ...
+    def validate_inactive(self, name: str) -> None: ...
 
     def committed(self, group: str) -> dict[PartitionId, int]: ...
 
@@ -100,15 +87,15 @@ class Groups:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def group(self, name: str) -> GroupFacts:
-        """State and members."""
+    def validate_inactive(self, name: str) -> None:
+        """`GroupActive` where the group has members or is about to get some; a group that does not exist has none."""
         try:
             described = self.client.ask(lambda: self.client.ask_groups([name]), name)[name]
         except GroupMissing:
-            return GroupFacts(name=name, state=DEAD)
-        return GroupFacts(
-            name=name, state=_state_name(described.state), members=tuple(member.client_id for member in described.members)
-        )
+            return
+        state, members = _state_name(described.state), ", ".join(member.client_id for member in described.members)
+        if members or state not in INACTIVE_STATES:
+            raise active(name, members or f"state {state}")
 
     def committed(self, group: str) -> dict[PartitionId, int]:
         """Every offset the group has committed; empty for a group that does not exist."""
@@ -170,12 +157,6 @@ def active(group: str, members: str) -> GroupActive:
         f"group {group} is active: it has members{who} that would continue from their own position and overwrite the offsets. "
         "Stop them, wait for their session to end, and try again"
     )
-
-
-def validate_inactive(facts: GroupFacts) -> None:
-    """`GroupActive` where the group has members or is about to get some."""
-    if facts.is_active:
-        raise active(facts.name, ", ".join(facts.members) or f"state {facts.state}")
 
 
 def _to_committed(answer: ConsumerGroupTopicPartitions) -> dict[PartitionId, int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -75,44 +76,49 @@ class LineReading(NamedTuple):
     line_bytes_max: int
     include_partial_line: bool
     times: TimeOptions = TimeOptions()
-    extractors: Mapping[str, TimestampExtractor] = MappingProxyType(
-        {}
-    )  # by source; those of other sources are chosen when they are read
+    # By source; those of other sources are chosen when they are read.
+    extractors: Mapping[str, TimestampExtractor] = MappingProxyType({})
     joins: bool = False  # a line without a time of its own continues the record of the line before
-    damaged: list[UnreadableLog] | None = None  # errors of damaged files; the other files are read all the same
-    days: dict[str, dict[int, list[int]]] | None = None  # by source: how many lines have a time of each day since 1970
-    unfinished: dict[str, bool] | None = None  # sources whose last line waits, as it has no newline; whether it has "\\r" in it
-    holes: dict[str, dict[int, int]] | None = None  # by source: length of each run of zero bytes passed over, by its position
-    waiting: set[str] | None = None  # sources whose last record waits, because their next line may belong to it
 
 
-def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[TimestampedLine]:
-    """All lines not yet sent, oldest first. Of a damaged file those before the damage, which is added to `reading.damaged`, or
-    raised if that is None."""
-    return heapq.merge(*(_readable(source, reading) for source in sources), key=lambda line: line.timestamp_ms)
+@dataclass(slots=True)
+class ReadingNotes:
+    """What was noticed of the sources beside their lines."""
+
+    damaged: list[UnreadableLog] = field(default_factory=list)  # errors of damaged files; the other files are read all the same
+    days: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # how many lines have a time of each day since 1970
+    unfinished: dict[str, bool] = field(default_factory=dict)  # whose last line waits, as it has no newline: is "\\r" in it?
+    holes: dict[str, dict[int, int]] = field(default_factory=dict)  # length of each run of zero bytes passed over, by position
+    waiting: set[str] = field(default_factory=set)  # whose last record waits, because their next line may belong to it
 
 
-def _readable(source: Source, reading: LineReading) -> Iterator[TimestampedLine]:
+def merged(sources: Iterable[Source], reading: LineReading, notes: ReadingNotes | None = None) -> Iterator[TimestampedLine]:
+    """All lines not yet sent, oldest first. Of a damaged file those before the damage, which is noted, or raised if there are no
+    notes."""
+    return heapq.merge(*(_readable(source, reading, notes) for source in sources), key=lambda line: line.timestamp_ms)
+
+
+def _readable(source: Source, reading: LineReading, notes: ReadingNotes | None) -> Iterator[TimestampedLine]:
     try:
-        yield from _stamped(source, reading)
+        yield from _stamped(source, reading, notes or ReadingNotes())
     except UnreadableLog as error:
-        if reading.damaged is None:
+        if notes is None:
             raise
-        reading.damaged.append(error)
+        notes.damaged.append(error)
 
 
-def _stamped(source: Source, reading: LineReading) -> Iterator[TimestampedLine]:
+def _stamped(source: Source, reading: LineReading, notes: ReadingNotes) -> Iterator[TimestampedLine]:
     extractor = reading.extractors.get(source.source_id) or extractor_for(
         Path(source.path), reading.line_bytes_max, reading.times
     )
     timestamp_ms, borrowed_of = source.timestamp_ms, TimeOf.LINE_BEFORE
     if timestamp_ms is None:
-        timestamp_ms, borrowed_of = _first_time(source, reading, extractor)
+        timestamp_ms, borrowed_of = _first_time(source, reading, notes, extractor)
     latest_ms = reading.now_ms + AHEAD_MS_MAX
-    days: dict[int, list[int]] = {} if reading.days is None else reading.days.setdefault(source.source_id, {})
+    days = notes.days.setdefault(source.source_id, {})
     day_ms, tally = -DAY_MS, [0]
     source_id, new_line = source.source_id, tuple.__new__  # as in line_reader.read_lines
-    for position, end, text, first_text, is_followed in _records(source, reading, extractor):
+    for position, end, text, first_text, is_followed in _records(source, reading, notes, extractor):
         stamp = extractor.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
         if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
@@ -168,9 +174,9 @@ def day_text(day: int) -> str:
     return instant(day * DAY_MS).date().isoformat()
 
 
-def _first_time(source: Source, reading: LineReading, extractor: TimestampExtractor) -> tuple[int, TimeOf]:
+def _first_time(source: Source, reading: LineReading, notes: ReadingNotes, extractor: TimestampExtractor) -> tuple[int, TimeOf]:
     """The time for lines before any line that has one."""
-    for line in islice(_lines(source, reading), LOOKED_AT_LINES):
+    for line in islice(_lines(source, reading, notes), LOOKED_AT_LINES):
         own_ms = extractor.stamp(line.text).timestamp_ms if line.text is not None else None
         if own_ms is not None and EARLIEST_MS <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
             return own_ms, TimeOf.LINE_AFTER
@@ -178,15 +184,17 @@ def _first_time(source: Source, reading: LineReading, extractor: TimestampExtrac
     return max(0, min(written_ms, reading.now_ms)), TimeOf.FILE
 
 
-def _records(source: Source, reading: LineReading, extractor: TimestampExtractor) -> Iterator[line_reader.Line]:
+def _records(
+    source: Source, reading: LineReading, notes: ReadingNotes, extractor: TimestampExtractor
+) -> Iterator[line_reader.Line]:
     """Lines, or if they are to be joined, those that belong together as one, with the file's own line endings between them, so
     that what was sent can be compared with the file byte by byte. The last record of a file that is being written waits for the
     next run, because its next line may belong to it."""
     lines = whole_lines(
-        _lines(source, reading),
+        _lines(source, reading, notes),
         line_bytes_max=reading.line_bytes_max,
         time_of=lambda text: extractor.stamp(text).timestamp_ms,
-        may_go_on=lambda: _waits(source, reading),
+        may_go_on=lambda: _waits(source, reading, notes),
     )
     if not reading.joins:
         yield from lines
@@ -208,7 +216,7 @@ def _records(source: Source, reading: LineReading, extractor: TimestampExtractor
             yield line
         else:
             record, record_text, line_end = line, line.text, _line_end(line)
-    if record is not None and not _waits(source, reading):
+    if record is not None and not _waits(source, reading, notes):
         yield record
 
 
@@ -216,11 +224,10 @@ def _line_end(line: line_reader.Line) -> bytes:
     return b"\r\n" if line.text is not None and line.end - line.position - len(line.text) == 2 else b"\n"
 
 
-def _waits(source: Source, reading: LineReading) -> bool:
+def _waits(source: Source, reading: LineReading, notes: ReadingNotes) -> bool:
     """Whether the file's last record may still go on, so that it waits for the next run, which is noted."""
-    waits = _is_being_written(Path(source.path), reading)
-    if waits and reading.waiting is not None:
-        reading.waiting.add(source.source_id)
+    if waits := _is_being_written(Path(source.path), reading):
+        notes.waiting.add(source.source_id)
     return waits
 
 
@@ -233,7 +240,7 @@ def _is_being_written(path: Path, reading: LineReading) -> bool:
     return path.stat().st_mtime_ns // 1_000_000 > reading.now_ms - JOIN_WAIT_MS
 
 
-def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
+def _lines(source: Source, reading: LineReading, notes: ReadingNotes) -> Iterator[line_reader.Line]:
     path = Path(source.path)
     try:
         complete = reading.include_partial_line or is_compressed(path)
@@ -245,10 +252,10 @@ def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
                 position=source.position,
                 line_bytes_max=reading.line_bytes_max,
                 last_line_is_complete=complete,
-                holes=None if reading.holes is None else reading.holes.setdefault(source.source_id, {}),
+                holes=notes.holes.setdefault(source.source_id, {}),
             )
-            if unfinished and reading.unfinished is not None:
-                reading.unfinished[source.source_id] = b"\r" in unfinished.rstrip(b"\r")
+            if unfinished:
+                notes.unfinished[source.source_id] = b"\r" in unfinished.rstrip(b"\r")
     except FileNotFoundError:
         return  # as for another file under this name
     except (EOFError, OSError) as error:

@@ -27,7 +27,7 @@ from logbus.model import instant, instant_text, milliseconds, utc, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
 from logbus.parsing.columns import column_names
 from logbus.parsing.json_format import inferred_columns
-from logbus.shipper.merged_lines import DAY_MS, LineReading, TimeOf, TimestampedLine, merged, months_away
+from logbus.shipper.merged_lines import DAY_MS, LineReading, ReadingNotes, TimeOf, TimestampedLine, merged, months_away
 from logbus.shipper.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
 from logbus.shipper.timestamp_extractor import (
     DIRECTIVE,
@@ -281,9 +281,9 @@ def _first_records(
     """The first records, and whether the file is damaged after them. Read by the same reader as in `ship`, with its extractor,
     zone and joining: a proposal that read lines differently would promise what ship does not do."""
     source = Source(source_id="", path=str(path), device=0, inode=UNKNOWN_INODE, head=Fingerprint())
-    now_ms, damaged = milliseconds(utc_now()), list[UnreadableLog]()
-    reading = LineReading(now_ms, line_bytes_max, True, times, {"": extractor}, joins, damaged)
-    return [line for line in islice(merged([source], reading), LOOKED_AT_LINES) if line.text is not None], bool(damaged)
+    reading, notes = LineReading(milliseconds(utc_now()), line_bytes_max, True, times, {"": extractor}, joins), ReadingNotes()
+    lines = [line for line in islice(merged([source], reading, notes), LOOKED_AT_LINES) if line.text is not None]
+    return lines, bool(notes.damaged)
 
 
 def _moment(lines: Sequence[TimestampedLine], which: Callable[..., int]) -> datetime | None:

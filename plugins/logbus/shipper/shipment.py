@@ -18,12 +18,12 @@ from os import fsencode
 from pathlib import Path
 from typing import Any
 
-from logbus.errors import DeliveryFailed, UnreadableLog
+from logbus.errors import DeliveryFailed
 from logbus.kafka.client import Client
 from logbus.kafka.producing import CLIENTS_CHOICE, DEFAULTS, SETTINGS, Delivery
 from logbus.loads.sent_numbers import SENT_HEADER
 from logbus.shipper.line_reader import text_bytes
-from logbus.shipper.merged_lines import LineReading, TimeOf, TimestampedLine, day_text, merged, months_away
+from logbus.shipper.merged_lines import LineReading, ReadingNotes, TimeOf, TimestampedLine, day_text, merged, months_away
 from logbus.shipper.sources import FilePart, Fingerprint, Source
 from logbus.shipper.topic_client import position_header
 from logbus.waiting import Say, say_nothing
@@ -140,35 +140,32 @@ class Shipment:
     def run(self, reading: LineReading) -> Sent:
         """Send everything, or what precedes the stop; return once all of it is acknowledged and recorded. Then raise
         UnreadableLog if a file is damaged: what precedes the damage is sent, and the other files."""
-        damaged: list[UnreadableLog] = []
-        days: dict[str, dict[int, list[int]]] = {}
-        unfinished, waiting = dict[str, bool](), set[str]()
-        holes: dict[str, dict[int, int]] = {}
+        notes = ReadingNotes()
         try:
-            self._send_all(reading._replace(damaged=damaged, days=days, unfinished=unfinished, waiting=waiting, holes=holes))
+            self._send_all(reading, notes)
         except BaseException:
             self._delivery.finish()
             raise
         self._settle(clean=True)
-        self._sent.unfinished, self._sent.waiting = len(unfinished), len(waiting)
-        self._sent.carriage_returns = tuple(self._sources[name].path for name, has_them in unfinished.items() if has_them)
-        by_day = [{day: count for day, (count,) in of_source.items()} for of_source in days.values()]
+        self._sent.unfinished, self._sent.waiting = len(notes.unfinished), len(notes.waiting)
+        self._sent.carriage_returns = tuple(self._sources[name].path for name, has_them in notes.unfinished.items() if has_them)
+        by_day = [{day: count for day, (count,) in of_source.items()} for of_source in notes.days.values()]
         few = [day_and_count for counts in by_day for day_and_count in months_away(counts).items()]
         if few:
             self._sent.months_away, self._sent.months_away_day = sum(count for _, count in few), day_text(min(few)[0])
         self._sent.holes = tuple(
             FilePart(path=self._sources[name].path, position=min(runs), pieces=len(runs), bytes=sum(runs.values()))
-            for name, runs in holes.items()
+            for name, runs in notes.holes.items()
             if runs
         )
-        if damaged:
-            raise damaged[0]
+        if notes.damaged:
+            raise notes.damaged[0]
         return self._sent
 
-    def _send_all(self, reading: LineReading) -> None:
+    def _send_all(self, reading: LineReading, notes: ReadingNotes) -> None:
         bytes_in_all = sum(max(0, text_bytes(Path(source.path)) - source.position) for source in self._sources.values())
         bytes_done = 0
-        for number, line in enumerate(merged(self._sources.values(), reading), 1):
+        for number, line in enumerate(merged(self._sources.values(), reading, notes), 1):
             self._take(line)
             bytes_done += line.end - line.position
             if number % PROGRESS_EVERY_LINES == 0:

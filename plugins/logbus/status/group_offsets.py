@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, text
 
 from logbus import errors, model
 from logbus.kafka import client, topics
-from logbus.kafka.groups import GroupOffsets, validate_inactive
+from logbus.kafka.groups import GroupOffsets
 from logbus.windows.log_changes import refuse_if_recreated
 
 
@@ -128,7 +128,7 @@ def window(frozen: model.FrozenWindow) -> Target:
 
 def plan(groups: GroupOffsets, log: topics.OffsetLog, group: str, choices: Iterable[TopicChoice], target: Target) -> list[Move]:
     """What would change, partition by partition. Raises `GroupActive` and `TopicMissing`; changes nothing."""
-    validate_inactive(groups.group(group))
+    groups.validate_inactive(group)
     committed = groups.committed(group)
     return [move for choice in choices for move in plan_topic(log, group, choice, committed, target)]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from logbus.assets import (
     WINDOWS_SHOWN_MAX,
-    DatasetName,
     add_to_outlet_events,
     event_extra,
     load_lineage,
@@ -63,7 +62,7 @@ def test_without_outlets_nobody_is_told_and_no_window_is_looked_at() -> None:
 
 @pytest.mark.parametrize("servers", ["b1:9092", "b1:9092,b2:9092", "SASL_SSL://b1:9092, b2:9092"])
 def test_a_topic_is_named_after_the_first_broker(servers: str) -> None:
-    assert topic_name({"bootstrap.servers": servers}, "t") == DatasetName(namespace="kafka://b1:9092", name="t")
+    assert topic_name({"bootstrap.servers": servers}, "t") == ("kafka://b1:9092", "t")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_a_topic_is_named_after_the_first_broker(servers: str) -> None:
     ],
 )
 def test_a_table_is_named_without_user_or_password(url: str, table: str, namespace: str, name: str) -> None:
-    assert table_name(url, table) == DatasetName(namespace=namespace, name=name)
+    assert table_name(url, table) == (namespace, name)
 
 
 def test_a_load_reads_the_topic_and_writes_the_table(pipeline: Pipeline, ledger: FakeLedger) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 from logbus.errors import BrokerNotReady, GroupActive, GroupMissing
-from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, group_json, to_group, validate_inactive
+from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, group_json, to_group
 
 from tests.support.fake_batches import FakeBatches
 from tests.support.fake_log import FakeLog
@@ -87,17 +87,17 @@ def test_a_group_is_told_in_kafkas_words() -> None:
     assert (reading.members[0].assignments, dict(reading.committed)) == ((("t", 0), ("t", 1)), {("t", 0): 5})
 
 
-def test_one_group_is_told_in_the_same_words() -> None:
-    def facts(state: str, *members: Any) -> Any:
+def test_a_group_is_active_if_it_has_members_or_is_about_to_get_some() -> None:
+    def validate(state: str, *members: Any) -> None:
         client = SimpleNamespace(ask=lambda question, about: {about: described(state, *members)})
-        return Groups(client).group("g")  # type: ignore[arg-type]
+        Groups(client).validate_inactive("g")  # type: ignore[arg-type]
 
-    validate_inactive(facts("EMPTY"))
-    validate_inactive(facts("DEAD"))
+    validate("EMPTY")
+    validate("DEAD")
     with pytest.raises(GroupActive, match=r"group g is active: it has members \(state PreparingRebalance\)"):
-        validate_inactive(facts("PREPARING_REBALANCING"))
-    stable = facts("STABLE", SimpleNamespace(client_id="c"))
-    assert (stable.state, stable.members) == ("Stable", ("c",))
+        validate("PREPARING_REBALANCING")
+    with pytest.raises(GroupActive, match=r"it has members \(c, d\)"):
+        validate("STABLE", SimpleNamespace(client_id="c"), SimpleNamespace(client_id="d"))
 
 
 def test_what_is_not_told_of_a_group_is_its_error() -> None:

@@ -12,7 +12,7 @@ import pytest
 from logbus.errors import UnreadableLog
 from logbus.parsing.times import TimeContext
 from logbus.shipper.line_timestamps import iso_8601, json_object
-from logbus.shipper.merged_lines import EARLIEST_MS, LineReading, TimeOf, TimestampedLine, merged, months_away
+from logbus.shipper.merged_lines import EARLIEST_MS, LineReading, ReadingNotes, TimeOf, TimestampedLine, merged, months_away
 from logbus.shipper.sources import Fingerprint, Source, identify
 from logbus.shipper.timestamp_extractor import AHEAD_MS_MAX, TimeOptions, TimestampExtractor, extractor_for
 
@@ -153,16 +153,16 @@ def test_a_file_cut_off_in_the_middle_of_its_compression_says_so(tmp_path: Path)
 
 
 def test_a_damaged_file_ends_alone(tmp_path: Path) -> None:
-    damaged: list[UnreadableLog] = []
     packed = tmp_path / "packed.gz"
     packed.write_bytes(gzip.compress("".join(f"{json_line(second)}\n" for second in range(50_000)).encode())[:-2_000])
     broken = Source(source_id="packed.gz", path=str(packed), device=0, inode=0, head=Fingerprint())
     fine = write(tmp_path / "fine", json_line(0), json_line(99_999))
-    lines = list(merged([broken, fine], READING._replace(damaged=damaged)))
+    notes = ReadingNotes()
+    lines = list(merged([broken, fine], READING, notes))
     assert [after_begin(line) for line in lines if line.source_id == "fine"] == [0, 99_999]
     assert 0 < len(lines) - 2 < 50_000, "what comes before the damage is read"
-    assert [str(error).partition(":")[0] for error in damaged] == [f"cannot read {packed} to its end"]
-    assert "What was read before is sent" in str(damaged[0])
+    assert [str(error).partition(":")[0] for error in notes.damaged] == [f"cannot read {packed} to its end"]
+    assert "What was read before is sent" in str(notes.damaged[0])
 
 
 @pytest.mark.parametrize("successor", [True, False], ids=["another file has its name", "none has"])
@@ -295,12 +295,12 @@ def test_a_line_that_a_container_runtime_cut_is_one_record(
 
 def test_a_line_that_is_still_being_written_in_pieces_waits_with_what_lies_between_them(tmp_path: Path) -> None:
     lines = [cri(1, "stdout", "F", "one"), cri(1, "stdout", "P", "two "), cri(1, "stderr", "F", "a")]
-    waiting: set[str] = set()
+    notes = ReadingNotes()
     for mtime, expected in ((NOW_MS // 1000, [0]), (NOW_MS // 1000 - 6, [0, 1, 2])):
         source = write(tmp_path / "a", *lines, mtime=mtime)
-        texts = [line.text for line in merged([source], READING._replace(waiting=waiting))]
+        texts = [line.text for line in merged([source], READING, notes)]
         assert texts == [lines[number].encode() for number in expected]
-        assert waiting == {"a"}
+        assert notes.waiting == {"a"}
 
 
 def test_pieces_that_would_make_too_long_a_line_are_sent_in_more_than_one(tmp_path: Path) -> None:
