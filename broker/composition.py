@@ -9,8 +9,7 @@ import functools
 import uuid
 from collections.abc import Callable
 
-from broker.api import groups, metadata, produce
-from broker.api.context import Context
+from broker.api import groups, handler, metadata, produce
 from broker.api.group_loader import GroupLoader
 from broker.api.metadata_source import MetadataSource
 from broker.api.produce_turn import ProduceTurn
@@ -43,7 +42,7 @@ def build_context(
     tasks: background_tasks.BackgroundTasks,
     checkpoints: local_files.GroupedWrites,
     new_id: Callable[[], uuid.UUID],
-) -> Context:
+) -> handler.Context:
     """`watermarks` reports how far led partitions are safe on other replicas; None: there are no others."""
     flusher = Flusher(thread_pool, clock, counters.flushes)
     high_watermark = HighWatermark(flusher) if watermarks is None else ReplicatedHighWatermark(flusher, watermarks)
@@ -59,7 +58,7 @@ def build_context(
         groups_max=config.groups_max,
         bytes_max=config.groups_bytes_max,
     )
-    context = Context(
+    context = handler.Context(
         config=config,
         counters=counters,
         health=health,

@@ -328,7 +328,7 @@ class Engine:
             self.health.defect("answering the members of a group", error)
             for answer in answers:  # or they would wait until their clients time out
                 if not answer.ticket.pending.done:
-                    answer.ticket.pending.close_as_defect()
+                    answer.ticket.pending.close_instead("defect")
 
     def _end_turn_step_by_step(self) -> None:
         context = self.context

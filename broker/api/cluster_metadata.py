@@ -9,17 +9,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from broker import errors, logs
-from broker.api import cluster_topics, offsets_topic
-from broker.api.context import Context
+from broker.api import cluster_topics, handler, offsets_topic
 from broker.cluster import cluster_view, dynamic_config, membership, metadata_image, metadata_writes, topic_registry
 from broker.config.settings import BrokerConfig
 from broker.log.manager import PartitionManager
-
-if TYPE_CHECKING:
-    from broker.api.context import Context
 
 logger = logging.getLogger("broker.cluster")
 
@@ -43,7 +38,7 @@ class ClusterMetadata:
     def topic_admin(self, partitions: PartitionManager) -> cluster_topics.ClusterTopics:
         return cluster_topics.ClusterTopics(self.member, self.topics, partitions, self.overrides, self._config)
 
-    def follow(self, context: Context) -> None:
+    def follow(self, context: handler.Context) -> None:
         """Follow the image from now on, starting at once if it is already known."""
 
         def changed(image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> None:
@@ -56,14 +51,14 @@ class ClusterMetadata:
         self.member.watcher.listen(changed)
 
 
-def _refresh_settings(context: Context) -> None:
+def _refresh_settings(context: handler.Context) -> None:
     try:
         context.partitions.settings.refresh()
     except errors.InvalidConfig as error:  # not written by a broker of this version
         logger.error("ignoring the brokers' settings in ZooKeeper: %s", error)
 
 
-def forget_offsets(context: Context, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> None:
+def forget_offsets(context: handler.Context, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> None:
     """The image has changed: each coordinator forgets what its groups have committed for topics that are deleted. Offsets that a
     coordinator has not loaded yet are forgotten with the next sweep."""
     names = {

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from broker.cluster import controller_writes, dynamic_config, membership, metadata_image, metadata_writes, store, topic_registry
-from broker.cluster.assignment import Reassigned, check_assignments, is_reassigned, originals, place_replicas, reassign
+from broker.cluster.assignment import check_assignments, is_reassigned, originals, place_replicas, reassign
 from broker.config.properties import check_new_topic
 from broker.config.settings import BrokerConfig
 from broker.errors import (
@@ -34,6 +34,7 @@ from broker.errors import (
 )
 from broker.log import background_tasks, manager, thread_pool, topic_admin
 
+_ATTEMPTS = 5  # to move partitions, while other brokers change the topic
 _AT_ONCE = 50  # concurrent scripts: ZooKeeper's answer to the last of them must arrive before a request's deadline
 
 Begin = Callable[[thread_pool.Outcome], None]
@@ -225,7 +226,31 @@ class ClusterTopics:
     def reassign(
         self, topic: topic_registry.Topic, moves: topic_admin.Moves, timeout_ms: int = topic_admin.TIMEOUT_MS
     ) -> background_tasks.Steps:
-        return (yield from _move_partitions(self._member, topic, moves, timeout_ms))
+        member = self._member
+        for _ in range(_ATTEMPTS):
+            current = member.image.topics.get(topic.name)
+            if current is None or current.topic_id != topic.topic_id:
+                return dict.fromkeys(moves, UnknownTopicOrPartition(f"no topic {topic.name!r}"))
+            failed, targets = _checked(current, moves, member.image)
+            step = reassign(current, targets)
+            if step is None:
+                return failed
+            script = controller_writes.write_reassigned(step, None)
+            try:
+                is_stored = yield background_tasks.Until(partial(self._run, script))
+                is_other = partial(_is_other, current, step.topic.version if is_stored else current.version + 1)
+                yield background_tasks.Until(partial(self._wait_until, is_other, timeout_ms))
+            except BrokerError as error:
+                return {**dict.fromkeys(targets, error), **failed}
+            if is_stored:
+                return failed
+        late = RequestTimedOut(f"other brokers keep changing topic {topic.name!r}: retry")
+        return {**dict.fromkeys(targets, late), **failed}
+
+    def _wait_until(
+        self, is_so: Callable[[metadata_image.MetadataImage], bool], timeout_ms: int, go_on: thread_pool.Outcome
+    ) -> None:
+        self._member.when_seen(is_so, partial(go_on, None), timeout_ms)
 
     # Settings
 
@@ -273,15 +298,18 @@ class ClusterTopics:
     ) -> None:
         """Run a script, then wait until the image satisfies the condition that `expected` derives from its result."""
 
-        def written(result: Any, error: BrokerError | None) -> None:
+        def written(result: Any, error: BaseException | None) -> None:
             if error is not None:
                 go_on(None, error)
             else:
                 # Not answered before our own image shows it: a client that has created a topic and then requests metadata from
                 # this broker must not get an unknown topic.
-                self._member.when_seen(expected(result), partial(go_on, None), timeout_ms)
+                self._wait_until(expected(result), timeout_ms, go_on)
 
-        store.run_script(self._member.store, script, written)
+        self._run(script, written)
+
+    def _run(self, script: store.Script[Any], go_on: thread_pool.Outcome) -> None:
+        store.run_script(self._member.store, script, go_on)
 
 
 class _Room:
@@ -340,46 +368,6 @@ def _begin_all(begins: Sequence[Begin], go_on: thread_pool.Outcome) -> None:
 def _failures(names: Iterable[str], begins: Sequence[Begin]) -> topic_admin.Failures:
     errors = yield from _together(begins)
     return {name: error for name, error in zip(names, errors, strict=True) if error is not None}
-
-
-_ATTEMPTS = 5
-
-
-def _move_partitions(
-    member: membership.ClusterMember, topic: topic_registry.Topic, moves: topic_admin.Moves, timeout_ms: int
-) -> background_tasks.Steps:
-    """Implements `TopicAdmin.reassign`."""
-    for _ in range(_ATTEMPTS):
-        current = member.image.topics.get(topic.name)
-        if current is None or current.topic_id != topic.topic_id:
-            return dict.fromkeys(moves, UnknownTopicOrPartition(f"no topic {topic.name!r}"))
-        failed, targets = _checked(current, moves, member.image)
-        step = reassign(current, targets)
-        if step is None:
-            return failed
-        try:
-            is_stored = yield background_tasks.Until(partial(_write, member, step))
-            is_other = partial(_is_other, current, step.topic.version if is_stored else current.version + 1)
-            yield background_tasks.Until(partial(_wait_until, member, is_other, timeout_ms))
-        except BrokerError as error:
-            return {**dict.fromkeys(targets, error), **failed}
-        if is_stored:
-            return failed
-    late = RequestTimedOut(f"other brokers keep changing topic {topic.name!r}: retry")
-    return {**dict.fromkeys(targets, late), **failed}
-
-
-def _write(member: membership.ClusterMember, step: Reassigned, go_on: thread_pool.Outcome) -> None:
-    store.run_script(member.store, controller_writes.write_reassigned(step, None), go_on)
-
-
-def _wait_until(
-    member: membership.ClusterMember,
-    is_so: Callable[[metadata_image.MetadataImage], bool],
-    timeout_ms: int,
-    go_on: thread_pool.Outcome,
-) -> None:
-    member.when_seen(is_so, partial(go_on, None), timeout_ms)
 
 
 def _checked(

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from broker.api import error_codes, handler
-from broker.api.context import Context
 from broker.cluster import dynamic_config, topic_registry
 from broker.config.catalog import ConfigSource, DescribedSetting, describe_broker, describe_layer, describe_topic, list_settings
 from broker.errors import BrokerError, InvalidConfig, InvalidRequest
@@ -66,10 +65,10 @@ def _apply_changes(
     changes: Iterable[_ConfigChange],
     *,
     lists: Collection[str],
-    effective: Callable[[str], str | None],
+    settings: Callable[[], Iterable[DescribedSetting]],
 ) -> dict[str, str]:
-    """What `current` becomes, before it is checked as a whole. `effective` returns the value of a list without an override, which
-    APPEND and SUBTRACT change."""
+    """What `current` becomes, before it is checked as a whole. `settings` are those in effect: APPEND and SUBTRACT change a list
+    without an override."""
     result = dict(current)
     changed: set[str] = set()
     for change in changes:
@@ -85,7 +84,9 @@ def _apply_changes(
         elif change.operation in (_Operation.APPEND, _Operation.SUBTRACT):
             if change.name not in lists:
                 raise InvalidConfig(f"{change.name} is not a list: set it instead of appending to it or subtracting from it")
-            before = result[change.name] if change.name in result else effective(change.name)
+            before = result.get(change.name)
+            if before is None:
+                before = next(setting.value for setting in settings() if setting.name == change.name)
             result[change.name] = _changed_list(before or "", change.value, add=change.operation == _Operation.APPEND)
         else:
             raise InvalidRequest(f"unknown operation {change.operation}: use SET, DELETE, APPEND or SUBTRACT")
@@ -100,15 +101,12 @@ def _changed_list(before: str, items: str, *, add: bool) -> str:
     return ",".join(part for part in had if part not in named)
 
 
-_ChangesOf = Callable[[Any], list[_ConfigChange]]
-
-
 def _resource(entry: Any) -> tuple[int, str]:
     return entry.resource_type, entry.resource_name
 
 
 @handler.answered_in_slices
-def handle_describe_configs(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_describe_configs(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.DESCRIBE_CONFIGS)
     results = []
     for (resource_type, name), entries in handler.by_name(message.resources, _resource).items():
@@ -123,22 +121,14 @@ def handle_describe_configs(message: Any, version: int, context: Context) -> han
             code, text = error_codes.code_of(error), error_codes.text_of(error)
         results.append(
             response.DescribeConfigsResult(
-                error_code=code,
-                error_message=text,
-                resource_type=resource_type,
-                resource_name=name,
-                configs=rows,
+                error_code=code, error_message=text, resource_type=resource_type, resource_name=name, configs=rows
             )
         )
         yield None
-    return (
-        yield from handler.encode_in_slices(
-            response(throttle_time_ms=0, results=results), version, *(row.configs for row in results)
-        )
-    )
+    return (yield from handler.encode_in_slices(response(results=results), version, *(row.configs for row in results)))
 
 
-def _settings_of(resource_type: int, name: str, context: Context) -> Iterable[DescribedSetting]:
+def _settings_of(resource_type: int, name: str, context: handler.Context) -> Iterable[DescribedSetting]:
     layers = context.partitions.settings.layers()
     if resource_type == ResourceType.TOPIC:
         return settings_of_topic(_topic(name, context), context)
@@ -153,17 +143,17 @@ def _settings_of(resource_type: int, name: str, context: Context) -> Iterable[De
     return describe_broker(context.config, layers)
 
 
-def _topic(name: str, context: Context) -> topic_registry.Topic:
+def _topic(name: str, context: handler.Context) -> topic_registry.Topic:
     topic_registry.check_topic_name(name)
     return context.partitions.registry.get(name)
 
 
-def settings_of_topic(topic: topic_registry.Topic, context: Context) -> Iterable[DescribedSetting]:
+def settings_of_topic(topic: topic_registry.Topic, context: handler.Context) -> Iterable[DescribedSetting]:
     """Every setting of a topic, including those that it does not set itself."""
     return describe_topic(context.config.log, context.partitions.settings.layers(), topic.overrides)
 
 
-def _scope_of(resource_type: int, name: str, context: Context) -> dynamic_config.Scope:
+def _scope_of(resource_type: int, name: str, context: handler.Context) -> dynamic_config.Scope:
     """Which brokers a resource of type BROKER refers to: an empty name means every broker of the cluster."""
     if resource_type != ResourceType.BROKER:
         raise InvalidRequest(f"resource type {resource_type} has no settings here: name a topic (2) or a broker (4)")
@@ -183,20 +173,19 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
         value=setting.value,
         read_only=setting.read_only,
         config_source=setting.source,
-        is_sensitive=False,
         synonyms=[result.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms],
         config_type=setting.config_type,
         documentation=setting.documentation if explains else None,
     )
 
 
-def handle_list_config_resources(request: Request, context: Context) -> handler.Parts | handler.Pending:
+def handle_list_config_resources(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
     """Version 0 requests client metrics, of which there are none; version 1 the types it names, or all."""
     message = decode_request(request.api_key, request.version, request.body)
     return handler.in_slices(_list_resources(message, request.version, request.origin.listener, context), context)
 
 
-def _list_resources(message: Any, version: int, listener: str, context: Context) -> handler.Answering:
+def _list_resources(message: Any, version: int, listener: str, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.LIST_CONFIG_RESOURCES)
     types = set(message.resource_types or ResourceType) if version >= 1 else set()
     resources = [(ResourceType.TOPIC, name) for name in context.partitions.registry.names()]
@@ -207,7 +196,7 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
             rows.append(response.ConfigResource(resource_name=name, resource_type=kind))
             yield None
     error = ErrorCode.UNSUPPORTED_VERSION if types - set(ResourceType) else ErrorCode.NONE  # types that Kafka does not have
-    answer = response(throttle_time_ms=0, error_code=error, config_resources=[] if error else rows)
+    answer = response(error_code=error, config_resources=[] if error else rows)
     return (yield from handler.encode_in_slices(answer, version, rows))
 
 
@@ -217,37 +206,22 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
 _CHANGES_MAX = 500
 
 
-def handle_alter_configs(request: Request, context: Context) -> handler.Parts | handler.Pending:
-    """Every setting that is not named falls back to the next layer below."""
+def handle_alter_configs(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
+    """AlterConfigs, after which every setting that it does not name falls back to the next layer below, and
+    IncrementalAlterConfigs."""
     message = decode_request(request.api_key, request.version, request.body)
-    return handler.in_turn(_alter(message, request, _replacements, context, keeps=False), context)
+    return handler.in_turn(_alter(message, request, context), context)
 
 
-def handle_incremental_alter_configs(request: Request, context: Context) -> handler.Parts | handler.Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return handler.in_turn(_alter(message, request, _changes, context, keeps=True), context)
-
-
-def _replacements(resource: Any) -> list[_ConfigChange]:
-    return [_ConfigChange(name=item.name, operation=_Operation.SET, value=item.value) for item in resource.configs]
-
-
-def _changes(resource: Any) -> list[_ConfigChange]:
-    return [_ConfigChange(name=item.name, operation=item.config_operation, value=item.value) for item in resource.configs]
-
-
-def _alter(message: Any, request: Request, changes_of: _ChangesOf, context: Context, *, keeps: bool) -> handler.Answering:
-    response = response_class(request.api_key)
+def _alter(message: Any, request: Request, context: handler.Context) -> handler.Answering:
+    response, keeps = response_class(request.api_key), request.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
     named = handler.by_name(message.resources, _resource)
     rows: list[Any] = []
     of_topics: list[topic_admin.NewSettings] = []
     rows_of_topics: dict[str, Any] = {}
     for resource in message.resources:
         row = response.AlterConfigsResourceResponse(
-            error_code=ErrorCode.NONE,
-            error_message=None,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         rows.append(row)
         with error_codes.refusing(row):
@@ -256,46 +230,47 @@ def _alter(message: Any, request: Request, changes_of: _ChangesOf, context: Cont
                     f"{len(resource.configs)} settings of {resource.resource_name!r} at once: at most {_CHANGES_MAX}"
                 )
             handler.only_one(named[_resource(resource)], repr(resource.resource_name))
+            changes = [
+                _ConfigChange(name=item.name, operation=item.config_operation if keeps else _Operation.SET, value=item.value)
+                for item in resource.configs
+            ]
             if resource.resource_type == ResourceType.TOPIC:
                 topic = _topic(resource.resource_name, context)
-                rewrite = partial(_rewritten, topic, changes_of(resource), context, keeps)
+                rewrite = partial(_rewritten, topic, changes, context, keeps)
                 rewrite(topic.overrides)
                 of_topics.append(topic_admin.NewSettings(topic=topic, rewrite=rewrite))
                 rows_of_topics[topic.name] = row
             else:
-                yield from _change_broker(resource, changes_of(resource), context, keeps=keeps, stores=not message.validate_only)
+                yield from _change_broker(resource, changes, context, keeps=keeps, stores=not message.validate_only)
         yield None
     if of_topics and not message.validate_only:
         failed = yield from context.topic_changes.change_topics(of_topics)
         for name, failure in failed.items():
             error_codes.refuse(rows_of_topics[name], failure)
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, responses=rows), request.version, rows))
+    return (yield from handler.encode_in_slices(response(responses=rows), request.version, rows))
 
 
 def _rewritten(
-    topic: topic_registry.Topic, changes: Sequence[_ConfigChange], context: Context, keeps: bool, now: Mapping[str, str]
+    topic: topic_registry.Topic, changes: Sequence[_ConfigChange], context: handler.Context, keeps: bool, now: Mapping[str, str]
 ) -> Mapping[str, str]:
     """The topic's new overrides in place of `now`; raises if they are invalid."""
-
-    def effective(name: str) -> str | None:
-        return next(setting.value for setting in settings_of_topic(topic, context) if setting.name == name)
-
-    overrides = _apply_changes(now if keeps else {}, changes, lists=list_settings(of_topic=True), effective=effective)
+    in_effect = partial(settings_of_topic, topic, context)
+    overrides = _apply_changes(now if keeps else {}, changes, lists=list_settings(of_topic=True), settings=in_effect)
     context.partitions.check_settings(topic, overrides)
     return overrides
 
 
 def _change_broker(
-    resource: Any, changes: Sequence[_ConfigChange], context: Context, *, keeps: bool, stores: bool
+    resource: Any, changes: Sequence[_ConfigChange], context: handler.Context, *, keeps: bool, stores: bool
 ) -> background_tasks.Steps:
     settings = context.partitions.settings
     scope = _scope_of(resource.resource_type, resource.resource_name, context)
 
-    def effective(name: str) -> str | None:
-        return next(setting.value for setting in describe_broker(context.config, settings.layers()) if setting.name == name)
+    def in_effect() -> Iterable[DescribedSetting]:
+        return describe_broker(context.config, settings.layers())
 
     def rewritten(now: Mapping[str, str]) -> Mapping[str, str]:
-        values = _apply_changes(now if keeps else {}, changes, lists=list_settings(of_topic=False), effective=effective)
+        values = _apply_changes(now if keeps else {}, changes, lists=list_settings(of_topic=False), settings=in_effect)
         settings.check(scope, values)
         return values
 

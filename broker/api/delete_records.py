@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from broker.api import error_codes, handler, purgatory
-from broker.api.context import Context
 from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, PolicyViolation, RequestTimedOut
 from broker.log import background_tasks, thread_pool
 from broker.log.partition import Partition
@@ -42,7 +42,7 @@ class _Row:
 
 
 @handler.answered_in_slices
-def handle_delete_records(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_delete_records(message: Any, version: int, context: handler.Context) -> handler.Answering:
     rows: list[_Row] = []
     for (topic, index), entries in handler.by_partition(message.topics).items():
         row = _Row(topic, index)
@@ -72,7 +72,7 @@ def handle_delete_records(message: Any, version: int, context: Context) -> handl
     return (yield from _encode(rows, version))
 
 
-def _checked(topic: str, part: Any, context: Context) -> tuple[Partition, int]:
+def _checked(topic: str, part: Any, context: handler.Context) -> tuple[Partition, int]:
     partition = context.partitions.get(topic, part.partition_index)
     if partition.is_internal:
         raise InvalidTopic(f"{topic} is internal: committed offsets would be lost")
@@ -87,9 +87,9 @@ def _checked(topic: str, part: Any, context: Context) -> tuple[Partition, int]:
 class _Deletion(purgatory.Deadline):
     """The rows of a request: each waits until its records are visible, and then until other replicas have deleted them."""
 
-    __slots__ = ("_context", "_go_on", "_is_limited", "_is_timed", "_left", "_timeout_ms", "rows", "visible")
+    __slots__ = ("_context", "_go_on", "_is_limited", "_left", "_timeout_ms", "rows", "visible")
 
-    def __init__(self, rows: list[_Row], timeout_ms: int, context: Context) -> None:
+    def __init__(self, rows: list[_Row], timeout_ms: int, context: handler.Context) -> None:
         super().__init__(context.clock.monotonic() + max(timeout_ms, 0) / 1000)
         self.rows = rows
         self.visible: deque[_Row] = deque()  # rows that can be deleted now
@@ -97,7 +97,6 @@ class _Deletion(purgatory.Deadline):
         self._left = len(rows)
         # A standalone broker waits for its own disk, however long that takes.
         self._is_limited = any(row.partition is not None and row.partition.replicated is not None for row in rows)
-        self._is_timed = False
         self._timeout_ms = timeout_ms
         self._context = context
         self._go_on: thread_pool.Outcome | None = None
@@ -125,8 +124,7 @@ class _Deletion(purgatory.Deadline):
     def when_stirred(self, go_on: thread_pool.Outcome) -> None:
         """For a task with nothing to do: call `go_on` when there is something to delete, or everything is done."""
         self._go_on = go_on
-        if self._is_limited and not self._is_timed:
-            self._is_timed = True
+        if self._is_limited and not self.is_timed:
             self._context.deadlines.add(self)
 
     def _is_visible(self, row: _Row, error: BrokerError | None) -> None:
@@ -147,9 +145,7 @@ class _Deletion(purgatory.Deadline):
             leader = self._context.leader
             row.low_watermark = row.partition.log_start_offset if leader is None else leader.log_start_of_members(row.partition)
         if self._left == 0:
-            if self._is_timed:
-                self._context.deadlines.cancel(self)
-            self.is_over = True
+            self._context.deadlines.cancel(self)
             self._stir()
 
     def _stir(self) -> None:
@@ -166,12 +162,14 @@ class _Deletion(purgatory.Deadline):
 def _encode(rows: list[_Row], version: int) -> handler.Answering:
     response = response_class(ApiKey.DELETE_RECORDS)
     topic_class = response.DeleteRecordsTopicResult
-    by_topic: dict[str, list[Any]] = {}
-    for row in rows:
-        by_topic.setdefault(row.topic, []).append(
-            topic_class.DeleteRecordsPartitionResult(
-                partition_index=row.index, low_watermark=row.low_watermark, error_code=row.error
-            )
+    part_class = topic_class.DeleteRecordsPartitionResult
+    topics = [
+        topic_class(
+            name=name,
+            partitions=[
+                part_class(partition_index=row.index, low_watermark=row.low_watermark, error_code=row.error) for row in of_topic
+            ],
         )
-    topics = [topic_class(name=name, partitions=partitions) for name, partitions in by_topic.items()]
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, topics=topics), version, rows))
+        for name, of_topic in handler.by_name(rows, attrgetter("topic")).items()
+    ]
+    return (yield from handler.encode_in_slices(response(topics=topics), version, rows))

@@ -19,7 +19,6 @@ from broker.api import (
     reassignments,
     topics,
 )
-from broker.api.context import Context
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
 
@@ -47,7 +46,7 @@ HANDLERS: dict[int, handler.Handler] = {
     ApiKey.ALTER_CONFIGS: configs.handle_alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: metadata.handle_describe_log_dirs,
     ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_alter_configs,
     ApiKey.ELECT_LEADERS: elections.handle_elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.handle_alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.handle_list_partition_reassignments,
@@ -59,7 +58,7 @@ HANDLERS: dict[int, handler.Handler] = {
 }
 
 
-def dispatcher(context: Context) -> Callable[[Request], handler.Parts | handler.Pending]:
+def dispatcher(context: handler.Context) -> Callable[[Request], handler.Parts | handler.Pending]:
     """The one function that the network calls."""
     handlers, counts = HANDLERS, context.counters.requests
 

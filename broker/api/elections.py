@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from broker import errors
 from broker.api import error_codes, handler
-from broker.api.context import Context
 from broker.cluster.cluster_view import PartitionView
 from broker.cluster.metadata_image import NO_LEADER
 from broker.log.background_tasks import Steps, Until
@@ -31,7 +30,7 @@ Key = tuple[str, int]
 
 
 @handler.answered_in_slices
-def handle_elect_leaders(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_elect_leaders(message: Any, version: int, context: handler.Context) -> handler.Answering:
     outcomes: dict[Key, errors.BrokerError | None] = {}
     code = ErrorCode.NONE
     try:
@@ -55,7 +54,7 @@ def handle_elect_leaders(message: Any, version: int, context: Context) -> handle
         )
         by_topic.setdefault(topic, []).append(row)
     rows = [result(topic=topic, partition_result=partitions) for topic, partitions in by_topic.items()]
-    answer = response(throttle_time_ms=0, error_code=code, replica_election_results=rows)
+    answer = response(error_code=code, replica_election_results=rows)
     return (yield from handler.encode_in_slices(answer, version, *by_topic.values()))
 
 
@@ -65,7 +64,7 @@ def _named(message: Any) -> Iterator[Key]:
             yield row.topic, index
 
 
-def _elect(message: Any, is_unclean: bool, context: Context) -> Steps:
+def _elect(message: Any, is_unclean: bool, context: handler.Context) -> Steps:
     """The outcome for each partition. If all are requested, those that need no election are left out, as in Kafka."""
     registry = context.partitions.registry
     is_all = message.topic_partitions is None
@@ -86,7 +85,7 @@ def _elect(message: Any, is_unclean: bool, context: Context) -> Steps:
     return outcomes
 
 
-def _why_not(key: Key, is_unclean: bool, context: Context) -> errors.BrokerError | None:
+def _why_not(key: Key, is_unclean: bool, context: handler.Context) -> errors.BrokerError | None:
     topic, index = key
     name = f"{topic}-{index}"
     if not context.partitions.has(topic, index):
@@ -106,7 +105,7 @@ def _is_elected(partition: PartitionView, is_unclean: bool) -> bool:
     return partition.leader != NO_LEADER if is_unclean else partition.leader == partition.replicas[0]
 
 
-def _wait_for(keys: list[Key], is_unclean: bool, timeout_ms: int, context: Context) -> Steps:
+def _wait_for(keys: list[Key], is_unclean: bool, timeout_ms: int, context: handler.Context) -> Steps:
     """The errors of the partitions without a new leader in time."""
     member = context.cluster
     assert member is not None, "a broker that is alone leads all it has"

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from broker import errors
-from broker.api.context import Context
+from broker.api.handler import Context
 from broker.cluster.topic_registry import Topic
 from broker.errors import UnknownTopicId, UnknownTopicOrPartition
 from broker.protocol.api import ErrorCode

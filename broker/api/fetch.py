@@ -15,9 +15,8 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.api.context import Context
 from broker.api.error_codes import code_of, current_leader
-from broker.api.handler import Answering, Part, Parts, Pending, in_slices
+from broker.api.handler import Answering, Context, Part, Parts, Pending, in_slices
 from broker.api.purgatory import DelayedFetch
 from broker.disk.filesystem import FileSlice
 from broker.errors import BrokerError, FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch

@@ -24,9 +24,8 @@ from collections.abc import Callable, Sequence
 from struct import error as StructError
 from typing import Any
 
-from broker.api.context import Context
 from broker.api.fetch import READ_AT_ONCE_MAX, answer_again, bytes_awaited, locate, park
-from broker.api.handler import Parts, Pending
+from broker.api.handler import Context, Parts, Pending
 from broker.disk.filesystem import FileSlice
 from broker.errors import BrokerError
 from broker.log.partition import Partition

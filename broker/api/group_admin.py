@@ -10,7 +10,6 @@ from typing import Any
 
 from broker import errors
 from broker.api import error_codes, handler, offsets_topic
-from broker.api.context import Context
 from broker.groups import committed_offsets, coordinator, messages, rebalance, records
 from broker.groups.members import CONSUMER_PROTOCOL
 from broker.protocol.api import ApiKey, ErrorCode
@@ -19,7 +18,7 @@ from broker.protocol.codec import encode_response, response_class
 _TYPE = "classic"  # Kafka's other types (consumer, share, streams) belong to protocols that are not supported
 
 
-def _describe(group_id: str, context: Context) -> messages.GroupDescription:
+def _describe(group_id: str, context: handler.Context) -> messages.GroupDescription:
     """Raises InvalidGroupId, GroupIdNotFound; NotCoordinator, CoordinatorLoadInProgress."""
     offsets = context.offsets.ours(coordinator.check_group_id(group_id))
     group = context.groups.find(group_id)
@@ -27,37 +26,29 @@ def _describe(group_id: str, context: Context) -> messages.GroupDescription:
         return group.describe()
     if group_id not in offsets:
         raise errors.GroupIdNotFound(f"no group {group_id!r}")
-    return messages.GroupDescription(
-        group_id=group_id, state=rebalance.GroupState.EMPTY.value, protocol_type="", protocol_name="", members=()
-    )
+    return messages.GroupDescription(group_id=group_id, state=rebalance.EMPTY.value)
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------------------
 
 
 @handler.answered_in_slices
-def handle_describe_groups(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_describe_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.DESCRIBE_GROUPS)
     rows = []
     for group_id in dict.fromkeys(message.groups):  # each once: a short name may have a long answer
         rows.append(_described(group_id, version, context))
         yield None
-    return (
-        yield from handler.encode_in_slices(
-            response(throttle_time_ms=0, groups=rows), version, rows, *(row.members for row in rows)
-        )
-    )
+    return (yield from handler.encode_in_slices(response(groups=rows), version, rows, *(row.members for row in rows)))
 
 
-def _described(group_id: str, version: int, context: Context) -> Any:
+def _described(group_id: str, version: int, context: handler.Context) -> Any:
     row = response_class(ApiKey.DESCRIBE_GROUPS).DescribedGroup
     code, text = 0, None
     try:
         description = _describe(group_id, context)
     except errors.BrokerError as error:
-        description = messages.GroupDescription(
-            group_id=group_id, state=rebalance.GroupState.DEAD.value, protocol_type="", protocol_name="", members=()
-        )
+        description = messages.GroupDescription(group_id=group_id, state=rebalance.DEAD.value)
         if version >= 6 or not isinstance(error, errors.GroupIdNotFound):  # before version 6, an unknown group was Dead
             code, text = error_codes.code_of(error), error_codes.text_of(error)
     members = [
@@ -83,7 +74,7 @@ def _described(group_id: str, version: int, context: Context) -> Any:
 
 
 @handler.answered_in_slices
-def handle_list_groups(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_list_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.LIST_GROUPS)
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
@@ -103,18 +94,17 @@ def handle_list_groups(message: Any, version: int, context: Context) -> handler.
                     )
                 )
         yield None
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, error_code=error, groups=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(error_code=error, groups=rows), version, rows))
 
 
 # -- cleaning --------------------------------------------------------------------------------------------------------------------
 
 
 @handler.answered_in_slices
-def handle_delete_groups(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_delete_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
     codes: dict[str, int] = {}
-    chosen: dict[
-        committed_offsets.CommittedOffsets, dict[records.OffsetKey, records.CommittedOffset]
-    ] = {}  # by partition: each is written, or fails, separately
+    # By partition: each is written, or fails, separately.
+    chosen: dict[committed_offsets.CommittedOffsets, dict[records.OffsetKey, records.CommittedOffset]] = {}
     stored: dict[committed_offsets.CommittedOffsets, list[str]] = {}  # the groups that the log has
     for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
@@ -140,23 +130,23 @@ def handle_delete_groups(message: Any, version: int, context: Context) -> handle
         codes.update((group_id, refusal) for group_id in stored[offsets] if refusal)
     response = response_class(ApiKey.DELETE_GROUPS)
     rows = [response.DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items()]
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, results=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(results=rows), version, rows))
 
 
-def _delete(group_id: str, context: Context) -> bool:
+def _delete(group_id: str, context: handler.Context) -> bool:
     """Remove the group from memory; its offsets must be removed, too, and its record if the log has one, which is returned."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
     if group is None:
         return False
-    if group.state is not rebalance.GroupState.EMPTY:
+    if group.state is not rebalance.EMPTY:
         raise errors.NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
     context.groups.remove(group)
     return group.is_in_log
 
 
 @handler.answered_in_slices
-def handle_offset_delete(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_offset_delete(message: Any, version: int, context: handler.Context) -> handler.Answering:
     try:
         offsets = _of_which_some_may_go(message.group_id, context)
     except errors.BrokerError as error:
@@ -174,16 +164,16 @@ def handle_offset_delete(message: Any, version: int, context: Context) -> handle
     return [_encode_offset_delete(0, version, {partition: code or refusal for partition, code in codes.items()})]
 
 
-def _of_which_some_may_go(group_id: str, context: Context) -> committed_offsets.CommittedOffsets:
+def _of_which_some_may_go(group_id: str, context: handler.Context) -> committed_offsets.CommittedOffsets:
     """A group with members is checked topic by topic, provided that its members declare what they read."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
-    if group is not None and group.state is not rebalance.GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+    if group is not None and group.state is not rebalance.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
         raise errors.NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
     return context.offsets.readable(group_id)
 
 
-def _offset_delete_code(key: records.OffsetKey, context: Context) -> int:
+def _offset_delete_code(key: records.OffsetKey, context: handler.Context) -> int:
     try:
         context.partitions.check_exists(key.topic, key.partition)
         if context.groups.reads(key.group, key.topic):
@@ -196,8 +186,9 @@ def _offset_delete_code(key: records.OffsetKey, context: Context) -> int:
 def _encode_offset_delete(error: int, version: int, codes: dict[tuple[str, int], int]) -> bytes:
     response = response_class(ApiKey.OFFSET_DELETE)
     row = response.OffsetDeleteResponseTopic
-    rows: dict[str, list[Any]] = {}
-    for (topic, index), code in codes.items():
-        rows.setdefault(topic, []).append(row.OffsetDeleteResponsePartition(partition_index=index, error_code=code))
-    topics = [row(name=topic, partitions=partitions) for topic, partitions in rows.items()]
-    return encode_response(response(error_code=error, throttle_time_ms=0, topics=topics), version)
+    part = row.OffsetDeleteResponsePartition
+    topics = [
+        row(name=topic, partitions=[part(partition_index=index, error_code=code) for (_, index), code in of_topic])
+        for topic, of_topic in handler.by_name(codes.items(), lambda item: item[0][0]).items()
+    ]
+    return encode_response(response(error_code=error, topics=topics), version)

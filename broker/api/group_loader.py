@@ -16,8 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from broker import errors, logs
-from broker.api import groups, purgatory
-from broker.api.context import Context
+from broker.api import groups, handler, purgatory
 from broker.cluster.topic_registry import OFFSETS_TOPIC
 from broker.groups.committed_offsets import CommittedOffsets
 from broker.log.background_tasks import Steps
@@ -29,7 +28,7 @@ _REPLICATION_MS_MAX = 5_000
 class GroupLoader:
     """Notified of every change of leadership; ignores partitions other than those of `__consumer_offsets`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: handler.Context) -> None:
         self._context = context
         self._to_load: deque[tuple[Partition, CommittedOffsets]] = deque()
         self._is_loading = False
@@ -95,28 +94,24 @@ class GroupLoader:
 class _Load(purgatory.Deadline):
     """A log that was read, waiting until the other replicas have it; then `go_on` is called."""
 
-    __slots__ = ("_context", "_go_on", "_is_timed", "_partition")
+    __slots__ = ("_context", "_go_on", "_partition")
 
-    def __init__(self, partition: Partition, context: Context, go_on: Callable[[], None]) -> None:
+    def __init__(self, partition: Partition, context: handler.Context, go_on: Callable[[], None]) -> None:
         super().__init__(context.clock.monotonic() + _REPLICATION_MS_MAX / 1000)
         self._partition = partition
         self._context = context
         self._go_on = go_on
-        self._is_timed = False
 
     def begin(self) -> None:
         partition = self._partition
         self._context.high_watermark.when_replicated(partition, partition.end_offset, self._replicated, self)
         if not self.is_over:
-            self._is_timed = True
             self._context.deadlines.add_in_order(self, _REPLICATION_MS_MAX)
 
     def _replicated(self, error: errors.BrokerError | None) -> None:
         if self.is_over:
             return
-        if self._is_timed:
-            self._context.deadlines.cancel(self)
-        self.is_over = True
+        self._context.deadlines.cancel(self)
         if error is None:
             self._go_on()
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from broker import errors, logs
 from broker.api import error_codes, handler, offsets_topic
-from broker.api.context import Context
 from broker.groups import committed_offsets, messages
 from broker.groups.coordinator import check_group_id
 from broker.groups.group import Group
@@ -46,7 +45,7 @@ def deliver(answers: Iterable[messages.Answer]) -> None:
         waiting.pending.complete_with(partial(waiting.encode, answer.outcome))
 
 
-def store_group(group: Group, context: Context) -> None:
+def store_group(group: Group, context: handler.Context) -> None:
     """Have written what the log does not have of the group yet; then those who wait for it are answered."""
     stored, groups = group.begin_store(), context.groups
 
@@ -95,7 +94,7 @@ def _name(message: Any) -> messages.MemberName:
 # -- JoinGroup -------------------------------------------------------------------------------------------------------------------
 
 
-def handle_join_group(request: Request, context: Context) -> handler.Parts | handler.Pending:
+def handle_join_group(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
     join = messages.JoinRequest(
         name=_name(message),
@@ -118,27 +117,15 @@ def handle_join_group(request: Request, context: Context) -> handler.Parts | han
 def _encode_join(outcome: messages.JoinAnswer | errors.RequestError, member_id: str, version: int) -> bytes:
     response = response_class(ApiKey.JOIN_GROUP)
     if isinstance(outcome, errors.RequestError):
-        return encode_response(
-            response(
-                throttle_time_ms=0,
-                error_code=error_codes.code_of(outcome),
-                generation_id=-1,
-                protocol_type=None,
-                protocol_name=None if version >= 7 else "",
-                leader="",
-                skip_assignment=False,
-                member_id=outcome.member_id if isinstance(outcome, errors.MemberIdRequired) else member_id,
-                members=[],
-            ),
-            version,
-        )
+        member_id = outcome.member_id if isinstance(outcome, errors.MemberIdRequired) else member_id
+        name = None if version >= 7 else ""
+        answer = response(error_code=error_codes.code_of(outcome), protocol_name=name, member_id=member_id)
+        return encode_response(answer, version)
     rows = [
         response.JoinGroupResponseMember(member_id=row.member_id, group_instance_id=row.instance_id, metadata=row.metadata)
         for row in outcome.members
     ]
     answer = response(
-        throttle_time_ms=0,
-        error_code=0,
         generation_id=outcome.generation,
         protocol_type=outcome.protocol_type,
         protocol_name=outcome.protocol_name,
@@ -153,7 +140,7 @@ def _encode_join(outcome: messages.JoinAnswer | errors.RequestError, member_id: 
 # -- SyncGroup -------------------------------------------------------------------------------------------------------------------
 
 
-def handle_sync_group(request: Request, context: Context) -> handler.Parts | handler.Pending:
+def handle_sync_group(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
     sync = messages.SyncRequest(
         name=_name(message),
@@ -172,13 +159,9 @@ def handle_sync_group(request: Request, context: Context) -> handler.Parts | han
 def _encode_sync(outcome: messages.SyncAnswer | errors.RequestError, version: int) -> bytes:
     response = response_class(ApiKey.SYNC_GROUP)
     if isinstance(outcome, errors.RequestError):
-        answer = response(
-            throttle_time_ms=0, error_code=error_codes.code_of(outcome), protocol_type=None, protocol_name=None, assignment=b""
-        )
+        answer = response(error_code=error_codes.code_of(outcome))
     else:
         answer = response(
-            throttle_time_ms=0,
-            error_code=0,
             protocol_type=outcome.protocol_type,
             protocol_name=outcome.protocol_name,
             assignment=outcome.assignment,
@@ -189,40 +172,40 @@ def _encode_sync(outcome: messages.SyncAnswer | errors.RequestError, version: in
 # -- Heartbeat and LeaveGroup ----------------------------------------------------------------------------------------------------
 
 
-def handle_heartbeat(request: Request, context: Context) -> handler.Parts:
+def handle_heartbeat(request: Request, context: handler.Context) -> handler.Parts:
     message = decode_request(request.api_key, request.version, request.body)
     code = 0
     try:
         context.groups.heartbeat(message.group_id, _name(message), message.generation_id, context.clock.monotonic())
     except errors.BrokerError as error:
         code = error_codes.code_of(error)
-    return [encode_response(response_class(ApiKey.HEARTBEAT)(throttle_time_ms=0, error_code=code), request.version)]
+    return [encode_response(response_class(ApiKey.HEARTBEAT)(error_code=code), request.version)]
 
 
-def handle_leave_group(request: Request, context: Context) -> handler.Parts | handler.Pending:
+def handle_leave_group(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.LEAVE_GROUP)
     if request.version < 3:
         code = _leave(message.group_id, messages.MemberName(member_id=message.member_id), context)
-        return [encode_response(response(throttle_time_ms=0, error_code=code), request.version)]
+        return [encode_response(response(error_code=code), request.version)]
     try:
         context.offsets.ours(check_group_id(message.group_id))
     except errors.BrokerError as error:
-        return [encode_response(response(throttle_time_ms=0, error_code=error_codes.code_of(error), members=[]), request.version)]
+        return [encode_response(response(error_code=error_codes.code_of(error)), request.version)]
     return handler.in_slices(_leave_all(message, request.version, context), context)
 
 
-def _leave_all(message: Any, version: int, context: Context) -> handler.Answering:
+def _leave_all(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.LEAVE_GROUP)
     rows = []
     for row in message.members:
         code = _leave(message.group_id, _name(row), context)
         rows.append(response.MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=code))
         yield None
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, error_code=0, members=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(members=rows), version, rows))
 
 
-def _leave(group_id: str, name: messages.MemberName, context: Context) -> int:
+def _leave(group_id: str, name: messages.MemberName, context: handler.Context) -> int:
     try:
         deliver(context.groups.leave(group_id, name, context.clock.monotonic()))
     except errors.BrokerError as error:
@@ -233,26 +216,26 @@ def _leave(group_id: str, name: messages.MemberName, context: Context) -> int:
 _GROUP, _TRANSACTION = 0, 1  # key types; 2 is a share group's
 
 
-def handle_find_coordinator(request: Request, context: Context) -> handler.Parts | handler.Pending:
+def handle_find_coordinator(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.FIND_COORDINATOR)
     listener = request.origin.listener
     if request.version >= 4:
         return handler.in_slices(_find_all(message, listener, request.version, context), context)
     coordinator = _coordinator_of(message.key_type if request.version >= 1 else _GROUP, message.key, listener, context)
-    return [encode_response(response(throttle_time_ms=0, **coordinator), request.version)]
+    return [encode_response(response(**coordinator), request.version)]
 
 
-def _find_all(message: Any, listener: str, version: int, context: Context) -> handler.Answering:
+def _find_all(message: Any, listener: str, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.FIND_COORDINATOR)
     rows = []
     for key in message.coordinator_keys:
         rows.append(response.Coordinator(key=key, **_coordinator_of(message.key_type, key, listener, context)))
         yield None
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, coordinators=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(coordinators=rows), version, rows))
 
 
-def _coordinator_of(key_type: int, key: str, listener: str, context: Context) -> dict[str, Any]:
+def _coordinator_of(key_type: int, key: str, listener: str, context: handler.Context) -> dict[str, Any]:
     try:
         if key_type == _TRANSACTION:
             # Every client takes this error as final and reports it at once. CoordinatorNotAvailable, the obvious choice, would be
@@ -264,11 +247,6 @@ def _coordinator_of(key_type: int, key: str, listener: str, context: Context) ->
     except errors.BrokerError as error:
         if key_type == _GROUP:
             offsets_topic.request_topic(context)
-        return {
-            "error_code": error_codes.code_of(error),
-            "error_message": error_codes.text_of(error),
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-        }
-    return {"error_code": ErrorCode.NONE, "error_message": None, "node_id": broker_id, "host": host, "port": port}
+        code, text = error_codes.code_of(error), error_codes.text_of(error)
+        return {"error_code": code, "error_message": text, "node_id": -1, "port": -1}
+    return {"error_message": None, "node_id": broker_id, "host": host, "port": port}

@@ -1,8 +1,9 @@
-"""What every handler shares: what it returns, how it answers a request that names thousands of things, and what it does with
-names that are repeated.
+"""What every handler shares: what it works with, what it returns, how it answers a request that names thousands of things, and
+what it does with names that are repeated.
 
 A handler returns the parts of a response's body at once, a Pending to be completed later, or nothing (acks=0). A part is bytes or
-a slice of a log file, which the network sends from the page cache without reading it.
+a slice of a log file, which the network sends from the page cache without reading it. Fields of a response that have Kafka's own
+default are not set: no client is throttled, and without an error the code is 0.
 
 Requests that name thousands of things are answered by background tasks: the loop takes its turns in between. Such a handler is a
 generator that returns the response's parts. It starts at once and, if it is short, finishes at once. What the client sends after
@@ -17,15 +18,64 @@ none is carried out, since the outcome would depend on their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence, Sized
+from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker import errors, logs
-from broker.api.context import Context
+from broker.api.produce_turn import ProduceTurn
+from broker.api.purgatory import Deadlines, Purgatory
+from broker.clock import Clock
+from broker.cluster import cluster_view, local_files
+from broker.cluster.producer_ids import ProducerIds
+from broker.config.settings import BrokerConfig
+from broker.counters import Counters
 from broker.disk.filesystem import FileSlice
-from broker.log.background_tasks import Step, Steps
+from broker.groups import committed_offsets, coordinator
+from broker.health import Health
+from broker.log import background_tasks, manager, partition, topic_admin
+from broker.log.flusher import Flusher
+from broker.log.high_watermark import HighWatermark
+from broker.log.thread_pool import ThreadPool
 from broker.protocol.codec import decode_request, encode_response
 from broker.protocol.framing import Request
+
+if TYPE_CHECKING:
+    from broker.api.metadata import MetadataCache
+
+    # a standalone broker imports none of these
+    from broker.cluster.membership import ClusterMember
+    from broker.replication.leader import Leader
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """What the handlers work with: the packages below, as they see them. Built once by `composition.py`."""
+
+    config: BrokerConfig
+    counters: Counters
+    health: Health
+    clock: Clock
+    partitions: manager.PartitionManager
+    producer_ids: ProducerIds
+    groups: coordinator.GroupCoordinator
+    offsets: committed_offsets.OffsetStore
+    flusher: Flusher
+    high_watermark: HighWatermark
+    purgatory: Purgatory
+    deadlines: Deadlines
+    produce_turn: ProduceTurn
+    thread_pool: ThreadPool
+    tasks: background_tasks.BackgroundTasks
+    topic_changes: topic_admin.TopicAdmin
+    checkpoints: local_files.GroupedWrites
+    view: cluster_view.ClusterView
+    metadata_cache: MetadataCache
+    # A standalone broker has none of these.
+    cluster: ClusterMember | None = None
+    leader: Leader | None = None  # the leader's side of replication
+    serves_consumers: Callable[[partition.Partition], bool] | None = None
+
 
 Part = bytes | FileSlice
 Parts = list[Part]
@@ -75,17 +125,10 @@ class Pending:
         """To be called in an exception handler: closes the connection and logs the traceback, whatever was raised."""
         logs.log_bug("building a response failed")
         if self.parts is None:
-            self.close_as_defect()
+            self.close_instead("defect")
 
-    def close_as_defect(self) -> None:
+    def close_instead(self, reason: str) -> None:
         """Close the connection instead of answering."""
-        self._close_instead("defect")
-
-    def fail_silently(self) -> None:
-        """An acks=0 request failed: close the connection, as Kafka does."""
-        self._close_instead("acks_0")
-
-    def _close_instead(self, reason: str) -> None:
         self.silent, self.closes = True, reason
         self.complete([])
 
@@ -100,25 +143,30 @@ class Pending:
 # lock, half a millisecond each, instead of blocking the loop for the whole encoding.
 _ROWS_ENCODED_ON_LOOP_MAX = 500
 
-Answering = Generator[Step, Any, Parts]
+Answering = Generator[background_tasks.Step, Any, Parts]
 Work = Callable[[Any, int, Context], Answering]  # of a decoded message and its version
 Handler = Callable[[Request, Context], Parts | Pending]
 
 
 def in_slices(steps: Answering, context: Context) -> Parts | Pending:
     """Answer with the return value of `steps`."""
-    pending = Pending(stops_reading=True)
-    context.tasks.begin(_complete(steps, pending), pending.fail_as_defect)
-    return _now_or_later(pending)
+    return _answer_with(steps, context.tasks.begin)
 
 
 def in_turn(steps: Answering, context: Context) -> Parts | Pending:
     """The same for requests that change topics or settings: after all such requests that arrived earlier. In a cluster, other
     brokers change them as well: a queue would be useless, and a request that waits for ZooKeeper would hold up all others."""
+    return _answer_with(steps, context.tasks.enqueue if context.cluster is None else context.tasks.begin)
+
+
+def _answer_with(steps: Answering, begin: Callable[[background_tasks.Steps, Callable[[], None]], None]) -> Parts | Pending:
     pending = Pending(stops_reading=True)
-    begin = context.tasks.enqueue if context.cluster is None else context.tasks.begin
-    begin(_complete(steps, pending), pending.fail_as_defect)
-    return _now_or_later(pending)
+
+    def complete() -> background_tasks.Steps:
+        pending.complete((yield from steps))
+
+    begin(complete(), pending.fail_as_defect)
+    return pending if pending.parts is None or pending.closes else pending.parts
 
 
 def answered_in_slices(work: Work) -> Handler:
@@ -138,15 +186,6 @@ def _decoding(work: Work, begin: Callable[[Answering, Context], Parts | Pending]
         return begin(work(message, request.version, context), context)
 
     return handle
-
-
-def _complete(steps: Answering, pending: Pending) -> Steps:
-    parts = yield from steps
-    pending.complete(parts)
-
-
-def _now_or_later(pending: Pending) -> Parts | Pending:
-    return pending if pending.parts is None or pending.closes else pending.parts
 
 
 def encode_in_slices(response: Any, version: int, *rows: Sized) -> Answering:

@@ -22,8 +22,7 @@ from itertools import repeat
 from typing import Any
 
 from broker.api import error_codes, fetch, handler, purgatory
-from broker.api.context import Context
-from broker.errors import BrokerError, OffsetNotAvailable, StorageError
+from broker.errors import BrokerError, OffsetNotAvailable
 from broker.log.background_tasks import Steps
 from broker.log.partition import Partition
 from broker.log.thread_pool import ThreadPool
@@ -92,14 +91,14 @@ class _Collected:
             self._pending.complete_with(lambda: [_encode(self.rows, self._version)])
 
 
-def handle_list_offsets(request: Request, context: Context) -> handler.Pending:
+def handle_list_offsets(request: Request, context: handler.Context) -> handler.Pending:
     message = decode_request(request.api_key, request.version, request.body)
     pending = handler.Pending(stops_reading=True)
     context.tasks.begin(_look_up_all(message, request.version, pending, context), pending.fail_as_defect)
     return pending
 
 
-def _look_up_all(message: Any, version: int, pending: handler.Pending, context: Context) -> Steps:
+def _look_up_all(message: Any, version: int, pending: handler.Pending, context: handler.Context) -> Steps:
     collected = _Collected(pending, version, context.thread_pool)
     for (topic, index), entries in handler.by_partition(message.topics).items():
         row = _Row(topic, index)
@@ -134,11 +133,10 @@ def _report_all(
         then(result, error)
 
 
-def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context: Context) -> None:
+def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context: handler.Context) -> None:
     partition = context.partitions.get(row.topic, row.index)
     fetch.check_leader_epoch(getattr(part, "current_leader_epoch", -1) if version >= 4 else -1, partition)
-    if partition.log.offline_reason:
-        raise StorageError(partition.log.offline_reason)
+    partition.log.require_online()
     row.leader_epoch = partition.leader_epoch
     if part.timestamp < 0 and version < _OFFERED_SINCE.get(part.timestamp, version + 1):
         row.error = ErrorCode.UNSUPPORTED_VERSION
@@ -151,10 +149,10 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
 class _Lookup(purgatory.Deadline):
     """An answer that waits until everything is visible that was acknowledged when the request arrived."""
 
-    __slots__ = ("_collected", "_context", "_end_offset", "_is_limited", "_partition", "_row", "_timestamp", "_version")
+    __slots__ = ("_collected", "_context", "_end_offset", "_partition", "_row", "_timestamp", "_version")
 
     def __init__(
-        self, timestamp: int, row: _Row, partition: Partition, version: int, collected: _Collected, context: Context
+        self, timestamp: int, row: _Row, partition: Partition, version: int, collected: _Collected, context: handler.Context
     ) -> None:
         super().__init__(context.clock.monotonic() + _WAIT_MS_MAX / 1000)
         self._timestamp = timestamp
@@ -163,12 +161,11 @@ class _Lookup(purgatory.Deadline):
         self._version = version
         self._collected = collected
         self._context = context
-        self._is_limited = partition.replicated is not None  # a standalone broker waits for its disk, however long
         self._end_offset = max(partition.replicated_offset, partition.epoch_start_offset)
 
     def begin(self) -> None:
         self._collected.begin()
-        if self._is_limited:
+        if self._partition.replicated is not None:  # a standalone broker waits for its disk, however long
             self._context.deadlines.add_in_order(self, _WAIT_MS_MAX)
         self._context.high_watermark.when_visible(self._partition, self._end_offset, self._when_visible, self)
 
@@ -185,8 +182,7 @@ class _Lookup(purgatory.Deadline):
     def _when_visible(self, error: BrokerError | None) -> None:
         if self.is_over:
             return
-        if self._is_limited:
-            self._context.deadlines.cancel(self)
+        self._context.deadlines.cancel(self)
         try:
             if error is not None:
                 raise error
@@ -227,12 +223,12 @@ def _encode(rows: list[_Row], version: int) -> bytes:
             leader_epoch=row.leader_epoch if row.offset >= 0 else -1,
         )
         topics.setdefault(row.topic, []).append(part)
-    answer = response(throttle_time_ms=0, topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()])
+    answer = response(topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()])
     return encode_response(answer, version)
 
 
 @handler.answered_in_slices
-def handle_offset_for_leader_epoch(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_offset_for_leader_epoch(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
     topic_class = response.OffsetForLeaderTopicResult
     topics = []
@@ -242,17 +238,16 @@ def handle_offset_for_leader_epoch(message: Any, version: int, context: Context)
             rows.append(_row(topic.topic, part, context, topic_class.EpochEndOffset))
             yield None
         topics.append(topic_class(topic=topic.topic, partitions=rows))
-    response = response(throttle_time_ms=0, topics=topics)
+    response = response(topics=topics)
     return (yield from handler.encode_in_slices(response, version, *(topic.partitions for topic in topics)))
 
 
-def _row(topic: str, part: Any, context: Context, row_class: Any) -> Any:
+def _row(topic: str, part: Any, context: handler.Context, row_class: Any) -> Any:
     code, epoch, end_offset = 0, -1, -1
     try:
         partition = context.partitions.get(topic, part.partition)
         fetch.check_leader_epoch(part.current_leader_epoch, partition)
-        if partition.log.offline_reason:
-            raise StorageError(partition.log.offline_reason)
+        partition.log.require_online()
         epoch, end_offset = partition.log.epochs.end_offset_of(part.leader_epoch, partition.end_offset)
     except BrokerError as error:
         code = error_codes.code_of(error)

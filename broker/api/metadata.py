@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 from broker.api import error_codes, handler
-from broker.api.context import Context
 from broker.cluster import metadata_image, topic_registry
 from broker.errors import BrokerError, InvalidRequest, StorageError, UnknownTopicOrPartition
 from broker.log.partition import Partition
@@ -65,7 +64,7 @@ _IDS_SINCE = 12  # version of the request: the two before have the field, but Ka
 _CREATED_PER_REQUEST_MAX = 10  # a request that names thousands by mistake should not create them all; clients retry
 
 
-def handle_api_versions(request: Request, context: Context) -> handler.Parts:
+def handle_api_versions(request: Request, context: handler.Context) -> handler.Parts:
     if not request.supported:
         return [_api_versions(0, ErrorCode.UNSUPPORTED_VERSION)]
     decode_request(request.api_key, request.version, request.body)
@@ -78,10 +77,10 @@ def _api_versions(version: int, error: int) -> bytes:
     keys = [
         response.ApiVersion(api_key=int(key), min_version=api.first, max_version=api.last) for key, api in sorted(APIS.items())
     ]
-    return encode_response(response(error_code=error, api_keys=keys, throttle_time_ms=0), version)
+    return encode_response(response(error_code=error, api_keys=keys), version)
 
 
-def handle_metadata(request: Request, context: Context) -> handler.Parts | handler.Pending:
+def handle_metadata(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
     key = (request.version, bytes(request.body), request.origin.listener)
     cached = context.metadata_cache.get(key)
     if cached is not None:
@@ -93,7 +92,7 @@ def handle_metadata(request: Request, context: Context) -> handler.Parts | handl
     return handler.in_slices(_answer_metadata(message, request.version, key, context), context)
 
 
-def _topics_to_create(message: Any, version: int, context: Context) -> list[NewTopic]:
+def _topics_to_create(message: Any, version: int, context: handler.Context) -> list[NewTopic]:
     """The topics that the request auto-creates, a few at a time; clients retry for the others."""
     if not (context.config.auto_create_topics_enable and (version < 4 or message.allow_auto_topic_creation)):
         return []
@@ -104,7 +103,7 @@ def _topics_to_create(message: Any, version: int, context: Context) -> list[NewT
     return [NewTopic(name=name, overrides={}) for name in islice(unknown, _CREATED_PER_REQUEST_MAX)]
 
 
-def _create_and_answer(message: Any, new: list[NewTopic], version: int, key: Key, context: Context) -> handler.Answering:
+def _create_and_answer(message: Any, new: list[NewTopic], version: int, key: Key, context: handler.Context) -> handler.Answering:
     outcomes = yield from context.topic_changes.create(new)
     rejected = {topic.name: outcome for topic, outcome in zip(new, outcomes, strict=True) if isinstance(outcome, BrokerError)}
     return (yield from _answer_metadata(message, version, key, context, rejected=rejected, may_retry=True))
@@ -114,7 +113,7 @@ def _answer_metadata(
     message: Any,
     version: int,
     key: Key,
-    context: Context,
+    context: handler.Context,
     *,
     rejected: Mapping[str, BrokerError] = MappingProxyType({}),
     may_retry: bool = False,
@@ -151,10 +150,9 @@ def _answer_metadata(
     return parts
 
 
-def _metadata_response(topics: list[Any], listener: str, context: Context) -> Any:
+def _metadata_response(topics: list[Any], listener: str, context: handler.Context) -> Any:
     response = response_class(ApiKey.METADATA)
     return response(
-        throttle_time_ms=0,
         brokers=[
             response.MetadataResponseBroker(node_id=broker_id, host=host, port=port, rack=rack)
             for broker_id, host, port, rack in context.view.brokers(listener)
@@ -162,11 +160,10 @@ def _metadata_response(topics: list[Any], listener: str, context: Context) -> An
         cluster_id=context.view.cluster_id,
         controller_id=context.view.controller_id,
         topics=topics,
-        error_code=0,
     )
 
 
-def _find(requested: Any, version: int, context: Context) -> topic_registry.Topic:
+def _find(requested: Any, version: int, context: handler.Context) -> topic_registry.Topic:
     """The id decides: a client that has both may have the name of a topic that was deleted and created again."""
     registry = context.partitions.registry
     if requested.topic_id is not None or requested.name is None:
@@ -178,7 +175,7 @@ def _find(requested: Any, version: int, context: Context) -> topic_registry.Topi
     return registry.get(requested.name)
 
 
-def _topic_row(topic: topic_registry.Topic, context: Context) -> Any:
+def _topic_row(topic: topic_registry.Topic, context: handler.Context) -> Any:
     response = response_class(ApiKey.METADATA)
     partitions = [
         response.MetadataResponseTopic.MetadataResponsePartition(
@@ -193,7 +190,6 @@ def _topic_row(topic: topic_registry.Topic, context: Context) -> Any:
         for index, partition in enumerate(context.view.partitions(topic, range(topic.partition_count)))
     ]
     return response.MetadataResponseTopic(
-        error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
@@ -206,20 +202,14 @@ def _missing_row(requested: Any, error: int, version: int) -> Any:
     return response.MetadataResponseTopic(
         error_code=error,
         name=(None if requested.topic_id is not None else requested.name) if version >= _IDS_SINCE else requested.name or "",
-        topic_id=requested.topic_id or topic_registry.NO_TOPIC_ID,
-        is_internal=False,
-        partitions=[],
+        topic_id=requested.topic_id,
     )
 
 
-def handle_describe_cluster(request: Request, context: Context) -> handler.Parts:
+def handle_describe_cluster(request: Request, context: handler.Context) -> handler.Parts:
     decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.DESCRIBE_CLUSTER)
     answer = response(
-        throttle_time_ms=0,
-        error_code=0,
-        error_message=None,
-        endpoint_type=1,
         cluster_id=context.view.cluster_id,
         controller_id=context.view.controller_id,
         brokers=[
@@ -231,7 +221,7 @@ def handle_describe_cluster(request: Request, context: Context) -> handler.Parts
 
 
 @handler.answered_in_slices
-def handle_describe_log_dirs(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_describe_log_dirs(message: Any, version: int, context: handler.Context) -> handler.Answering:
     """There is one directory, whatever is requested; unknown partitions are left out, as in Kafka."""
     response = response_class(ApiKey.DESCRIBE_LOG_DIRS)
     row = response.DescribeLogDirsResult
@@ -239,7 +229,7 @@ def handle_describe_log_dirs(message: Any, version: int, context: Context) -> ha
     for partition in _requested_partitions(message, context):
         by_topic.setdefault(partition.topic, []).append(
             row.DescribeLogDirsTopic.DescribeLogDirsPartition(
-                partition_index=partition.index, partition_size=partition.log.size_bytes, offset_lag=0, is_future_key=False
+                partition_index=partition.index, partition_size=partition.log.size_bytes
             )
         )
         yield None
@@ -255,11 +245,11 @@ def handle_describe_log_dirs(message: Any, version: int, context: Context) -> ha
         total_bytes=total_bytes,
         usable_bytes=usable_bytes,
     )
-    answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
+    answer = response(results=[result])
     return (yield from handler.encode_in_slices(answer, version, *by_topic.values()))
 
 
-def _requested_partitions(message: Any, context: Context) -> Iterable[Partition]:
+def _requested_partitions(message: Any, context: handler.Context) -> Iterable[Partition]:
     partitions = list(context.partitions)  # topics may be created and deleted between two slices
     if message.topics is None:
         return partitions

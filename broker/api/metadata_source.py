@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from broker.api.context import Context
+from broker.api.handler import Context
 from broker.cluster import cluster_view, dynamic_config, topic_registry
 from broker.cluster.producer_ids import ProducerIds, local_producer_ids
 from broker.config.settings import BrokerConfig

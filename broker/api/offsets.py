@@ -11,7 +11,6 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from broker.api import error_codes, handler, offsets_topic
-from broker.api.context import Context
 from broker.errors import BrokerError, GroupIdNotFound, IllegalGeneration, NotCoordinator, OffsetMetadataTooLarge, UnknownMember
 from broker.groups import committed_offsets, coordinator, messages, records
 from broker.log.background_tasks import Steps
@@ -22,7 +21,7 @@ _NOTHING = records.CommittedOffset(-1, -1, "", 0, 0.0)
 
 
 @handler.answered_in_slices
-def handle_offset_commit(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_offset_commit(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_COMMIT)
     topic_class = response.OffsetCommitResponseTopic
     rows: dict[str, list[Any]] = {}  # by topic; a partition in several entries has a row for each, as in Kafka
@@ -54,10 +53,10 @@ def handle_offset_commit(message: Any, version: int, context: Context) -> handle
         for row in accepted if code else ():
             row.error_code = code
     topics = [topic_class(name=name, partitions=partitions) for name, partitions in rows.items()]
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, topics=topics), version, *rows.values()))
+    return (yield from handler.encode_in_slices(response(topics=topics), version, *rows.values()))
 
 
-def _admitted(message: Any, version: int, context: Context) -> committed_offsets.CommittedOffsets:
+def _admitted(message: Any, version: int, context: handler.Context) -> committed_offsets.CommittedOffsets:
     """Where the commit goes; raises the error that rejects all of it.
 
     Clients know GROUP_ID_NOT_FOUND only from version 9 on (KIP-848). A group with committed offsets exists, though it may have no
@@ -76,7 +75,7 @@ def _admitted(message: Any, version: int, context: Context) -> committed_offsets
     return offsets
 
 
-def _change(message: Any, topic: str, part: Any, context: Context) -> committed_offsets.Change:
+def _change(message: Any, topic: str, part: Any, context: handler.Context) -> committed_offsets.Change:
     context.partitions.check_exists(topic, part.partition_index)
     metadata = part.committed_metadata or ""
     if len(metadata) > context.config.offset_metadata_length_max:
@@ -89,11 +88,11 @@ def _change(message: Any, topic: str, part: Any, context: Context) -> committed_
 
 
 @handler.answered_in_slices
-def handle_offset_fetch(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_offset_fetch(message: Any, version: int, context: handler.Context) -> handler.Answering:
     return (_fetch_groups if version >= 8 else _fetch_group)(message, version, context)
 
 
-def _fetch_groups(message: Any, version: int, context: Context) -> handler.Answering:
+def _fetch_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseGroup.OffsetFetchResponseTopics
     groups = []
@@ -104,12 +103,12 @@ def _fetch_groups(message: Any, version: int, context: Context) -> handler.Answe
         error, topics = (error_codes.code_of(outcome), []) if isinstance(outcome, BrokerError) else (0, outcome)
         groups.append(response.OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=error))
         yield None  # also after a group of which nothing is asked, or nothing committed
-    answer = response(throttle_time_ms=0, groups=groups)
+    answer = response(groups=groups)
     rows = (topic.partitions for group in groups for topic in group.topics)
     return (yield from handler.encode_in_slices(answer, version, groups, *rows))
 
 
-def _fetch_group(message: Any, version: int, context: Context) -> handler.Answering:
+def _fetch_group(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseTopic
     part_class = topic_class.OffsetFetchResponsePartition
@@ -122,7 +121,7 @@ def _fetch_group(message: Any, version: int, context: Context) -> handler.Answer
                 rows.append(_row(part_class, index, _NOTHING, error))
                 yield None
             topics.append(topic_class(name=topic, partitions=rows))
-    answer = response(throttle_time_ms=0, topics=topics, error_code=error)
+    answer = response(topics=topics, error_code=error)
     return (yield from handler.encode_in_slices(answer, version, *(topic.partitions for topic in topics)))
 
 
@@ -134,7 +133,7 @@ def _named(topics: Iterable[Any]) -> dict[str, Iterable[int]]:
     }
 
 
-def _committed(group_id: str, named: Iterable[Any] | None, topic_class: Any, part_class: Any, context: Context) -> Steps:
+def _committed(group_id: str, named: Iterable[Any] | None, topic_class: Any, part_class: Any, context: handler.Context) -> Steps:
     """Rows for the requested partitions, or for all that the group has committed if none are named; or the error. All rows come
     from a single leadership of this broker: a row that is missing because leadership was lost would send a consumer back to the
     beginning."""

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from broker import errors, logs
-from broker.api import error_codes, produce_turn, purgatory
-from broker.api.context import Context
+from broker.api import error_codes, handler, produce_turn, purgatory
 from broker.cluster.topic_registry import OFFSETS_TOPIC
 from broker.groups import committed_offsets, messages, rebalance, records
 from broker.groups.group import Group
@@ -33,11 +32,9 @@ logger = logging.getLogger("broker.groups")
 _CHANGES_PER_TURN = 500  # their records take up to 5 ms to build
 _REPLICATION_MS_MAX = 5_000  # Kafka's default of offsets.commit.timeout.ms
 
-_Finish = Callable[[int], None]
-
 
 def write_commit(
-    changes: Sequence[committed_offsets.Change], admit: Callable[[], committed_offsets.CommittedOffsets], context: Context
+    changes: Sequence[committed_offsets.Change], admit: Callable[[], committed_offsets.CommittedOffsets], context: handler.Context
 ) -> background_tasks.Steps:
     """Write a commit of any size, all of it or nothing, as part of a task; returns 0 or an error code.
 
@@ -53,13 +50,13 @@ def write_commit(
         batches.append(store.build(changes[start : start + _CHANGES_PER_TURN]))
 
     def stage(go_on: thread_pool.Outcome) -> None:
-        _Write(admit(), changes, context, lambda code: go_on(code, None)).stage(batches)
+        _Write(admit(), changes, context, go_on).stage(batches)
 
     return (yield background_tasks.Until(stage))
 
 
 def write_group(
-    group_id: str, stored: messages.StoredGroup, admit: Callable[[], committed_offsets.CommittedOffsets], context: Context
+    group_id: str, stored: messages.StoredGroup, admit: Callable[[], committed_offsets.CommittedOffsets], context: handler.Context
 ) -> background_tasks.Steps:
     """Write a group's members; returns 0 or an error code. `admit` as for a commit."""
     if code := (yield from _need_topic(context)):
@@ -67,17 +64,17 @@ def write_group(
 
     def stage(go_on: thread_pool.Outcome) -> None:
         batch = context.offsets.build_groups({group_id: stored})
-        _Write(admit(), (), context, lambda code: go_on(code, None)).stage([batch])
+        _Write(admit(), (), context, go_on).stage([batch])
 
     return (yield background_tasks.Until(stage))
 
 
-def _need_topic(context: Context) -> background_tasks.Steps:
+def _need_topic(context: handler.Context) -> background_tasks.Steps:
     """Returns 0 once the topic exists, or an error code."""
     return ErrorCode.NONE if context.offsets.has_topic else (yield background_tasks.Until(partial(_queue_topic, context)))
 
 
-def _queue_topic(context: Context, go_on: thread_pool.Outcome) -> None:
+def _queue_topic(context: handler.Context, go_on: thread_pool.Outcome) -> None:
     """For the very first record; others that arrive in the meantime find the topic created."""
 
     def create() -> background_tasks.Steps:
@@ -87,7 +84,7 @@ def _queue_topic(context: Context, go_on: thread_pool.Outcome) -> None:
     context.tasks.enqueue(create(), lambda: go_on(ErrorCode.UNKNOWN_SERVER_ERROR, None))
 
 
-def create_topic(context: Context) -> background_tasks.Steps:
+def create_topic(context: handler.Context) -> background_tasks.Steps:
     """Create `__consumer_offsets` if it does not exist yet; returns the error, if any. To be run as a queued task."""
     if not context.offsets.has_topic:
         (outcome,) = yield from context.topic_changes.create([topic_admin.NewTopic(name=OFFSETS_TOPIC, overrides={})])
@@ -98,7 +95,7 @@ def create_topic(context: Context) -> background_tasks.Steps:
     return None
 
 
-def request_topic(context: Context) -> None:
+def request_topic(context: handler.Context) -> None:
     """A client looks for a coordinator, and without the topic there is none: have it created, once however many clients ask."""
     offsets = context.offsets
 
@@ -119,23 +116,23 @@ def request_topic(context: Context) -> None:
 class _Write(purgatory.Deadline):
     """Changes that are staged, then written, then replicated."""
 
-    __slots__ = ("_changes", "_context", "_finish", "_is_timed", "_offsets", "_partition", "outcome")
+    __slots__ = ("_changes", "_context", "_go_on", "_offsets", "_partition", "outcome")
 
     def __init__(
         self,
         offsets: committed_offsets.CommittedOffsets,
         changes: Sequence[committed_offsets.Change],
-        context: Context,
-        finish: _Finish,
+        context: handler.Context,
+        go_on: thread_pool.Outcome,
     ) -> None:
+        """`go_on` gets 0 or an error code."""
         super().__init__(context.clock.monotonic() + _REPLICATION_MS_MAX / 1000)
         self.outcome = ProduceAnswer("", 0)
         self._offsets = offsets
         self._changes = changes
         self._context = context
-        self._finish = finish
+        self._go_on = go_on
         self._partition: Partition | None = None  # where they are staged
-        self._is_timed = False
 
     def stage(self, batches: Sequence[NewBatch]) -> None:
         """The changes were built into these batches."""
@@ -159,7 +156,6 @@ class _Write(purgatory.Deadline):
             return
         context.high_watermark.when_replicated(partition, partition.end_offset, self._replicated)
         if not self.is_over:
-            self._is_timed = True
             context.deadlines.add_in_order(self, _REPLICATION_MS_MAX)
 
     def _replicated(self, error: errors.BrokerError | None) -> None:
@@ -175,27 +171,23 @@ class _Write(purgatory.Deadline):
             self._end(code)
 
     def expire(self) -> None:
-        self._finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._go_on(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 
     def _end(self, code: int) -> None:
         if self.is_over:  # already answered by `expire`
             return
-        if self._is_timed:
-            self._context.deadlines.cancel(self)
-        self.is_over = True
-        self._finish(_answered(code))
-
-
-def _answered(code: int) -> int:
-    if code in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
-        return code
-    return ErrorCode.NOT_COORDINATOR if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._context.deadlines.cancel(self)
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            code = ErrorCode.NOT_COORDINATOR
+        elif code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._go_on(code, None)
 
 
 def remove_offsets(
     offsets: committed_offsets.CommittedOffsets,
     chosen: Mapping[records.OffsetKey, records.CommittedOffset],
-    context: Context,
+    context: handler.Context,
     may_go: Callable[[records.OffsetKey], bool] = lambda key: True,
 ) -> background_tasks.Steps:
     """Write tombstones, some hundreds per turn, for keys that were chosen because of these newest offsets; returns 0 or an error
@@ -210,7 +202,7 @@ def remove_offsets(
             (key, None) for key in keys[start : start + _CHANGES_PER_TURN] if offsets.newest(key) is chosen[key] and may_go(key)
         ]
         if changes:
-            _Write(offsets, changes, context, lambda code: go_on(code, None)).stage([context.offsets.build(changes)])
+            _Write(offsets, changes, context, go_on).stage([context.offsets.build(changes)])
         else:
             go_on(ErrorCode.NONE, None)
 
@@ -222,7 +214,7 @@ def remove_offsets(
 
 
 def forget_groups(
-    offsets: committed_offsets.CommittedOffsets, group_ids: Sequence[str], context: Context
+    offsets: committed_offsets.CommittedOffsets, group_ids: Sequence[str], context: handler.Context
 ) -> background_tasks.Steps:
     """Write tombstones for groups that were removed from memory, unless they are back; returns 0 or an error code."""
 
@@ -230,14 +222,14 @@ def forget_groups(
         gone = {group_id: None for group_id in group_ids if context.groups.find(group_id) is None}
         if gone and context.offsets.has_topic:
             batch = context.offsets.build_groups(gone)
-            _Write(offsets, (), context, lambda code: go_on(code, None)).stage([batch])
+            _Write(offsets, (), context, go_on).stage([batch])
         else:
             go_on(ErrorCode.NONE, None)
 
     return (yield background_tasks.Until(stage))
 
 
-def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -> background_tasks.Steps:
+def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: handler.Context) -> background_tasks.Steps:
     """Topics were deleted: a new topic with the same name must be read from its beginning."""
     chosen: dict[committed_offsets.CommittedOffsets, dict[records.OffsetKey, records.CommittedOffset]] = {}
     for offsets in context.offsets.all_loaded():  # all chosen before the first write: it may wait, and a topic may be recreated
@@ -249,7 +241,7 @@ def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -
         yield from remove_offsets(offsets, keys, context)
 
 
-def sweep_groups(context: Context) -> background_tasks.Steps:
+def sweep_groups(context: handler.Context) -> background_tasks.Steps:
     """Forget offsets that have not been used for offsets.retention.minutes, and groups of which nothing is left: a task, one
     group at a time."""
     forgotten = 0
@@ -262,13 +254,13 @@ def sweep_groups(context: Context) -> background_tasks.Steps:
         return
     groups = context.groups
     for group in list(groups):
-        is_empty = group.state is rebalance.GroupState.EMPTY and not group.members.expected
+        is_empty = group.state is rebalance.EMPTY and not group.members.expected
         if is_empty and groups.find(group.group_id) is group and not context.offsets.of_group(group.group_id):
             yield from _sweep_group(group, context)
         yield None
 
 
-def _sweep_group(group: Group, context: Context) -> background_tasks.Steps:
+def _sweep_group(group: Group, context: handler.Context) -> background_tasks.Steps:
     try:
         offsets = context.offsets.ours(group.group_id)
     except errors.BrokerError:  # perhaps another broker coordinates it
@@ -278,7 +270,7 @@ def _sweep_group(group: Group, context: Context) -> background_tasks.Steps:
         yield from forget_groups(offsets, [group.group_id], context)
 
 
-def _sweep_offsets(offsets: committed_offsets.CommittedOffsets, context: Context) -> background_tasks.Steps:
+def _sweep_offsets(offsets: committed_offsets.CommittedOffsets, context: handler.Context) -> background_tasks.Steps:
     """Looks at each offset once, some hundreds per turn; returns how many were forgotten."""
     forgotten = 0
     for group_id in offsets.group_ids():
@@ -295,7 +287,7 @@ def _sweep_offsets(offsets: committed_offsets.CommittedOffsets, context: Context
 
 
 def _expired(
-    group_id: str, partitions: Sequence[tuple[str, int]], offsets: committed_offsets.CommittedOffsets, context: Context
+    group_id: str, partitions: Sequence[tuple[str, int]], offsets: committed_offsets.CommittedOffsets, context: handler.Context
 ) -> dict[records.OffsetKey, records.CommittedOffset]:
     return dict(
         committed_offsets.expired_offsets(

@@ -13,9 +13,8 @@ from __future__ import annotations
 from functools import partial
 
 from broker import errors
-from broker.api.context import Context
 from broker.api.error_codes import code_of, current_leader, text_of
-from broker.api.handler import Parts, Pending
+from broker.api.handler import Context, Parts, Pending
 from broker.api.produce_turn import StagedRequest
 from broker.api.purgatory import Deadline
 from broker.counters import Counters
@@ -42,7 +41,7 @@ class _StagedProduce(StagedRequest):
 
     def fail_as_defect(self) -> None:
         if not self.pending.done:
-            self.pending.close_as_defect()
+            self.pending.close_instead("defect")
 
 
 def handle_produce(request: Request, context: Context) -> Parts | Pending:
@@ -137,7 +136,7 @@ def _complete(done: _StagedProduce) -> None:
         if not pending.silent:
             pending.complete([encode_produce_response(done.answers, done.version)])
         elif any(answer.error for answer in done.answers):
-            pending.fail_silently()
+            pending.close_instead("acks_0")  # as Kafka does
         else:
             pending.complete([])
     except Exception:  # not through `complete_with`: a closure per request would cost more than all of this
@@ -219,6 +218,6 @@ def handle_init_producer_id(request: Request, context: Context) -> Parts | Pendi
 
 def _encode_producer_id(producer_id: int, code: int, version: int) -> bytes:
     answer = response_class(ApiKey.INIT_PRODUCER_ID)(
-        throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1
+        error_code=code, producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1
     )
     return encode_response(answer, version)

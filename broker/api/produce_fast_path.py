@@ -26,8 +26,8 @@ from struct import Struct
 from struct import error as StructError
 from weakref import WeakValueDictionary
 
-from broker.api.context import Context
 from broker.api.fetch_fast_path import LEARNT_EACH, LEARNT_FROM, ConnectionFetchFastPath, FetchFastPath
+from broker.api.handler import Context
 from broker.log.fast_path_state import FastPathState, FastPathStates, enter_fast_path
 from broker.protocol.api import ApiKey
 from broker.protocol.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, NO_PRODUCER_ID, crc32c

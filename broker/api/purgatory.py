@@ -25,11 +25,12 @@ _QUEUES_MAX = 16  # clients use few timeouts; requests with further ones go into
 class Deadline:
     """Something that waits until `deadline`, on the monotonic clock."""
 
-    __slots__ = ("deadline", "is_over")
+    __slots__ = ("deadline", "is_over", "is_timed")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.is_over = False
+        self.is_timed = False  # whether it was added to the deadlines: what happens at once never is
 
     def expire(self) -> None:
         """The deadline has passed. Implementations guard their answers themselves (`Pending.complete_with`)."""
@@ -53,6 +54,7 @@ class Deadlines:
 
     def add(self, waiting: Deadline) -> None:
         self._count += 1
+        waiting.is_timed = True
         heapq.heappush(self._heap, (waiting.deadline, next(self._sequence), waiting))
         if waiting.deadline < self.due:
             self.due = waiting.deadline
@@ -68,15 +70,18 @@ class Deadlines:
                 return
             queue = self._queues[timeout_ms] = deque()
         self._count += 1
+        waiting.is_timed = True
         queue.append(waiting)
         if waiting.deadline < self.due:
             self.due = waiting.deadline
 
     def cancel(self, waiting: Deadline) -> None:
-        """The entry ends early. Cancelling twice is harmless."""
+        """The entry ends early, perhaps before it was added. Cancelling twice is harmless."""
         if waiting.is_over:
             return
         waiting.is_over = True
+        if not waiting.is_timed:
+            return
         self._stale += 1
         if self._stale > _STALE_MAX and self._stale * 2 > self._count:
             self._sweep()
@@ -119,22 +124,19 @@ class Deadlines:
 class DelayedFetch(Deadline):
     """One parked fetch: `answer()` reads again and completes it."""
 
-    __slots__ = ("_purgatory", "answer", "bytes_missing", "partitions")
+    __slots__ = ("answer", "bytes_missing", "partitions", "purgatory")
 
     def __init__(self, *, partitions: list[Partition], bytes_missing: int, deadline: float, answer: Callable[[], None]) -> None:
         super().__init__(deadline)
         self.partitions = partitions
         self.bytes_missing = bytes_missing
         self.answer = answer
-        self._purgatory: Purgatory | None = None
-
-    def parked_in(self, purgatory: Purgatory) -> None:
-        self._purgatory = purgatory
+        self.purgatory: Purgatory | None = None  # in which it is parked
 
     def expire(self) -> None:
-        assert self._purgatory is not None, "parked by `add`"
+        assert self.purgatory is not None, "parked by `add`"
         answer = self.answer
-        self._purgatory.forget(self)
+        self.purgatory.forget(self)
         answer()
 
 
@@ -151,7 +153,7 @@ class Purgatory:
         return self._count
 
     def add(self, waiting: DelayedFetch) -> None:
-        waiting.parked_in(self)
+        waiting.purgatory = self
         self._count += 1
         for partition in waiting.partitions:
             self._by_partition.setdefault(partition, {})[waiting] = None

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Any
 
 from broker.api import error_codes, handler
-from broker.api.context import Context
 from broker.cluster.topic_registry import Topic
 from broker.errors import BrokerError, InvalidReplicationFactor
 from broker.log.topic_admin import Moves
@@ -17,7 +16,7 @@ from broker.protocol.codec import response_class
 
 
 @handler.answered_in_turn
-def handle_alter_partition_reassignments(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_alter_partition_reassignments(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
     may_change_factor = version < 1 or message.allow_replication_factor_change
     rows = []
@@ -34,13 +33,7 @@ def handle_alter_partition_reassignments(message: Any, version: int, context: Co
             failed = dict.fromkeys(parts, error)
         rows.append(_topic_row(name, parts, failed))
         yield None
-    answer = response(
-        throttle_time_ms=0,
-        allow_replication_factor_change=may_change_factor,
-        error_code=ErrorCode.NONE,
-        error_message=None,
-        responses=rows,
-    )
+    answer = response(allow_replication_factor_change=may_change_factor, error_message=None, responses=rows)
     return (yield from handler.encode_in_slices(answer, version, *(row.partitions for row in rows)))
 
 
@@ -71,7 +64,7 @@ def _topic_row(name: str, indexes: Iterable[int], failed: Mapping[int, BrokerErr
 
 
 @handler.answered_in_slices
-def handle_list_partition_reassignments(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_list_partition_reassignments(message: Any, version: int, context: handler.Context) -> handler.Answering:
     """Partitions that are not being moved, or are unknown, are left out, as in Kafka."""
     response = response_class(ApiKey.LIST_PARTITION_REASSIGNMENTS)
     row = response.OngoingTopicReassignment
@@ -90,11 +83,11 @@ def handle_list_partition_reassignments(message: Any, version: int, context: Con
         if partitions:
             rows.append(row(name=topic.name, partitions=partitions))
         yield None
-    answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, topics=rows)
+    answer = response(error_message=None, topics=rows)
     return (yield from handler.encode_in_slices(answer, version, *(row.partitions for row in rows)))
 
 
-def _requested(message: Any, context: Context) -> Iterator[tuple[Topic, list[int]]]:
+def _requested(message: Any, context: handler.Context) -> Iterator[tuple[Topic, list[int]]]:
     registry = context.partitions.registry
     if message.topics is None:
         requested = [(name, None) for name in registry.names()]

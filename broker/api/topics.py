@@ -11,7 +11,6 @@ from operator import attrgetter
 from typing import Any
 
 from broker.api import configs, error_codes, handler, offsets_topic
-from broker.api.context import Context
 from broker.cluster import metadata_image, topic_registry
 from broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
 from broker.log.topic_admin import DEFAULT, Growth, NewTopic
@@ -22,7 +21,7 @@ _NameOrId = tuple[str | None, uuid.UUID | None]
 
 
 @handler.answered_in_turn
-def handle_create_topics(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_create_topics(message: Any, version: int, context: handler.Context) -> handler.Answering:
     named = handler.by_name(message.topics, attrgetter("name"))
     requests: list[NewTopic | BrokerError] = []
     for name, entries in named.items():
@@ -38,11 +37,11 @@ def handle_create_topics(message: Any, version: int, context: Context) -> handle
             _created_row(outcome, configs_of) if isinstance(outcome, topic_registry.Topic) else _failed_row(name, outcome)
         )
         yield None
-    response = response_class(ApiKey.CREATE_TOPICS)(throttle_time_ms=0, topics=rows)
+    response = response_class(ApiKey.CREATE_TOPICS)(topics=rows)
     return (yield from handler.encode_in_slices(response, version, *(row.configs or () for row in rows)))
 
 
-def _new_topic(requested: Any, context: Context) -> NewTopic:
+def _new_topic(requested: Any, context: handler.Context) -> NewTopic:
     if requested.name in topic_registry.INTERNAL_TOPICS:
         raise InvalidTopic(f"{requested.name} is internal: the broker creates it when it is needed")
     overrides = {item.name: item.value for item in requested.configs or ()}
@@ -68,21 +67,14 @@ def _assignments(rows: Sequence[Any]) -> Mapping[int, Sequence[int]]:
 
 def _failed_row(name: str, error: BrokerError) -> Any:
     return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
-        name=name,
-        topic_id=topic_registry.NO_TOPIC_ID,
-        error_code=error_codes.code_of(error),
-        error_message=error_codes.text_of(error),
-        topic_config_error_code=0,
-        num_partitions=-1,
-        replication_factor=-1,
-        configs=None,
+        name=name, error_code=error_codes.code_of(error), error_message=error_codes.text_of(error), configs=None
     )
 
 
 class _ConfigRows:
     """All settings of a topic as rows of the answer (KIP-525): built once for all topics with the same overrides."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: handler.Context) -> None:
         self._context = context
         self._rows: dict[frozenset[tuple[str, str]], list[Any]] = {}
 
@@ -91,8 +83,7 @@ class _ConfigRows:
         if key not in self._rows:
             row = response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult.CreatableTopicConfigs
             self._rows[key] = [
-                row(name=s.name, value=s.value, read_only=False, config_source=s.source, is_sensitive=False)
-                for s in configs.settings_of_topic(topic, self._context)
+                row(name=s.name, value=s.value, config_source=s.source) for s in configs.settings_of_topic(topic, self._context)
             ]
         return self._rows[key]
 
@@ -102,9 +93,7 @@ def _created_row(topic: topic_registry.Topic, configs_of: _ConfigRows) -> Any:
     return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
-        error_code=ErrorCode.NONE,
         error_message=None,
-        topic_config_error_code=0,
         num_partitions=topic.partition_count,
         replication_factor=topic.replication_factor,
         configs=configs_of.of(topic),
@@ -112,7 +101,7 @@ def _created_row(topic: topic_registry.Topic, configs_of: _ConfigRows) -> Any:
 
 
 @handler.answered_in_turn
-def handle_delete_topics(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_delete_topics(message: Any, version: int, context: handler.Context) -> handler.Answering:
     entries: list[_NameOrId]
     if version >= 6:
         entries = [(state.name, state.topic_id) for state in message.topics]
@@ -129,7 +118,7 @@ def handle_delete_topics(message: Any, version: int, context: Context) -> handle
     for same in named.values():
         name = next((name for name, _ in same if name is not None), None)
         topic_id = next((topic_id for _, topic_id in same if topic_id is not None), topic_registry.NO_TOPIC_ID)
-        row = response.DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE, error_message=None)
+        row = response.DeletableTopicResult(name=name, topic_id=topic_id)
         rows.append(row)
         with error_codes.refusing(row):
             topic = _named_topic(handler.only_one(same, f"topic {topic_id if name is None else repr(name)}"), context)
@@ -146,10 +135,10 @@ def handle_delete_topics(message: Any, version: int, context: Context) -> handle
             )
         for name, failure in failed.items():
             error_codes.refuse(rows_of_doomed[name], failure)
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, responses=rows), version, rows))
+    return (yield from handler.encode_in_slices(response(responses=rows), version, rows))
 
 
-def _identity(entry: _NameOrId, context: Context) -> str | _NameOrId:
+def _identity(entry: _NameOrId, context: handler.Context) -> str | _NameOrId:
     """The name of the topic, or the entry itself if there is none."""
     try:
         return _named_topic(entry, context).name
@@ -157,7 +146,7 @@ def _identity(entry: _NameOrId, context: Context) -> str | _NameOrId:
         return entry
 
 
-def _named_topic(entry: _NameOrId, context: Context) -> topic_registry.Topic:
+def _named_topic(entry: _NameOrId, context: handler.Context) -> topic_registry.Topic:
     name, topic_id = entry
     registry = context.partitions.registry
     if name is not None and topic_id is None:
@@ -167,7 +156,7 @@ def _named_topic(entry: _NameOrId, context: Context) -> topic_registry.Topic:
     raise InvalidRequest("name each topic to delete by its name or by its id, not by both")
 
 
-def _validate_deletable(topic: topic_registry.Topic, context: Context) -> None:
+def _validate_deletable(topic: topic_registry.Topic, context: handler.Context) -> None:
     if topic.is_internal:
         raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
     if not context.config.delete_topic_enable:
@@ -178,13 +167,13 @@ _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a
 
 
 @handler.answered_in_turn
-def handle_create_partitions(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_create_partitions(message: Any, version: int, context: handler.Context) -> handler.Answering:
     response = response_class(ApiKey.CREATE_PARTITIONS)
     rows: dict[str, Any] = {}
     growths: dict[str, Growth] = {}
     added = 0
     for name, entries in handler.by_name(message.topics, attrgetter("name")).items():
-        row = rows[name] = response.CreatePartitionsTopicResult(name=name, error_code=0, error_message=None)
+        row = rows[name] = response.CreatePartitionsTopicResult(name=name)
         with error_codes.refusing(row):
             growth = _growth(handler.only_one(entries, f"topic {name!r}"))
             added += context.topic_changes.check_growth(growth, planned=added)
@@ -195,7 +184,7 @@ def handle_create_partitions(message: Any, version: int, context: Context) -> ha
         for name, failure in failed.items():
             error_codes.refuse(rows[name], failure)
     results = list(rows.values())
-    return (yield from handler.encode_in_slices(response(throttle_time_ms=0, results=results), version, results))
+    return (yield from handler.encode_in_slices(response(results=results), version, results))
 
 
 def _growth(requested: Any) -> Growth:
@@ -206,7 +195,7 @@ def _growth(requested: Any) -> Growth:
 
 
 @handler.answered_in_slices
-def handle_describe_topic_partitions(message: Any, version: int, context: Context) -> handler.Answering:
+def handle_describe_topic_partitions(message: Any, version: int, context: handler.Context) -> handler.Answering:
     """Topics in order of name, from the cursor on, until the limit is reached; the returned cursor is where to continue."""
     response = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
@@ -222,17 +211,17 @@ def handle_describe_topic_partitions(message: Any, version: int, context: Contex
             end = min(topic.partition_count, start + left)
             rows.append(_topic_row(topic, range(start, end), context))
         except BrokerError as error:
-            rows.append(_missing_row(name, error_codes.code_of(error)))
+            rows.append(response.DescribeTopicPartitionsResponseTopic(name=name, error_code=error_codes.code_of(error)))
             continue
         left -= max(0, end - start)
         if end < topic.partition_count:
             cursor = response.Cursor(topic_name=name, partition_index=end)
             break
-    answer = response(throttle_time_ms=0, topics=rows, next_cursor=cursor)
+    answer = response(topics=rows, next_cursor=cursor)
     return (yield from handler.encode_in_slices(answer, version, rows, *(row.partitions for row in rows)))
 
 
-def _from_cursor(message: Any, context: Context) -> Iterator[tuple[str, int]]:
+def _from_cursor(message: Any, context: handler.Context) -> Iterator[tuple[str, int]]:
     """Each requested name (all if none is given) with the partition to start at."""
     names = sorted({row.name for row in message.topics}) or context.partitions.registry.names()
     cursor = message.cursor
@@ -244,17 +233,7 @@ def _from_cursor(message: Any, context: Context) -> Iterator[tuple[str, int]]:
             yield name, max(0, cursor.partition_index) if name == cursor.topic_name else 0
 
 
-def _missing_row(name: str, code: int) -> Any:
-    return response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic(
-        error_code=code,
-        name=name,
-        topic_id=topic_registry.NO_TOPIC_ID,
-        is_internal=False,
-        partitions=[],
-    )
-
-
-def _topic_row(topic: topic_registry.Topic, indexes: range, context: Context) -> Any:
+def _topic_row(topic: topic_registry.Topic, indexes: range, context: handler.Context) -> Any:
     row = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
     partitions = [
         row.DescribeTopicPartitionsResponsePartition(
@@ -270,10 +249,4 @@ def _topic_row(topic: topic_registry.Topic, indexes: range, context: Context) ->
         )
         for index, partition in zip(indexes, context.view.partitions(topic, indexes), strict=True)
     ]
-    return row(
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=partitions,
-    )
+    return row(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=partitions)

@@ -222,7 +222,7 @@ class GroupCoordinator:
     def is_active(self, group_id: str) -> bool:
         """Whether the group has members, or is about to."""
         group = self._groups.get(group_id)
-        return group is not None and group.state is not rebalance.GroupState.EMPTY
+        return group is not None and group.state is not rebalance.EMPTY
 
     def empty_since(self, group_id: str) -> float:
         """Since when the group is known to have no members; 0 if it is not in memory: it never had any here."""

@@ -121,6 +121,6 @@ class GroupDescription:
 
     group_id: str
     state: str
-    protocol_type: str
-    protocol_name: str
-    members: tuple[MemberDescription, ...]
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[MemberDescription, ...] = ()

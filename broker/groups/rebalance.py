@@ -40,24 +40,14 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 _REACHED_FROM: dict[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.PREPARING_REBALANCE: frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-    GroupState.DEAD: frozenset(
-        {GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
-    ),
+    EMPTY: frozenset({PREPARING}),
+    PREPARING: frozenset({EMPTY, COMPLETING, STABLE}),
+    COMPLETING: frozenset({PREPARING}),
+    STABLE: frozenset({COMPLETING}),
+    DEAD: frozenset({EMPTY, PREPARING, COMPLETING, STABLE}),
 }
-
-
-EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
-    GroupState.EMPTY,
-    GroupState.PREPARING_REBALANCE,
-    GroupState.COMPLETING_REBALANCE,
-    GroupState.STABLE,
-    GroupState.DEAD,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from broker.errors import RequestError, StorageError
 from broker.log.segment import LOG, Segment
 from broker.log.segment_index import RELATIVE_OFFSET_MAX, SegmentIndex
 from broker.protocol.batch import BatchHeader, read_header
-from broker.protocol.batch_compaction import compact_batch
+from broker.protocol.batch_builder import compact_batch
 from broker.protocol.records import read_keys, record_bytes
 
 CLEANED, SWAP = ".cleaned", ".swap"

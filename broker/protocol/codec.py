@@ -24,10 +24,10 @@ from uuid import UUID
 
 from broker.errors import ProtocolError
 from broker.protocol.api import ApiKey
-from broker.protocol.primitives import write_uvarint
-from broker.protocol.schema import Description, Field, describe
+from broker.protocol.primitives import read_uvarint, write_uvarint
+from broker.protocol.schema import Field, describe
 
-_DECODE_ERRORS = (IndexError, struct.error, ValueError)  # a UnicodeDecodeError is a ValueError
+_DECODE_ERRORS = (IndexError, struct.error, ValueError, ProtocolError)  # a UnicodeDecodeError is a ValueError
 _FIXED = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?"}
 _BLOBS = ("string", "bytes", "records")
 _UNSET: Any = object()
@@ -43,9 +43,9 @@ class Message:
     flexible: ClassVar[Any] = None
 
     @classmethod
-    def decode(cls, data: bytes, *, version: int, elements_max: int = 1 << 31) -> Any:
+    def decode(cls, data: bytes, *, version: int) -> Any:
         """Read a body; raises _DECODE_ERRORS if the bytes are malformed."""
-        return reader(cls, version)(bytes(data), 0, [elements_max, elements_max])[0]
+        return reader(cls, version)(bytes(data), 0, [1 << 31, 1 << 31])[0]
 
     def encode(self, *, version: int) -> bytes:
         out = bytearray()
@@ -63,12 +63,8 @@ class Message:
         return f"{type(self).__name__}({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in self.fields)})"
 
 
-def _new_class(description: Description) -> type[Message]:
+def _new_class(name: str, fields: tuple[Field, ...], flexible: Any) -> type[Message]:
     """The class of a message, with the classes of its structs as attributes."""
-    return _class(description.name, description.fields, description.flexible)
-
-
-def _class(name: str, fields: tuple[Field, ...], flexible: Any) -> type[Message]:
     names: dict[str, Any] = {"_UNSET": _UNSET}
     arguments, lines = [], []
     for field in fields:
@@ -84,7 +80,7 @@ def _class(name: str, fields: tuple[Field, ...], flexible: Any) -> type[Message]
         )
     source = f"def __init__(self, {'*, ' if fields else ''}{', '.join(arguments)}):\n " + "\n ".join(lines or ["pass"])
     init = _compiled("__init__", source, names, f"<{name}>")
-    inside = {field.kind: _class(field.kind, field.fields, flexible) for field in fields if field.fields}
+    inside = {field.kind: _new_class(field.kind, field.fields, flexible) for field in fields if field.fields}
     slots = tuple(field.name for field in fields)
     body = {"__slots__": slots, "__init__": init, "fields": fields, "flexible": flexible, "readers": {}, "writers": {}, **inside}
     return type(name, (Message,), body)
@@ -142,29 +138,13 @@ def _is_fixed(field: Field) -> bool:
 # -- reading ------------------------------------------------------------------
 
 
-def _uvarint(data: Data, at: int) -> tuple[int, int]:
-    byte = data[at]
-    at += 1
-    if byte < 0x80:
-        return byte, at
-    value, shift = byte & 0x7F, 7
-    while shift < 35:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError("a varint of more than five bytes")
-
-
 _INT16, _INT32 = struct.Struct(">h").unpack_from, struct.Struct(">i").unpack_from
 
 
 def _length(data: Data, at: int, unpack: Any) -> tuple[int, int]:
     """A length or count in the message's encoding: `unpack` is None in the flexible one. -1 is null, less is invalid."""
     if unpack is None:
-        size, at = _uvarint(data, at)
+        size, at = read_uvarint(data, at)
         return size - 1, at
     (size,) = unpack(data, at)
     if size < -1:
@@ -219,7 +199,7 @@ def _skip(data: Data, at: int, size: int) -> int:
 
 
 _READ_NAMES: dict[str, Any] = {
-    "uvarint": _uvarint, "length": _length, "blob": _blob, "text": _text, "view": _view, "uuid": _uuid, "charge": _charge,
+    "uvarint": read_uvarint, "length": _length, "blob": _blob, "text": _text, "view": _view, "uuid": _uuid, "charge": _charge,
     "skip": _skip, "INT16": _INT16, "INT32": _INT32, "unpack_from": struct.unpack_from,
 }  # fmt: skip
 
@@ -418,27 +398,30 @@ def request_class(api_key: int) -> Any:
 
 @cache
 def _class_of(api_key: int, kind: str) -> Any:
-    return _new_class(describe("".join(word.capitalize() for word in ApiKey(api_key).name.split("_")) + kind))
+    name = "".join(word.capitalize() for word in ApiKey(api_key).name.split("_")) + kind
+    fields, flexible = describe(name)
+    return _new_class(name, fields, flexible)
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
     """Read a request's body (after its header); ProtocolError if the bytes are malformed."""
-    try:
-        return request_class(api_key).decode(bytes(body), version=version, elements_max=ELEMENTS_MAX)
-    except _DECODE_ERRORS as error:
-        raise ProtocolError(f"malformed request (api key {api_key}, version {version}): {error}") from error
+    return _decode(api_key, version, bytes(body))[0]
 
 
 def decode_whole_request(api_key: int, version: int, body: Data) -> Any:
     """The same for Produce and Fetch: the body must end where the message ends. Records are slices of `body`: views, not copies,
     if it is one."""
-    try:
-        message, end = reader(request_class(api_key), version)(body, 0, [ELEMENTS_MAX, ELEMENTS_MAX])
-    except _DECODE_ERRORS as error:
-        raise ProtocolError(f"malformed request (api key {api_key}, version {version}): {error}") from error
+    message, end = _decode(api_key, version, body)
     if end != len(body):
         raise ProtocolError(f"malformed request (api key {api_key}, version {version}): {len(body) - end} bytes after its end")
     return message
+
+
+def _decode(api_key: int, version: int, body: Data) -> tuple[Any, int]:
+    try:
+        return reader(request_class(api_key), version)(body, 0, [ELEMENTS_MAX, ELEMENTS_MAX])
+    except _DECODE_ERRORS as error:
+        raise ProtocolError(f"malformed request (api key {api_key}, version {version}): {error}") from error
 
 
 def encode_response(message: Any, version: int) -> bytes:

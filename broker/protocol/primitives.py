@@ -21,7 +21,7 @@ _TAGS_MAX = 16  # in one section; current messages have at most five. Each takes
 PARTITIONS_MAX = 10_000
 
 
-def read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
+def read_uvarint(view: bytes | memoryview, position: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes."""
     if position < len(view) and view[position] < 0x80:
         return view[position], position + 1

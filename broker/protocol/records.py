@@ -67,51 +67,25 @@ class Record:
 def read_records(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
     """The records of the batch that fills `batch`; InvalidRecord or CorruptMessage if its content is malformed."""
     header = read_header(batch)
-    for position, end, payload in _record_spans(header, batch, limit_bytes):
-        yield _read_record(payload, position, end, header)
+    data = record_bytes(header, batch, limit_bytes)
+    for _, end, timestamp_delta, offset_delta, position in record_heads(data, header):
+        offset = header.base_offset + offset_delta
+        key, position = _read_bytes(data, position, end)
+        value, position = _read_bytes(data, position, end)
+        headers, position = _read_headers(data, position, end)
+        if position != end:
+            raise InvalidRecord(f"the record at offset {offset} does not fill its length")
+        yield Record(offset=offset, timestamp=timestamp_of(header, timestamp_delta), key=key, value=value, headers=headers)
 
 
-def _record_spans(header: BatchHeader, batch: Buffer, limit_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
-    payload = decompress(header.compression, memoryview(batch)[BATCH_HEADER_BYTES : header.size], limit_bytes)
-    position = 0
-    for _ in range(header.record_count):
-        length, position = read_varint(payload, position)
-        end = position + length
-        if length < 0 or end > len(payload):
-            raise InvalidRecord(f"a record of {length} bytes in {len(payload) - position} bytes")
-        yield position, end, payload
-        position = end
-    if position != len(payload):
-        raise InvalidRecord(f"{len(payload) - position} bytes after the last of {header.record_count} records")
-
-
-def _read_place(payload: memoryview, position: int, header: BatchHeader) -> tuple[int, int, int]:
-    timestamp_delta, position = read_varint(payload, position + 1)  # one byte of attributes
-    offset_delta, position = read_varint(payload, position)
-    if not 0 <= offset_delta <= header.last_offset_delta:
-        raise InvalidRecord(f"offset {offset_delta} in a batch that ends at {header.last_offset_delta}")
-    timestamp = header.max_timestamp if header.timestamp_type_is_append else wrapped(header.base_timestamp + timestamp_delta)
-    return timestamp, header.base_offset + offset_delta, position
-
-
-def _read_record(payload: memoryview, position: int, end: int, header: BatchHeader) -> Record:
-    timestamp, offset, position = _read_place(payload, position, header)
-    key, position = _read_bytes(payload, position, end)
-    value, position = _read_bytes(payload, position, end)
-    headers, position = _read_headers(payload, position, end)
-    if position != end:
-        raise InvalidRecord(f"the record at offset {offset} does not fill its length")
-    return Record(offset=offset, timestamp=timestamp, key=key, value=value, headers=headers)
-
-
-def _read_headers(payload: memoryview, position: int, end: int) -> tuple[RecordHeaders, int]:
-    count, position = read_varint(payload, position)
+def _read_headers(data: bytes, position: int, end: int) -> tuple[RecordHeaders, int]:
+    count, position = read_varint(data, position)
     if not 0 <= count <= end - position:  # a header takes at least two bytes
         raise InvalidRecord(f"a record of {count} headers in {end - position} bytes")
     headers = []
     for _ in range(count):
-        name, position = _read_bytes(payload, position, end)
-        value, position = _read_bytes(payload, position, end)
+        name, position = _read_bytes(data, position, end)
+        value, position = _read_bytes(data, position, end)
         headers.append((_header_name(name), value))
     return tuple(headers), position
 
@@ -125,13 +99,13 @@ def _header_name(name: bytes | None) -> str:
         raise InvalidRecord(f"a record header's name is not UTF-8: {name!r}") from None
 
 
-def _read_bytes(payload: memoryview, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = read_varint(payload, position)
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(data, position)
     if length == -1:
         return None, position
     if not 0 <= length <= end - position:
         raise InvalidRecord(f"a field of {length} bytes in {end - position} bytes")
-    return bytes(payload[position : position + length]), position + length
+    return data[position : position + length], position + length
 
 
 _INT64_MAX = (1 << 63) - 1
@@ -152,6 +126,11 @@ def record_bytes(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRE
 def wrapped(number: int) -> int:
     """The number, wrapped around to a signed 64-bit integer."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def timestamp_of(header: BatchHeader, timestamp_delta: int) -> int:
+    """The timestamp of a record."""
+    return header.max_timestamp if header.timestamp_type_is_append else wrapped(header.base_timestamp + timestamp_delta)
 
 
 def record_heads(data: bytes, header: BatchHeader) -> Iterator[_Head]:

@@ -47,20 +47,11 @@ class Field:
     fields: tuple[Field, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """One message: its name, the versions in which it is flexible (KIP-482), and its fields."""
-
-    name: str
-    flexible: Versions
-    fields: tuple[Field, ...]
-
-
-def describe(name: str) -> Description:
-    """Read the description of a message by its name in Kafka, such as "MetadataRequest"."""
+def describe(name: str) -> tuple[tuple[Field, ...], Versions]:
+    """The fields of a message, and in which versions it is flexible (KIP-482), by its name in Kafka: "MetadataRequest"."""
     message = json.loads(_COMMENT.sub("", read_description(name)))
     common = {struct["name"]: struct["fields"] for struct in message.get("commonStructs", ())}
-    return Description(name, _versions(message["flexibleVersions"]), _fields(message["fields"], common))
+    return _fields(message["fields"], common), _versions(message["flexibleVersions"])
 
 
 def read_description(name: str) -> str:

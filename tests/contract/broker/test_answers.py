@@ -111,10 +111,10 @@ class Subject:
 
     def _send(self, api: str, version: int, request: Tree) -> Tree:
         name = api.title().replace("_", "")
-        description = describe(f"{name}Request")
-        body = message(request_class(ApiKey[api]), description.fields, request).encode(version=version)
-        answer = self._exchange(ApiKey[api], version, bytes(body), version in description.flexible)
-        return tree_of(response_class(ApiKey[api]).decode(answer, version=version), describe(f"{name}Response").fields, version)
+        fields, flexible = describe(f"{name}Request")
+        body = message(request_class(ApiKey[api]), fields, request).encode(version=version)
+        answer = self._exchange(ApiKey[api], version, bytes(body), version in flexible)
+        return tree_of(response_class(ApiKey[api]).decode(answer, version=version), describe(f"{name}Response")[0], version)
 
     def _filled(self, value: Any, key: str = "") -> Any:
         if isinstance(value, dict):

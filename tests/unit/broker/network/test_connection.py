@@ -153,7 +153,7 @@ def test_a_silent_request_sends_nothing_and_a_failed_one_closes() -> None:
     receive_all(conn, sock)
     fine.complete([])
     assert conn.closing is None
-    failing.fail_silently()
+    failing.close_instead("acks_0")
     conn.send(1.0)
     assert sock.sent == b""
     assert conn.closing == "acks_0"

@@ -4,8 +4,7 @@ import pytest
 
 from broker.errors import InvalidRecord
 from broker.protocol.batch import read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.batch_compaction import IsNewest, compact_batch
+from broker.protocol.batch_builder import IsNewest, NewRecord, build_batch, compact_batch
 from broker.protocol.records import read_keys, read_records, read_timestamps, record_bytes
 from tests.support.batches import NOW_MS, altered, validated, with_deltas
 
