@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from logbus.cli.demo_run import PIPELINE, home_of_log
+from logbus.cli.demo import PIPELINE, home_of_log
 from logbus.cli.stack import LocalStack, project_directory
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
-from logbus.cli.demo_run import PIPELINE
+from logbus.cli.demo import PIPELINE
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from logbus.cli.demo_run import CATCH_UP_DAG, PIPELINE
+from logbus.cli.demo import CATCH_UP_DAG, PIPELINE
 from logbus.loads.engine import connect
 from logbus.model import LATENESS_DEFAULT
 from logbus.waiting import PATIENCE_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from logbus.cli.demo_run import CATCH_UP_DAG, PIPELINE
+from logbus.cli.demo import CATCH_UP_DAG, PIPELINE
 from logbus.model import instant_text
 from playwright.sync_api import Page, expect
 

@@ -11,7 +11,7 @@ import click
 from logbus import errors, model
 from logbus.cli import options, output
 from logbus.cli.completion import complete_pipelines
-from logbus.cli.pipeline_progress import NO_PIPELINE
+from logbus.cli.pipeline import NO_PIPELINE
 from logbus.formatting import many
 from logbus.kafka import client, exact_reader, topics
 from logbus.loads.ledger import Ledger

@@ -97,19 +97,14 @@ def raising() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    former = {number: signal.signal(number, leave) for number in ending_signals()}
+    # A closed terminal ends nothing that was started to survive it, as under nohup.
+    numbers = [signal.SIGTERM, *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else [])]
+    former = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
-
-
-def ending_signals() -> Iterator[signal.Signals]:
-    """SIGTERM and, unless it was ignored when the command started, as under nohup, a closed terminal."""
-    yield signal.SIGTERM
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        yield signal.SIGHUP
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> ExitCode:

@@ -14,9 +14,11 @@ import fcntl
 import importlib.util
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from logbus import errors, provider, spark_submit, waiting
 from logbus.cli.local_airflow import AirflowInstance, AirflowSettings
@@ -24,7 +26,11 @@ from logbus.cli.local_brokers import LocalBrokers
 from logbus.cli.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
 from logbus.loads.embedded import EmbeddedPostgres
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 PORTS_FILE = "ports.json"
+WATCH_SECONDS = 1.0
 
 # Ports that users can remember, used if they are free: Airflow's default, then Kafka's and those after it.
 MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
@@ -210,3 +216,20 @@ def project_directory() -> Path:
             "there is no dags/ and plugins/ here: run from a checkout of the project (`uv sync` installs it in place)"
         )
     return project
+
+
+def stay_up(stack: LocalStack, console: Console) -> None:
+    """Until Ctrl-C, or until a part of the stack exits on its own."""
+    console.print("Everything stays up: Ctrl-C ends it.")
+    try:
+        while True:
+            stack.raise_if_ended()
+            time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        console.print("Stopping everything ...")
+
+
+def as_typed(program: Path) -> Path:
+    """The shortest way to name a program from here."""
+    here = Path.cwd()
+    return program.relative_to(here) if program.is_relative_to(here) else program

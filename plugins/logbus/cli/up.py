@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,9 +22,8 @@ from rich.console import Console
 from sqlalchemy import make_url
 
 from logbus.cli import options, output
-from logbus.cli.demo import as_typed, interrupt, stay_up
-from logbus.cli.signals import ending_signals
-from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, project_directory
+from logbus.cli.signals import raising
+from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads.embedded import binary
 
 ENVIRONMENT_FILE = "env"
@@ -58,12 +56,10 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
     Other terminals get the addresses with `source .logbus/up/env`. With -o json the addresses are one object on standard
     output as soon as everything answers, and all else goes to standard error.
     """
-    for number in ending_signals():
-        signal.signal(number, interrupt)
     console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=False, emoji=False)
     project = project_directory() if dags else home
     try:
-        with LocalStack(
+        stack_here = LocalStack(
             home,
             project=project,
             environment=os.environ,
@@ -71,7 +67,8 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
             dags=dags,
             brokers=brokers,
             say=console.print,
-        ) as stack:
+        )
+        with raising(), stack_here as stack:
             stack.start_storage()
             for note in stack.opened():
                 console.print(f"note: {note}", style="yellow")

@@ -12,7 +12,7 @@ import click
 
 from logbus import errors, exit_codes, model
 from logbus.cli import options, output, window_views
-from logbus.cli.pipeline_progress import ProgressView
+from logbus.cli.pipeline import ProgressView
 from logbus.formatting import many
 from logbus.kafka import client, exact_reader, topics
 from logbus.loads import comparison
@@ -21,7 +21,7 @@ from logbus.loads.comparison import WindowReading
 from logbus.loads.history import WindowHistory, window_history
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import each_sink_once
-from logbus.status import load_problems
+from logbus.status import ledger_checks
 from logbus.windows import losses, missing
 
 
@@ -57,7 +57,7 @@ def list_windows(
     gaps = view.gaps(pipeline, since, None if until is None else until + pipeline.interval)
     note = view.note
     with ledger.engine.connect() as connection:
-        failed = {start: error for start, _, error in load_problems.failed_attempts(connection, pipeline_name)}
+        failed = {start: error for start, _, error in ledger_checks.failed_attempts(connection, pipeline_name)}
     if as_json:
         summaries = [{**window.summary(), "failure": failed.get(window.interval.start)} for window in windows]
         shown = {"windows": summaries, "gaps": [gap.summary() for gap in gaps]}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ FUTURE_STAMPS = "a record's timestamp is in the future and hides where the hours
 TOPIC_GONE = "the topic {topic} is gone: name the right broker, or recreate the topic and `logbus pipeline rebase {name}`"
 NO_TOPIC = "the topic {topic} does not exist yet: create it, or ship something to it"
 
+OK, TOPIC_MISSING, TOPIC_RECREATED, FUTURE, REFUSED = "ok", "topic_missing", "topic_recreated", "future_timestamps", "refused"
+
 Result = TypeVar("Result")
 
 
@@ -45,11 +47,22 @@ class PipelineReading:
     pipeline: model.Pipeline
     chain: pipeline_chains.PipelineChain
     lag: Lag
-    topic_id: str | None
-    starts: Mapping[int, int]
-    ends: Mapping[int, int]
-    policy: retention_plan.RetentionPolicy | None
-    settings: Mapping[str, str]
+    topic_id: str | None = None
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+    policy: retention_plan.RetentionPolicy | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Why its lag is not known, or `OK`: one of few values, as labels should be. The message is `lag.problem`."""
+        if self.lag.problem is None:
+            return OK
+        if self.topic_id is None:
+            return TOPIC_MISSING
+        if self.chain.is_other_topic:
+            return TOPIC_RECREATED
+        return FUTURE if self.lag.problem == FUTURE_STAMPS.format(name=self.pipeline.name) else REFUSED
 
 
 class Unanswered(Exception):
@@ -285,46 +298,15 @@ def read_registered(engine: Engine, now: datetime) -> Registered:
         )
 
 
-OK, TOPIC_MISSING, TOPIC_RECREATED, FUTURE, REFUSED = "ok", "topic_missing", "topic_recreated", "future_timestamps", "refused"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineLag:
-    """A pipeline's lag, or why there is none."""
-
-    pipeline: str
-    topic: str
-    lag: Lag | None
-    reason: str = OK
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagReading:
-    """The lags of all pipelines, and when they were read."""
+    """All pipelines by name, and when they were read."""
 
     at: datetime
-    pipelines: Mapping[str, PipelineLag]
+    pipelines: Sequence[PipelineReading]
 
 
 def read_lags(engine: Engine, log: LogBatches, now: datetime) -> LagReading:
     """All pipelines. `BrokerUnavailable` where the broker does not answer: then no pipeline's lag is known."""
     with sql_errors.ledger_errors():
-        lags = {pipeline_reading.pipeline.name: _to_lag(pipeline_reading) for pipeline_reading in read_fleet(engine, log, now)}
-    return LagReading(at=now, pipelines=lags)
-
-
-def _to_lag(reading: PipelineReading) -> PipelineLag:
-    reason = reason_of(reading)
-    lag = reading.lag if reason == OK else None
-    return PipelineLag(pipeline=reading.pipeline.name, topic=reading.pipeline.topic, lag=lag, reason=reason)
-
-
-def reason_of(reading: PipelineReading) -> str:
-    """A label should have few values; the full message is on the pages and in the output of `logbus lag`."""
-    if reading.lag.problem is None:
-        return OK
-    if reading.topic_id is None:
-        return TOPIC_MISSING
-    if reading.chain.is_other_topic:
-        return TOPIC_RECREATED
-    return FUTURE if reading.lag.problem == FUTURE_STAMPS.format(name=reading.pipeline.name) else REFUSED
+        return LagReading(at=now, pipelines=read_fleet(engine, log, now))

@@ -37,12 +37,6 @@ Measure = Callable[[str, int, int, int], int]
 
 MANAGED = "managed retention"
 
-# What is counted: None in the summary of a pipeline whose topic could not be read.
-COUNTED = (
-    *("hours_behind", "hours_empty", "oldest_hour", "oldest_record_at", "age_seconds", "records_behind"),
-    *("records_behind_by_partition", "records_open", "records_lost", "bytes_behind", "seconds_until_expiry", "expires_by"),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
@@ -80,15 +74,10 @@ class Lag:
         return None if since is None else now - since
 
     def summary(self, now: datetime) -> dict[str, Any]:
-        """The lag as JSON-ready values."""
-        if self.problem is not None:
-            # None and not 0: an alarm on this number must not get the one that means "all is in".
-            unknown = dict.fromkeys(COUNTED)
-            return {"pipeline": self.pipeline, "topic": self.topic, **unknown, "problem": self.problem}
+        """The lag as JSON-ready values. If there is a problem, what is counted is None and not 0: an alarm on these numbers must
+        not get the one that means "all is in"."""
         age = self.age(now)
-        return {
-            "pipeline": self.pipeline,
-            "topic": self.topic,
+        counted = {
             "hours_behind": self.hours_behind,
             "hours_empty": self.hours_empty,
             "oldest_hour": self.oldest_hour and instant_text(self.oldest_hour),
@@ -101,8 +90,9 @@ class Lag:
             "bytes_behind": self.bytes_behind,
             "seconds_until_expiry": None if self.expires_at is None else (self.expires_at - now).total_seconds(),
             "expires_by": self.expires_by,
-            "problem": self.problem,
         }
+        values = counted if self.problem is None else dict.fromkeys(counted)
+        return {"pipeline": self.pipeline, "topic": self.topic, **values, "problem": self.problem}
 
 
 def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:

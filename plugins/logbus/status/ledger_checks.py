@@ -6,11 +6,14 @@ safe: it ends attempts without a heartbeat and drops tables that no running atte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
 
 from logbus import errors, model
 from logbus.formatting import first_line, many, several
@@ -18,8 +21,10 @@ from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts, stamped_hours
 from logbus.loads.attempts import end_expired
 from logbus.loads.ledger import Ledger
-from logbus.status import checks, ledger_totals, load_problems
-from logbus.windows import log_changes, missing, rows, witnesses
+from logbus.status import checks, ledger_totals
+from logbus.windows import log_changes, missing, rows, schema, witnesses
+
+WINDOW, ATTEMPT = schema.window, schema.attempt
 
 # A window that was frozen this long ago and never tried: its load probably is never scheduled.
 UNTRIED_AFTER = timedelta(hours=1)
@@ -97,7 +102,7 @@ def _check_topic(case: Case) -> Iterator[checks.Finding]:
 def _check_attempts(case: Case) -> Iterator[checks.Finding]:
     """Do all running attempts send heartbeats?"""
     with case.ledger.engine.connect() as connection:
-        silent = load_problems.silent_attempts(connection, case.pipeline.name, case.now)
+        silent = silent_attempts(connection, case.pipeline.name, case.now)
     for start, number, run_id, heard in silent:
         hour, beat = model.instant_text(start), model.instant_text(heard)
         message = f"attempt {number} of run {run_id} at {hour} sent its last heartbeat at {beat}"
@@ -109,7 +114,7 @@ def _check_attempts(case: Case) -> Iterator[checks.Finding]:
 def _check_failures(case: Case) -> Iterator[checks.Finding]:
     """Did the last attempt at a window that is not loaded fail?"""
     with case.ledger.engine.connect() as connection:
-        failed = load_problems.failed_attempts(connection, case.pipeline.name)
+        failed = failed_attempts(connection, case.pipeline.name)
     for start, number, reason in failed:
         advice = f"logbus window show --pipeline {case.pipeline.name} {model.instant_text(start)}"
         yield checks.error(
@@ -184,7 +189,7 @@ def _check_audits(case: Case) -> Iterator[checks.Finding]:
     """Is every loaded window audited, and exact?"""
     name = case.pipeline.name
     with case.ledger.engine.connect() as connection:
-        problems = load_problems.audit_problems(connection, name)
+        problems = audit_problems(connection, name)
     for start, reasons in problems.items():
         advice = f"logbus load --pipeline {name} --since {model.instant_text(start)} --limit 1"
         yield checks.error(case.subject, f"the audit of {model.instant_text(start)} found: {reasons[0]}", advice)
@@ -259,6 +264,32 @@ def check_all(
                 log = case.log = None
                 # Run again, it reports what the ledger alone shows. Nothing is reported twice: each check asks the broker first.
                 yield from check(case)
+
+
+def silent_attempts(connection: Connection, pipeline_name: str, now: datetime) -> list[tuple[datetime, int, str, datetime]]:
+    """Running attempts that have sent no heartbeat for too long: window, number, run and last heartbeat."""
+    silent = (ATTEMPT.c.state == rows.ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at < now - rows.HEARTBEAT_EXPIRY)
+    query = _of_windows(pipeline_name, ATTEMPT.c.number, ATTEMPT.c.run_id, ATTEMPT.c.heartbeat_at).where(*silent)
+    return [(start, number, run_id, heard) for start, number, run_id, heard in connection.execute(query)]
+
+
+def failed_attempts(connection: Connection, pipeline_name: str) -> list[tuple[datetime, int, str | None]]:
+    """The last attempts at windows that are not loaded, if they failed: window, number and error."""
+    failed = (ATTEMPT.c.number == WINDOW.c.last_attempt, WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == rows.FAILED)
+    query = _of_windows(pipeline_name, ATTEMPT.c.number, ATTEMPT.c.error).where(*failed)
+    return [(start, number, error) for start, number, error in connection.execute(query)]
+
+
+def _of_windows(pipeline_name: str, *columns: Any) -> Select[Any]:
+    """Columns of attempts, ordered by the start of their windows."""
+    query = select(WINDOW.c.starts_at, *columns).join_from(ATTEMPT, WINDOW, ATTEMPT.c.window_id == WINDOW.c.id)
+    return query.where(WINDOW.c.pipeline == pipeline_name).order_by(WINDOW.c.starts_at)
+
+
+def audit_problems(connection: Connection, pipeline_name: str) -> Mapping[datetime, list[str]]:
+    """The problems that the last audit of a window found, for the windows with any."""
+    query = select(WINDOW.c.starts_at, WINDOW.c.audit_problems).where(WINDOW.c.pipeline == pipeline_name)
+    return {start: problems for start, problems in connection.execute(query.order_by(WINDOW.c.starts_at)) if problems}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

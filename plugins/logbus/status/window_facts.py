@@ -1,15 +1,17 @@
-"""The ledger's facts on all pipelines at once: windows in a span, and what was loaded when. One statement each, however many."""
+"""The ledger's facts for the pages: on all pipelines at once the windows in a span and what was loaded when, one statement each,
+however many; on one pipeline its newest windows and attempts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Subquery, and_, cast, extract, false, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Float, Integer, Subquery, and_, cast, extract, false, func, select
 
-from logbus.model import EPOCH, Interval, floor
+from logbus.model import EPOCH, Interval, floor, instant_text
 from logbus.windows import schema
 
 WINDOW, RANGE, ATTEMPT = schema.window, schema.window_range, schema.attempt
@@ -193,3 +195,63 @@ def _series_begin(span: Interval) -> datetime:
 
 def _step_number(instant: datetime) -> int:
     return (instant - EPOCH) // SERIES_STEP
+
+
+def loaded_hours(connection: Connection, pipeline_name: str, count: int) -> list[Any]:
+    """The newest `count` loaded windows of a pipeline, by time; `seconds` is how long the attempt took that loaded each, with the
+    start of Spark."""
+    took = cast(func.extract("epoch", ATTEMPT.c.ended_at - ATTEMPT.c.began_at), Float).label("seconds")
+    counts = [WINDOW.c[f"{name}_count"].label(name) for name in ("read", "dead_lettered", "late")]
+    loaded_by = (ATTEMPT.c.window_id == WINDOW.c.id) & (ATTEMPT.c.number == WINDOW.c.loaded_attempt)
+    query = (
+        select(WINDOW.c.starts_at.label("start"), *counts, took)
+        .outerjoin_from(WINDOW, ATTEMPT, loaded_by)
+        .where(WINDOW.c.pipeline == pipeline_name, WINDOW.c.loaded_attempt.is_not(None))
+        .order_by(WINDOW.c.starts_at.desc())
+        .limit(count)
+    )
+    return list(connection.execute(query))[::-1]
+
+
+def recent_attempts(connection: Connection, pipeline_name: str, count: int) -> list[dict[str, Any]]:
+    """The newest `count` attempts by any run, as JSON-ready values, newest first."""
+    names = (
+        "start",
+        "number",
+        "state",
+        "began_at",
+        "ended_at",
+        "error",
+        "run_id",
+        "try_number",
+        "dag_id",
+        "task_id",
+        "map_index",
+    )
+    query = (
+        select(WINDOW.c.starts_at, *(ATTEMPT.c[name] for name in names[1:]))
+        .join_from(ATTEMPT, WINDOW, ATTEMPT.c.window_id == WINDOW.c.id)
+        .where(WINDOW.c.pipeline == pipeline_name)
+        .order_by(ATTEMPT.c.began_at.desc(), WINDOW.c.starts_at.desc())
+        .limit(count)
+    )
+    return [
+        {name: instant_text(value) if isinstance(value, datetime) else value for name, value in zip(names, row, strict=True)}
+        for row in connection.execute(query)
+    ]
+
+
+def dead_letter_classes(connection: Connection, pipeline_name: str, since: datetime) -> list[dict[str, Any]]:
+    """For windows that begin at or after `since`: how many of each class, in how many windows, and the last of these."""
+    dead, count = schema.dead_letter, func.count()
+    query = (
+        select(dead.c.error_class, count, func.count(WINDOW.c.id.distinct()), func.max(WINDOW.c.starts_at))
+        .join_from(dead, WINDOW, dead.c.window_id == WINDOW.c.id)
+        .where(WINDOW.c.pipeline == pipeline_name, WINDOW.c.starts_at >= since)
+        .group_by(dead.c.error_class)
+        .order_by(count.desc(), dead.c.error_class)
+    )
+    return [
+        {"error_class": name, "count": number, "windows": windows, "last": instant_text(last)}
+        for name, number, windows, last in connection.execute(query)
+    ]

@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
-from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
 from logbus import errors, model
@@ -38,28 +37,25 @@ class Hour:
     is its window; if there is none yet, the hour is one that could be frozen: closed, and one of the pipeline's."""
 
     def __init__(self, context: ContextDep, pipeline: str, start: str) -> None:
-        self.context, self.pipeline = context, pipeline
+        self.context, self.pipeline, begin = context, pipeline, wanted_instant(start)
         with http_errors():
             engine = context.source.engine()
             self.dag_ids = access.require_visible(engine, pipeline, context.user)
-            registered = Ledger(engine).pipeline(pipeline)
-            self.registered, self.sink = registered, registered.options.sink
-            self.frozen = self.find(engine, registered, wanted_instant(start))
-        unfrozen = model.Interval(wanted_instant(start), wanted_instant(start) + registered.interval)
-        self.interval = unfrozen if self.frozen is None else self.frozen.window.interval
+            self.registered = registered = Ledger(engine).pipeline(pipeline)
+            try:
+                self.frozen: WindowHistory | None = window_history(engine, pipeline, begin)
+                self.interval = self.frozen.window.interval
+            except errors.WindowUnknown:
+                if begin != model.floor(begin, registered.interval) or not self.may_be_unfrozen(begin):
+                    raise
+                self.frozen, self.interval = None, model.Interval(begin, begin + registered.interval)
 
-    def find(self, engine: Engine, registered: model.Pipeline, start: datetime) -> WindowHistory | None:
-        try:
-            return window_history(engine, registered.name, start)
-        except errors.WindowUnknown:
-            if start != model.floor(start, registered.interval):
-                raise
-            if start >= registered.closed_until(self.context.now):
-                until = model.instant_text(start + registered.interval + registered.lateness)
-                raise HTTPException(
-                    409, f"the window of {model.instant_text(start)} is open until {until}: load it then"
-                ) from None
-            return None
+    def may_be_unfrozen(self, start: datetime) -> bool:
+        """Whether the hour is looked at without a window; 409 if it is open."""
+        if start >= self.registered.closed_until(self.context.now):
+            until = model.instant_text(start + self.registered.interval + self.registered.lateness)
+            raise HTTPException(409, f"the window of {model.instant_text(start)} is open until {until}: load it then")
+        return True
 
     @property
     def attempts(self) -> Sequence[AttemptRecord]:
@@ -69,24 +65,19 @@ class Hour:
 class AnyHour(Hour):
     """An hour of the pipeline's, frozen or not, closed or still open."""
 
-    def find(self, engine: Engine, registered: model.Pipeline, start: datetime) -> WindowHistory | None:
-        try:
-            return window_history(engine, registered.name, start)
-        except errors.WindowUnknown:
-            if start != model.floor(start, registered.interval) or start > self.context.now:
-                raise
-            return None
+    def may_be_unfrozen(self, start: datetime) -> bool:
+        return start <= self.context.now
 
 
 class Target(Hour):
     """An hour with a window: one that is not frozen is unknown."""
 
-    def find(self, engine: Engine, registered: model.Pipeline, start: datetime) -> WindowHistory:
-        return window_history(engine, registered.name, start)
+    def may_be_unfrozen(self, start: datetime) -> bool:
+        return False
 
     @property
     def history(self) -> WindowHistory:
-        assert self.frozen is not None, "`find` has refused it"
+        assert self.frozen is not None, "an hour without a window was refused"
         return self.frozen
 
 
@@ -98,43 +89,25 @@ TargetDep = Annotated[Target, Depends()]
 def possible(target: Target, request: Request) -> list[dict[str, Any]]:
     """The actions, each allowed or not, and why not."""
     hour = model.instant_text(target.interval.start)
-    rows = (
-        (
-            "rerun",
-            "POST",
-            "Rerun",
-            _why_no_rerun(target),
-            f"Load {hour} again? The same records replace the rows that are there.",
-        ),
-        ("redrive", "POST", "Redrive dead letters", _why_no_redrive(target), f"Parse the dead letters of {hour} again?"),
-        ("replay_plan", "GET", "Replay plan", None, None),
-    )
+    again = f"Load {hour} again? The same records replace the rows that are there."
+    parse = f"Parse the dead letters of {hour} again?"
     return [
-        {
-            "name": name,
-            "label": label,
-            "allowed": why_not is None,
-            "why_not": why_not,
-            "method": method,
-            "href": href(target, request, name),
-            "confirm": confirm,
-        }
-        for name, method, label, why_not, confirm in rows
+        _action("rerun", "Rerun", href(target, request, "rerun"), _why_no_rerun(target), again),
+        _action("redrive", "Redrive dead letters", href(target, request, "redrive"), _why_no_redrive(target), parse),
+        _action("replay_plan", "Replay plan", href(target, request, "replay_plan"), None),
     ]
 
 
 def first_load(hour: Hour, request: Request) -> dict[str, Any]:
     """What can be done about an hour that is closed and not frozen yet."""
-    why_not, start = _why_no_rerun(hour), model.instant_text(hour.interval.start)
-    return {
-        "name": "load",
-        "label": "Load",
-        "allowed": why_not is None,
-        "why_not": why_not,
-        "method": "POST",
-        "href": href(hour, request, "rerun"),
-        "confirm": f"Trigger a run for {start}? It freezes the hour's offsets and loads them.",
-    }
+    confirm = f"Trigger a run for {model.instant_text(hour.interval.start)}? It freezes the hour's offsets and loads them."
+    return _action("load", "Load", href(hour, request, "rerun"), _why_no_rerun(hour), confirm)
+
+
+def _action(name: str, label: str, href: str, why_not: str | None, confirm: str | None = None) -> dict[str, Any]:
+    """As JSON-ready values. What changes something asks for confirmation."""
+    facts = {"name": name, "label": label, "allowed": why_not is None, "why_not": why_not, "href": href, "confirm": confirm}
+    return {**facts, "method": "GET" if confirm is None else "POST"}
 
 
 def href(target: Hour, request: Request, name: str) -> str:
@@ -161,8 +134,10 @@ def _why_no_redrive(target: Target) -> str | None:
         return "the window is not loaded: rerun it"
     if not counts.dead_lettered:
         return "the window has no dead letters"
-    if target.sink != SINK_WITH_ROWS:
-        return f"files of {target.sink} are not changed row by row: rerun the hour, which parses everything again"
+    if target.registered.options.sink != SINK_WITH_ROWS:
+        return (
+            f"files of {target.registered.options.sink} are not changed row by row: rerun the hour, which parses everything again"
+        )
     if target.dag_ids and not _dags_allowed(target, "POST"):
         return f"you may not trigger runs of {' or '.join(target.dag_ids)}: an Airflow administrator can give you the right"
     if not access.may_change_runs(target.context.user, REDRIVE_DAG, "POST"):

@@ -14,7 +14,8 @@ from sqlalchemy import Engine
 from logbus.loads import dead_letters, ledger
 from logbus.loads.history import AttemptRecord, WindowHistory
 from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.status.pipeline_trend import dead_letter_classes, loaded_hours, recent_attempts
+from logbus.status import window_facts
+from logbus.web.dag_runs import log_url
 
 HOURS_SHOWN = 168
 ATTEMPTS_SHOWN = 20
@@ -24,21 +25,21 @@ def pipeline_detail(engine: Engine, name: str) -> dict[str, Any]:
     """As JSON-ready values. `hours` are columns by their name, one value for each of the newest loaded hours."""
     pipeline = ledger.Ledger(engine).pipeline(name)
     with engine.connect() as connection:
-        hours = loaded_hours(connection, name, HOURS_SHOWN)
-        attempts = recent_attempts(connection, name, ATTEMPTS_SHOWN)
-        dead = dead_letter_classes(connection, name, hours[0].start) if hours else []
+        hours = window_facts.loaded_hours(connection, name, HOURS_SHOWN)
+        attempts = window_facts.recent_attempts(connection, name, ATTEMPTS_SHOWN)
+        dead = window_facts.dead_letter_classes(connection, name, hours[0].start) if hours else []
+    columns = {column: [getattr(hour, column) for hour in hours] for column in ("read", "dead_lettered", "late", "seconds")}
     return {
         "pipeline": _definition_json(pipeline),
-        "hours": {
-            "start": [instant_text(hour.start) for hour in hours],
-            "read": [hour.read for hour in hours],
-            "dead_lettered": [hour.dead_lettered for hour in hours],
-            "late": [hour.late for hour in hours],
-            "seconds": [hour.seconds for hour in hours],
-        },
+        "hours": {"start": [instant_text(hour.start) for hour in hours], **columns},
         "dead_letters": dead,
-        "attempts": [attempt.summary() for attempt in attempts],
+        "attempts": [_with_log_url(attempt) for attempt in attempts],
     }
+
+
+def _with_log_url(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("dag_id", "run_id", "task_id", "map_index", "try_number")
+    return {**attempt, "log_url": log_url(**{name: attempt[name] for name in names})}
 
 
 def _definition_json(pipeline: Pipeline) -> dict[str, Any]:
@@ -72,6 +73,7 @@ def window_detail(engine: Engine, history: WindowHistory) -> dict[str, Any]:
     }
     return {
         **summary,
+        "attempts": [_with_log_url(attempt) for attempt in summary["attempts"]],
         "equation": equation(history.window),
         "ranges": _ranges_json(history, stay),
         "dead_letters": letters,

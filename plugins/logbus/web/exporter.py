@@ -2,8 +2,8 @@
 
 Three readings (broker, ledger, lag) start together and share one deadline, which is before the scraper's own: a reading that is
 not done by then is left out, and its `logbus_up` has the reason `timeout`. They fail independently: with the broker down the
-ledger's metrics are still exported, and `logbus_up` says what could not be read. Every metric is a row of metric_catalog.py;
-samples.py makes samples of readings.
+ledger's metrics are still exported, and `logbus_up` says what could not be read. Every metric, and how
+readings become samples, is in metrics.py.
 
 The HTTP port has /metrics for scrapers, /healthz for a supervisor, / for people. Each request has a daemon thread; at most
 SCRAPES_MAX are served at once, the rest get a 503. As in other exporters there is no authentication: it listens on loopback by
@@ -39,11 +39,9 @@ from logbus.kafka.client import SLOW_SECONDS_MAX, Client
 from logbus.kafka.topic_list import TopicBatches
 from logbus.loads.engine import connect, warehouse_url
 from logbus.status import fleet, kafka_reading, ledger_totals
-from logbus.web import metric_catalog as names
-from logbus.web import samples
-from logbus.web.metric_catalog import COUNTER, ExportedMetric
+from logbus.web import metrics
+from logbus.web.metrics import COUNTER, ExportedMetric, Sample
 from logbus.web.reading import DEFECT, NOT_READ, LazyEngine, Reading, reason_of
-from logbus.web.samples import Sample
 
 logger = logging.getLogger("logbus.web")
 
@@ -79,17 +77,17 @@ class PipelineCollector(Collector):
             return deadline - self._sources.monotonic()
 
         broker, ledger, lag = broker_reading.wait_for(left()), ledger_reading.wait_for(left()), lag_reading.wait_for(left())
-        yield names.BUILD, (version("logbus"),), 1
-        yield from samples.outcome_samples("broker", broker)
-        yield from samples.outcome_samples("ledger", ledger)
-        yield from samples.outcome_samples("lag", lag)
+        yield metrics.BUILD, (version("logbus"),), 1
+        yield from metrics.outcome_samples("broker", broker)
+        yield from metrics.outcome_samples("ledger", ledger)
+        yield from metrics.outcome_samples("lag", lag)
         if ledger is not None and ledger.value is not None:
-            yield from samples.ledger_samples(ledger.value)
+            yield from metrics.ledger_samples(ledger.value)
         if lag is not None and lag.value is not None:
-            yield from samples.lag_samples(lag.value)
+            yield from metrics.lag_samples(lag.value)
         if broker is not None and broker.value is not None:
             cluster_name = self._sources.cluster_name or broker.value.cluster_id
-            yield from samples.kafka_samples(broker.value, cluster_name)
+            yield from metrics.kafka_samples(broker.value, cluster_name)
 
     def _reading(self, target: str, read: Callable[[], Value]) -> Reading[Value]:
         """Begins at once, and logs what it cannot read."""

@@ -108,11 +108,6 @@ def _without_broker(rows: Sequence[Row], chains: Mapping[str, PipelineChain]) ->
             pipeline=pipeline,
             chain=chains[pipeline.name],
             lag=Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=BROKER_DOWN),
-            topic_id=None,
-            starts={},
-            ends={},
-            policy=None,
-            settings={},
         )
         for pipeline in map(to_pipeline, rows)
     ]
@@ -190,7 +185,7 @@ def span_of(
     shown = pipelines_of(fleet, names)
     step, length = step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
     if view.since is not None or view.until is not None:
-        since = None if view.since is None else view.since
+        since = view.since
         # A link with only a beginning means "from there on": as far as the page goes, but not into the future, where all cells
         # would be empty.
         latest = now if since is None else max(since, min(since + length, now))
@@ -245,37 +240,16 @@ def _states_of(cells: Sequence[Cell]) -> dict[str, int]:
     return {state.value: count for state, count in Counter(cell.state for cell in cells).items()}
 
 
-UNKNOWN_LAG = (
-    *(
-        "hours_behind",
-        "hours_empty",
-        "oldest_hour",
-        "records_behind",
-        "bytes_behind",
-        "records_open",
-        "records_lost",
-        "oldest_unloaded_at",
-    ),
-    *("age_seconds", "seconds_until_expiry", "expires_by"),
-)
-
-
 def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
-    """What `logbus lag` reports. If it cannot be counted, everything but the problem is None, never 0."""
-    if lag.problem is not None:
-        # None and not 0: a page that cannot ask the broker must not show the number that means "all is in".
-        return {**dict.fromkeys(UNKNOWN_LAG), "bytes_are_estimated": False, "problem": lag.problem}
+    """What `logbus lag` reports, and an estimate of the bytes. If it cannot be counted, everything but the problem is None."""
     summary = lag.summary(now)
     same = ("hours_behind", "hours_empty", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds")
-    size, is_estimated = bytes_behind(lag, loaded)
+    size, is_estimated = bytes_behind(lag, loaded) if lag.problem is None else (None, False)
     return {
-        **{name: summary[name] for name in same},
+        **{name: summary[name] for name in (*same, "seconds_until_expiry", "expires_by", "problem")},
         "bytes_behind": size,
         "bytes_are_estimated": is_estimated,
         "oldest_unloaded_at": summary["oldest_record_at"] or summary["oldest_hour"],
-        "seconds_until_expiry": summary["seconds_until_expiry"],
-        "expires_by": summary["expires_by"],
-        "problem": None,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -18,6 +18,7 @@ from logbus.status.fleet import Registered
 from logbus.web import access
 from logbus.web.access import GetUserDep
 from logbus.web.overview import FleetReading
+from logbus.web.reading import Reading
 from logbus.web.sources import NotConfigured, PageSource, PageSources
 from logbus.windows.sql_errors import ledger_errors
 
@@ -82,6 +83,11 @@ class RequestContext:
     def broker_state(self, error: errors.BrokerUnavailable | None) -> dict[str, Any]:
         return OK if error is None else self._down(shown(error, "the broker does not answer"), self.kafka_conn_id)
 
+    def page(self, reading: Reading[Any], error: errors.BrokerUnavailable | None, values: Mapping[str, Any]) -> Response:
+        """The values with what every page has: the time, when to ask again, and whether the broker answers."""
+        now, again = model.instant_text(self.now), reading.refresh_seconds()
+        return answer({"now": now, "refresh_seconds": again, "broker": self.broker_state(error), **values})
+
     def _down(self, message: str, conn_id: str) -> dict[str, Any]:
         return {"state": "down", "message": message, "advice": CONNECTION_ADVICE.format(conn_id=conn_id)}
 
@@ -105,20 +111,12 @@ def http_errors() -> Iterator[None]:
     except errors.TopicMissing as error:
         raise HTTPException(409, shown(error, str(error))) from error
     except errors.UserError as error:
-        raise HTTPException(503, shown(error, AWAY[away(error)])) from error
+        name = next((name for kind, name in DOWN.items() if isinstance(error, kind)), "the warehouse or the broker")
+        message = f"{name} does not answer: check that it runs; the api-server's log says more"
+        raise HTTPException(503, shown(error, message)) from error
 
 
-AWAY = {
-    "broker": "the broker does not answer: check that it runs; the api-server's log says more",
-    "warehouse": "the warehouse does not answer: check that it runs; the api-server's log says more",
-    "either": "the warehouse or the broker does not answer; the api-server's log says more",
-}
-
-
-def away(error: errors.UserError) -> str:
-    if isinstance(error, errors.BrokerUnavailable):
-        return "broker"
-    return "warehouse" if isinstance(error, errors.WarehouseUnavailable) else "either"
+DOWN = {errors.BrokerUnavailable: "the broker", errors.WarehouseUnavailable: "the warehouse"}
 
 
 def shown(error: Exception, otherwise: str) -> str:

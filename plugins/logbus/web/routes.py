@@ -17,7 +17,7 @@ from logbus.kafka import console_consumer, topic_list
 from logbus.kafka.groups import group_json
 from logbus.status import fleet, window_facts
 from logbus.web import access, actions, details, overview
-from logbus.web.dag_runs import AirflowRest, log_url
+from logbus.web.dag_runs import AirflowRest
 from logbus.web.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
 from logbus.web.reading import REFRESH_SECONDS
 from logbus.web.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, http_errors, instant, wanted_instant
@@ -81,7 +81,7 @@ def get_overview(
         else:
             if not names:
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
-    broker = context.broker_state(reading.broker_error if reading else broker_error(context.source))
+    broker = context.broker_state(reading.broker_error if reading else _read_or_error(context.source.topics.get)[1])
     return answer(
         {
             "now": model.instant_text(reading.at if reading else context.now),
@@ -140,15 +140,6 @@ def span_of_run(source: PageSource, view: View) -> model.Interval | None:
         return window_facts.span_of_run(connection, *view.run) or view.run_interval
 
 
-def broker_error(source: PageSource) -> errors.BrokerUnavailable | None:
-    """Whether the broker answers, when the ledger could not be read and the broker was therefore not asked."""
-    try:
-        source.topics.get()
-    except errors.BrokerUnavailable as error:
-        return error
-    return None
-
-
 @router.get("/windows/{pipeline}/{start}")
 def get_window(request: Request, target: actions.TargetDep) -> Response:
     """One window: everything the ledger knows of it, and what the user may do with it."""
@@ -160,19 +151,8 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
         window = details.window_detail(engine, target.history)
         reading = target.context.source.fleet.get()
         cell = overview.window_cell_json(engine, reading, target.history.window)
-    for attempt in window["attempts"]:
-        attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
-    return answer(
-        {
-            **window,
-            "cell": cell,
-            "broker": target.context.broker_state(reading.broker_error),
-            "now": model.instant_text(target.context.now),
-            "refresh_seconds": target.context.source.fleet.refresh_seconds(),
-            "dag_ids": target.dag_ids,
-            "actions": actions.possible(target, request),
-        }
-    )
+    values = {**window, "cell": cell, "dag_ids": target.dag_ids, "actions": actions.possible(target, request)}
+    return target.context.page(target.context.source.fleet, reading.broker_error, values)
 
 
 @router.get("/windows/{pipeline}/{start}/waiting")
@@ -185,7 +165,9 @@ def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
         waiting = {} if hour.frozen is not None else overview.waiting_json(engine, reading, hour.pipeline, hour.interval)
     closes_at = hour.interval.end + registered.lateness
     is_open = context.now < closes_at
-    return answer(
+    return context.page(
+        context.source.fleet,
+        reading.broker_error,
         {
             "pipeline": hour.pipeline,
             "topic": registered.topic,
@@ -195,13 +177,10 @@ def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
             "is_open": is_open,
             "closes_at": model.instant_text(closes_at),
             **waiting,
-            "broker": context.broker_state(reading.broker_error),
-            "now": model.instant_text(context.now),
-            "refresh_seconds": context.source.fleet.refresh_seconds(),
             "dag_ids": hour.dag_ids,
             "actions": [] if is_open else [actions.first_load(hour, request)],
             "command": actions.command_of(hour),
-        }
+        },
     )
 
 
@@ -215,22 +194,8 @@ def get_pipeline(context: ContextDep, pipeline: str) -> Response:
         page = details.pipeline_detail(engine, pipeline)
         reading = context.source.fleet.get()
         lag = overview.lag_json(overview.reading_of(engine, reading, pipeline).lag, reading.loaded.get(pipeline), reading.at)
-    for attempt in page["attempts"]:
-        attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
-    return answer(
-        {
-            **page,
-            "lag": lag,
-            "dag_ids": dag_ids,
-            "paused_dag_ids": access.paused_dags(dag_ids),
-            "broker": context.broker_state(reading.broker_error),
-            "now": model.instant_text(context.now),
-            "refresh_seconds": context.source.fleet.refresh_seconds(),
-        }
-    )
-
-
-LOG_URL_FIELDS = ("dag_id", "run_id", "task_id", "map_index", "try_number")
+    values = {**page, "lag": lag, "dag_ids": dag_ids, "paused_dag_ids": access.paused_dags(dag_ids)}
+    return context.page(context.source.fleet, reading.broker_error, values)
 
 
 @router.get("/topics")
@@ -242,15 +207,8 @@ def get_topics(context: ContextDep) -> Response:
     # Without a ledger it cannot be known whether retention is managed: unknown, and not "no".
     nobody = topic_list.TopicOwners(is_managed=None if registered is None else False)
     topics, error = _read_or_error(context.source.topics.get)
-    return answer(
-        {
-            "now": model.instant_text(context.now),
-            "refresh_seconds": context.source.topics.refresh_seconds(),
-            "warehouse": warehouse,
-            "broker": context.broker_state(error),
-            "topics": [topic_list.topic_json(topic, owners.get(topic.name, nobody)) for topic in topics or ()],
-        }
-    )
+    listed = [topic_list.topic_json(topic, owners.get(topic.name, nobody)) for topic in topics or ()]
+    return context.page(context.source.topics, error, {"warehouse": warehouse, "topics": listed})
 
 
 @router.get("/topics/{topic}/records")
@@ -313,14 +271,8 @@ NOT_YOURS = (
 def get_groups(context: ContextDep) -> Response:
     """Every consumer group, its members, and how far each is behind."""
     groups, error = _read_or_error(context.source.groups.get)
-    return answer(
-        {
-            "now": model.instant_text(context.now),
-            "refresh_seconds": context.source.groups.refresh_seconds(),
-            "broker": context.broker_state(error),
-            "groups": [group_json(group, groups.ends) for group in groups.groups] if groups else [],
-        }
-    )
+    listed = [group_json(group, groups.ends) for group in groups.groups] if groups else []
+    return context.page(context.source.groups, error, {"groups": listed})
 
 
 Value = TypeVar("Value")
@@ -336,14 +288,13 @@ def _read_or_error(read: Callable[[], Value]) -> tuple[Value | None, errors.Brok
 def _owners_of(registered: fleet.Registered | None, visible: Collection[str]) -> dict[str, topic_list.TopicOwners]:
     """By topic what the ledger knows of it: its pipelines, whether its retention is managed, bytes of a record."""
     owners: dict[str, topic_list.TopicOwners] = {}
-    for pipeline in registered.pipelines if registered else ():
-        before, loaded = (
-            owners.get(pipeline.topic, topic_list.TopicOwners()),
-            registered.loaded.get(pipeline.name) if registered else None,
-        )
+    if registered is None:
+        return owners
+    for pipeline in registered.pipelines:
+        before, loaded = owners.get(pipeline.topic, topic_list.TopicOwners()), registered.loaded.get(pipeline.name)
         owners[pipeline.topic] = topic_list.TopicOwners(
             pipelines=[*before.pipelines, *([pipeline.name] if pipeline.name in visible else [])],
-            is_managed=registered is not None and pipeline.topic in registered.policies,
+            is_managed=pipeline.topic in registered.policies,
             bytes_each=before.bytes_each if loaded is None or loaded.bytes_each is None else loaded.bytes_each,
         )
     return owners

@@ -52,13 +52,13 @@ class NotConfigured(errors.WarehouseUnavailable, errors.BrokerUnavailable):
 class NoBroker(Client):
     """The client if a broker's connection cannot be read: it answers nothing."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: NotConfigured) -> None:
         super().__init__({})
         self.reason = reason
 
     @property
     def config(self) -> Mapping[str, Any]:
-        raise NotConfigured(self.reason)
+        raise self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,8 @@ class PageSources:
 
     def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> PageSource:
         """The source for two connections as they are now: changed ones make another. One that does not fit raises when used."""
-        url, broker = warehouse_url(warehouse_conn_id), client_config(kafka_conn_id)
+        url = _configured(warehouse_conn_id, "warehouse_conn_id", lambda: WarehouseHook(warehouse_conn_id).url)
+        broker = _configured(kafka_conn_id, "kafka_conn_id", lambda: BrokerHook(kafka_conn_id).client_config())
         key = (str(url), json.dumps(broker, sort_keys=True, default=str))
         with self._lock:
             if not self._sources:
@@ -183,9 +184,9 @@ class PageSources:
             source.close()
         return current
 
-    def _make(self, url: str | errors.UserError, broker: Mapping[str, Any] | str) -> PageSource:
+    def _make(self, url: str | NotConfigured, broker: Mapping[str, Any] | NotConfigured) -> PageSource:
         limit = self._broker_timeout_seconds
-        client = NoBroker(broker) if isinstance(broker, str) else Client.for_page(broker, limit)
+        client = NoBroker(broker) if isinstance(broker, NotConfigured) else Client.for_page(broker, limit)
         return PageSource(lambda: _engine_of(url), client, self._rates, self._now, self._clock)
 
 
@@ -198,27 +199,17 @@ def _spare_what_stays() -> None:
     gc.freeze()
 
 
-def _engine_of(url: str | errors.UserError) -> Engine:
-    if isinstance(url, errors.UserError):
+def _engine_of(url: str | NotConfigured) -> Engine:
+    if isinstance(url, NotConfigured):
         raise url
     return connect(url, timeout_seconds=CONNECT_TIMEOUT_SECONDS)
 
 
-def warehouse_url(warehouse_conn_id: str) -> str | errors.UserError:
-    """The URL, or why there is none."""
+def _configured(conn_id: str, parameter: str, read: Callable[[], Value]) -> Value | NotConfigured:
+    """What Airflow's connection says, or why it says nothing."""
     try:
-        return WarehouseHook(warehouse_conn_id).url
+        return read()
     except AirflowNotFoundException:
-        return NotConfigured(NO_CONNECTION.format(conn_id=warehouse_conn_id, parameter="warehouse_conn_id"))
+        return NotConfigured(NO_CONNECTION.format(conn_id=conn_id, parameter=parameter))
     except errors.UserError as error:
         return NotConfigured(str(error))
-
-
-def client_config(kafka_conn_id: str) -> dict[str, Any] | str:
-    """The client's configuration, or why there is none."""
-    try:
-        return BrokerHook(kafka_conn_id).client_config()
-    except AirflowNotFoundException:
-        return NO_CONNECTION.format(conn_id=kafka_conn_id, parameter="kafka_conn_id")
-    except errors.UserError as error:
-        return str(error)

@@ -18,7 +18,7 @@ from logbus.loads.engine import connect
 from logbus.status.lag import lag_of
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.web.exporter import SCRAPES_MAX, MetricsServer
-from logbus.web.metric_catalog import CATALOG
+from logbus.web.metrics import CATALOG
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.broker import LogbusBroker

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from logbus.cli import options, pipeline, pipeline_progress, window
+from logbus.cli import options
 from logbus.errors import BrokerUnavailable, ErrorBudgetExceeded
 from logbus.exit_codes import ExitCode
+from logbus.kafka import topics
 from logbus.model import Pipeline, TaskKey, instant_text
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from sqlalchemy import make_url, text
@@ -29,8 +30,7 @@ TEN, TWELVE = "2015-05-17T10:00:00Z", "2015-05-17T12:00:00Z"
 
 @pytest.fixture(autouse=True)
 def log_in_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pipeline, pipeline_progress, window):
-        monkeypatch.setattr(module, "Topics", lambda *arguments, **options: world.log)
+    monkeypatch.setattr(topics, "Topics", lambda *arguments, **options: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
 

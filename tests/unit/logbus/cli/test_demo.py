@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from logbus.cli.demo_run import DemoResult, Rerun, Screen, Steps, home_of_log, sample_log
+from logbus.cli.demo import DemoResult, Rerun, Screen, Steps, home_of_log, sample_log
 from logbus.cli.up import environment_file
 from logbus.errors import UserError
 from logbus.model import FrozenWindow

@@ -17,7 +17,7 @@ from rich.console import Console
 
 MODULES = Path(output.__file__).parent
 # airflow prints three names of our own, and the demo draws what it has made itself.
-PRINTING = ("output.py", "airflow.py", "demo_run.py")
+PRINTING = ("output.py", "airflow.py", "demo.py")
 MARKUP_LIKE = ["[error] disk full", "[2015] [notice] up", "GET [/login] x", r"\[bold]x[/]", ":smile:"]
 
 

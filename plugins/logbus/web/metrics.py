@@ -1,13 +1,24 @@
-"""Every metric of the exporter: one table, used by the scrape and by the test of docs/metrics.md.
+"""Every metric of the exporter, and the samples that readings give them.
 
-Names beginning with kafka_ are those of kafka_exporter and kafka-lag-exporter, with their labels, so dashboards made for either
-work unchanged; names beginning with logbus_ have no counterpart there. Counters are kept in the ledger: a restart of the exporter
-does not reset them.
+One table of metrics serves the scrape and the test of docs/metrics.md. Names beginning with kafka_ are those of kafka_exporter
+and kafka-lag-exporter, with their labels, so dashboards made for either work unchanged; names beginning with logbus_ have no
+counterpart there. Counters are kept in the ledger: a restart of the exporter does not reset them.
+
+The functions are pure. A missing reading gives no samples, nor does an unknown value. A sample is a metric, its label values in
+the order of the metric's label names, and a number.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from logbus.kafka.groups import GroupMember, GroupReading, lag_at
+from logbus.status import fleet, kafka_reading, ledger_totals
+from logbus.web.reading import OK, TIMEOUT, Outcome
 
 COUNTER, GAUGE = "counter", "gauge"
 
@@ -140,3 +151,132 @@ GROUP_TOPIC_SUM_LAG = _gauge(
 )
 
 CATALOG: tuple[ExportedMetric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, ExportedMetric))
+
+Labels = tuple[str, ...]
+# The collector leaves out samples whose value is None.
+Sample = tuple[ExportedMetric, Labels, float | None]
+
+NOBODY = GroupMember(member_id="", client_id="", host="")
+
+
+def outcome_samples(target: str, outcome: Outcome[Any] | None) -> Iterator[Sample]:
+    """Whether a target could be read; None if the reading did not end in time."""
+    reason = TIMEOUT if outcome is None else outcome.reason
+    yield UP, (target, reason), float(reason == OK)
+    yield READING_SECONDS, (target,), None if outcome is None else outcome.seconds
+
+
+def seconds(instant: datetime | None) -> float | None:
+    return None if instant is None else instant.timestamp()
+
+
+def ledger_samples(reading: ledger_totals.LedgerReading) -> Iterator[Sample]:
+    for facts in reading.pipelines.values():
+        yield from _window_samples(facts)
+        yield from _work_samples(facts)
+    yield RETENTION_RUN, (), seconds(reading.retention_ran_at)
+    yield RETENTION_ALARMS, (), None if reading.retention_ran_at is None else reading.retention_alarms
+
+
+def _window_samples(facts: ledger_totals.PipelineFacts) -> Iterator[Sample]:
+    labels = (facts.name, facts.topic)
+    for state, count in facts.windows.items():
+        yield WINDOWS, (*labels, state), count
+    yield WINDOWS_FAILED, labels, facts.windows_failed
+    yield WINDOWS_AUDIT_FAILED, labels, facts.windows_audit_failed
+    yield LOADED_UNTIL, labels, seconds(facts.loaded_until)
+    yield LAST_LOAD, labels, seconds(facts.loaded_at)
+    yield LAST_AUDIT, labels, seconds(facts.audited_at)
+
+
+def _work_samples(facts: ledger_totals.PipelineFacts) -> Iterator[Sample]:
+    labels = (facts.name, facts.topic)
+    for outcome, count in facts.records.items():
+        yield RECORDS, (*labels, outcome), count
+    yield BYTES, labels, facts.bytes
+    yield LATE, labels, facts.late
+    yield STAMPED, labels, facts.stamped
+    yield STAMPED_ELSEWHERE, labels, facts.stamped_elsewhere
+    for state, count in facts.attempts.items():
+        yield ATTEMPTS, (*labels, state), count
+    yield ATTEMPTS_RUNNING, labels, facts.attempts_running
+    yield DEAD_LETTERS, labels, facts.dead_letters
+    for outcome, count in facts.redriven.items():
+        yield REDRIVEN, (*labels, outcome), count
+
+
+def lag_samples(reading: fleet.LagReading) -> Iterator[Sample]:
+    for pipeline in reading.pipelines:
+        labels, lag = (pipeline.pipeline.name, pipeline.pipeline.topic), pipeline.lag
+        yield PIPELINE_UP, (*labels, pipeline.reason), float(lag.problem is None)
+        if lag.problem is not None:
+            continue
+        age = lag.age(reading.at)
+        yield HOURS_BEHIND, labels, lag.hours_behind
+        yield HOURS_EMPTY, labels, lag.hours_empty
+        yield RECORDS_BEHIND, labels, lag.records
+        yield RECORDS_OPEN, labels, lag.records_open
+        yield RECORDS_LOST, labels, lag.records_lost
+        yield OLDEST_AGE, labels, 0.0 if age is None else age.total_seconds()
+        if lag.expires_at is not None and lag.expires_by is not None:
+            yield UNTIL_TAKEN, (*labels, lag.expires_by), (lag.expires_at - reading.at).total_seconds()
+
+
+def kafka_samples(reading: kafka_reading.KafkaReading, cluster_name: str) -> Iterator[Sample]:
+    yield BROKERS, (), len(reading.brokers)
+    for number, address in sorted(reading.brokers.items()):
+        yield BROKER_INFO, (str(number), address), 1
+    for topic, count in sorted(Counter(part.topic for part in reading.partitions).items()):
+        yield PARTITIONS, (topic,), count
+    for part in reading.partitions:
+        yield from _partition_samples(part, cluster_name)
+    for group in reading.groups:
+        yield from _group_samples(group, reading, cluster_name)
+
+
+def _partition_samples(part: kafka_reading.PartitionReading, cluster_name: str) -> Iterator[Sample]:
+    labels = (part.topic, str(part.partition))
+    yield CURRENT_OFFSET, labels, part.end_offset
+    yield OLDEST_OFFSET, labels, part.start_offset
+    yield LATEST, (cluster_name, *labels), part.end_offset
+    yield EARLIEST, (cluster_name, *labels), part.start_offset
+    yield LEADER, labels, part.leader
+    yield REPLICAS, labels, part.replicas
+    yield IN_SYNC, labels, part.in_sync
+    yield UNDER_REPLICATED, labels, float(part.in_sync < part.replicas)
+
+
+def _group_samples(group: GroupReading, reading: kafka_reading.KafkaReading, cluster_name: str) -> Iterator[Sample]:
+    """Lag only where the partition's end is known: the committed offsets of a deleted topic remain for a while."""
+    ends = reading.ends
+    lags = {partition: lag for partition in sorted(group.committed) if (lag := lag_at(group, partition, ends)) is not None}
+    waiting = {partition: reading.waiting.get((group.name, partition)) for partition in lags}
+    owners = group.readers
+    yield MEMBERS, (group.name,), len(group.members)
+    for partition, lag in lags.items():
+        where, owner = (partition[0], str(partition[1])), owners.get(partition, NOBODY)
+        owned = (cluster_name, group.name, *where, owner.address, owner.member_id, owner.client_id)
+        yield GROUP_CURRENT, (group.name, *where), group.committed[partition]
+        yield CONSUMER_LAG, (group.name, *where), lag
+        yield GROUP_OFFSET, owned, group.committed[partition]
+        yield GROUP_LAG, owned, lag
+        yield GROUP_LAG_SECONDS, owned, waiting[partition]
+    for topic in sorted({topic for topic, _ in lags}):
+        lag_sum = sum(lag for partition, lag in lags.items() if partition[0] == topic)
+        yield (
+            GROUP_CURRENT_SUM,
+            (group.name, topic),
+            sum(group.committed[partition] for partition in lags if partition[0] == topic),
+        )
+        yield CONSUMER_LAG_SUM, (group.name, topic), lag_sum
+        yield GROUP_TOPIC_SUM_LAG, (cluster_name, group.name, topic), lag_sum
+    if lags:
+        yield GROUP_MAX_LAG, (cluster_name, group.name), max(lags.values())
+        yield GROUP_MAX_LAG_SECONDS, (cluster_name, group.name), largest(waiting.values())
+        yield GROUP_SUM_LAG, (cluster_name, group.name), sum(lags.values())
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """The largest, or None where any of them is unknown."""
+    numbers = list(values)
+    return None if None in numbers else max(value for value in numbers if value is not None)
