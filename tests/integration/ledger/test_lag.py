@@ -37,7 +37,7 @@ def test_a_topic_that_is_gone_does_not_blind_for_the_others(filled: World, run: 
     filled.log.create("gone")
     filled.register(name="q", topic="gone", table="q")
     del filled.log.topics["gone"]
-    monkeypatch.setattr(command, "Topics", lambda config: filled.log)
+    monkeypatch.setattr(command.topics, "Topics", lambda config: filled.log)
     monkeypatch.setattr(command.options, "clock", lambda: NOW_OF_DAY)
 
     both = run("lag", "--json")
