@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Message
 from logbus.cli import main
-from logbus.errors import LogbusError, TopicMissing, UndatedLog, UnreadableLog
+from logbus.errors import TopicMissing, UndatedLog, UnreadableLog
 from logbus.shipper.sample import write_sample
 from logbus.shipper.ship import ShipReport, ship
 from logbus.waiting import PATIENCE_SECONDS
@@ -40,20 +41,16 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[Ship]:
     def run(*files: Path, **options: object) -> ShipReport:
-        settings = {
-            "topic": topic,
-            "client_config": {"bootstrap.servers": broker.bootstrap},
-            "state_path": tmp_path / "state.json",
-            "accept_times": True,  # the lines are of 2015, the files of today
-        }
-        return ship(files, **{**settings, **options})  # type: ignore[arg-type]
+        given = {"accept_times": True, **options}  # the lines are of 2015, the files of today
+        config = {"bootstrap.servers": broker.bootstrap}
+        return ship(files, topic=topic, client_config=config, state_path=tmp_path / "state.json", **given)  # type: ignore[arg-type]
 
     return run
 
 
 def values(broker: AnyBroker, topic: str) -> list[bytes]:
     """All record values, sorted."""
-    return sorted(message.value() or b"" for messages in read_topic(broker.bootstrap, topic).values() for message in messages)
+    return sorted(message.value() or b"" for message in records(broker, topic))
 
 
 def records(broker: AnyBroker, topic: str) -> list[Message]:
@@ -73,7 +70,7 @@ def test_every_line_is_a_record_with_its_key_time_server_and_place(broker: AnyBr
     assert (first.key(), first.value(), first.timestamp()) == (b"83.149.9.216", text.encode(), (1, 1431857103000))
     headers, later = dict(first.headers() or []), dict(second.headers() or [])
     assert (headers["server"], headers["file"]) == (b"web1", str(log).encode())
-    assert [one["position"].partition(b":")[2] for one in (headers, later)] == [b"0", str(len(text) + 1).encode()]
+    assert [values["position"].partition(b":")[2] for values in (headers, later)] == [b"0", str(len(text) + 1).encode()]
 
 
 def test_a_real_log_arrives_whole_and_in_the_order_of_each_host(broker: AnyBroker, topic: str, run: Ship, log: Path) -> None:
@@ -81,13 +78,13 @@ def test_a_real_log_arrives_whole_and_in_the_order_of_each_host(broker: AnyBroke
     run(log, server_name="web1")
     lines = log.read_bytes().splitlines()
     assert values(broker, topic) == sorted(lines)
-    in_file: dict[bytes, list[bytes]] = {}
-    for one in lines:
-        in_file.setdefault(recognise(one).host or b"web1", []).append(one)
-    arrived: dict[bytes, list[bytes]] = {}
+    by_host: dict[bytes, list[bytes]] = defaultdict(list)
+    for sent in lines:
+        by_host[recognise(sent).host or b"web1"].append(sent)
+    by_key: dict[bytes, list[bytes]] = defaultdict(list)
     for message in records(broker, topic):
-        arrived.setdefault(message.key() or b"", []).append(message.value() or b"")
-    assert arrived == in_file
+        by_key[message.key() or b""].append(message.value() or b"")
+    assert by_key == by_host
 
 
 def test_a_second_run_sends_only_what_is_new(broker: AnyBroker, topic: str, run: Ship, log: Path) -> None:
@@ -105,10 +102,10 @@ def test_a_second_run_sends_only_what_is_new(broker: AnyBroker, topic: str, run:
 def test_files_of_several_hosts_lie_in_the_topic_as_they_happened(
     broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
 ) -> None:
-    one, two = tmp_path / "one.log", tmp_path / "two.log"
-    one.write_text("".join(line(second) for second in range(0, 200, 2)))
-    two.write_text("".join(line(second) for second in range(1, 200, 2)))
-    run(two, one, partitions=1)
+    even, odd = tmp_path / "even.log", tmp_path / "odd.log"
+    even.write_text("".join(line(second) for second in range(0, 200, 2)))
+    odd.write_text("".join(line(second) for second in range(1, 200, 2)))
+    run(odd, even, partitions=1)
     times = [message.timestamp()[1] for message in records(broker, topic)]
     assert times == sorted(times)
     assert len(times) == 200
@@ -166,42 +163,29 @@ def test_what_an_interrupted_run_had_sent_is_found_in_the_topic(broker: AnyBroke
 
 
 def test_a_run_that_stops_between_the_pieces_of_a_line_costs_nothing(broker: AnyBroker, topic: str, run: Ship, log: Path) -> None:
-    pieces = [
-        ("stdout P one ", 1),
-        ("stderr F x", 2),
-        ("stderr P a", 3),
-        ("stdout F two", 4),
-        ("stderr F b", 5),
-        ("stdout F y", 6),
-    ]
-    log.write_text("".join(f"2015-05-17T10:00:{second:02d}Z {text}\n" for text, second in pieces))
+    pieces = ("stdout P one ", "stderr F x", "stderr P a", "stdout F two", "stderr F b", "stdout F y")
+    log.write_text("".join(line(second, text) for second, text in enumerate(pieces)))
     for count in range(4):
         run(log, stop=iter([False] * count + [True]).__next__)
-    expected = [("stdout F one two", 1), ("stderr F x", 2), ("stderr F ab", 3), ("stdout F y", 6)]
-    assert values(broker, topic) == [f"2015-05-17T10:00:{second:02d}Z {text}".encode() for text, second in expected]
+    whole = ((0, "stdout F one two"), (1, "stderr F x"), (2, "stderr F ab"), (5, "stdout F y"))
+    assert values(broker, topic) == [line(second, text).rstrip().encode() for second, text in whole]
 
 
 def test_progress_reaches_the_end(run: Ship, log: Path) -> None:
     log.write_text(line(1) * 25_000)
-    seen: list[tuple[int, int, int]] = []
-    run(log, progress=lambda done, total, lines: seen.append((done, total, lines)))
+    steps: list[tuple[int, ...]] = []
+    run(log, progress=lambda *step: steps.append(step))
     size = log.stat().st_size
-    assert seen[-1] == (size, size, 25_000)
-    assert seen == sorted(seen)
+    assert steps[-1] == (size, size, 25_000)
+    assert steps == sorted(steps)
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [({"create_topic": False}, TopicMissing), ({"files": ["missing.log"]}, UnreadableLog)],
-    ids=["no such topic", "no such file"],
-)
-def test_what_cannot_be_done_is_refused_before_anything_is_sent(
-    broker: AnyBroker, topic: str, run: Ship, log: Path, tmp_path: Path, options: dict[str, object], error: type[LogbusError]
-) -> None:
+def test_what_cannot_be_done_is_refused_before_anything_is_sent(broker: AnyBroker, topic: str, run: Ship, log: Path) -> None:
     log.write_text(line(1))
-    files = [log, *(tmp_path / str(name) for name in options.pop("files", []))]  # type: ignore[attr-defined]
-    with pytest.raises(error):
-        run(*files, **options)
+    with pytest.raises(TopicMissing):
+        run(log, create_topic=False)
+    with pytest.raises(UnreadableLog):
+        run(log, log.with_name("missing.log"))
     assert topic not in admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS).topics
 
 
@@ -216,10 +200,10 @@ def test_a_file_that_ends_early_in_its_compression_keeps_no_other_from_being_sen
     for _ in range(2):  # the second run finds nothing more to send, and reports the damage again
         with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*What was read before is sent; restore the file"):
             run(good, broken)
-    found = [one for one in records(broker, topic) if dict(one.headers() or [])["file"] == str(broken).encode()]
-    assert readable <= len(found) < 360
-    assert sorted(one.value() or b"" for one in found) == whole.encode().splitlines()[: len(found)]
-    assert len(values(broker, topic)) == len(found) + 2
+    rest = [message for message in records(broker, topic) if dict(message.headers() or [])["file"] == str(broken).encode()]
+    assert readable <= len(rest) < 360
+    assert sorted(message.value() or b"" for message in rest) == whole.encode().splitlines()[: len(rest)]
+    assert len(values(broker, topic)) == len(rest) + 2
 
 
 def test_of_a_file_restored_after_its_damage_only_the_rest_is_sent(
@@ -236,70 +220,46 @@ def test_of_a_file_restored_after_its_damage_only_the_rest_is_sent(
 
 
 def test_the_command_ships_and_says_what_it_did(broker: AnyBroker, topic: str, log: Path, tmp_path: Path) -> None:
-    runner = CliRunner()
-    sample = ["sample", str(log), "--lines", "300", "--hours", "3"]
-    assert runner.invoke(main, sample).exit_code == 0
-    again = runner.invoke(main, sample)
+    sample = f"sample {log} --lines 300 --hours 3"
+    assert CliRunner().invoke(main, sample).exit_code == 0
+    again = CliRunner().invoke(main, sample)
     assert (again.exit_code, "already exists" in again.stderr) == (1, True), again.output
-    arguments = [
-        "ship",
-        str(log),
-        "--topic",
-        topic,
-        "--bootstrap-server",
-        broker.bootstrap,
-        "--state",
-        str(tmp_path / "state.json"),
-    ]
-    first, second = runner.invoke(main, arguments), runner.invoke(main, arguments)
+    state = tmp_path / "state.json"
+    first, second = (shipped(broker, topic, log, state=state) for _ in range(2))
     assert (first.exit_code, second.exit_code) == (0, 0), first.output + second.output
     assert f"{topic} at {broker.bootstrap}: 300 lines" in first.output
     assert f"{topic} at {broker.bootstrap}: 0 lines" in second.output
     assert ("nothing to send" in first.output, "nothing to send" in second.output) == (False, True)
-    told = json.loads(runner.invoke(main, [*arguments, "-o", "json"]).stdout)
-    assert (told["topic"], told["files"], told["lines"], told["skipped"]) == (topic, 1, 0, 0)
+    report = json.loads(shipped(broker, topic, log, "-o json", state=state).stdout)
+    assert (report["topic"], report["files"], report["lines"], report["skipped"]) == (topic, 1, 0, 0)
     assert len(values(broker, topic)) == 300
 
 
 LOCAL = "".join(f"2015-05-17 10:00:0{second} no zone\n" for second in range(3))
 
 
-def shipped(broker: AnyBroker, topic: str, log: Path, *options: str) -> Result:
-    """`logbus ship` of one file with its own state file."""
-    state = str(log.with_name(f"state-{next(_numbers)}"))
-    command = [
-        "ship",
-        str(log),
-        "--topic",
-        topic,
-        "--bootstrap-server",
-        broker.bootstrap,
-        "--state",
-        state,
-        "--accept-times",
-        *options,
-    ]
-    return CliRunner().invoke(main, command)
+def shipped(broker: AnyBroker, topic: str, log: Path, options: str = "", state: Path | None = None) -> Result:
+    """`logbus ship` of one file, with a state file of its own unless one is given."""
+    state = state or log.with_name(f"state-{next(_numbers)}")
+    settings = f"--topic {topic} --bootstrap-server {broker.bootstrap} --state {state} --accept-times"
+    return CliRunner().invoke(main, f"ship {log} {settings} {options}")
 
 
 def test_lines_without_a_zone_are_counted_and_said_to_be_assumed(broker: AnyBroker, topic: str, log: Path) -> None:
     log.write_text(LOCAL + line(4))
     done = shipped(broker, topic, log, "--json")
     assert "warning: 3 lines carry a time without a zone and were assumed to be UTC" in done.stderr
-    told = json.loads(done.stdout)
-    assert (told["zoneless"], told["timezone"], told["timezone_assumed"]) == (3, "UTC", True)
+    report = json.loads(done.stdout)
+    assert (report["zoneless"], report["timezone"], report["timezone_assumed"]) == (3, "UTC", True)
 
 
 def test_a_zone_that_is_named_is_that_of_lines_without_one(broker: AnyBroker, topic: str, log: Path) -> None:
     log.write_text(LOCAL)
-    done = shipped(broker, topic, log, "--timezone", "Europe/Berlin")
+    done = shipped(broker, topic, log, "--timezone Europe/Berlin")
     assert (done.stderr, done.exit_code) == ("", 0)
     assert "3 lines whose time has no zone were taken in Europe/Berlin" in done.stdout
-    assert [one.timestamp()[1] for one in records(broker, topic)] == [ms(8, 0, second) for second in range(3)]
-
-
-def ms(hour: int, minute: int, second: int) -> int:
-    return int(datetime(2015, 5, 17, hour, minute, second, tzinfo=UTC).timestamp() * 1000)
+    eight_ms = int(datetime(2015, 5, 17, 8, tzinfo=UTC).timestamp() * 1000)
+    assert [message.timestamp()[1] for message in records(broker, topic)] == [eight_ms + 1000 * second for second in range(3)]
 
 
 def test_a_file_of_which_no_time_is_understood_is_refused_and_nothing_of_any_file_is_sent(
@@ -366,10 +326,10 @@ def test_lines_that_name_no_host_lie_in_one_partition_unless_they_are_to_be_spre
     log.write_text("".join(line(second) for second in range(600)))
     assert shipped(broker, topic, log).exit_code == 0
     assert sorted(len(records) for records in read_topic(broker.bootstrap, topic).values()) == [0, 0, 600]
-    assert shipped(broker, f"{topic}-spread", log, "--producer-option", "partitioner=random").exit_code == 0
-    spread = read_topic(broker.bootstrap, f"{topic}-spread")
-    assert sum(map(len, spread.values())) == 600
-    assert all(len(records) > 100 for records in spread.values())
-    for records in spread.values():
-        times = [one.timestamp()[1] for one in records]
+    assert shipped(broker, f"{topic}-spread", log, "--producer-option partitioner=random").exit_code == 0
+    spread = read_topic(broker.bootstrap, f"{topic}-spread").values()
+    assert sum(map(len, spread)) == 600
+    assert all(len(messages) > 100 for messages in spread)
+    for messages in spread:
+        times = [message.timestamp()[1] for message in messages]
         assert times == sorted(times)

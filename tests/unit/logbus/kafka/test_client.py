@@ -125,14 +125,8 @@ def test_a_handshake_that_failed_is_why_there_is_no_answer(client: Client) -> No
 
 
 def test_each_kind_of_handle_gets_the_settings_that_are_its_own() -> None:
-    mixed = {
-        "bootstrap.servers": "127.0.0.1:1",
-        "group.id": "g",
-        "isolation.level": "read_committed",
-        "acks": "all",
-        "linger.ms": 5,
-    }
-    client = Client(mixed)
+    consuming = {"group.id": "g", "isolation.level": "read_committed"}
+    client = Client({"bootstrap.servers": "127.0.0.1:1", **consuming, "acks": "all", "linger.ms": 5})
     assert set(client.settings(OF_CONSUMERS + OF_PRODUCERS)) == {"bootstrap.servers", "error_cb"}
     reading = client.settings(OF_PRODUCERS, settings={"group.id": "ours"})
     assert set(reading) == {"bootstrap.servers", "error_cb", "group.id", "isolation.level"}

@@ -113,11 +113,8 @@ def test_a_format_is_kcats(template: str, text: bytes) -> None:
     assert console_format.compiled(template)(Record()) == text
 
 
-def test_null_is_nothing_with_the_length_minus_one() -> None:
+def test_null_has_the_length_minus_one_and_headers_are_pairs() -> None:
     assert console_format.compiled("%k|%K|%s|%S|%T")(Record(key=None, value=None, timestamp=(0, 0))) == b"|-1||-1|-1"
-
-
-def test_headers_are_pairs() -> None:
     assert console_format.compiled("%h")(Record(headers=[("a", b"1"), ("a", None)])) == b"a=1,a=NULL"
 
 
@@ -127,18 +124,9 @@ def test_a_token_that_there_is_not_is_said() -> None:
 
 
 def test_the_envelope_is_kcats_and_bytes_that_are_no_text_survive() -> None:
-    found = json.loads(console_format.envelope(Record(headers=[("a", b"1")], value=b"\xff\x00")))
-    assert found == {
-        "topic": "t",
-        "partition": 3,
-        "offset": 42,
-        "tstype": "create",
-        "ts": 1431856800000,
-        "headers": ["a", "1"],
-        "key": "k",
-        "payload": None,
-        "payload_base64": "/wA=",
-    }
+    envelope = json.loads(console_format.envelope(Record(headers=[("a", b"1")], value=b"\xff\x00")))
+    where = {"topic": "t", "partition": 3, "offset": 42, "tstype": "create", "ts": 1431856800000}
+    assert envelope == {**where, "headers": ["a", "1"], "key": "k", "payload": None, "payload_base64": "/wA="}
     assert json.loads(console_format.envelope(Record(key=None, value=None, timestamp=(2, 5))))["tstype"] == "logappend"
 
 

@@ -17,11 +17,9 @@ def error(code: int) -> Message:
 
 
 def test_an_error_among_messages_ends_what_came_before_it_and_what_comes_behind_is_kept() -> None:
-    found = [message(1), message(2), error(KafkaError._PARTITION_EOF), message(3)]
-    assert [([one.offset() for one in some], end is not None) for some, end in split_at_errors(found)] == [
-        ([1, 2], True),
-        ([3], False),
-    ]
+    consumed = [message(1), message(2), error(KafkaError._PARTITION_EOF), message(3)]
+    parts = [([message.offset() for message in messages], end is not None) for messages, end in split_at_errors(consumed)]
+    assert parts == [([1, 2], True), ([3], False)]
 
 
 def test_messages_behind_the_end_of_the_range_are_left() -> None:

@@ -32,10 +32,8 @@ def test_a_topic_is_told_by_its_partitions() -> None:
     assert (described["partitions"], described["records"], described["pipelines"]) == (2, 3, ["p"])
     assert (described["size_bytes"], described["size_is_estimated"]) == (31, True)
     assert described["retention"] == {"ms": 604_800_000, "bytes": None, "managed": True}
-    assert [(part["start_offset"], part["end_offset"], part["size_bytes"]) for part in described["partition_list"]] == [
-        (1, 3, 21),
-        (0, 1, 10),
-    ]
+    parts = [(part["start_offset"], part["end_offset"], part["size_bytes"]) for part in described["partition_list"]]
+    assert parts == [(1, 3, 21), (0, 1, 10)]
 
 
 def test_bytes_on_disk_go_before_an_estimate() -> None:
@@ -61,13 +59,8 @@ def test_where_nobody_has_loaded_anything_nobody_knows_a_size() -> None:
 
 def test_what_the_broker_did_not_tell_is_none_and_said() -> None:
     described = topic_json(TopicReading(name="t", description=None, error=BrokerUnavailable("no answer")), TopicOwners())
-    assert (described["records"], described["topic_id"], described["partitions"], described["problem"]) == (
-        None,
-        None,
-        0,
-        "no answer",
-    )
-    assert described["retention"] is None
+    assert (described["partitions"], described["problem"]) == (0, "no answer")
+    assert {described[name] for name in ("records", "topic_id", "retention")} == {None}
 
 
 def test_a_partition_without_a_leader_hides_nothing_of_the_others_and_makes_totals_unknown() -> None:
@@ -75,10 +68,8 @@ def test_a_partition_without_a_leader_hides_nothing_of_the_others_and_makes_tota
     topic = read(log, ("t", 1))["t"]
     assert ([topic.records_in(part) for part in (0, 1)], topic.records, topic.error) == ([3, None], None, None)
     described = topic_json(topic, TopicOwners(bytes_each=10.0))
-    assert [(part["leader"], part["end_offset"], part["size_bytes"]) for part in described["partition_list"]] == [
-        (0, 3, 30),
-        (None, None, None),
-    ]
+    parts = [(part["leader"], part["end_offset"], part["size_bytes"]) for part in described["partition_list"]]
+    assert parts == [(0, 3, 30), (None, None, None)]
     assert (described["records"], described["size_bytes"]) == (None, None)
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,19 +38,11 @@ def after_begin(line: TimestampedLine) -> float:
     return line.timestamp_ms / 1000 - BEGIN
 
 
-def seconds(sources: Sequence[Source], reading: LineReading = READING) -> list[float]:
-    return [after_begin(line) for line in merged(sources, reading)]
-
-
 def test_a_line_without_a_time_has_that_of_the_line_before(tmp_path: Path) -> None:
     source = write(tmp_path / "a", json_line(100), "  at Main.java", json_line(200), "  at Other.java")
     lines = list(merged([source], READING))
-    assert [(after_begin(line), line.time_of) for line in lines] == [
-        (100, TimeOf.LINE),
-        (100, TimeOf.LINE_BEFORE),
-        (200, TimeOf.LINE),
-        (200, TimeOf.LINE_BEFORE),
-    ]
+    assert [after_begin(line) for line in lines] == [100, 100, 200, 200]
+    assert [line.time_of for line in lines] == [TimeOf.LINE, TimeOf.LINE_BEFORE] * 2
 
 
 def test_lines_before_any_time_have_the_first_time_that_follows(tmp_path: Path) -> None:
@@ -87,45 +78,27 @@ def test_the_hour_that_comes_twice_in_autumn_goes_on(tmp_path: Path) -> None:
     assert times == [ms(*at) for at in (*day, (2026, 10, 25, 1, 0, 1), (2026, 10, 25, 1, 50), (2026, 10, 25, 2))]
 
 
-def test_a_time_ahead_of_what_brokers_accept_is_not_believed(tmp_path: Path) -> None:
+def test_a_time_ahead_of_what_brokers_accept_is_not_believed_and_counted_apart(tmp_path: Path) -> None:
     ahead = NOW_MS // 1000 + AHEAD_MS_MAX // 1000 - BEGIN
-    source = write(tmp_path / "a", json_line(100), json_line(ahead + 1), json_line(ahead))
-    assert seconds([source]) == [100, 100, ahead]
-
-
-def test_a_time_that_is_not_believed_since_it_lies_ahead_is_counted_apart(tmp_path: Path) -> None:
-    ahead = NOW_MS // 1000 + AHEAD_MS_MAX // 1000 - BEGIN + 1
-    lines = list(merged([write(tmp_path / "a", json_line(100), json_line(ahead), "  continued")], READING))
-    assert [(line.time_of, line.is_ahead) for line in lines] == [
-        (TimeOf.LINE, False),
-        (TimeOf.LINE_BEFORE, True),
-        (TimeOf.LINE_BEFORE, False),
-    ]
+    lines = list(merged([write(tmp_path / "a", json_line(100), json_line(ahead + 1), "  continued", json_line(ahead))], READING))
+    assert [after_begin(line) for line in lines] == [100, 100, 100, ahead]
+    assert [line.time_of for line in lines] == [TimeOf.LINE, TimeOf.LINE_BEFORE, TimeOf.LINE_BEFORE, TimeOf.LINE]
+    assert [line.is_ahead for line in lines] == [False, True, False, False]
 
 
 def test_a_time_of_1970_is_that_of_a_clock_which_was_lost(tmp_path: Path) -> None:
     source = write(tmp_path / "a", json_line(100), "1970-01-01T00:00:07Z booted", "1971-01-01T00:00:00Z", json_line(200))
-    as_iso = READING._replace(
-        extractors={"a": TimestampExtractor(names=(), recognisers=(json_object, iso_8601), around=TimeContext())}
-    )
-    assert seconds([source], as_iso) == [100, 100, EARLIEST_MS / 1000 - BEGIN, 200]
+    both = TimestampExtractor(names=(), recognisers=(json_object, iso_8601), around=TimeContext())
+    lines = merged([source], READING._replace(extractors={"a": both}))
+    assert [after_begin(line) for line in lines] == [100, 100, EARLIEST_MS / 1000 - BEGIN, 200]
 
 
 def test_a_second_run_goes_on_from_the_last_time_it_knew(tmp_path: Path) -> None:
     first = json_line(100)
-    source = write(tmp_path / "a", first, "  continued")
-    resumed = Source(
-        source_id="a",
-        path=source.path,
-        device=0,
-        inode=0,
-        head=Fingerprint(),
-        position=len(first) + 1,
-        timestamp_ms=(BEGIN + 100) * 1000,
-    )
-    assert list(merged([resumed], READING)) == [
-        TimestampedLine((BEGIN + 100) * 1000, "a", len(first) + 1, len(first) + 13, b"  continued", None, TimeOf.LINE_BEFORE)
-    ]
+    at_ms, position = (BEGIN + 100) * 1000, len(first) + 1
+    resumed = replace(write(tmp_path / "a", first, "  continued"), position=position, timestamp_ms=at_ms)
+    rest = TimestampedLine(at_ms, "a", position, position + 12, b"  continued", None, TimeOf.LINE_BEFORE)
+    assert list(merged([resumed], READING)) == [rest]
 
 
 def test_files_are_merged_by_time_and_each_keeps_its_order(tmp_path: Path) -> None:
@@ -136,23 +109,11 @@ def test_files_are_merged_by_time_and_each_keeps_its_order(tmp_path: Path) -> No
 
 
 def test_a_line_too_long_keeps_its_place_without_its_text(tmp_path: Path) -> None:
-    source = write(tmp_path / "a", json_line(100), json_line(200, "x" * 2000), json_line(300))
-    assert [(after_begin(line), line.text is None) for line in merged([source], READING)] == [
-        (100, False),
-        (100, True),
-        (300, False),
-    ]
+    lines = list(merged([write(tmp_path / "a", json_line(100), json_line(200, "x" * 2000), json_line(300))], READING))
+    assert [(after_begin(line), line.text is None) for line in lines] == [(100, False), (100, True), (300, False)]
 
 
-def test_a_file_cut_off_in_the_middle_of_its_compression_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(b"line\n" * 100_000)[:-20])
-    source = Source(source_id="a", path=str(path), device=0, inode=0, head=Fingerprint())
-    with pytest.raises(UnreadableLog, match=r"a\.gz"):
-        list(merged([source], READING))
-
-
-def test_a_damaged_file_ends_alone(tmp_path: Path) -> None:
+def test_a_damaged_file_ends_alone_where_it_is_noted_and_the_reading_elsewhere(tmp_path: Path) -> None:
     packed = tmp_path / "packed.gz"
     packed.write_bytes(gzip.compress("".join(f"{json_line(second)}\n" for second in range(50_000)).encode())[:-2_000])
     broken = Source(source_id="packed.gz", path=str(packed), device=0, inode=0, head=Fingerprint())
@@ -163,6 +124,8 @@ def test_a_damaged_file_ends_alone(tmp_path: Path) -> None:
     assert 0 < len(lines) - 2 < 50_000, "what comes before the damage is read"
     assert [str(error).partition(":")[0] for error in notes.damaged] == [f"cannot read {packed} to its end"]
     assert "What was read before is sent" in str(notes.damaged[0])
+    with pytest.raises(UnreadableLog, match=r"packed\.gz"):
+        list(merged([broken], READING))
 
 
 @pytest.mark.parametrize("successor", [True, False], ids=["another file has its name", "none has"])
@@ -189,10 +152,8 @@ def records(source: Source, reading: LineReading = JOINING) -> list[tuple[int, i
 def test_lines_that_go_on_are_one_record_with_the_line_before(tmp_path: Path) -> None:
     source = write(tmp_path / "a", *TRACE, "2015-05-17T10:00:01Z INFO next")
     whole = "\n".join(TRACE).encode()
-    assert records(source) == [
-        (0, len(whole) + 1, whole),
-        (len(whole) + 1, len(whole) + 32, b"2015-05-17T10:00:01Z INFO next"),
-    ]
+    follows = len(whole) + 1
+    assert records(source) == [(0, follows, whole), (follows, follows + 31, b"2015-05-17T10:00:01Z INFO next")]
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import lzma
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,65 +18,59 @@ TEXT = b"".join(LINES)
 
 
 @pytest.fixture
-def new_id() -> Callable[[], str]:
-    numbers = itertools.count(1)
-    return lambda: f"id{next(numbers)}"
-
-
-@pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "access.log"
     path.write_bytes(TEXT)
     return path
 
 
-def sent(path: Path, new_id: Callable[[], str], *, lines: int = len(LINES)) -> Source:
+def sent(path: Path, *, lines: int = len(LINES)) -> Source:
     """The source of a file after `lines` of its lines were sent."""
-    (source,) = identify([path], [], new_id=new_id)
+    (source,) = identify([path], [])
     end = sum(map(len, LINES[:lines]))
     position = end - len(LINES[lines - 1])
     return replace(source, position=end, last_line=Fingerprint.of(LINES[lines - 1].rstrip(), position=position))
 
 
-def only(paths: Sequence[Path], sent_before: Sequence[Source], new_id: Callable[[], str]) -> Source:
-    (source,) = identify(paths, sent_before, new_id=new_id)
+def only(paths: Sequence[Path], sent_before: Sequence[Source]) -> Source:
+    (source,) = identify(paths, sent_before)
     return source
 
 
-def test_a_file_never_seen_starts_at_its_beginning(log: Path, new_id: Callable[[], str]) -> None:
-    source = only([log], [], new_id)
-    assert (source.source_id, source.position, source.path) == ("id1", 0, str(log))
+def test_a_file_never_seen_starts_at_its_beginning(log: Path) -> None:
+    source = only([log], [])
+    assert (source.position, source.path) == (0, str(log))
 
 
-def test_a_grown_file_goes_on_where_it_was(log: Path, new_id: Callable[[], str]) -> None:
-    sent_before = sent(log, new_id)
+def test_a_grown_file_goes_on_where_it_was(log: Path) -> None:
+    sent_before = sent(log)
     with log.open("ab") as file:
         file.write(b"2015-05-17T11:00:00Z more\n")
-    assert only([log], [sent_before], new_id).position == len(TEXT)
+    assert only([log], [sent_before]).position == len(TEXT)
 
 
-def test_a_file_first_seen_short_is_known_again_when_it_has_grown(tmp_path: Path, new_id: Callable[[], str]) -> None:
+def test_a_file_first_seen_short_is_known_again_when_it_has_grown(tmp_path: Path) -> None:
     path = tmp_path / "short.log"
     path.write_bytes(LINES[0])
-    sent_before = sent(path, new_id, lines=1)
+    sent_before = sent(path, lines=1)
     path.write_bytes(TEXT)
-    assert only([path], [sent_before], new_id).source_id == sent_before.source_id
+    assert only([path], [sent_before]).source_id == sent_before.source_id
 
 
-def test_a_renamed_file_is_the_same(log: Path, new_id: Callable[[], str]) -> None:
-    sent_before = sent(log, new_id)
+def test_a_renamed_file_is_the_same(log: Path) -> None:
+    sent_before = sent(log)
     renamed = log.rename(log.with_name("access.log.1"))
-    assert only([renamed], [sent_before], new_id) == replace(sent_before, path=str(renamed))
+    assert only([renamed], [sent_before]) == replace(sent_before, path=str(renamed))
 
 
 @pytest.mark.parametrize("name", ["copy.log", "access.log.2.gz", "access.log.2.xz"])
-def test_a_copy_goes_on_where_the_file_was_that_is_gone(name: str, log: Path, new_id: Callable[[], str]) -> None:
-    sent_before = sent(log, new_id)
+def test_a_copy_goes_on_where_the_file_was_that_is_gone(name: str, log: Path) -> None:
+    sent_before = sent(log)
     copy = log.with_name(name)
     packed = {".gz": gzip.compress(TEXT), ".xz": lzma.compress(TEXT)}
     copy.write_bytes(packed.get(copy.suffix, TEXT))
     log.unlink()
-    source = only([copy], [sent_before], new_id)
+    source = only([copy], [sent_before])
     assert (source.source_id, source.position) == (sent_before.source_id, len(TEXT))
 
 
@@ -97,48 +90,50 @@ MORE = b"2015-05-17T11:00:00Z more\n"
     ],
 )
 def test_a_copy_beside_the_file_itself_is_a_source_of_what_it_has_of_its_own(
-    name: str, of_log: bytes, of_copy: bytes, position: int | None, log: Path, new_id: Callable[[], str]
+    name: str, of_log: bytes, of_copy: bytes, position: int | None, log: Path
 ) -> None:
-    sent_before = sent(log, new_id)
+    sent_before = sent(log)
     copy = Path(shutil.copy(log, log.with_name(name)))
     for path, more in ((log, of_log), (copy, of_copy)):
         with path.open("ab") as file:
             file.write(more)
     sent_before = replace(sent_before, written_ns=log.stat().st_mtime_ns)
-    by_path = {source.path: source for source in identify([copy, log], [sent_before], new_id=new_id)}
+    by_path = {source.path: source for source in identify([copy, log], [sent_before])}
     assert by_path.pop(str(log)) == sent_before
     assert [source.position for source in by_path.values()] == ([] if position is None else [position])
-    assert identify([copy], [sent_before], new_id=lambda: "id2") == list(by_path.values()), "whether the first is named or not"
+    assert [replace(source, source_id="") for source in identify([copy], [sent_before])] == [
+        replace(source, source_id="") for source in by_path.values()
+    ], "whether the first is named or not"
     with log.open("ab") as file:
         file.write(b"2015-05-17T12:00:00Z of the first\n")
-    assert identify([copy], [sent_before, *by_path.values()], new_id=new_id) == list(by_path.values())
+    assert identify([copy], [sent_before, *by_path.values()]) == list(by_path.values())
 
 
-def test_a_copy_of_which_little_was_sent_is_another_file(log: Path, new_id: Callable[[], str]) -> None:
-    sent_before = sent(log, new_id, lines=2)
+def test_a_copy_of_which_little_was_sent_is_another_file(log: Path) -> None:
+    sent_before = sent(log, lines=2)
     copy = Path(shutil.copy(log, log.with_name("copy.log")))
-    assert only([copy], [sent_before], new_id).position == 0
+    assert only([copy], [sent_before]).position == 0
 
 
 @pytest.mark.parametrize("text", [b"", TEXT[:100], TEXT.replace(b"2015", b"2016"), TEXT.replace(b"10:03", b"12:03")])
-def test_a_file_truncated_or_written_anew_in_place_starts_over(log: Path, new_id: Callable[[], str], text: bytes) -> None:
-    sent_before = sent(log, new_id)
+def test_a_file_truncated_or_written_anew_in_place_starts_over(log: Path, text: bytes) -> None:
+    sent_before = sent(log)
     log.write_bytes(text)
-    source = only([log], [sent_before], new_id)
+    source = only([log], [sent_before])
     assert (source.position, source.source_id != sent_before.source_id) == (0, True)
 
 
-def test_the_same_file_named_twice_is_read_once(log: Path, new_id: Callable[[], str]) -> None:
+def test_the_same_file_named_twice_is_read_once(log: Path) -> None:
     link = log.with_name("link.log")
     link.symlink_to(log)
-    assert len(identify([log, link, log], [], new_id=new_id)) == 1
+    assert len(identify([log, link, log], [])) == 1
 
 
-def test_different_files_keep_the_order_they_were_named_in(tmp_path: Path, new_id: Callable[[], str]) -> None:
+def test_different_files_keep_the_order_they_were_named_in(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("b.log", "a.log", "c.log")]
     for path in paths:
         path.write_bytes(path.name.encode() + b"\n")
-    assert [source.path for source in identify(paths, [], new_id=new_id)] == [str(path) for path in paths]
+    assert [source.path for source in identify(paths, [])] == [str(path) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -161,21 +156,16 @@ def test_a_run_of_zero_bytes_is_a_hole_and_fewer_are_no_text(content: bytes, is_
         check_readable(path)
 
 
-def test_a_directory_is_refused_with_what_to_name_instead(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableLog, match=r"is a directory: name the files in it"):
-        check_readable(tmp_path)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableLog, match="does not exist"):
-        check_readable(tmp_path / "none.log")
-
-
-def test_a_pipe_is_refused_with_what_takes_its_lines(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UnreadableLog, match=f"not a regular file.* `logbus produce TOPIC < {pipe}` reads a pipe"):
-        check_readable(pipe)
+    for path, said in (
+        (tmp_path, "is a directory: name the files in it"),
+        (tmp_path / "none.log", "does not exist"),
+        (pipe, f"not a regular file.* `logbus produce TOPIC < {pipe}` reads a pipe"),
+    ):
+        with pytest.raises(UnreadableLog, match=said):
+            check_readable(path)
 
 
 def test_a_file_in_a_directory_that_may_not_be_read_is_an_error_and_no_traceback(tmp_path: Path) -> None:
@@ -200,59 +190,54 @@ def test_a_file_that_is_renamed_while_it_is_identified_is_said(log: Path) -> Non
             return status
 
     with pytest.raises(LogGone, match=r"access\.log was renamed or removed while it was being read"):
-        identify([Renamed(log)], [], new_id=lambda: "a")
+        identify([Renamed(log)], [])
 
 
 @pytest.mark.parametrize(
     ("name", "is_known"),
     [("access.log.1", True), ("access.log-20260522.gz", True), ("access-20260522.log", True), ("copy.log", False)],
 )
-def test_a_rotated_file_is_known_however_little_was_sent_of_it(
-    name: str, is_known: bool, log: Path, new_id: Callable[[], str]
-) -> None:
+def test_a_rotated_file_is_known_however_little_was_sent_of_it(name: str, is_known: bool, log: Path) -> None:
     """copytruncate copies it and compress writes a new file: the lines of a short log would otherwise be sent again."""
-    sent_before = sent(log, new_id, lines=2)
+    sent_before = sent(log, lines=2)
     copy = log.with_name(name)
     copy.write_bytes(gzip.compress(TEXT) if name.endswith(".gz") else TEXT)
     log.write_bytes(LINES[200])
-    fresh, rotated = identify([log, copy], [sent_before], new_id=new_id)
+    fresh, rotated = identify([log, copy], [sent_before])
     assert (fresh.position, rotated.position) == (0, sent_before.position if is_known else 0)
 
 
-def test_a_copy_made_before_the_last_lines_were_sent_of_the_log_itself_is_no_other_file(
-    log: Path, new_id: Callable[[], str]
-) -> None:
+def test_a_copy_made_before_the_last_lines_were_sent_of_the_log_itself_is_no_other_file(log: Path) -> None:
     """A run came between copytruncate's copy and its truncation."""
-    sent_before = sent(log, new_id)
+    sent_before = sent(log)
     log.with_name("access.log.1").write_bytes(TEXT[: len(LINES[0]) * 100])
     log.with_name("other.log").write_bytes(TEXT[: len(LINES[0]) * 100])
     log.write_bytes(LINES[200])
-    copy, other, fresh = identify([log.with_name("access.log.1"), log.with_name("other.log"), log], [sent_before], new_id=new_id)
+    copy, other, fresh = identify([log.with_name("access.log.1"), log.with_name("other.log"), log], [sent_before])
     assert (copy.position, other.position, fresh.position) == (sent_before.position, 0, 0)
 
 
-def test_a_rotated_file_of_another_beginning_is_not_known(log: Path, new_id: Callable[[], str]) -> None:
-    sent_before = sent(log, new_id, lines=2)
+def test_a_rotated_file_of_another_beginning_is_not_known(log: Path) -> None:
+    sent_before = sent(log, lines=2)
     older = log.with_name("access.log.1")
     older.write_bytes(TEXT.replace(b"T10:00:01", b"T09:00:01"))
-    assert only([older], [sent_before], new_id).source_id != sent_before.source_id
+    assert only([older], [sent_before]).source_id != sent_before.source_id
 
 
-def test_a_file_that_only_begins_like_a_compressed_one_holds_nothing(tmp_path: Path, new_id: Callable[[], str]) -> None:
+@pytest.mark.parametrize(
+    ("content", "is_known"),
+    [
+        (b"\x1f\x8b" + b"not gzip at all", False),
+        (gzip.compress(TEXT)[:8], False),
+        (gzip.compress(TEXT)[:-40], True),
+    ],
+)
+def test_of_a_damaged_file_what_precedes_the_damage_is_known(content: bytes, is_known: bool, tmp_path: Path) -> None:
     """Reading it reports the damage, once the other files are sent."""
     path = tmp_path / "broken.gz"
-    path.write_bytes(b"\x1f\x8b" + b"not gzip at all")
+    path.write_bytes(content)
     check_readable(path)
-    assert only([path], [], new_id).head.length == 0
-
-
-@pytest.mark.parametrize("kept", [8, 1000])
-def test_of_a_file_that_ends_early_in_its_compression_what_precedes_the_damage_is_known(kept: int, tmp_path: Path) -> None:
-    packed = tmp_path / "app.log.gz"
-    packed.write_bytes(gzip.compress("".join(f"line {number}\n" for number in range(1000)).encode())[:kept])
-    check_readable(packed)
-    (source,) = identify([packed], [], new_id=lambda: "new")
-    assert (source.head.length > 0) == (kept > 8)
+    assert (only([path], []).head.length > 0) is is_known
 
 
 def test_a_copy_that_is_damaged_before_the_last_line_sent_is_not_taken_for_another_file(tmp_path: Path) -> None:
@@ -260,8 +245,8 @@ def test_a_copy_that_is_damaged_before_the_last_line_sent_is_not_taken_for_anoth
     log, packed = tmp_path / "app.log", tmp_path / "app.log.1.gz"
     text = "".join(f"line {number}\n" for number in range(9000)).encode()
     log.write_bytes(text)
-    (source,) = identify([log], [], new_id=lambda: "first")
-    sent = replace(source, position=len(text), last_line=Fingerprint.of(b"line 8999", position=len(text) - 10))
+    last_line = Fingerprint.of(b"line 8999", position=len(text) - 10)
+    sent_before = replace(only([log], []), position=len(text), last_line=last_line)
     packed.write_bytes(gzip.compress(text)[:4000])
     log.unlink()
-    assert [source.source_id for source in identify([packed], [sent], new_id=lambda: "another")] == ["first"]
+    assert only([packed], [sent_before]).source_id == sent_before.source_id
