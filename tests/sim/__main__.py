@@ -15,9 +15,10 @@ import pytest
 
 from tests.sim import cluster, single
 from tests.sim.cluster_faults import CLUSTER_KINDS
-from tests.sim.cluster_switches import CLUSTER_SWITCHES, ClusterSwitch
+from tests.sim.cluster_switches import CLUSTER_SWITCHES
 from tests.sim.directed import STORIES
 from tests.sim.faults import KINDS
+from tests.sim.stage import shortened
 from tests.sim.switches import SWITCHES
 
 
@@ -58,11 +59,9 @@ def _story(options: argparse.Namespace, played_by: Any, switches: Any) -> Callab
     """How a seed becomes a story: of the given faults, or those that the switched-off rule guards against, or a named one."""
     if options.story:
         return STORIES[options.story]
-    switch = switches.get(options.without)
-    if isinstance(switch, ClusterSwitch) and not options.fault:
-        return switch.story
-    kinds = tuple(options.fault or (() if switch is None else switch.kinds))
-    return lambda seed: played_by.draw_story(seed, kinds)
+    if options.without and not options.fault:
+        return switches[options.without].story  # type: ignore[no-any-return]
+    return lambda seed: played_by.draw_story(seed, tuple(options.fault or ()))
 
 
 def _play(options: argparse.Namespace, played_by: Any, story: Callable[[int], Any]) -> int:
@@ -78,7 +77,7 @@ def _play(options: argparse.Namespace, played_by: Any, story: Callable[[int], An
             print(played.world.told())
             print(played)
         elif played.kind:
-            print(played_by.shorten(played), flush=True)
+            print(shortened(played, played_by.play), flush=True)
         failures += bool(played.kind)
         if failures >= options.failures:
             break

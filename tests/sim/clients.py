@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from broker.protocol.api import ApiKey
 from broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, crc32c, read_header
 from broker.protocol.batch_builder import NewRecord, build_batch
 from broker.protocol.records import read_records
@@ -38,18 +40,18 @@ class Wire:
         self._connecting = 0  # number of the attempt in progress; 0: none
         self._attempts = 0
         self._unsent: list[bytes] = []
-        self._waiting: deque[tuple[int, int, Then]] = deque()  # correlation id, api key
+        self._waiting: deque[tuple[int, ApiKey, Then]] = deque()  # by correlation id
         self._inbox = bytearray()
         self._sent = 0
 
-    def ask(self, api_key: int, body: bytes, then: Then, *, timeout: int = REQUEST_TIMEOUT) -> None:
+    def ask(self, api_key: ApiKey, body: bytes, then: Then, *, timeout: int = REQUEST_TIMEOUT) -> None:
         self._sent += 1
         number = self._sent
         self._waiting.append((number, api_key, then))
         self._transmit(wire.frame(api_key, number, body))
         self._world.after(timeout, self._overdue, number)
 
-    def tell(self, api_key: int, body: bytes) -> None:
+    def tell(self, api_key: ApiKey, body: bytes) -> None:
         """Send a request that has no answer: acks=0."""
         self._sent += 1
         self._transmit(wire.frame(api_key, self._sent, body))
@@ -367,33 +369,32 @@ class Producer(Client):
                 self._end(batch, "unknown", error="the history ended")
 
 
-class Consumer(Client):
-    """Reads one partition from a position on, forever; if the position is out of range, from the log's start."""
+class Reader(Client):
+    """Asks about one partition, until it is closed."""
 
     def __init__(
-        self,
-        world: World,
-        network: Network,
-        history: History,
-        name: str,
-        brokers: list[str],
-        topic: str,
-        partition: int,
-        *,
-        position: int = 0,
-        wait_ms: int = 300,
-        bytes_max: int = 2_000,
+        self, world: World, network: Network, history: History, name: str, brokers: list[str], topic: str, partition: int
     ) -> None:
         super().__init__(world, network, history, name, brokers)
         self.topic = topic
         self.partition = partition
-        self.position = position
-        self.high_watermark = -1
-        self.start = position
         self.is_stopped = False
-        self._wait_ms = wait_ms
+
+    def note(self, event: str, **details: object) -> None:
+        self.history.add(event, client=self.name, topic=self.topic, partition=self.partition, **details)
+
+    def close(self) -> None:
+        self.is_stopped = True
+
+
+class Consumer(Reader):
+    """Reads from the start on, forever; if the position is out of range, from the log's start."""
+
+    def __init__(self, *place: Any, bytes_max: int = 2_000) -> None:
+        super().__init__(*place)
+        self.position = self.start = 0
         self._bytes_max = bytes_max
-        world.after(self.chance.randint(0, 100 * MS), self._poll)
+        self.world.after(self.chance.randint(0, 100 * MS), self._poll)
 
     def _poll(self) -> None:
         if self.is_stopped:
@@ -402,7 +403,7 @@ class Consumer(Client):
         if leader is None:
             self.refresh(self.topic, self._poll_or_rest)
             return
-        body = wire.fetch(self.topic, self.partition, self.position, wait_ms=self._wait_ms, bytes_max=self._bytes_max)
+        body = wire.fetch(self.topic, self.partition, self.position, wait_ms=300, bytes_max=self._bytes_max)
         leader.ask(wire.FETCH, body, self._take)
 
     def _poll_or_rest(self) -> None:
@@ -420,7 +421,6 @@ class Consumer(Client):
             self.forget_leader(self.topic, self.partition)
             self.world.after(BACK_OFF, self._poll)
             return
-        self.high_watermark = result.high_watermark
         self._read(result.records)
         self.world.after(self.chance.randint(0, 5 * MS), self._poll)
 
@@ -433,7 +433,7 @@ class Consumer(Client):
             if len(batch) < header.size:
                 break  # the fetch limit cut this batch off; it will be fetched again
             if crc32c(memoryview(batch)[CRC_START:]) != header.crc:
-                self.history.add("corrupt", client=self.name, topic=self.topic, partition=self.partition, position=position)
+                self.note("corrupt", position=position)
                 return
             for record in read_records(batch):
                 if record.offset >= self.position:
@@ -441,15 +441,7 @@ class Consumer(Client):
             position = max(position, header.next_offset)
             place += header.size
         if position > self.position:
-            self.history.add(
-                "poll",
-                client=self.name,
-                topic=self.topic,
-                partition=self.partition,
-                position=self.position,
-                records=records,
-                next=position,
-            )
+            self.note("poll", position=self.position, records=records, next=position)
             self.world.note(self.name, "polled", self.position, position)
         self.position = position
 
@@ -463,27 +455,19 @@ class Consumer(Client):
     def _seek(self, body: bytes | None) -> None:
         error, offset = (-1, -1) if body is None else wire.read_list_offsets(body)
         if not error:
-            self.history.add("seek", client=self.name, topic=self.topic, partition=self.partition, position=offset)
+            self.note("seek", position=offset)
             self.world.note(self.name, "seeks", self.position, offset)
             self.position = self.start = offset
         self.world.after(BACK_OFF, self._poll)
 
-    def close(self) -> None:
-        self.is_stopped = True
 
-
-class Watcher(Client):
+class Watcher(Reader):
     """Asks repeatedly where a partition ends, as a client that freezes a window does."""
 
-    def __init__(
-        self, world: World, network: Network, history: History, name: str, brokers: list[str], topic: str, partition: int
-    ) -> None:
-        super().__init__(world, network, history, name, brokers)
-        self.topic = topic
-        self.partition = partition
+    def __init__(self, *place: Any) -> None:
+        super().__init__(*place)
         self.latest: int | None = None
-        self.is_stopped = False
-        world.after(self.chance.randint(0, 200 * MS), self._ask)
+        self.world.after(self.chance.randint(0, 200 * MS), self._ask)
 
     def _ask(self) -> None:
         if self.is_stopped:
@@ -500,36 +484,31 @@ class Watcher(Client):
             self.forget_leader(self.topic, self.partition)
         else:
             self.latest = latest
-            self.history.add("ends", client=self.name, topic=self.topic, partition=self.partition, latest=latest)
+            self.note("ends", latest=latest)
         self.world.after(self.chance.randint(50 * MS, 400 * MS), self._ask)
-
-    def close(self) -> None:
-        self.is_stopped = True
 
 
 class Admin(Client):
     """Creates topics, and deletes them."""
 
-    def create(
-        self, topic: str, partitions: int, replicas: int, configs: dict[str, str], then: Callable[[], None] = lambda: None
-    ) -> None:
+    def create(self, topic: str, partitions: int, replicas: int, configs: dict[str, str], then: Callable[[], None]) -> None:
         """Until it exists; TOPIC_ALREADY_EXISTS counts as success."""
         body = wire.create_topic(topic, partitions, replicas, configs)
-        again = lambda: self.create(topic, partitions, replicas, configs, then)  # noqa: E731
-        self._ask(wire.CREATE_TOPICS, body, {0, 36}, then, again)
+        self._ask(wire.CREATE_TOPICS, body, wire.read_create_topic, {0, 36}, then)
 
-    def delete(self, topic: str, then: Callable[[], None] = lambda: None) -> None:
+    def delete(self, topic: str, then: Callable[[], None]) -> None:
         """Until it is gone; UNKNOWN_TOPIC_OR_PARTITION counts as success."""
-        again = lambda: self.delete(topic, then)  # noqa: E731
-        self._ask(wire.DELETE_TOPICS, wire.delete_topic(topic), {0, 3}, then, again)
+        self._ask(wire.DELETE_TOPICS, wire.delete_topic(topic), wire.read_delete_topic, {0, 3}, then)
 
-    def _ask(self, api_key: int, body: bytes, well: set[int], then: Callable[[], None], again: Callable[[], None]) -> None:
+    def _ask(
+        self, api_key: ApiKey, body: bytes, error_of: Callable[[bytes], int], done: set[int], then: Callable[[], None]
+    ) -> None:
         def answered(answer: bytes | None) -> None:
-            error = None if answer is None else wire.read_create_topic(answer)
-            self.world.note(self.name, "answered", api_key, error)
-            if error in well:
+            error = None if answer is None else error_of(answer)
+            self.world.note(self.name, "answered", int(api_key), error)
+            if error in done:
                 then()
             else:
-                self.world.after(2 * BACK_OFF, again)
+                self.world.after(2 * BACK_OFF, self._ask, api_key, body, error_of, done, then)
 
         self.wire(self.chance.choice(self._bootstrap)).ask(api_key, body, answered, timeout=6 * SECOND)

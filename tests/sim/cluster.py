@@ -20,8 +20,8 @@ from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.faults import draw
 from tests.sim.invariants import Invariants
-from tests.sim.stage import TOPIC, Played, Stage, Story, draw_plan, draw_storage, shortened
-from tests.sim.world import MS, SECOND, WorldTimeline
+from tests.sim.stage import TOPIC, Played, Stage, Story, draw_plan, draw_storage
+from tests.sim.world import MS, SECOND, Timeline
 from tests.sim.zookeeper import SimZooKeeper
 
 BROKERS = 3
@@ -89,7 +89,7 @@ class ClusterStage(Stage):
 
     def __init__(self, story: Story) -> None:
         super().__init__(story, busy=BUSY, rest_max=800 * MS)
-        self.zookeeper = SimZooKeeper(WorldTimeline(self.world), self.world.chance("zookeeper"))  # type: ignore[arg-type]
+        self.zookeeper = SimZooKeeper(Timeline(self.world), self.world.chance("zookeeper"))
         self.invariants = Invariants(self.world, self.zookeeper, waits_for_flush=story.waits_for_flush)
         self.nodes: list[ClusterNode] = [
             ClusterNode(
@@ -208,7 +208,3 @@ def quiet_stage(*, leader_confirm_ms: int | None = None, **changes: Any) -> Clus
 
 def play(story: Story) -> Played:
     return ClusterStage(story).play()
-
-
-def shorten(played: Played) -> Played:
-    return shortened(played, play)

@@ -5,7 +5,7 @@ Faults that matter are aimed: at the leader, at the controller, at the moment af
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tests.sim.cluster_nodes import ClusterNode
@@ -16,6 +16,7 @@ from tests.sim.network import Network
 from tests.sim.nodes import SimNode
 from tests.sim.world import MS, SECOND, World
 from tests.sim.zookeeper import SimZooKeeper
+from tests.sim.zookeeper_store import SimStore
 
 LEADER, CONTROLLER, FOLLOWER = -1, -2, -3  # in place of a machine's number: whichever has the role at that time
 
@@ -44,7 +45,7 @@ CLUSTER_KINDS: dict[str, int] = {
     "lose answers": 3,
     "lose one answer": 4,
     "expire session": 4,
-    "drop session's connection": 2,
+    "drop connection": 2,
 }
 
 MOMENTS = ("join", "election", "answer", "proposal", "exposure")
@@ -75,34 +76,14 @@ class ClusterFaults(Faults):
         self._survives_one = survives_one  # min.insync.replicas is two: what was acknowledged is on two machines
         self._powerless: dict[str, None] = {}  # machines that have lost what they had not flushed, or their disk
         self._armed: dict[str, list[Fault]] = {moment: [] for moment in MOMENTS}
-        self.actions |= {
-            "isolate": self._isolate,
-            "reset peers": self._reset_peers,
-            "kill at join": self._arm,
-            "kill at election": self._arm,
-            "kill at answer": self._arm,
-            "kill at proposal": self._arm,
-            "kill at exposure": self._arm,
-            "cut at proposal": self._arm,
-            "cut at join": self._arm,
-            "slow restart": self._slow_restart,
-            "kill all": self._kill_all,
-            "power cut all": self._power_cut_all,
-            "replace disk": self._replace_disk,
-            "restart storm": self._restart_storm,
-            "stop zookeeper": self._stop_zookeeper,
-            "elect zookeeper": self._elect_zookeeper,
-            "freeze zookeeper": self._freeze_zookeeper,
-            "lose answers": self._lose_answers,
-            "lose one answer": self._lose_one_answer,
-            "expire session": self._expire_session,
-            "drop session's connection": self._drop_connection,
-        }
         invariants.on_joined = self._joined
         invariants.on_proposed = self._proposed
         invariants.on_shown = self._shown
         invariants.on_election = self._elected
         invariants.on_deposed = lambda: history.add("fault", kind="election")
+
+    def _action(self, kind: str) -> Callable[[SimNode, Fault], None]:
+        return self._arm if " at " in kind else super()._action(kind)
 
     # Which machine
 
@@ -170,10 +151,7 @@ class ClusterFaults(Faults):
         self._kill(node, replace(fault, lasts=(100 * MS, 700 * MS, 700 * MS, 2 * SECOND)[fault.amount & 3]))
         node.sync_delay = (200 * MS, 3 * SECOND)[fault.amount >> 2 & 1]
 
-        def mended() -> None:
-            node.sync_delay = 0
-
-        self._later(fault, mended)
+        self._later(fault, lambda: setattr(node, "sync_delay", 0))
 
     def _restart_storm(self, node: SimNode, fault: Fault) -> None:
         for number in range(2 + fault.amount % 3):
@@ -300,23 +278,23 @@ class ClusterFaults(Faults):
     def _lose_answers(self, node: SimNode, fault: Fault) -> None:
         self._zookeeper.answer_loss = 0.05 + (fault.amount % 30) / 100
 
-        def mended() -> None:
-            self._zookeeper.answer_loss = 0.0
+        self._later(fault, lambda: setattr(self._zookeeper, "answer_loss", 0.0))
 
-        self._later(fault, mended)
+    def _store(self, node: SimNode) -> SimStore | None:
+        return self._machines[self._nodes.index(node)].store
 
     def _lose_one_answer(self, node: SimNode, fault: Fault) -> None:
-        store = self._machines[self._nodes.index(node)].store
+        store = self._store(node)
         if store is not None:
             store.lose_answer(is_committed=fault.at % 4 != 0)
 
     def _expire_session(self, node: SimNode, fault: Fault) -> None:
-        store = self._machines[self._nodes.index(node)].store
+        store = self._store(node)
         if store is not None and store.client_session_id and self._zookeeper.is_serving:
             self._zookeeper.expire(store.client_session_id)
 
     def _drop_connection(self, node: SimNode, fault: Fault) -> None:
-        store = self._machines[self._nodes.index(node)].store
+        store = self._store(node)
         if store is not None:
             store.drop()
 

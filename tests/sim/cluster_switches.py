@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
-
-import pytest
 
 from broker.cluster.metadata_image import PartitionState
 from broker.cluster.store import Outcome, Unknown
@@ -19,7 +18,7 @@ from broker.replication.replicas import LogIntegrity
 from tests.sim.cluster import draw_story
 from tests.sim.directed import STORIES
 from tests.sim.stage import Story
-from tests.sim.switches import yes
+from tests.sim.switches import Switch, yes
 
 POWER = (
     "power cut",
@@ -133,59 +132,34 @@ def shown_as_told(partition: Partition, offset: int) -> None:
     partition.visible_offset = max(partition.visible_offset, min(offset, partition.log.end_offset))
 
 
-@dataclass(frozen=True)
-class ClusterSwitch:
-    """`by` replaces `name`. `story`: histories in which the rule is needed. Its absence is noticed within `within` histories
-    from seed `first` on."""
-
-    name: str
-    by: Any
-    story: Callable[[int], Story]
-    first: int = 0
-    within: int = 10
-    too: tuple[str, Any] | None = None  # another rule with the same effect, switched off with it
-
-    def off(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(self.name, self.by)
-        if self.too is not None:
-            patch.setattr(*self.too)
-
-
 def any_of(kinds: tuple[str, ...]) -> Callable[[int], Story]:
     """Histories of faults of these kinds, at any time."""
     return lambda seed: draw_story(seed, kinds)
 
 
+_rule = partial(Switch, within=10)
 PROGRESS = "broker.replication.led_partition.PartitionProgress"
-CLUSTER_SWITCHES: Mapping[str, ClusterSwitch] = {
-    "a new process leads in a new epoch": ClusterSwitch(
-        "broker.replication.lifecycle.state_at_start", epoch_is_kept, any_of(KILLS)
-    ),
-    "who cannot vouch leaves": ClusterSwitch(
-        "broker.replication.lifecycle.ClusterStartup._kept", all_is_whole, STORIES["powerless"]
-    ),
-    "a fetch that diverges is no progress": ClusterSwitch(
+CLUSTER_SWITCHES: Mapping[str, Switch] = {
+    "a new process leads in a new epoch": _rule("broker.replication.lifecycle.state_at_start", epoch_is_kept, any_of(KILLS)),
+    "who cannot vouch leaves": _rule("broker.replication.lifecycle.ClusterStartup._kept", all_is_whole, STORIES["powerless"]),
+    "a fetch that diverges is no progress": _rule(
         "broker.replication.replica_server.ReplicaServer._take", diverging_counts, STORIES["parted"]
     ),
-    "nothing moves below the minimum": ClusterSwitch(f"{PROGRESS}._count", moves_below_the_minimum, STORIES["alone"]),
-    "what is pending counts": ClusterSwitch(
-        "broker.replication.isr.Proposals._answered", unknown_is_refused, STORIES["unanswered"]
-    ),
-    "who joins is who has fetched": ClusterSwitch(
-        "broker.replication.leader.propose_isr", whoever_it_is_now, STORIES["replaced"]
-    ),
-    "visible is flushed by all": ClusterSwitch(f"{PROGRESS}.fetched", written_counts_as_flushed, any_of(POWER)),
-    "who joins has flushed what the leader had": ClusterSwitch(
+    "nothing moves below the minimum": _rule(f"{PROGRESS}._count", moves_below_the_minimum, STORIES["alone"]),
+    "what is pending counts": _rule("broker.replication.isr.Proposals._answered", unknown_is_refused, STORIES["unanswered"]),
+    "who joins is who has fetched": _rule("broker.replication.leader.propose_isr", whoever_it_is_now, STORIES["replaced"]),
+    "visible is flushed by all": _rule(f"{PROGRESS}.fetched", written_counts_as_flushed, any_of(POWER)),
+    "who joins has flushed what the leader had": _rule(
         f"{PROGRESS}.may_join", joins_with_what_was_learnt, STORIES["shown before"]
     ),
-    "who joins has followed into the epoch": ClusterSwitch(
+    "who joins has followed into the epoch": _rule(
         f"{PROGRESS}.may_join",
         joins_below_the_start,
         STORIES["behind the epoch"],
         too=(f"{PROGRESS}.departures", nobody_is_late),
     ),
-    "a leader is confirmed": ClusterSwitch("broker.replication.leader.Leader.takes_records", yes, STORIES["stale"]),
-    "a follower shows what it has flushed": ClusterSwitch(
+    "a leader is confirmed": _rule("broker.replication.leader.Leader.takes_records", yes, STORIES["stale"]),
+    "a follower shows what it has flushed": _rule(
         "broker.log.partition.Partition.learn_visible", shown_as_told, STORIES["shown before"]
     ),
 }

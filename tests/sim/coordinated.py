@@ -13,7 +13,7 @@ from broker.cluster.metadata_watcher import MetadataWatcher, read_controller, re
 from broker.cluster.registration import Registration
 from broker.cluster.store import Node, Script, run_script
 from broker.errors import BrokerError
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 
 SESSION_TIMEOUT_MS = 6_000

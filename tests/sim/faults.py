@@ -115,22 +115,6 @@ class Faults:
         self._nodes = nodes
         self._history = history
         self._clients = clients  # hosts
-        self.actions: dict[str, Callable[[SimNode, Fault], None]] = {
-            "kill": self._kill,
-            "kill within": self._kill_within,
-            "power cut": self._power_cut,
-            "power cut within": self._power_cut_within,
-            "pause": self._pause,
-            "stop": self._stop,
-            "slow disk": self._slow_disk,
-            "failing sync": self._failing_sync,
-            "full disk": self._full_disk,
-            "cut clients off": self._cut_clients_off,
-            "reset clients": self._reset_clients,
-            "slow readers": self._slow_readers,
-            "clock jumps": self._clock_jumps,
-            "clock rate": self._clock_rate,
-        }
         self.are_over = False
 
     def schedule(self, faults: Sequence[Fault]) -> None:
@@ -140,7 +124,12 @@ class Faults:
     def _begin(self, fault: Fault) -> None:
         node = self._node(fault)
         self._world.note(node.name, fault.kind, fault.amount, fault.lasts)
-        self.actions[fault.kind](node, fault)
+        self._action(fault.kind)(node, fault)
+
+    def _action(self, kind: str) -> Callable[[SimNode, Fault], None]:
+        """The method that is named after the kind."""
+        action: Callable[[SimNode, Fault], None] = getattr(self, "_" + kind.replace(" ", "_"))
+        return action
 
     def _node(self, fault: Fault) -> SimNode:
         return self._nodes[fault.node]
@@ -176,10 +165,7 @@ class Faults:
     def _slow_disk(self, node: SimNode, fault: Fault) -> None:
         node.sync_delay = fault.amount
 
-        def mended() -> None:
-            node.sync_delay = 0
-
-        self._later(fault, mended)
+        self._later(fault, lambda: setattr(node, "sync_delay", 0))
 
     def _failing_sync(self, node: SimNode, fault: Fault) -> None:
         """Data lost by a failed sync is not on the disk although it can be read: a later power cut takes it, as it should."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from tests.sim.faults import Faults, draw
 from tests.sim.nodes import SimNode
-from tests.sim.stage import Played, Stage, Story, draw_plan, draw_storage, shortened
+from tests.sim.stage import Played, Stage, Story, draw_plan, draw_storage
 from tests.sim.world import MS, SECOND
 
 BUSY = 6 * SECOND  # faults occur for this long
@@ -56,7 +56,3 @@ def play(story: Story) -> Played:
         stage.close_readers()
         problem = next(filter(None, map(stage.read, range(story.partitions))), "")
     return stage.judged(problem)
-
-
-def shorten(played: Played) -> Played:
-    return shortened(played, play)

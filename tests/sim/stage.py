@@ -5,7 +5,8 @@ which producers finish, a last consumer reads everything, and the checker judges
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -210,6 +211,23 @@ class Stage:
             took_fast_path=sum(node.took_fast_path for node in self.nodes),
             problem=problem,
         )
+
+
+def play_all(
+    seeds: Iterable[int], draw: Callable[[int], Story], play: Callable[[Story], Played]
+) -> tuple[Counter[str], Counter[str]]:
+    """Histories in which nothing may go wrong; returns what was counted in them, and their faults."""
+    counts: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for seed in seeds:
+        played = play(draw(seed))
+        assert not played.kind, (
+            f"{shortened(played, play)}\n  play it again: python -m tests.sim --seed {seed} (--brokers 1 for one broker)"
+        )
+        counts.update(played.verdict.counts)
+        counts["fast path"] += played.took_fast_path
+        kinds.update(fault.kind for fault in played.story.faults)
+    return counts, kinds
 
 
 def shortened(played: Played, again: Callable[[Story], Played]) -> Played:

@@ -14,6 +14,8 @@ from broker.log.high_watermark import HighWatermark
 from broker.log.partition import Partition
 from broker.log.partition_log import PartitionLog
 from broker.log.recovery import LogOpener
+from tests.sim.single import draw_story
+from tests.sim.stage import Played, Story
 
 
 def nothing(*arguments: Any, **named: Any) -> None:
@@ -65,20 +67,31 @@ def recovered_without_flush(
 
 @dataclass(frozen=True)
 class Switch:
-    """`by` replaces `name`. `kinds`: the faults that need the rule. Its absence is noticed within `within` histories from
+    """`by` replaces `name`. `story`: histories in which the rule is needed. Its absence is noticed within `within` histories from
     seed `first` on, which noticed it when this was written: most others do not need the rule."""
 
     name: str
     by: Any
-    kinds: tuple[str, ...]
+    story: Callable[[int], Story]
     first: int = 0
     within: int = 60
+    too: tuple[str, Any] | None = None  # another rule with the same effect, switched off with it
 
     def off(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self.name, self.by)
+        if self.too is not None:
+            patch.setattr(*self.too)
+
+    def is_noticed(self, play: Callable[[Story], Played]) -> bool:
+        return any(play(self.story(seed)).kind for seed in range(self.first, self.first + self.within))
 
 
-POWER = ("power cut", "power cut within", "slow disk", "kill within")
+def faults(*kinds: str) -> Callable[[int], Story]:
+    """Histories of faults of these kinds, at any time."""
+    return lambda seed: draw_story(seed, kinds)
+
+
+POWER = faults("power cut", "power cut within", "slow disk", "kill within")
 SWITCHES: dict[str, Switch] = {
     "visible is flushed": Switch("broker.log.high_watermark.HighWatermark.__init__", shown_when_written, POWER),
     "acknowledged when flushed": Switch("broker.api.produce._finish_when_safe", produce._complete, POWER, first=6),
@@ -89,24 +102,24 @@ SWITCHES: dict[str, Switch] = {
     "what a start finds is flushed": Switch(
         "broker.log.recovery.LogOpener._apply",
         recovered_without_flush,
-        ("kill", "kill within", "power cut", "power cut within"),
+        faults("kill", "kill within", "power cut", "power cut within"),
         first=217,
     ),
     "a failed flush leaves a mark": Switch(
         "broker.log.partition_log.leave_flush_failed",
         nothing,
-        ("failing sync", "kill", "power cut", "power cut within"),
+        faults("failing sync", "kill", "power cut", "power cut within"),
         first=110,
     ),
     "a start checks checksums": Switch("broker.log.recovery.checksum_matches", yes, POWER, first=25),
-    "a start keeps what is whole": Switch("broker.log.recovery.checksum_matches", no, ("kill", "kill within", "stop")),
+    "a start keeps what is whole": Switch("broker.log.recovery.checksum_matches", no, faults("kill", "kill within", "stop")),
     "producers are remembered": Switch(
         "broker.log.producer_snapshots.ProducerSnapshots.restore",
         nothing,
-        ("kill", "kill within", "pause", "reset clients"),
+        faults("kill", "kill within", "pause", "reset clients"),
         first=11,
     ),
     "numbers are checked": Switch(
-        "broker.log.producer_state.ProducerStates.check", nothing, ("reset clients", "pause"), first=57
+        "broker.log.producer_state.ProducerStates.check", nothing, faults("reset clients", "pause"), first=57
     ),
 }

@@ -19,7 +19,7 @@ from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
 from tests.sim.stage import FINISHING, TOPIC
-from tests.sim.world import MS, SECOND, WorldTimeline
+from tests.sim.world import MS, SECOND, Timeline
 from tests.sim.zookeeper import SimZooKeeper
 
 
@@ -155,7 +155,7 @@ def test_a_zookeeper_that_never_saw_the_directory_does_not_get_it_however_often_
     node = stage.nodes[0]
     node.kill()
     starts = node.starts
-    node.set_zookeeper(SimZooKeeper(WorldTimeline(stage.world), stage.world.chance("another zookeeper")))  # type: ignore[arg-type]
+    node.set_zookeeper(SimZooKeeper(Timeline(stage.world), stage.world.chance("another zookeeper")))
     node.start()
     assert stage.until(lambda: node.starts > starts + 3, 60 * SECOND)
     assert not node.is_serving

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from tests.sim.faults import KINDS
-from tests.sim.single import draw_story, play, shorten
+from tests.sim.single import draw_story, play
+from tests.sim.stage import play_all
 from tests.sim.switches import SWITCHES
 from tests.support.examples import ALWAYS_THE_SAME, examples
 
@@ -29,14 +29,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.timeout(7_200)  # for a long run
 def test_clients_see_nothing_wrong_whatever_happens_to_the_machine() -> None:
-    counts: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    for seed in range(FIRST, FIRST + SEEDS):
-        played = play(draw_story(seed))
-        assert not played.kind, f"{shorten(played)}\n  play it again: python -m tests.sim --brokers 1 --seed {seed}"
-        counts.update(played.verdict.counts)
-        counts["fast path"] += played.took_fast_path
-        kinds.update(fault.kind for fault in played.story.faults)
+    counts, kinds = play_all(range(FIRST, FIRST + SEEDS), draw_story, play)
     if SEEDS >= USUAL:
         assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
         assert counts["fast path"] > 5 * SEEDS, f"too little took the fast path: {counts}"
@@ -46,9 +39,5 @@ def test_clients_see_nothing_wrong_whatever_happens_to_the_machine() -> None:
 
 @pytest.mark.parametrize("name", sorted(SWITCHES))
 def test_a_rule_that_is_switched_off_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    switch = SWITCHES[name]
-    switch.off(monkeypatch)
-    for seed in range(switch.first, switch.first + switch.within):
-        if play(draw_story(seed, switch.kinds)).kind:
-            return
-    pytest.fail(f"without the rule {name} {switch.within} histories went as they do with it")
+    SWITCHES[name].off(monkeypatch)
+    assert SWITCHES[name].is_noticed(play), f"without the rule {name} the histories went as they do with it"

@@ -74,21 +74,37 @@ class World:
         )
 
 
-class WorldTimeline:
-    """The same time in seconds, for code that counts in seconds: the simulated ZooKeeper (`timeline.Timeline`)."""
+class Timeline:
+    """The time of a world in seconds, for code that counts in seconds: the simulated ZooKeeper, and tests with a world of their
+    own. It is a `Clock` too."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World | None = None) -> None:
+        self._world = world or World(0)
 
     @property
     def now(self) -> float:
         return self._world.now / SECOND
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return START_MS + self._world.now // MS
 
     def at(self, when: float, event: Callable[[], None]) -> None:
         self.after(when - self.now, event)
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
         self._world.after(max(0, round(seconds * SECOND)), event)
+
+    def run(self, seconds: float) -> None:
+        """Run every event that is due within this many seconds."""
+        self._world.run(self._world.now + round(seconds * SECOND))
+
+    def run_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """The same until the condition holds; fails if it never does."""
+        self._world.run(self._world.now + round(seconds * SECOND), condition)
+        assert condition(), f"did not happen within {seconds} s"
 
 
 class NodeClock:

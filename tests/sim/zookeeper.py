@@ -21,7 +21,7 @@ from functools import partial
 from random import Random
 
 from broker.cluster.store import Committed, Node, NoNode, Operation, Unknown
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.znode_tree import Change, Kind
 from tests.sim.zookeeper_connection import Connection, Request
 from tests.sim.zookeeper_server import Server, Session

@@ -16,7 +16,7 @@ from broker.config.settings import BrokerConfig
 from broker.errors import BrokerError
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Origin, Request
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimStore, SimZooKeeper
 from tests.support.engine import Harness
 

@@ -17,7 +17,7 @@ from logbus.waiting import PATIENCE_SECONDS, wait_until
 from broker.clock import SystemClock
 from broker.cluster.store import Children, Found, NoNode, Operation, Outcome, Store
 from broker.cluster.zookeeper import ZooKeeperStore
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.link import Link
 

@@ -14,7 +14,7 @@ from broker.cluster.registration import Registration, RunningElsewhere
 from broker.cluster.store import Committed, Refused, Script, commit, run_script
 from broker.errors import BrokerError
 from tests.sim.coordinated import topic
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.support.stores import SESSION_TIMEOUT_MS, Stores
 
 

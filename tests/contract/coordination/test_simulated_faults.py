@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from broker.cluster.store import Check, Committed, Create, Node, NoNode, Refused, Set, Unknown
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.sim.zookeeper_store import SimStore
 from tests.support.stores import SimulatedStores, StoreClient

@@ -10,7 +10,7 @@ from broker.cluster.metadata_writes import create_topic
 from broker.cluster.store import run_script
 from broker.errors import BrokerError, RequestTimedOut
 from tests.sim.coordinated import SESSION_TIMEOUT_MS, topic
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 
 

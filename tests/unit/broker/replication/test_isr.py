@@ -19,7 +19,7 @@ from broker.cluster.store import Create, Node, Operation, Outcome, Set, StoreEve
 from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
 from broker.replication.isr import RETRY_SECONDS, Proposals, propose_handover, propose_isr, takes_records
 from broker.replication.led_partition import Departures, LedPartition, PartitionProgress
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.leading import ME, TOPIC_ID
 

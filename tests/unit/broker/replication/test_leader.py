@@ -21,7 +21,7 @@ from broker.log.high_watermark import ReplicatedHighWatermark
 from broker.log.partition import Partition
 from broker.protocol.replica_fetch import ReplicaPartition
 from broker.replication.leader import Leader
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.batches import plain_batch, validated
 from tests.support.engine import Harness

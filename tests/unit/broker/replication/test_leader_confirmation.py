@@ -14,7 +14,7 @@ from broker.cluster.store import Check, Committed, Operation, Outcome, Reason, R
 from broker.cluster.znodes import state_path, topic_id_path
 from broker.replication.isr import CHECK_SECONDS, Confirmation, confirmed_until
 from broker.replication.led_partition import LedPartition
-from tests.sim.timeline import Timeline
+from tests.sim.world import Timeline
 from tests.support.leading import TOPIC_ID
 from tests.unit.broker.replication.test_isr import STATE, led_partition
 
