@@ -15,13 +15,12 @@ from typing import Any
 from broker.config.settings import LogConfig
 from broker.protocol.api import ApiKey
 from broker.protocol.batch_builder import NewRecord, build_batch
-from tests.support.two_paths import ADMINISTRATION, PARTITIONS, Rivals, count_of, produce_frame, string_of
+from tests.support.two_paths import PARTITIONS, Clients, Rivals, count_of, head_of, play, produce_frame, string_of
 
 _FLEXIBLE_FROM, _IDS_FROM, _REPLICA_TAGGED_FROM = 12, 13, 15
 _PRODUCER = 0  # the number of the writing connection; readers have higher ones
 WAIT_MS = 500
 PLENTY = 1 << 20  # bytes
-REPLICA_TAGS = b"\x01\x01\x0d" + struct.pack(">iq", 2, 7) + b"\0"  # a request's tags when a replica sends it
 Topics = list[tuple[bytes, list[tuple[int, int, int, int]]]]  # by name: (partition, leader epoch, offset, maximum bytes)
 
 
@@ -52,10 +51,7 @@ def fetch_frame(
     def name(topic: bytes) -> bytes:
         return id_of(topic) if version >= _IDS_FROM else string_of(topic, flexible)
 
-    out = bytearray(struct.pack(">hhi", int(ApiKey.FETCH), version, correlation_id))
-    out += b"\xff\xff" if client is None else struct.pack(">h", len(client)) + client
-    if flexible:
-        out += tags
+    out = head_of(ApiKey.FETCH, version, correlation_id, client, tags if flexible else b"")
     if version < _REPLICA_TAGGED_FROM:
         out += struct.pack(">i", -1)
     out += struct.pack(">iiib", wait_ms, bytes_min, bytes_max, isolation)
@@ -109,32 +105,35 @@ class Reader:
         self.correlation_id = 0
 
 
-class Readers:
-    """Makes requests for `rivals`, as a function of the seed and of what both sides have stored."""
+class Readers(Clients):
+    """Makes Fetch requests for `rivals`."""
+
+    changes = (
+        *({"session": session} for session in ((1, 1), (0, 3))),
+        {"forgotten": [(b"plain", [(0, 0, 0, 0)])]},
+        *({"client": client} for client in (b"another", b"\xff\xfe", b"c" * 700)),
+        {"rack": b"r" * 600},
+        {"wait_ms": -1},
+        {"wait_ms": WAIT_MS, "bytes_min": 1 << 20},
+        {"bytes_min": -1},
+        {"bytes_max": -1},
+        {"isolation": 2},
+        *({"version": version} for version in (3, 18, 11, 17)),
+    )
 
     def __init__(self, seed: str, rivals: Rivals, *, strange: float) -> None:
-        self.chance = random.Random(seed)
+        super().__init__(seed, strange)
         self._rivals = rivals
-        self._strange = strange
-        self._connections = 0
-        self.readers: list[Reader] = []
 
-    def reader(self, count: int) -> Reader:
-        """One of `count` clients."""
-        while len(self.readers) < count:
-            self._connections += 1
-            self.readers.append(Reader(self._connections, self.chance))
-        return self.chance.choice(self.readers)
+    def new_client(self, number: int) -> Reader:
+        return Reader(number, self.chance)
 
-    def request(self, reader: Reader) -> bytes:
-        reader.correlation_id += 1
+    def topics(self, reader: Reader) -> Topics:
         topics: Topics = []
         for topic in reader.topics:
             indexes = self.chance.sample(range(PARTITIONS), min(reader.partitions, PARTITIONS))
             topics.append((topic, [self._row(topic, index) for index in indexes]))
-        if self.chance.random() >= self._strange:
-            return self._frame(reader, topics)
-        return self.chance.choice(_STRANGE)(self, reader, topics)
+        return topics
 
     def _row(self, topic: bytes, index: int) -> tuple[int, int, int, int]:
         """Most consumers are at the high watermark, or on their way to it."""
@@ -144,7 +143,7 @@ class Readers:
         epoch = chance.choice((-1, partition.leader_epoch))
         return index, epoch, offset, chance.choice((PLENTY, PLENTY, PLENTY, 500, 1, 0))
 
-    def _frame(self, reader: Reader, topics: Topics, **changes: Any) -> bytes:
+    def frame(self, reader: Reader, topics: Topics, **changes: Any) -> bytes:
         version = changes.pop("version", reader.version)
         return fetch_frame(version, reader.correlation_id, topics, self._id_of, **{**reader.settings, **changes})
 
@@ -154,111 +153,65 @@ class Readers:
 
     # What is unusual
 
-    def _spoiled(self, reader: Reader, topics: Topics) -> bytes:
-        frame = bytearray(self._frame(reader, topics))
-        for _ in range(self.chance.choice((1, 1, 2, 5))):
-            frame[self.chance.randrange(4, len(frame))] = self.chance.choice(
-                (0, 1, 2, 0x7F, 0x80, 0xFF, self.chance.randrange(256))
-            )
-        return bytes(frame)
-
     def _elsewhere(self, reader: Reader, topics: Topics) -> bytes:
         name, index = (
             self.chance.choice((b"none", b"plain", b"__consumer_offsets", b"")),
             self.chance.choice((PARTITIONS, -1, 1 << 30)),
         )
-        return self._frame(reader, [*topics, (name, [(index, -1, 0, PLENTY)])])
+        return self.frame(reader, [*topics, (name, [(index, -1, 0, PLENTY)])])
 
     def _out_of_range(self, reader: Reader, topics: Topics) -> bytes:
         (name, [(index, epoch, _, size), *more]), *others = topics
         partition = self._rivals.off.engine.partitions.get(name.decode(), index)
         offset = self.chance.choice((-1, -2, 1 << 62, partition.end_offset + 1, partition.log_start_offset - 1))
-        return self._frame(reader, [(name, [(index, epoch, offset, size), *more]), *others])
+        return self.frame(reader, [(name, [(index, epoch, offset, size), *more]), *others])
 
     def _other_epoch(self, reader: Reader, topics: Topics) -> bytes:
         (name, [(index, _, offset, size), *more]), *others = topics
         epoch = self.chance.choice((-2, 1, 1 << 30, -(1 << 31)))
-        return self._frame(reader, [(name, [(index, epoch, offset, size), *more]), *others])
+        return self.frame(reader, [(name, [(index, epoch, offset, size), *more]), *others])
 
     def _twice(self, reader: Reader, topics: Topics) -> bytes:
         """A partition, or its topic, twice; neighbours or not."""
         (name, rows), *others = topics
         twice = self.chance.choice(([(name, [*rows, rows[0]]), *others], [(name, rows), (name, rows)], [*topics, (name, rows)]))
-        return self._frame(reader, twice)
+        return self.frame(reader, twice)
 
     def _nothing(self, reader: Reader, topics: Topics) -> bytes:
-        return self._frame(reader, self.chance.choice(([], [(topics[0][0], [])], [*topics, (b"plain", [])])))
+        return self.frame(reader, self.chance.choice(([], [(topics[0][0], [])], [*topics, (b"plain", [])])))
 
     def _many(self, reader: Reader, topics: Topics) -> bytes:
         """Around the number of partitions whose count no longer fits in one byte of a varint."""
         (name, [(index, epoch, offset, _), *_]), *others = topics
-        return self._frame(reader, [(name, [(index, epoch, offset, 1)] * self.chance.choice((60, 126, 127, 130))), *others])
-
-    def _other_settings(self, reader: Reader, topics: Topics) -> bytes:
-        changes: dict[str, Any] = self.chance.choice(
-            (
-                {"session": (1, 1)},
-                {"session": (0, 3)},
-                {"forgotten": [(b"plain", [(0, 0, 0, 0)])]},
-                {"client": b"another"},
-                {"client": b"\xff\xfe"},
-                {"client": b"c" * 700},
-                {"rack": b"r" * 600},
-                {"wait_ms": -1},
-                {"wait_ms": WAIT_MS, "bytes_min": 1 << 20},
-                {"bytes_min": -1},
-                {"bytes_max": -1},
-                {"isolation": 2},
-                {"version": 3},
-                {"version": 18},
-                {"version": 11},
-                {"version": 17},
-            )
-        )
-        return self._frame(reader, topics, **changes)
-
-    def _tagged(self, reader: Reader, topics: Topics) -> bytes:
-        """Tags that are legal, that lie, or whose varints are longer than needed; or bytes after the request's end."""
-        name = self.chance.choice(("tags", "partition_tags", "topic_tags", "request_tags", "behind"))
-        value = self.chance.choice((b"\x01\x09\x01x", b"\x01", b"\x05", b"\x80\x00", b"\xff", b"\0\0", b"", REPLICA_TAGS))
-        return self._frame(reader, topics, **{name: value})
+        return self.frame(reader, [(name, [(index, epoch, offset, 1)] * self.chance.choice((60, 126, 127, 130))), *others])
 
     def _cut(self, reader: Reader, topics: Topics) -> bytes:
         """A request cut short, in a frame of that length."""
-        content = self._frame(reader, topics)[4:]
+        content = self.frame(reader, topics)[4:]
         content = content[: self.chance.randrange(len(content))]
         return struct.pack(">i", len(content)) + content
 
     def _pipelined(self, reader: Reader, topics: Topics) -> bytes:
         """Several requests at once, or one and a part of the next."""
-        frames = [self._frame(reader, topics) for _ in range(self.chance.choice((2, 3)))]
+        frames = [self.frame(reader, topics) for _ in range(self.chance.choice((2, 3)))]
         return (
             b"".join(frames) if self.chance.random() < 0.7 else frames[0] + frames[1][: self.chance.randrange(1, len(frames[1]))]
         )
 
-    def _something_else(self, reader: Reader, topics: Topics) -> bytes:
-        content = struct.pack(">hhih", int(ApiKey.API_VERSIONS), 2, reader.correlation_id, 1) + b"x"
-        other = struct.pack(">i", len(content)) + content
-        return self.chance.choice((other, other + self._frame(reader, topics), self._frame(reader, topics) + other))
-
-
-_STRANGE: tuple[Callable[[Readers, Reader, Topics], bytes], ...] = (
-    Readers._spoiled,
-    Readers._spoiled,
-    Readers._elsewhere,
-    Readers._out_of_range,
-    Readers._other_epoch,
-    Readers._twice,
-    Readers._nothing,
-    Readers._many,
-    Readers._other_settings,
-    Readers._other_settings,
-    Readers._tagged,
-    Readers._tagged,
-    Readers._cut,
-    Readers._pipelined,
-    Readers._something_else,
-)
+    strange = (
+        *(Clients.spoiled, Clients.spoiled),
+        _elsewhere,
+        _out_of_range,
+        _other_epoch,
+        _twice,
+        _nothing,
+        _many,
+        *(Clients.other_settings, Clients.other_settings),
+        *(Clients.tagged, Clients.tagged),
+        _cut,
+        _pipelined,
+        Clients.something_else,
+    )
 
 
 def run(
@@ -273,27 +226,25 @@ def run(
 ) -> Rivals:
     """Send `count` requests. In each turn some readers fetch; records may be written first, and may not be flushed yet."""
     rivals = Rivals(directory, log=replace(LogConfig(index_interval_bytes=500), segment_bytes=6_000, roll_ms=5_000))
-    made = Readers(seed, rivals, strange=strange)
-    chance, done = made.chance, 0
-    while done < count:
-        before = done
+    requests = Readers(seed, rivals, strange=strange)
+    chance = requests.chance
+
+    def in_turn() -> int:
         if chance.random() < writes:
             rivals.feed(_PRODUCER, _written(chance, rivals.on.harness.clock.now_ms()))
             rivals.turn(settles=chance.random() < 0.5)
-        for _ in range(chance.choice((1, 1, 1, 3))):
-            reader = made.reader(readers)
-            frame = made.request(reader)
-            done += 1
-            cut = chance.randrange(1, len(frame)) if chance.random() < 0.05 else 0
-            rivals.feed(reader.number, frame, cut=cut)
-        rivals.turn(settles=chance.random() < 0.7)
-        for reader in list(made.readers):
-            if rivals.is_over(reader.number):
-                made.readers.remove(reader)
-        if chance.random() < administration:
-            rivals.do(chance.choice(ADMINISTRATION)(chance))
-        if before // 50 < done // 50:
-            rivals.compare()
+        return chance.choice((1, 1, 1, 3))
+
+    play(
+        rivals,
+        requests,
+        count,
+        clients=readers,
+        in_turn=in_turn,
+        share_cut=0.05,
+        turn=lambda: rivals.turn(settles=chance.random() < 0.7),
+        administration=administration,
+    )
     answer_all(rivals)
     return rivals
 

@@ -38,6 +38,7 @@ TOPICS = {
     "stamped": {"message_timestamp_type": "LogAppendTime"},
     "safe": {"logbus.acks.all.waits.for.flush": "true"},
 }
+REPLICA_TAGS = b"\x01\x01\x0d" + struct.pack(">iq", 2, 7) + b"\0"  # a request's tags when a replica sends it
 _FLEXIBLE_FROM = 9
 _ROUNDS = 4
 
@@ -244,10 +245,7 @@ def produce_frame(
     of the first partition, `topic_tags` of each topic.
     `behind` follows the request's proper end."""
     flexible = version >= _FLEXIBLE_FROM
-    out = bytearray(struct.pack(">hhi", int(ApiKey.PRODUCE), version, correlation_id))
-    out += b"\xff\xff" if client is None else struct.pack(">h", len(client)) + client
-    if flexible:
-        out += tags
+    out = head_of(ApiKey.PRODUCE, version, correlation_id, client, tags if flexible else b"")
     out += string_of(transactional_id, flexible) + struct.pack(">hi", acks, 30_000) + count_of(len(topics), flexible)
     for name, partitions in topics:
         out += string_of(name, flexible) + count_of(len(partitions), flexible)
@@ -265,6 +263,11 @@ def produce_frame(
         out += request_tags
     out += behind
     return struct.pack(">i", len(out)) + bytes(out)
+
+
+def head_of(api_key: ApiKey, version: int, correlation_id: int, client: bytes | None, tags: bytes) -> bytearray:
+    name = b"\xff\xff" if client is None else struct.pack(">h", len(client)) + client
+    return bytearray(struct.pack(">hhi", int(api_key), version, correlation_id) + name + tags)
 
 
 def string_of(text: bytes | None, flexible: bool) -> bytes:
@@ -285,6 +288,12 @@ def uvarint(value: int) -> bytes:
     return bytes((*out, value))
 
 
+_ALTERED_FIELDS = (
+    *("attributes", "last_offset_delta", "base_timestamp", "max_timestamp", "record_count", "record_count", "base_sequence"),
+    *("producer_epoch", "producer_id", "base_offset", "leader_epoch", "length", "magic"),
+)
+
+
 class Sender:
     """The client of one connection: version, client id, acks and topic, drawn once and kept."""
 
@@ -297,8 +306,79 @@ class Sender:
         self.correlation_id = 0
 
 
-class Senders:
-    """Makes requests, as a function of the seed and what both sides have stored, not of their answers."""
+class Clients:
+    """Some clients and their requests, as a function of the seed and of what both sides have stored, not of their answers."""
+
+    strange: tuple[Callable[[Any, Any, Any], bytes], ...]  # what a client may send instead of what is usual
+    changes: tuple[dict[str, Any], ...]  # of settings, for one request
+
+    def __init__(self, seed: str, share_strange: float) -> None:
+        self.chance = random.Random(seed)
+        self.clients: list[Any] = []
+        self._share_strange = share_strange
+        self._connections = 0
+
+    def new_client(self, number: int) -> Any:
+        raise NotImplementedError
+
+    def topics(self, client: Any) -> Any:
+        """What its next request is about."""
+        raise NotImplementedError
+
+    def frame(self, client: Any, topics: Any, **changes: Any) -> bytes:
+        raise NotImplementedError
+
+    def client(self, count: int) -> Any:
+        """One of `count`."""
+        while len(self.clients) < count:
+            self._connections += 1
+            self.clients.append(self.new_client(self._connections))
+        return self.chance.choice(self.clients)
+
+    def request(self, client: Any) -> bytes:
+        client.correlation_id += 1
+        topics = self.topics(client)
+        if self.chance.random() >= self._share_strange:
+            return self.frame(client, topics)
+        return self.chance.choice(self.strange)(self, client, topics)
+
+    def arrived(self) -> None:
+        """Everything sent so far has been processed."""
+
+    def spoiled(self, client: Any, topics: Any) -> bytes:
+        frame = bytearray(self.frame(client, topics))
+        for _ in range(self.chance.choice((1, 1, 2, 5))):
+            octets = (0, 1, 2, 0x7F, 0x80, 0xFF, self.chance.randrange(256))
+            frame[self.chance.randrange(4, len(frame))] = self.chance.choice(octets)
+        return bytes(frame)
+
+    def other_settings(self, client: Any, topics: Any) -> bytes:
+        return self.frame(client, topics, **self.chance.choice(self.changes))
+
+    def tagged(self, client: Any, topics: Any) -> bytes:
+        """Tags that are legal, that lie, or whose varints are longer than needed; or bytes after the request's end."""
+        name = self.chance.choice(("tags", "partition_tags", "topic_tags", "request_tags", "behind"))
+        value = self.chance.choice((b"\x01\x09\x01x", b"\x01", b"\x05", b"\x80\x00", b"\xff", b"\0\0", b"", REPLICA_TAGS))
+        return self.frame(client, topics, **{name: value})
+
+    def something_else(self, client: Any, topics: Any) -> bytes:
+        """A request of another kind, alone, or next to a usual one."""
+        other = head_of(ApiKey.API_VERSIONS, 2, client.correlation_id, b"x", b"")
+        other = bytearray(struct.pack(">i", len(other)) + other)
+        frame = self.frame(client, topics)
+        return bytes(self.chance.choice((other, other + frame, frame + other)))
+
+
+class Senders(Clients):
+    """Makes Produce requests."""
+
+    changes = (
+        *({"acks": acks} for acks in (2, -2, 0, 1, -1)),
+        *({"version": version} for version in (2, 13, 3, 12)),
+        *({"client": client} for client in (b"another", b"\xff\xfe", b"c" * 700)),
+        *({"transactional_id": name} for name in (b"t", b"")),
+        {"tags": b"\x01\x09\x01x"},
+    )
 
     def __init__(
         self,
@@ -310,43 +390,27 @@ class Senders:
         stored: Callable[[bytes, int, int], tuple[int, int]],
     ) -> None:
         """`stored` returns the epoch and sequence that a producer of a partition must send next."""
-        self.chance = random.Random(seed)
+        super().__init__(seed, strange)
         self._stored = stored
-        self._strange = strange
         self._topics = topics
         self._now_ms = now_ms
         self._next: dict[tuple[bytes, int, int], tuple[int, int]] = {}  # the same, counting batches in flight
         self._sent: list[bytes] = []
-        self._connections = 0
-        self.senders: list[Sender] = []
 
     def arrived(self) -> None:
-        """Everything sent so far has been processed."""
         self._next.clear()
 
     def _due(self, topic: bytes, index: int, producer: int) -> tuple[int, int]:
         return self._next.get((topic, index, producer)) or self._stored(topic, index, producer)
 
-    def sender(self, count: int) -> Sender:
-        """One of `count` clients."""
-        while len(self.senders) < count:
-            self._connections += 1
-            self.senders.append(Sender(self._connections, self.chance, self._topics))
-        return self.chance.choice(self.senders)
+    def new_client(self, number: int) -> Sender:
+        return Sender(number, self.chance, self._topics)
 
-    def gone(self, sender: Sender) -> None:
-        self.senders.remove(sender)
+    def topics(self, sender: Sender) -> list[tuple[bytes, list[tuple[int, bytes | None]]]]:
+        partitions = self.chance.sample(range(PARTITIONS), self.chance.choice((1, 1, 1, 2, PARTITIONS)))
+        return [(sender.topic, [(index, self._batch(sender.topic, index)) for index in partitions])]
 
-    def request(self, sender: Sender) -> bytes:
-        chance = self.chance
-        sender.correlation_id += 1
-        partitions = chance.sample(range(PARTITIONS), chance.choice((1, 1, 1, 2, PARTITIONS)))
-        topics = [(sender.topic, [(index, self._batch(sender.topic, index)) for index in partitions])]
-        if chance.random() >= self._strange:
-            return self._frame(sender, topics)
-        return chance.choice(_STRANGE)(self, sender, topics)
-
-    def _frame(self, sender: Sender, topics: list[tuple[bytes, list[tuple[int, bytes | None]]]], **changes: Any) -> bytes:
+    def frame(self, sender: Sender, topics: list[tuple[bytes, list[tuple[int, bytes | None]]]], **changes: Any) -> bytes:
         settings = {"acks": sender.acks, "client": sender.client, **changes}
         return produce_frame(settings.pop("version", sender.version), sender.correlation_id, topics, **settings)
 
@@ -370,14 +434,8 @@ class Senders:
 
     # Strange requests
 
-    def _spoiled(self, sender: Sender, topics: Any) -> bytes:
-        frame = bytearray(self._frame(sender, topics))
-        for _ in range(self.chance.choice((1, 1, 2, 5))):
-            frame[self.chance.randrange(4, len(frame))] = self.chance.randrange(256)
-        return bytes(frame)
-
     def _spoiled_head(self, sender: Sender, topics: Any) -> bytes:
-        frame = bytearray(self._frame(sender, topics))
+        frame = bytearray(self.frame(sender, topics))
         frame[self.chance.randrange(0, min(len(frame), 80))] = self.chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
         return bytes(frame)
 
@@ -385,23 +443,7 @@ class Senders:
         """A wrong field under a correct checksum."""
         chance, now = self.chance, self._now_ms()
         numbers = (0, 1, -1, -2, 0x7FFF, -0x8000, 0x7FFFFFFF, -0x80000000)
-        field = chance.choice(
-            (
-                "attributes",
-                "last_offset_delta",
-                "base_timestamp",
-                "max_timestamp",
-                "record_count",
-                "record_count",
-                "base_sequence",
-                "producer_epoch",
-                "producer_id",
-                "base_offset",
-                "leader_epoch",
-                "length",
-                "magic",
-            )
-        )
+        field = chance.choice(_ALTERED_FIELDS)
         value = chance.choice(numbers)
         if field in ("attributes", "producer_epoch"):
             value = chance.randrange(-0x8000, 0x8000) if chance.random() < 0.3 else chance.randrange(0, 0x80)
@@ -417,31 +459,26 @@ class Senders:
         if field == "record_count" and value > -0x80000000:
             changes = {"record_count": value, "last_offset_delta": value - chance.choice((0, 1, 1, 1))}
         changed = bytes(altered(bytearray(raw), **changes))
-        return self._frame(sender, [(name, [*partitions[:-1], (index, changed)]), *rest])
+        return self.frame(sender, [(name, [*partitions[:-1], (index, changed)]), *rest])
 
     def _again(self, sender: Sender, topics: Any) -> bytes:
         """A batch that was sent before: a duplicate, or to another partition."""
-        return self._frame(sender, [(sender.topic, [(self.chance.randrange(PARTITIONS), self.chance.choice(self._sent))])])
+        return self.frame(sender, [(sender.topic, [(self.chance.randrange(PARTITIONS), self.chance.choice(self._sent))])])
 
     def _out_of_order(self, sender: Sender, topics: Any) -> bytes:
         """A gap in the sequence, an old epoch, a new epoch, or a new epoch that does not begin at 0."""
         chance, producer, index = self.chance, self.chance.randrange(1, 4), self.chance.randrange(PARTITIONS)
         epoch, sequence = self._due(sender.topic, index, producer)
-        kind = chance.randrange(4)
-        if kind == 0:
-            changed = epoch, sequence + chance.randrange(1, 9)
-        elif kind == 1:
-            changed = max(epoch - 1, 0), sequence
-        elif kind == 2:
-            changed = epoch + 1, 0
-            self._next[sender.topic, index, producer] = epoch + 1, 0
-        else:
-            changed = epoch + 1, 7
-        if kind == 2:
-            return self._frame(sender, [(sender.topic, [(index, self._of(sender.topic, index, producer))])])
+        next_epoch = epoch + 1
+        changed = chance.choice(
+            ((epoch, sequence + chance.randrange(1, 9)), (max(epoch - 1, 0), sequence), (next_epoch, 7), None)
+        )
+        if changed is None:
+            self._next[sender.topic, index, producer] = next_epoch, 0
+            return self.frame(sender, [(sender.topic, [(index, self._of(sender.topic, index, producer))])])
         fields = {"producer_id": producer, "producer_epoch": changed[0], "base_sequence": changed[1]}
         batch = bytes(build_batch([NewRecord(timestamp=self._now_ms(), value=b"v")], **fields))
-        return self._frame(sender, [(sender.topic, [(index, batch)])])
+        return self.frame(sender, [(sender.topic, [(index, batch)])])
 
     def _of(self, topic: bytes, index: int, producer: int) -> bytes:
         epoch, sequence = self._due(topic, index, producer)
@@ -456,123 +493,80 @@ class Senders:
         first, self._next[sender.topic, index, producer] = self._of(sender.topic, index, producer), (0, 0)
         sender.correlation_id += 1
         second = self._of(sender.topic, index, producer)
-        return b"".join(self._frame(sender, [(sender.topic, [(index, one)])]) for one in (first, second))
+        return b"".join(self.frame(sender, [(sender.topic, [(index, one)])]) for one in (first, second))
 
     def _elsewhere(self, sender: Sender, topics: Any) -> bytes:
         """Another topic: one with other settings, or one that does not exist."""
         name = self.chance.choice((b"keyed", b"stamped", b"safe", b"plain", b"second", b"none", b"__consumer_offsets", b""))
         index = self.chance.choice((0, 1, PARTITIONS, -1, 1 << 30))
-        return self._frame(sender, [(name, [(index, self._batch(name, 0))])])
+        return self.frame(sender, [(name, [(index, self._batch(name, 0))])])
 
     def _several_topics(self, sender: Sender, topics: Any) -> bytes:
-        return self._frame(sender, [*topics, (b"stamped", [(0, self._batch(b"stamped", 0))])])
+        return self.frame(sender, [*topics, (b"stamped", [(0, self._batch(b"stamped", 0))])])
 
     def _same_partition_twice(self, sender: Sender, topics: Any) -> bytes:
         index = self.chance.randrange(PARTITIONS)
-        return self._frame(sender, [(sender.topic, [(index, self._batch(sender.topic, index)) for _ in range(2)])])
+        return self.frame(sender, [(sender.topic, [(index, self._batch(sender.topic, index)) for _ in range(2)])])
 
     def _nothing(self, sender: Sender, topics: Any) -> bytes:
         partitions = self.chance.choice(([], [(0, None)], [(0, b"")], [(0, self._batch(sender.topic, 0)), (1, None)]))
-        return self._frame(sender, self.chance.choice(([], [(sender.topic, partitions)])))
-
-    def _other_settings(self, sender: Sender, topics: Any) -> bytes:
-        changes: dict[str, Any] = self.chance.choice(
-            (
-                {"acks": 2},
-                {"acks": -2},
-                {"transactional_id": b"t"},
-                {"transactional_id": b""},
-                {"tags": b"\x01\x09\x01x"},
-                {"client": b"another"},
-                {"client": b"\xff\xfe"},
-                {"client": b"c" * 700},
-                {"version": 2},
-                {"version": 13},
-                {"version": 3},
-                {"version": 12},
-                {"acks": 0},
-                {"acks": 1},
-                {"acks": -1},
-            )
-        )
-        return self._frame(sender, topics, **changes)
-
-    def _tagged(self, sender: Sender, topics: Any) -> bytes:
-        """Tags that are legal, that lie, or whose varints are longer than needed; or bytes after the request's end."""
-        name = self.chance.choice(("tags", "partition_tags", "topic_tags", "request_tags", "behind"))
-        value = self.chance.choice((b"\x01\x09\x01x", b"\x01", b"\x05", b"\x80\x00", b"\xff", b"\0\0", b""))
-        return self._frame(sender, topics, **{name: value})
+        return self.frame(sender, self.chance.choice(([], [(sender.topic, partitions)])))
 
     def _joined(self, sender: Sender, topics: Any) -> bytes:
         """Two batches where one belongs, or one and a half."""
         (name, ((index, raw), *_)), *_ = topics
         more = raw[: self.chance.choice((1, 30, 61, len(raw)))]
-        return self._frame(sender, [(name, [(index, raw + more)])])
+        return self.frame(sender, [(name, [(index, raw + more)])])
 
     def _cut(self, sender: Sender, topics: Any) -> bytes:
         (name, ((index, raw), *_)), *_ = topics
-        return self._frame(sender, [(name, [(index, raw[: self.chance.randrange(len(raw))])])])
+        return self.frame(sender, [(name, [(index, raw[: self.chance.randrange(len(raw))])])])
 
     def _large(self, sender: Sender, topics: Any) -> bytes:
         record = NewRecord(timestamp=self._now_ms(), value=bytes(self.chance.choice((20_000, 70_000))))
-        return self._frame(sender, [(sender.topic, [(0, bytes(build_batch([record])))])])
+        return self.frame(sender, [(sender.topic, [(0, bytes(build_batch([record])))])])
 
     def _not_compressed(self, sender: Sender, topics: Any) -> bytes:
         """The header names a codec, but the records are not compressed."""
         record = NewRecord(timestamp=self._now_ms(), value=self.chance.randbytes(30))
         batch = bytes(altered(build_batch([record]), attributes=self.chance.randrange(1, 8)))
-        return self._frame(sender, [(sender.topic, [(0, batch)])])
+        return self.frame(sender, [(sender.topic, [(0, batch)])])
 
-    def _something_else(self, sender: Sender, topics: Any) -> bytes:
-        """A request of another kind between those of a producer."""
-        content = struct.pack(">hhih", 18, 2, sender.correlation_id, 1) + b"x"
-        return struct.pack(">i", len(content)) + content
-
-
-_STRANGE: tuple[Callable[[Senders, Sender, Any], bytes], ...] = (
-    Senders._spoiled,
-    Senders._spoiled_head,
-    Senders._altered,
-    Senders._altered,
-    Senders._again,
-    Senders._again,
-    Senders._out_of_order,
-    Senders._out_of_order,
-    Senders._wrapping,
-    Senders._elsewhere,
-    Senders._several_topics,
-    Senders._same_partition_twice,
-    Senders._nothing,
-    Senders._other_settings,
-    Senders._tagged,
-    Senders._tagged,
-    Senders._joined,
-    Senders._cut,
-    Senders._large,
-    Senders._not_compressed,
-    Senders._something_else,
-)
+    strange = (
+        Clients.spoiled,
+        _spoiled_head,
+        *(_altered, _altered),
+        *(_again, _again),
+        *(_out_of_order, _out_of_order),
+        _wrapping,
+        _elsewhere,
+        _several_topics,
+        _same_partition_twice,
+        _nothing,
+        Clients.other_settings,
+        *(Clients.tagged, Clients.tagged),
+        _joined,
+        _cut,
+        _large,
+        _not_compressed,
+        Clients.something_else,
+    )
 
 
 # What happens to the brokers themselves, between two turns
 
+_SETTINGS = {
+    "max.message.bytes": ("30000", "300", "1048588"),
+    "message.timestamp.type": ("LogAppendTime", "CreateTime"),
+    "message.timestamp.after.max.ms": ("0", "3600000"),
+    "message.timestamp.before.max.ms": ("500", "9223372036854775807"),
+    "logbus.acks.all.waits.for.flush": ("true", "false"),
+}
+
 
 def _settings(chance: random.Random) -> Callable[[Harness], None]:
-    key, value = chance.choice(
-        (
-            ("max.message.bytes", "30000"),
-            ("max.message.bytes", "300"),
-            ("max.message.bytes", "1048588"),
-            ("message.timestamp.type", "LogAppendTime"),
-            ("message.timestamp.type", "CreateTime"),
-            ("message.timestamp.after.max.ms", "0"),
-            ("message.timestamp.after.max.ms", "3600000"),
-            ("message.timestamp.before.max.ms", "500"),
-            ("message.timestamp.before.max.ms", "9223372036854775807"),
-            ("logbus.acks.all.waits.for.flush", "true"),
-            ("logbus.acks.all.waits.for.flush", "false"),
-        )
-    )
+    key = chance.choice(list(_SETTINGS))
+    value = chance.choice(_SETTINGS[key])
 
     def action(harness: Harness) -> None:
         assert alter(harness, TOPIC, "second", (key, SET, value)) == (0, None)
@@ -631,24 +625,49 @@ def run(
     if pipelined == 1:
         log = replace(log, segment_bytes=6_000, roll_ms=5_000)
     rivals = Rivals(directory, log=log)
-    made = Senders(seed, strange=strange, topics=topics, now_ms=rivals.on.harness.clock.now_ms, stored=rivals.due)
-    chance, done = made.chance, 0
-    while done < count:
-        before = done
-        for _ in range(chance.randrange(1, pipelined + 1)):
-            sender = made.sender(senders)
-            frame = made.request(sender)
-            done += 1
-            cut = chance.randrange(1, len(frame)) if pipelined > 1 and chance.random() < 0.1 else 0
-            rivals.feed(sender.number, frame, cut=cut)
+    requests = Senders(seed, strange=strange, topics=topics, now_ms=rivals.on.harness.clock.now_ms, stored=rivals.due)
+
+    def turn() -> None:
         rivals.turn()
         rivals.drain()
-        made.arrived()
-        for sender in list(made.senders):
-            if rivals.is_over(sender.number):
-                made.gone(sender)
+
+    play(
+        rivals,
+        requests,
+        count,
+        clients=senders,
+        in_turn=lambda: requests.chance.randrange(1, pipelined + 1),
+        share_cut=0.1 if pipelined > 1 else 0.0,
+        turn=turn,
+        administration=administration,
+    )
+    return rivals
+
+
+def play(
+    rivals: Rivals,
+    requests: Clients,
+    count: int,
+    *,
+    clients: int,
+    in_turn: Callable[[], int],
+    share_cut: float,
+    turn: Callable[[], None],
+    administration: float,
+) -> None:
+    """Send `count` requests of `clients` clients, `in_turn` of them before each turn; some arrive in two pieces."""
+    chance, done = requests.chance, 0
+    while done < count:
+        before = done
+        for _ in range(in_turn()):
+            client = requests.client(clients)
+            frame = requests.request(client)
+            done += 1
+            rivals.feed(client.number, frame, cut=chance.randrange(1, len(frame)) if chance.random() < share_cut else 0)
+        turn()
+        requests.arrived()
+        requests.clients = [client for client in requests.clients if not rivals.is_over(client.number)]
         if chance.random() < administration:
             rivals.do(chance.choice(ADMINISTRATION)(chance))
         if before // 50 < done // 50:
             rivals.compare()
-    return rivals

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.examples import examples
-from tests.support.two_fetch_paths import REPLICA_TAGS, WAIT_MS, fetch_frame, run
-from tests.support.two_paths import Rivals, produce_frame
+from tests.support.two_fetch_paths import WAIT_MS, fetch_frame, run
+from tests.support.two_paths import REPLICA_TAGS, Rivals, produce_frame
 
 USUAL = 1_000
 REQUESTS = examples(USUAL)
