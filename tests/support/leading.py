@@ -6,10 +6,14 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from random import Random
+from typing import Any, Protocol
+from uuid import UUID
 
 from broker.api.error_codes import code_of
+from broker.cluster import znodes
 from broker.cluster.metadata_image import PartitionState
+from broker.cluster.store import Create, Node, Operation, Set, StoreEvents
 from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSlice
 from broker.log.partition_log import PartitionLog
@@ -24,6 +28,8 @@ from broker.protocol.replica_fetch import (
 from broker.replication.fetch_sessions import FetchSession, TopicIdPartition
 from broker.replication.led_partition import LedPartition, PartitionProgress
 from broker.replication.replica_server import ReplicaServer
+from tests.sim.world import Timeline
+from tests.sim.zookeeper import SimZooKeeper
 from tests.support.batches import plain_batch, stamped
 from tests.support.logs import flush, open_log
 
@@ -42,6 +48,42 @@ def bytes_of(parts: Sequence[bytes | FileSlice]) -> bytes:
         else:
             out += part
     return out
+
+
+class StoredStates:
+    """A ZooKeeper with the states of the partitions of one topic, and brokers whose incarnations are 1."""
+
+    def __init__(self, *states: PartitionState) -> None:
+        self.timeline = Timeline()
+        self.zookeeper = SimZooKeeper(self.timeline, Random(3), servers=1)
+        self.store = self.zookeeper.client("leader", lambda: self.timeline.after(0, self.store.drain))
+        self.store.begin(StoreEvents())
+        self.timeline.run(1)
+        incarnations = [znodes.incarnation_path(broker) for broker in STATE.isr]
+        topic = [znodes.topic_id_path(UUID(bytes=TOPIC_ID)), znodes.topic_path("clicks"), znodes.partitions_path("clicks")]
+        self.commit(*(Create(path=path) for path in (*znodes.BASE_PATHS, *incarnations, *topic)))
+        self.commit(*(Set(path=path, data=b"", version=-1) for path in incarnations))
+        for index, state in enumerate(states):
+            path = znodes.state_path("clicks", index)
+            partition = Create(path=znodes.partition_path("clicks", index))
+            self.commit(partition, Create(path=path, data=znodes.encode_state(state)))
+
+    @property
+    def now(self) -> float:
+        return self.timeline.now
+
+    def commit(self, *operations: Operation) -> None:
+        self.store.commit(operations, lambda outcome: None)
+        self.timeline.run(0.1)
+
+    def stored(self, index: int = 0) -> PartitionState:
+        node = self.zookeeper.read(znodes.state_path("clicks", index))
+        assert isinstance(node, Node)
+        return znodes.decode_state(node.data, node.version)
+
+    def overwrite(self, state: PartitionState, index: int = 0) -> None:
+        """Another broker writes it."""
+        self.commit(Set(path=znodes.state_path("clicks", index), data=znodes.encode_state(state), version=-1))
 
 
 class LeaderScene:
@@ -99,6 +141,10 @@ class LeaderScene:
 
     def turn_ends(self) -> None:
         self.server.answer_woken(self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.server.expire(self.now)
 
 
 class LeaderSide(Protocol):
@@ -165,3 +211,17 @@ def wants(
     log_start: int = 0,
 ) -> ReplicaPartition:
     return ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed)
+
+
+def fetching(scene: LeaderSide, *partitions: ReplicaPartition, **settings: Any) -> Follower:
+    """A follower that has opened its session."""
+    follower = Follower(scene, **settings)
+    follower.send(*(partitions or (wants(0, 0),)))
+    return follower
+
+
+def waiting(scene: LeaderSide, *partitions: ReplicaPartition, **settings: Any) -> Follower:
+    """One whose second fetch has found nothing."""
+    follower = fetching(scene, *partitions, **settings)
+    follower.send()
+    return follower

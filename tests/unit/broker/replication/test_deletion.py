@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from broker.api.handler import Pending
-from broker.cluster.store import Set
-from broker.cluster.znodes import encode_state, state_path
 from broker.log.high_watermark import ReplicatedHighWatermark
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import request_class, response_class
 from broker.protocol.replica_fetch import ReplicaPartition
 from tests.support.engine import Harness
-from tests.support.leading import Follower, wants
+from tests.support.leading import waiting, wants
 from tests.support.replicas import append
 from tests.unit.broker.replication.test_leader import REPLICAS, STATE, Scene
 
@@ -43,10 +41,7 @@ class Deleting:
         self.broker.engine.partitions.lead(partition, 1)
         append(self.broker, partition, 4)
         self.broker.flush()
-        self.followers = [Follower(self.scene, member) for member in (1, 2)]
-        for follower in self.followers:
-            follower.send(self.has(0))
-            follower.send()
+        self.followers = [waiting(self.scene, self.has(0), broker_id=member) for member in (1, 2)]
         self.turn()
 
     def has(self, log_start: int, flushed: int = 4) -> ReplicaPartition:
@@ -115,8 +110,7 @@ def test_what_does_not_become_visible_in_time_is_refused_and_stays(deleting: Del
 def test_nobody_waits_for_a_replica_that_leaves_the_set(deleting: Deleting) -> None:
     answer = deleting.delete(3)
     deleting.followers[0].send(deleting.has(3))
-    smaller = replace(STATE, isr=(0, 1))
-    deleting.scene.commit([Set(path=state_path("clicks", 0), data=encode_state(smaller), version=0)])
+    deleting.scene.overwrite(replace(STATE, isr=(0, 1)))
     deleting.scene.leader.learn(deleting.partition, deleting.scene.stored(), REPLICAS, 2)
     assert deleting.result(answer) == (3, ErrorCode.NONE)
 

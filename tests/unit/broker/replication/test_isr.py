@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from random import Random
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from broker.cluster.metadata_image import PartitionState
 from broker.cluster.metadata_log import STATES_MAX, decode_changes
-from broker.cluster.store import Create, Node, Operation, Outcome, Set, StoreEvents, Unknown
-from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
-from broker.replication.isr import RETRY_SECONDS, Proposals, propose_handover, propose_isr, takes_records
+from broker.cluster.store import Node, Operation, Outcome, Unknown
+from broker.cluster.znodes import CHANGES
+from broker.replication.isr import RETRY_SECONDS, Proposal, Proposals, propose_handover, propose_isr, takes_records
 from broker.replication.led_partition import Departures, LedPartition, PartitionProgress
-from tests.sim.world import Timeline
-from tests.sim.zookeeper import SimZooKeeper
-from tests.support.leading import ME, TOPIC_ID
+from tests.support.leading import ME, TOPIC_ID, StoredStates
 
 STATE = PartitionState(leader=ME, leader_epoch=1, isr=(0, 1), version=0)
 
@@ -44,14 +40,19 @@ def anybody(broker: int, incarnation: int) -> bool:
 NOBODY_LEAVES = Departures()
 
 
+def proposed(led: LedPartition, departures: Departures = NOBODY_LEAVES) -> Proposal:
+    proposal = propose_isr(led.progress, departures, anybody)
+    assert proposal is not None
+    return proposal
+
+
 # What is proposed
 
 
 def test_a_replica_that_has_everything_joins_with_its_incarnation() -> None:
     led = led_partition()
     led.progress.fetched(2, 7, 10, 10, 1.0)
-    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-    assert proposal is not None
+    proposal = proposed(led)
     assert proposal.state == replace(STATE, isr=(0, 1, 2), version=1)
     assert (proposal.additions, proposal.incarnations) == ({2: 7}, {2: 7})
 
@@ -59,9 +60,9 @@ def test_a_replica_that_has_everything_joins_with_its_incarnation() -> None:
 def test_who_is_being_stopped_or_not_registered_does_not_join() -> None:
     led = led_partition()
     led.progress.fetched(2, 7, 10, 10, 1.0)
-    asked: list[tuple[int, int]] = []
-    assert propose_isr(led.progress, NOBODY_LEAVES, lambda *who: bool(asked.append(who))) is None
-    assert asked == [(2, 7)]
+    candidates: list[tuple[int, int]] = []
+    assert propose_isr(led.progress, NOBODY_LEAVES, lambda *who: bool(candidates.append(who))) is None
+    assert candidates == [(2, 7)]
 
 
 def test_who_would_have_to_leave_at_once_does_not_join() -> None:
@@ -81,17 +82,13 @@ def test_who_would_have_to_leave_at_once_does_not_join() -> None:
     ids=["stays eligible where too few are left", "has lost something", "enough are left", "was to take over"],
 )
 def test_who_leaves(state: PartitionState, insync_min: int, departures: Departures, new: dict[str, Any]) -> None:
-    proposal = propose_isr(led_partition(state=state, insync_min=insync_min).progress, departures, anybody)
-    assert proposal is not None
-    assert proposal.state == replace(state, **new, version=1)
+    assert proposed(led_partition(state=state, insync_min=insync_min), departures).state == replace(state, **new, version=1)
 
 
 def test_the_write_that_makes_the_set_large_enough_ends_all_eligibility() -> None:
     led = led_partition(state=replace(STATE, isr=(0,), eligible=(1,)), insync_min=2)
     led.progress.fetched(2, 7, 10, 10, 1.0)
-    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0, 2), version=1)
+    assert proposed(led).state == replace(STATE, isr=(0, 2), version=1)
 
 
 def test_where_min_insync_is_lowered_eligibility_ends_before_anything_moves() -> None:
@@ -99,8 +96,7 @@ def test_where_min_insync_is_lowered_eligibility_ends_before_anything_moves() ->
     led.progress.written(20, 1.0)
     led.progress.learn(led.progress.state, (0, 1, 2), 1, 2.0)
     assert led.progress.replicated_offset == 10
-    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-    assert proposal is not None
+    proposal = proposed(led)
     assert proposal.state == replace(STATE, isr=(0,), version=1)
     led.progress.learn(proposal.state, (0, 1, 2), 1, 3.0)
     assert led.progress.replicated_offset == 20
@@ -109,13 +105,9 @@ def test_where_min_insync_is_lowered_eligibility_ends_before_anything_moves() ->
 def test_the_recovery_from_an_unclean_election_ends_when_all_replicas_are_in_sync() -> None:
     led = led_partition(state=replace(STATE, isr=(0,), is_recovering=True))
     led.progress.fetched(1, 7, 10, 10, 1.0)
-    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-    assert proposal is not None
-    assert proposal.state == replace(STATE, isr=(0, 1), is_recovering=True, version=1)
+    assert proposed(led).state == replace(STATE, isr=(0, 1), is_recovering=True, version=1)
     led.progress.fetched(2, 7, 10, 10, 1.0)
-    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-    assert proposal is not None
-    assert not proposal.state.is_recovering
+    assert not proposed(led).state.is_recovering
 
 
 def test_where_nothing_should_change_nothing_is_proposed() -> None:
@@ -127,57 +119,28 @@ def test_where_nothing_should_change_nothing_is_proposed() -> None:
 # The outcome
 
 
-class Scene:
-    """A ZooKeeper with the states of some partitions, and a leader's proposals."""
+class Scene(StoredStates):
+    """The states of some partitions, and a leader's proposals."""
 
     def __init__(self, partitions: int = 1) -> None:
-        self.timeline = Timeline()
-        self.zookeeper = SimZooKeeper(self.timeline, Random(3), servers=1)
-        self.store = self.zookeeper.client("leader", lambda: self.timeline.after(0, self.store.drain))
-        self.store.begin(StoreEvents())
-        self.timeline.run(1)
+        super().__init__(*[STATE] * partitions)
         self.led = [led_partition(index) for index in range(partitions)]
-        base = ["/brokers", "/brokers/topics", "/brokers/topics/clicks", "/brokers/topics/clicks/partitions"]
-        base += ["/logbus", "/logbus/incarnations", TOPIC_IDS, topic_id_path(UUID(bytes=TOPIC_ID)), CHANGES, incarnation_path(2)]
-        self.commit([Create(path=path) for path in base])
-        for led in self.led:
-            path = state_path("clicks", led.index)
-            self.commit([Create(path=path.removesuffix("/state")), Create(path=path, data=encode_state(STATE))])
-        self.commit([Set(path=incarnation_path(2), data=b"", version=-1)])  # its version is 1 now
         self.outcomes: list[int] = []
         self.zookeeper.observers.append(lambda name, operations, outcome: self.outcomes.append(len(operations)))
         self.proposals = Proposals(self.store, self.timeline)
 
-    def commit(self, operations: Sequence[Operation]) -> Outcome:
-        outcomes: list[Outcome] = []
-        self.store.commit(operations, outcomes.append)
-        self.timeline.run(1)
-        return outcomes[0]
-
     def offer(self, led: LedPartition, incarnation: int = 1) -> None:
         """Propose that broker 2 joins."""
         led.progress.fetched(2, incarnation, 10, 10, self.timeline.now)
-        proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
-        assert proposal is not None
-        self.proposals.offer(led, proposal)
+        self.proposals.offer(led, proposed(led))
 
     def send(self, seconds: float = 0.2) -> None:
         self.proposals.send()
         self.timeline.run(seconds)
 
-    def stored(self, led: LedPartition) -> PartitionState:
-        node = self.zookeeper.read(state_path("clicks", led.index))
-        assert isinstance(node, Node)
-        return decode_state(node.data, node.version)
-
     def learn(self, led: LedPartition) -> None:
-        led.progress.learn(self.stored(led), (0, 1, 2), 1, self.timeline.now)
+        led.progress.learn(self.stored(led.index), (0, 1, 2), 1, self.timeline.now)
         self.proposals.learnt(led)
-
-    def overtake(self, led: LedPartition, isr: tuple[int, ...] = (0, 1)) -> None:
-        """Another broker writes the state."""
-        data = encode_state(replace(STATE, isr=isr))
-        self.commit([Set(path=state_path("clicks", led.index), data=data, version=-1)])
 
 
 @pytest.fixture
@@ -189,11 +152,11 @@ def test_a_proposal_is_stored_with_a_journal_entry_and_over_when_the_image_shows
     (led,) = scene.led
     scene.offer(led)
     scene.send()
-    assert scene.stored(led) == replace(STATE, isr=(0, 1, 2), version=1)
+    assert scene.stored(led.index) == replace(STATE, isr=(0, 1, 2), version=1)
     entry = scene.zookeeper.read(f"{CHANGES}/c-0000000000")
     assert isinstance(entry, Node)
     (change,) = decode_changes(entry.data)
-    assert change.state == scene.stored(led)  # type: ignore[union-attr]
+    assert change.state == scene.stored(led.index)  # type: ignore[union-attr]
     assert scene.proposals.is_pending(led), "only the image says what became of it"
     assert led.progress.additions == {2: 1}
     scene.learn(led)
@@ -215,18 +178,18 @@ def test_many_partitions_change_in_one_transaction_and_check_a_broker_once() -> 
         scene.offer(led)
     scene.send(2)
     assert scene.outcomes == [STATES_MAX + 3, 10 + 3]
-    assert all(scene.stored(led).version == 1 for led in scene.led)
+    assert all(scene.stored(led.index).version == 1 for led in scene.led)
 
 
 def test_a_state_that_somebody_else_has_changed_waits_for_the_image_and_others_go_on() -> None:
     scene = Scene(partitions=3)
     for led in scene.led:
         scene.offer(led)
-    scene.overtake(scene.led[1], isr=(0,))
+    scene.overwrite(replace(STATE, isr=(0,)), 1)
     scene.send()
-    assert [scene.stored(led).version for led in scene.led] == [0, 1, 0]
+    assert [scene.stored(led.index).version for led in scene.led] == [0, 1, 0]
     scene.send()
-    assert [scene.stored(led).isr for led in scene.led] == [(0, 1, 2), (0,), (0, 1, 2)]
+    assert [scene.stored(led.index).isr for led in scene.led] == [(0, 1, 2), (0,), (0, 1, 2)]
     scene.send(5)
     assert scene.outcomes == [1, 5], "who waits for the image asks nothing"
     assert scene.led[1].progress.additions == {2: 1}, "an earlier attempt may be what changed it"
@@ -241,10 +204,10 @@ def test_a_broker_that_was_restarted_does_not_slip_into_the_set() -> None:
     scene.offer(scene.led[0], incarnation=1)
     scene.offer(scene.led[1], incarnation=0)
     scene.send()
-    assert [scene.stored(led).version for led in scene.led] == [0, 0]
+    assert [scene.stored(led.index).version for led in scene.led] == [0, 0]
     assert (scene.proposals.is_pending(scene.led[1]), scene.led[1].progress.additions, moved) == (False, {}, [1])
     scene.send()
-    assert [scene.stored(led).isr for led in scene.led] == [(0, 1, 2), (0, 1)]
+    assert [scene.stored(led.index).isr for led in scene.led] == [(0, 1, 2), (0, 1)]
 
 
 class LosingAnswers:
@@ -280,11 +243,11 @@ def test_a_proposal_whose_answer_was_lost_counts_and_is_sent_again_until_the_ima
     assert 0 < scene.proposals.next_retry - scene.timeline.now <= RETRY_SECONDS
     scene.timeline.run(RETRY_SECONDS)
     scene.send()
-    assert scene.stored(led) == replace(STATE, isr=(0, 1, 2), version=1)
+    assert scene.stored(led.index) == replace(STATE, isr=(0, 1, 2), version=1)
     for send in store.late:
         send()
     scene.timeline.run(1)
-    assert scene.stored(led).version == 1, "it cannot happen twice"
+    assert scene.stored(led.index).version == 1, "it cannot happen twice"
     assert led.progress.additions == {2: 1}
     scene.learn(led)
     assert not scene.proposals.is_pending(led)
@@ -298,17 +261,17 @@ def test_a_proposal_of_a_lead_that_is_over_is_not_sent_again(scene: Scene) -> No
     assert scene.outcomes == []
 
 
-ASKED = replace(STATE, isr=(0, 1, 2), handover_to=1)
+HANDING_OVER = replace(STATE, isr=(0, 1, 2), handover_to=1)
 
 
-def asked(*, end: int = 20) -> PartitionProgress:
-    progress = led_partition(state=ASKED).progress
-    progress.written(end, 0.0)
+def handing_over() -> PartitionProgress:
+    progress = led_partition(state=HANDING_OVER).progress
+    progress.written(20, 0.0)
     return progress
 
 
 def test_producers_are_served_until_the_heir_keeps_up() -> None:
-    progress = asked()
+    progress = handing_over()
     progress.fetched(1, 3, 12, 12, 5.0)
     assert takes_records(progress, 5.0)
     progress.fetched(1, 3, 20, 12, 6.0)
@@ -316,24 +279,24 @@ def test_producers_are_served_until_the_heir_keeps_up() -> None:
 
 
 def test_no_records_are_taken_once_the_heir_has_everything() -> None:
-    progress = asked()
+    progress = handing_over()
     progress.fetched(1, 3, 20, 20, 5.0)
     assert not takes_records(progress, 500.0)
 
 
 def test_the_lead_is_given_to_the_process_that_has_everything() -> None:
-    progress = asked()
+    progress = handing_over()
     progress.fetched(1, 3, 19, 19, 5.0)
     assert propose_handover(progress) is None
     progress.fetched(1, 3, 20, 10, 6.0)
     proposal = propose_handover(progress)
     assert proposal is not None
-    assert proposal.state == replace(ASKED, leader=1, leader_epoch=2, handover_to=None, version=1)
+    assert proposal.state == replace(HANDING_OVER, leader=1, leader_epoch=2, handover_to=None, version=1)
     assert (proposal.additions, proposal.incarnations) == ({}, {1: 3})
 
 
 def test_the_lead_is_not_given_to_one_that_is_not_in_sync() -> None:
-    progress = led_partition(state=replace(ASKED, isr=(0, 2))).progress
+    progress = led_partition(state=replace(HANDING_OVER, isr=(0, 2))).progress
     progress.fetched(1, 3, 10, 10, 5.0)
     assert propose_handover(progress) is None
     assert takes_records(progress, 5.0)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from uuid import UUID
 
 import pytest
 
 from broker.api.error_codes import code_of
 from broker.cluster.metadata_image import BrokerNode, MetadataImage, PartitionState
-from broker.cluster.store import Create, Node, Operation, Set, StoreEvents
-from broker.cluster.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
+from broker.cluster.store import Set
+from broker.cluster.znodes import incarnation_path
 from broker.config.settings import BrokerConfig
 from broker.errors import BrokerError
 from broker.log.high_watermark import ReplicatedHighWatermark
 from broker.log.partition import Partition
 from broker.protocol.replica_fetch import ReplicaPartition
 from broker.replication.leader import Leader
-from tests.sim.world import Timeline
-from tests.sim.zookeeper import SimZooKeeper
 from tests.support.batches import plain_batch, validated
 from tests.support.engine import Harness
-from tests.support.leading import ME, TOPIC_ID, Follower, wants
+from tests.support.leading import ME, TOPIC_ID, Follower, StoredStates, fetching, waiting, wants
 from tests.support.logs import flush, open_log
 from tests.support.replicas import append
 
@@ -33,21 +29,11 @@ REPLICAS = (0, 1, 2)
 CONFIG = BrokerConfig(broker_id=ME)
 
 
-class Scene:
+class Scene(StoredStates):
     """Broker 0 leads one partition of three replicas; it learns what is stored in ZooKeeper when a test calls `learn`."""
 
     def __init__(self, directory: Path, state: PartitionState) -> None:
-        self.timeline = Timeline()
-        self.zookeeper = SimZooKeeper(self.timeline, Random(1), servers=1)
-        self.store = self.zookeeper.client("leader", lambda: self.timeline.after(0, self.store.drain))
-        self.store.begin(StoreEvents())
-        self.timeline.run(1)
-        base = ["/brokers", "/brokers/topics", "/brokers/topics/clicks", "/brokers/topics/clicks/partitions"]
-        base += ["/brokers/topics/clicks/partitions/0", "/logbus", "/logbus/incarnations", TOPIC_IDS, CHANGES]
-        base.append(topic_id_path(UUID(bytes=TOPIC_ID)))
-        self.commit([Create(path=path) for path in (*base, *map(incarnation_path, REPLICAS))])
-        self.commit([Create(path=state_path("clicks", 0), data=encode_state(state))])
-        self.commit([Set(path=incarnation_path(broker), data=b"", version=-1) for broker in REPLICAS])
+        super().__init__(state)
         self.leader = Leader(
             CONFIG, self.store, self.timeline, cluster_id="aCluster", code_of=code_of, session_ids=itertools.count(1)
         )
@@ -62,19 +48,6 @@ class Scene:
         self.partition.become_leader(state.leader_epoch)
         self.leader.lead(self.partition, state, REPLICAS, 2)
         self.server = self.leader.server  # what the followers talk to
-
-    @property
-    def now(self) -> float:
-        return self.timeline.now
-
-    def commit(self, operations: Sequence[Operation]) -> None:
-        self.store.commit(operations, lambda outcome: None)
-        self.timeline.run(0.1)
-
-    def stored(self) -> PartitionState:
-        node = self.zookeeper.read(state_path("clicks", 0))
-        assert isinstance(node, Node)
-        return decode_state(node.data, node.version)
 
     def learn(self) -> None:
         self.leader.learn(self.partition, self.stored(), REPLICAS, 2)
@@ -110,9 +83,7 @@ def asks(offset: int, flushed: int = 0, topic_id: bytes = TOPIC_ID) -> ReplicaPa
 
 
 def test_a_killed_follower_holds_up_acks_all_for_half_a_second(scene: Scene) -> None:
-    first, second = Follower(scene, 1), Follower(scene, 2)
-    first.send(asks(0))
-    second.send(asks(0))
+    first, second = (fetching(scene, asks(0), broker_id=broker) for broker in (1, 2))
     scene.append(3)
     scene.flush()
     first.send(asks(3, 3))
@@ -128,8 +99,7 @@ def test_a_killed_follower_holds_up_acks_all_for_half_a_second(scene: Scene) -> 
 
 
 def test_a_killed_follower_of_an_idle_partition_disturbs_nobody(scene: Scene) -> None:
-    second = Follower(scene, 2)
-    second.send(asks(0))
+    second = fetching(scene, asks(0), broker_id=2)
     assert second.session is not None
     scene.leader.disconnected(second.session)
     scene.run(20)
@@ -137,9 +107,7 @@ def test_a_killed_follower_of_an_idle_partition_disturbs_nobody(scene: Scene) ->
 
 
 def test_a_member_that_does_not_keep_up_leaves_after_the_lag(scene: Scene) -> None:
-    first, second = Follower(scene, 1), Follower(scene, 2)
-    first.send(asks(0))
-    second.send(asks(0))
+    first, _ = (fetching(scene, asks(0), broker_id=broker) for broker in (1, 2))
     scene.append(1)
     first.send(asks(1, 0))
     scene.run(CONFIG.replica_lag_ms_max / 1000 - 1)
@@ -156,8 +124,7 @@ def short(tmp_path: Path) -> Scene:
 
 def test_a_follower_that_has_everything_joins_and_acks_all_is_taken_again(short: Scene) -> None:
     assert short.partition.lacks_replicas
-    follower = Follower(short, 1)
-    follower.send(asks(0))
+    fetching(short, asks(0))
     short.run(0.2)
     assert short.stored() == replace(STATE, isr=(0, 1), version=1)
     short.learn()
@@ -166,7 +133,7 @@ def test_a_follower_that_has_everything_joins_and_acks_all_is_taken_again(short:
 
 def test_a_follower_that_was_idle_joins_when_it_is_registered(short: Scene) -> None:
     short.leader.learn_brokers(replace(short.image, brokers={0: short.image.brokers[0]}))
-    Follower(short, 1).send(asks(0))
+    fetching(short, asks(0))
     short.run(3)
     assert short.stored().version == 0
     short.leader.learn_brokers(short.image)
@@ -176,8 +143,7 @@ def test_a_follower_that_was_idle_joins_when_it_is_registered(short: Scene) -> N
 
 def test_a_replica_that_gives_the_partition_up_does_not_join_however_much_it_had(short: Scene) -> None:
     """Its disk has failed, and it has left the set. The leader used to add it again, some hundred times a second."""
-    follower = Follower(short, 1)
-    follower.send(asks(0))
+    follower = fetching(short, asks(0))
     follower.send(forgotten=[(TOPIC_ID, 0)])
     short.run(3)
     assert short.stored().version == 0
@@ -185,14 +151,14 @@ def test_a_replica_that_gives_the_partition_up_does_not_join_however_much_it_had
 
 def test_a_broker_that_is_being_stopped_does_not_join(short: Scene) -> None:
     short.leader.learn_brokers(replace(short.image, leaving=frozenset({1})))
-    Follower(short, 1).send(asks(0))
+    fetching(short, asks(0))
     short.run(3)
     assert short.stored().version == 0
 
 
 def test_a_process_that_has_a_successor_is_not_taken_in(short: Scene) -> None:
-    Follower(short, 1).send(asks(0))
-    short.commit([Set(path=incarnation_path(1), data=b"", version=1)])
+    fetching(short, asks(0))
+    short.commit(Set(path=incarnation_path(1), data=b"", version=1))
     short.run(3)
     assert short.stored().version == 0, "ZooKeeper knows better than our image"
     short.leader.learn_brokers(replace(short.image, incarnations={0: 1, 1: 2, 2: 1}))
@@ -200,8 +166,7 @@ def test_a_process_that_has_a_successor_is_not_taken_in(short: Scene) -> None:
 
 
 def test_the_lead_is_handed_over_when_the_heir_has_everything(scene: Scene) -> None:
-    asked = replace(STATE, handover_to=2)
-    scene.commit([Set(path=state_path("clicks", 0), data=encode_state(asked), version=0)])
+    scene.overwrite(replace(STATE, handover_to=2))
     heir, other = Follower(scene, 2), Follower(scene, 1)
     scene.append(5)
     heir.send(asks(0))
@@ -227,10 +192,7 @@ def test_a_leader_is_confirmed_before_its_first_client_comes(scene: Scene) -> No
 
 
 def test_a_leader_that_was_stopped_takes_no_records_until_it_is_confirmed(scene: Scene) -> None:
-    followers = [Follower(scene, broker) for broker in (1, 2)]
-    for follower in followers:
-        follower.send(asks(0))
-        follower.send()
+    followers = [waiting(scene, asks(0), broker_id=broker) for broker in (1, 2)]
     assert scene.leader.takes_records(scene.partition)
     scene.timeline.run(10)  # while the leader does not run
     for follower in followers:
@@ -243,17 +205,14 @@ def test_a_leader_that_was_stopped_takes_no_records_until_it_is_confirmed(scene:
 
 
 def test_a_leader_that_was_deposed_is_not_confirmed_by_zookeeper(scene: Scene) -> None:
-    deposed = replace(STATE, leader=1, leader_epoch=2)
-    scene.commit([Set(path=state_path("clicks", 0), data=encode_state(deposed), version=0)])
+    scene.overwrite(replace(STATE, leader=1, leader_epoch=2))
     for _ in range(3):
         assert not scene.leader.takes_records(scene.partition)
         scene.run(1)
 
 
 def test_when_the_lead_is_over_followers_are_told_and_nothing_is_proposed(scene: Scene) -> None:
-    follower = Follower(scene, 1)
-    follower.send(asks(0))
-    follower.send()
+    follower = waiting(scene, asks(0))
     scene.append(1)
     scene.leader.end(scene.partition)
     scene.run(60)
@@ -273,22 +232,19 @@ def test_it_is_the_high_watermarks_source(scene: Scene, tmp_path: Path) -> None:
     scene.leader.on_moved = high_watermark.moved
     scene.leader.lead(partition, STATE, REPLICAS, 2)
     broker.engine.partitions.lead(partition, 1)
-    told: list[tuple[str, BrokerError | None]] = []
-    followers = [Follower(scene, member) for member in (1, 2)]
-    for follower in followers:
-        follower.send(asks(0, topic_id=partition.topic_id.bytes))
-        follower.send()
+    answers: list[tuple[str, BrokerError | None]] = []
+    followers = [waiting(scene, asks(0, topic_id=partition.topic_id.bytes), broker_id=member) for member in (1, 2)]
     append(broker, partition, 2)
-    high_watermark.when_replicated(partition, 2, lambda error: told.append(("replicated", error)))
-    high_watermark.when_visible(partition, 2, lambda error: told.append(("visible", error)))
+    high_watermark.when_replicated(partition, 2, lambda error: answers.append(("replicated", error)))
+    high_watermark.when_visible(partition, 2, lambda error: answers.append(("visible", error)))
     scene.leader.turn_ends()
     assert [follower.last().partitions[0].wanted_offset for follower in followers] == [2, 2]
     for follower in followers:
         follower.send(asks(2, topic_id=partition.topic_id.bytes))
-    assert told == [("replicated", None)]
+    assert answers == [("replicated", None)]
     broker.flush()
     for follower in followers:
         follower.send(asks(2, 2, topic_id=partition.topic_id.bytes))
-    assert told == [("replicated", None), ("visible", None)]
+    assert answers == [("replicated", None), ("visible", None)]
     assert partition.visible_offset == 2
     broker.close()

@@ -57,7 +57,7 @@ def test_whoever_may_have_joined_by_now_has_to_follow_too() -> None:
     assert confirmed_until(led, followed({1: 2.0}), 3.0) == 5.0
 
 
-class Asked:
+class ScriptedStore:
     """A store that only records the commits, so that the test can give the answers."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Scene:
     def __init__(self) -> None:
         self.timeline = Timeline()
         self.timeline.run(100)
-        self.store = Asked()
+        self.store = ScriptedStore()
         self.times: dict[int, float] = {}
         self.confirmation = Confirmation(
             self.store,  # type: ignore[arg-type]
@@ -123,6 +123,18 @@ def test_zookeeper_is_asked_at_once_and_then_once_a_second(scene: Scene) -> None
     assert len(scene.store.questions) == 2
 
 
+def test_zookeeper_is_asked_about_the_version_that_the_image_has_shown(scene: Scene) -> None:
+    """Any other may be the state in which another broker leads; only the topic's id may have any version, if it exists."""
+    led = led_partition(state=replace(STATE, version=4))
+    for version in (4, 5):
+        led.progress.learn(replace(STATE, version=version), (0, 1, 2), 1, 0.0)
+        assert not scene.is_confirmed(led)
+        scene.confirmation.send()
+        assert scene.store.questions[-1][0] == [SAME_TOPIC, Check(path=state_path("clicks", 0), version=version)]
+        scene.answer(Unknown(detail="lost"))
+        scene.timeline.run(CHECK_SECONDS)
+
+
 def test_zookeeper_is_asked_before_what_it_said_has_run_out(scene: Scene) -> None:
     led = led_partition()
     assert not scene.is_confirmed(led)
@@ -141,14 +153,14 @@ def test_zookeeper_is_asked_before_what_it_said_has_run_out(scene: Scene) -> Non
 
 def test_one_that_is_led_elsewhere_does_not_keep_the_others_from_being_confirmed(scene: Scene) -> None:
     led = [led_partition(index) for index in range(3)]
-    for one in led:
-        assert not scene.is_confirmed(one)
+    for partition in led:
+        assert not scene.is_confirmed(partition)
     scene.confirmation.send()
     scene.answer(Refused(index=2, reason=Reason.BAD_VERSION))
-    asked = [operation.path for operation in scene.store.questions[-1][0]]
-    assert asked == [SAME_TOPIC.path, state_path("clicks", 0), state_path("clicks", 2)]
+    paths = [operation.path for operation in scene.store.questions[-1][0]]
+    assert paths == [SAME_TOPIC.path, state_path("clicks", 0), state_path("clicks", 2)]
     scene.answer(COMMITTED)
-    assert [scene.is_confirmed(one) for one in led] == [True, False, True]
+    assert [scene.is_confirmed(partition) for partition in led] == [True, False, True]
 
 
 def test_a_topic_that_was_made_again_confirms_nothing_of_the_one_before(scene: Scene) -> None:
@@ -173,19 +185,19 @@ def test_an_unknown_outcome_confirms_nothing(scene: Scene) -> None:
 
 def test_many_are_asked_for_in_more_than_one_transaction(scene: Scene) -> None:
     led = [led_partition(index) for index in range(STATES_MAX + 1)]
-    for one in led:
-        scene.is_confirmed(one)
+    for partition in led:
+        scene.is_confirmed(partition)
     scene.confirmation.send()
     scene.answer(COMMITTED)
     assert [len(operations) for operations, _ in scene.store.questions] == [1 + STATES_MAX, 1 + 1], "one after the other, at once"
     scene.answer(COMMITTED)
-    assert all(scene.is_confirmed(one) for one in led)
+    assert all(scene.is_confirmed(partition) for partition in led)
 
 
 def test_zookeeper_is_asked_when_a_lead_begins(scene: Scene) -> None:
     led, alone = led_partition(), led_partition(1, state=replace(STATE, isr=(0,)))
-    for one in (led, alone):
-        scene.confirmation.lead_begins(one)
+    for partition in (led, alone):
+        scene.confirmation.lead_begins(partition)
     scene.confirmation.send()
     (question,) = scene.store.questions
     assert question[0] == [SAME_TOPIC, Check(path=state_path("clicks", 0), version=0)], "nobody else could lead the other"

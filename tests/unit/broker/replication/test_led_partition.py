@@ -32,6 +32,12 @@ def safe(progress: PartitionProgress) -> tuple[int, int]:
     return progress.replicated_offset, progress.visible_offset
 
 
+def fetch(progress: PartitionProgress, now: float, *followers: tuple[int, int]) -> None:
+    """What the followers 1, 2 .. have written and flushed."""
+    for broker, (written, flushed) in enumerate(followers, 1):
+        progress.fetched(broker, 1, written, flushed, now)
+
+
 def departures(progress: PartitionProgress, now: float, gone: dict[int, float] | None = None) -> Departures:
     since = gone or {}
     return progress.departures(now, lag_seconds=30, gone_seconds=0.5, gone_since=lambda broker: since.get(broker, inf))
@@ -46,11 +52,9 @@ def test_a_new_leader_begins_with_what_it_had_learnt_and_knows_nothing_of_others
 
 def test_replicated_is_the_least_written_and_visible_the_least_flushed() -> None:
     progress = leading()
-    progress.fetched(1, 1, 97, 85, 0.1)
-    progress.fetched(2, 1, 95, 88, 0.1)
+    fetch(progress, 0.1, (97, 85), (95, 88))
     assert safe(progress) == (95, 85)
-    progress.fetched(1, 1, 100, 100, 0.2)
-    progress.fetched(2, 1, 100, 100, 0.2)
+    fetch(progress, 0.2, (100, 100), (100, 100))
     assert safe(progress) == (100, 90), "our own disk counts like any other"
     progress.flushed(100)
     assert safe(progress) == (100, 100)
@@ -68,8 +72,7 @@ def test_nobody_joins_without_what_the_leader_had_flushed_when_it_began() -> Non
 
 def test_a_follower_that_claims_to_have_flushed_more_than_it_wrote_is_not_believed() -> None:
     progress = leading()
-    progress.fetched(1, 1, 85, 100, 0.1)
-    progress.fetched(2, 1, 100, 100, 0.1)
+    fetch(progress, 0.1, (85, 100), (100, 100))
     assert safe(progress) == (85, 85)
 
 
@@ -190,8 +193,7 @@ def test_nobody_joins_below_the_start_of_the_epoch() -> None:
 
 def test_who_has_everything_never_leaves() -> None:
     progress = leading(end=100, flushed=100)
-    progress.fetched(1, 1, 100, 100, 0.1)
-    progress.fetched(2, 1, 100, 100, 0.1)
+    fetch(progress, 0.1, (100, 100), (100, 100))
     assert departures(progress, 10_000.0, gone={1: 0.2}) == Departures()
     progress.written(101, 10_000.0)
     assert departures(progress, 10_000.1) == Departures(), "until then it had everything"
@@ -200,8 +202,7 @@ def test_who_has_everything_never_leaves() -> None:
 
 def test_who_keeps_up_without_ever_having_the_very_end_stays() -> None:
     progress = leading(end=100)
-    progress.fetched(1, 1, 100, 100, 0.0)
-    progress.fetched(2, 1, 100, 100, 0.0)
+    fetch(progress, 0.0, (100, 100), (100, 100))
     for second in range(1, 60):
         progress.written(100 + 10 * second, float(second))
         # At each fetch it has only what was the log end at the previous one.
@@ -218,16 +219,14 @@ def test_a_member_that_never_fetches_leaves_after_the_lag() -> None:
 
 def test_a_member_whose_connection_is_gone_leaves_at_once_where_it_lacks_something() -> None:
     progress = leading(end=100, flushed=100)
-    progress.fetched(1, 1, 99, 99, 0.1)
-    progress.fetched(2, 1, 100, 99, 0.1)
+    fetch(progress, 0.1, (99, 99), (100, 99))
     assert departures(progress, 1.0, gone={1: 0.5, 2: 0.5}) == Departures()
     assert departures(progress, 1.1, gone={1: 0.5, 2: 0.5}) == Departures(behind=(1, 2)), "a flush may be waited for, too"
 
 
 def test_a_member_that_does_not_flush_what_is_waited_for_leaves() -> None:
     progress = leading(end=100, flushed=100)
-    progress.fetched(1, 1, 100, 90, 0.1)
-    progress.fetched(2, 1, 100, 90, 0.1)
+    fetch(progress, 0.1, (100, 90), (100, 90))
     assert departures(progress, 1_000.0) == Departures(), "nobody waits"
     progress.wanted(95, 1_000.0)
     progress.fetched(1, 1, 100, 95, 1_001.0)
@@ -237,8 +236,7 @@ def test_a_member_that_does_not_flush_what_is_waited_for_leaves() -> None:
 
 def test_each_flush_that_is_waited_for_has_its_own_time() -> None:
     progress = leading(end=100, flushed=100)
-    progress.fetched(1, 1, 100, 90, 0.1)
-    progress.fetched(2, 1, 100, 100, 0.1)
+    fetch(progress, 0.1, (100, 90), (100, 100))
     for second in range(90):
         progress.wanted(min(91 + second, 100), float(second))
         progress.fetched(1, 1, 100, min(90 + second, 100), second + 0.5)
@@ -263,8 +261,7 @@ def test_who_has_left_for_being_late_joins_once_it_keeps_up() -> None:
 def test_who_has_left_for_its_flushes_joins_once_it_has_flushed() -> None:
     progress = leading(end=100, flushed=90)
     progress.flushed(100)
-    progress.fetched(1, 1, 100, 90, 0.1)
-    progress.fetched(2, 1, 100, 100, 0.1)
+    fetch(progress, 0.1, (100, 90), (100, 100))
     progress.wanted(95, 1.0)
     assert departures(progress, 31.1) == Departures(behind=(1,))
     progress.learn(replace(STATE, isr=(0, 2), version=11), (0, 1, 2), 3, 31.1)
@@ -276,8 +273,7 @@ def test_who_has_left_for_its_flushes_joins_once_it_has_flushed() -> None:
 
 def test_a_member_that_lost_what_was_acknowledged_is_told_from_one_that_is_behind() -> None:
     progress = leading()
-    progress.fetched(1, 1, 100, 100, 0.1)
-    progress.fetched(2, 1, 100, 100, 0.1)
+    fetch(progress, 0.1, (100, 100), (100, 100))
     progress.fetched(2, 2, 70, 70, 0.2)
     assert departures(progress, 0.3) == Departures(lost=(2,))
 
@@ -285,8 +281,7 @@ def test_a_member_that_lost_what_was_acknowledged_is_told_from_one_that_is_behin
 def test_a_partition_whose_members_have_everything_has_no_laggards() -> None:
     progress = leading(end=100, flushed=100)
     assert progress.has_laggards
-    progress.fetched(1, 1, 100, 100, 0.1)
-    progress.fetched(2, 1, 100, 100, 0.1)
+    fetch(progress, 0.1, (100, 100), (100, 100))
     assert not progress.has_laggards
 
 

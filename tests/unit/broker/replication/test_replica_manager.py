@@ -24,11 +24,11 @@ class ScriptedLogs:
     """Implements what roles use of `ReplicaLogs`; the test completes each opening."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[AssignedReplica, Callable[[OpenedReplica], None], bool]] = []
+        self.openings: list[tuple[AssignedReplica, Callable[[OpenedReplica], None], bool]] = []
         self.removed: list[tuple[str, int]] = []
 
-    def open(self, places: Sequence[AssignedReplica], then: Callable[[OpenedReplica], None], *, may_make: bool) -> None:
-        self.asked.extend((place, then, may_make) for place in places)
+    def open(self, replicas: Sequence[AssignedReplica], then: Callable[[OpenedReplica], None], *, may_make: bool) -> None:
+        self.openings.extend((replica, then, may_make) for replica in replicas)
 
     def remove(self, name: str, index: int) -> None:
         self.removed.append((name, index))
@@ -40,7 +40,7 @@ class ScriptedManager:
     def __init__(self) -> None:
         self.partitions: dict[tuple[str, int], Any] = {}
         self.did: list[tuple[Any, ...]] = []
-        self.told: list[BrokerError] = []  # what requests that wait for partitions taken out get
+        self.errors: list[BrokerError] = []  # what requests that wait for partitions taken out get
 
     def held(self, name: str, index: int) -> Any:
         return self.partitions.get((name, index))
@@ -50,7 +50,7 @@ class ScriptedManager:
 
     def take_out(self, topic: Any, index: int, error: BrokerError) -> None:
         del self.partitions[topic.name, index]
-        self.told.append(error)
+        self.errors.append(error)
 
     def lead(self, partition: Any, epoch: int) -> None:
         partition.is_led, partition.leader, partition.leader_epoch = True, ME, epoch
@@ -95,28 +95,41 @@ class Scene:
 
     def see(self, *topics: ClusterTopic) -> None:
         self.replica_manager.image_changed(
-            MetadataImage(topics={one.name: one for one in topics}), MetadataDelta(is_everything=True)
+            MetadataImage(topics={topic.name: topic for topic in topics}), MetadataDelta(is_everything=True)
         )
         self.work()
+
+    def start(self, *topics: ClusterTopic) -> None:
+        """What this process cannot vouch for is settled, and these are the topics."""
+        self.replica_manager.open()
+        self.replica_manager.begin()
+        self.see(*topics)
+
+    def serve(self, topic: ClusterTopic) -> Any:
+        """The same, and the topic's log is opened: its partition."""
+        self.start(topic)
+        partition = self.open_next()
+        self.work()
+        return partition
 
     def work(self) -> None:
         self.replica_manager.work(self.clock.monotonic())
 
     def open_next(self, *, was_on_disk: bool = True, error: BaseException | None = None, is_missing: bool = False) -> Any:
-        place, then, _ = self.logs.asked.pop(0)
+        replica, then, _ = self.logs.openings.pop(0)
         log = SimpleNamespace(config=None, offline_reason="", reconfigure=lambda config: None)
         partition = SimpleNamespace(
             name="clicks-0",
             topic="clicks",
-            topic_id=place.topic.topic_id,
-            index=place.index,
+            topic_id=replica.topic.topic_id,
+            index=replica.index,
             log=log,
             is_led=False,
             leader=-1,
             leader_epoch=-1,
         )
-        there = None if error is not None or is_missing else partition
-        then(OpenedReplica(replica=place, partition=cast(Any, there), was_on_disk=was_on_disk and not is_missing, error=error))
+        opened = None if error is not None or is_missing else partition
+        then(OpenedReplica(replica=replica, partition=cast(Any, opened), was_on_disk=was_on_disk and not is_missing, error=error))
         return partition
 
 
@@ -139,17 +152,17 @@ def test_a_log_that_is_missing_is_made_only_when_it_has_been_said_that_it_was(sc
     """A process that created it and then died would leave an empty log, for which the next process would vouch."""
     scene.replica_manager.open()
     scene.see(topic())
-    assert [may_make for _, _, may_make in scene.logs.asked] == [False]
+    assert [may_make for _, _, may_make in scene.logs.openings] == [False]
     scene.open_next(is_missing=True)
     scene.work()
     assert not scene.replica_manager.is_opening, "the start does not wait for it"
-    assert scene.logs.asked == []
+    assert scene.logs.openings == []
     here = scene.replica_manager.local_replica(topic(), 0)
     assert here is not None
     assert (here.partition, here.was_on_disk) == (None, False), "what the start has to say"
     scene.replica_manager.begin()
     scene.work()
-    assert [may_make for _, _, may_make in scene.logs.asked] == [True]
+    assert [may_make for _, _, may_make in scene.logs.openings] == [True]
     scene.open_next(was_on_disk=False)
     scene.work()
     assert scene.manager.did == [("lead", 0)]
@@ -164,22 +177,20 @@ def test_a_log_that_is_lost_is_not_made_before_somebody_is_elected(scene: Scene)
     scene.replica_manager.begin()
     scene.work()
     scene.see(topic(**lost))
-    assert scene.logs.asked == []
+    assert scene.logs.openings == []
     scene.see(topic(epoch=2, isr=(ME,), version=1))
-    assert [may_make for _, _, may_make in scene.logs.asked] == [True], "elected all the same"
+    assert [may_make for _, _, may_make in scene.logs.openings] == [True], "elected all the same"
 
 
 def test_a_topic_made_again_while_the_one_before_is_opened_keeps_its_directory(scene: Scene) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic(1))
+    scene.start(topic(1))
     scene.see(topic(2))
-    assert len(scene.logs.asked) == 1, "the directory is still the other's"
+    assert len(scene.logs.openings) == 1, "the directory is still the other's"
     scene.open_next()
     scene.work()
     scene.work()
     assert scene.logs.removed == [("clicks", 0)]
-    assert [place.topic.topic_id for place, _, _ in scene.logs.asked] == [UUID(int=2)]
+    assert [replica.topic.topic_id for replica, _, _ in scene.logs.openings] == [UUID(int=2)]
     scene.open_next()
     scene.work()
     assert scene.logs.removed == [("clicks", 0)], "what is removed now would be the new one's"
@@ -189,9 +200,7 @@ def test_a_topic_made_again_while_the_one_before_is_opened_keeps_its_directory(s
 
 
 def test_a_topic_that_goes_while_its_log_is_opened_is_given_up_when_it_is_open(scene: Scene) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic())
+    scene.start(topic())
     scene.see()
     assert scene.logs.removed == []
     scene.open_next()
@@ -213,34 +222,24 @@ def test_a_topic_that_goes_while_its_log_is_opened_is_given_up_when_it_is_open(s
 def test_who_waits_for_a_partition_is_told_why_it_is_no_longer_here(
     scene: Scene, now: tuple[ClusterTopic, ...], kind: type[BrokerError], text: str
 ) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic())
-    scene.open_next()
-    scene.work()
+    scene.serve(topic())
     scene.see(*now)
-    assert [(type(error), str(error)) for error in scene.manager.told] == [(kind, text)]
+    assert [(type(error), str(error)) for error in scene.manager.errors] == [(kind, text)]
     assert scene.logs.removed == [("clicks", 0)]
 
 
 def test_a_log_that_the_disk_refused_is_tried_again_later(scene: Scene) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic())
+    scene.start(topic())
     scene.open_next(error=OSError("no"))
     scene.work()
-    assert (scene.logs.asked, scene.replica_manager.is_opening) == ([], False)
+    assert (scene.logs.openings, scene.replica_manager.is_opening) == ([], False)
     scene.clock.advance_ms(int(REOPEN_SECONDS * 1000))
     scene.work()
-    assert len(scene.logs.asked) == 1
+    assert len(scene.logs.openings) == 1
 
 
 def test_a_lead_ends_before_it_begins_anew_or_another_is_followed(scene: Scene) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic())
-    scene.open_next()
-    scene.work()
+    scene.serve(topic())
     scene.see(topic(epoch=2, version=1))
     scene.see(topic(leader=OTHER, epoch=3, version=2))
     assert scene.manager.did == [("lead", 0), ("resign",), ("lead", 2), ("resign",), ("follow", OTHER, 3)]
@@ -252,22 +251,14 @@ def test_a_lead_ends_before_it_begins_anew_or_another_is_followed(scene: Scene) 
 
 
 def test_a_broker_that_is_being_stopped_fetches_nothing_more_and_leads_what_it_led(scene: Scene) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic(leader=OTHER))
-    scene.open_next()
-    scene.work()
+    scene.serve(topic(leader=OTHER))
     scene.replica_manager.stop_following()
     scene.see(topic(leader=OTHER, epoch=1, version=1))
     assert scene.fetched == [("follow", OTHER), ("forget",)]
 
 
 def test_a_log_that_has_failed_leaves_the_in_sync_set_until_the_image_shows_it(scene: Scene) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic())
-    partition = scene.open_next()
-    scene.work()
+    partition = scene.serve(topic())
     partition.log.offline_reason = "the disk"
     scene.replica_manager.went_offline(partition)
     scene.work()
@@ -283,9 +274,7 @@ def test_a_log_that_has_failed_leaves_the_in_sync_set_until_the_image_shows_it(s
 
 
 def test_a_log_that_knows_more_than_zookeeper_is_not_led(scene: Scene) -> None:
-    scene.replica_manager.open()
-    scene.replica_manager.begin()
-    scene.see(topic(epoch=3))
+    scene.start(topic(epoch=3))
     partition = scene.open_next()
     partition.leader_epoch = 5
     partition.log.go_offline = lambda why: setattr(partition.log, "offline_reason", why)

@@ -11,7 +11,7 @@ from broker.log.partition_log import PartitionLog
 from broker.protocol.api import ErrorCode
 from broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, read_header
 from broker.replication.interfaces import TopicIdPartition
-from tests.support.leading import STATE, TOPIC_ID, Follower, LeaderScene, wants
+from tests.support.leading import STATE, TOPIC_ID, Follower, LeaderScene, fetching, waiting, wants
 
 
 @pytest.fixture
@@ -21,16 +21,16 @@ def scene(tmp_path: Path) -> LeaderScene:
 
 def offsets(records: memoryview) -> list[int]:
     """The offsets of the records in all complete batches."""
-    found: list[int] = []
+    records_at: list[int] = []
     position = 0
     while len(records) - position >= BATCH_HEADER_BYTES:
         header = read_header(records, position)
         end = position + LENGTH_END + header.length
         if end > len(records):
             break
-        found += range(header.base_offset, header.base_offset + header.last_offset_delta + 1)
+        records_at += range(header.base_offset, header.base_offset + header.last_offset_delta + 1)
         position = end
-    return found
+    return records_at
 
 
 def only(follower: Follower) -> tuple[int, list[int]]:
@@ -42,8 +42,7 @@ def only(follower: Follower) -> tuple[int, list[int]]:
 def test_records_go_up_to_the_end_not_to_what_is_visible(scene: LeaderScene) -> None:
     led = scene.lead()
     scene.append(led, 3, 2)
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     (row,) = follower.last().partitions
     assert offsets(row.records) == [0, 1, 2, 3, 4]
     assert (row.visible_offset, row.log_start_offset) == (0, 0)
@@ -64,23 +63,19 @@ def test_the_visible_offset_rides_along_with_the_next_answer(scene: LeaderScene)
     led = scene.lead(state=replace(STATE, isr=(0, 1)))
     scene.append(led, 2)
     scene.flush(led)
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     follower.send(wants(0, 2, flushed=2, last_epoch=0))
     assert led.progress.visible_offset == 2
     scene.turn_ends()
     assert len(follower.answers) == 1, "it wakes nobody"
-    scene.now += 0.5
-    scene.server.expire(scene.now)
+    scene.pass_time(0.5)
     (row,) = follower.last().partitions
     assert (row.visible_offset, len(row.records)) == (2, 0)
 
 
 def test_a_fetch_that_finds_nothing_waits_for_the_end_of_the_turn_that_brings_something(scene: LeaderScene) -> None:
     led, other = scene.lead(0), scene.lead(1)
-    follower = Follower(scene)
-    follower.send(wants(0, 0), wants(1, 0))
-    follower.send()
+    follower = waiting(scene, wants(0, 0), wants(1, 0))
     assert len(follower.answers) == 1
     assert scene.server.next_deadline == scene.now + 0.5
     scene.append(led, 1)
@@ -92,8 +87,7 @@ def test_a_fetch_that_finds_nothing_waits_for_the_end_of_the_turn_that_brings_so
 
 def test_a_newer_fetch_releases_the_waiting_one_with_what_it_made_visible(scene: LeaderScene) -> None:
     led = scene.lead(state=replace(STATE, isr=(0, 1)))
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     scene.append(led, 4)
     scene.flush(led)
     follower.send(wants(0, 0))
@@ -104,36 +98,30 @@ def test_a_newer_fetch_releases_the_waiting_one_with_what_it_made_visible(scene:
     assert led.progress.visible_offset == 4
     (row,) = follower.last().partitions
     assert (row.visible_offset, len(row.records)) == (4, 0)
-    scene.now += 0.5
-    scene.server.expire(scene.now)
+    scene.pass_time(0.5)
     assert follower.last().partitions == [], "it is told once"
 
 
 def test_what_a_newer_fetch_names_for_the_first_time_is_not_in_the_released_answer(scene: LeaderScene) -> None:
     """The follower could not use it, and the update would be lost."""
-    known, new = scene.lead(0), scene.lead(1, visible=0)
+    old, new = scene.lead(0), scene.lead(1, visible=0)
     scene.append(new, 3)
     scene.flush(new)
     new.progress.fetched(2, 1, 3, 3, scene.now)
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
+    follower = waiting(scene)
     follower.send(wants(1, 3, flushed=3, last_epoch=0))
     assert new.progress.visible_offset == 3
     assert follower.last().partitions == []
-    scene.now += 0.5
-    scene.server.expire(scene.now)
+    scene.pass_time(0.5)
     (row,) = follower.last().partitions
     assert (row.partition_index, row.visible_offset) == (1, 3)
-    assert known.progress.visible_offset == 0
+    assert old.progress.visible_offset == 0
 
 
 def test_records_that_come_with_a_newer_fetch_are_its_own(scene: LeaderScene) -> None:
     """Records written in the same turn are not sent twice, nor with the answer to a request that did not ask for them."""
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
+    follower = waiting(scene)
     scene.append(led, 2)
     follower.send(wants(0, 0))
     assert [[offsets(row.records) for row in answer.partitions] for answer in follower.answers[1:]] == [[], [[0, 1]]]
@@ -141,8 +129,7 @@ def test_records_that_come_with_a_newer_fetch_are_its_own(scene: LeaderScene) ->
 
 def test_a_round_says_only_what_moved(scene: LeaderScene) -> None:
     led = [scene.lead(index) for index in range(20)]
-    follower = Follower(scene)
-    follower.send(*[wants(index, 0) for index in range(20)])
+    follower = fetching(scene, *[wants(index, 0) for index in range(20)])
     follower.send()
     scene.append(led[7], 1)
     scene.turn_ends()
@@ -154,8 +141,7 @@ def test_a_round_says_only_what_moved(scene: LeaderScene) -> None:
 def test_somebody_who_waits_for_a_flush_is_told_to_the_follower_at_once_and_once(scene: LeaderScene) -> None:
     led = scene.lead()
     scene.append(led, 6)
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     follower.send(wants(0, 6, flushed=0, last_epoch=0))
     led.progress.wanted(6, scene.now)
     scene.server.flush_requested(led)
@@ -167,8 +153,7 @@ def test_somebody_who_waits_for_a_flush_is_told_to_the_follower_at_once_and_once
     scene.turn_ends()
     assert len(follower.answers) == 2
     follower.send(wants(0, 6, flushed=6, last_epoch=0))
-    scene.now += 1
-    scene.server.expire(scene.now)
+    scene.pass_time(1)
     assert [row.wanted_offset for row in follower.last().partitions] in ([], [-1])
 
 
@@ -220,8 +205,7 @@ def test_a_follower_that_diverges_makes_no_progress(scene: LeaderScene) -> None:
     led.log.epochs.begin(3)
     led.progress.epoch = 3
     scene.append(led, 5, epoch=3)
-    follower = Follower(scene)
-    follower.send(wants(0, 8, flushed=8, epoch=3, last_epoch=0))
+    follower = fetching(scene, wants(0, 8, flushed=8, epoch=3, last_epoch=0))
     (row,) = follower.last().partitions
     assert (row.error, row.diverging_epoch, len(row.records)) == (0, (0, 5), 0)
     assert led.progress.followers[1].written == -1
@@ -236,8 +220,7 @@ def test_an_epoch_that_the_leader_never_had_parts_at_the_end_of_the_one_before(s
     assert isinstance(led.log, PartitionLog)
     led.log.epochs.begin(3)
     led.progress.epoch = 3
-    follower = Follower(scene)
-    follower.send(wants(0, 7, epoch=3, last_epoch=2))
+    follower = fetching(scene, wants(0, 7, epoch=3, last_epoch=2))
     assert follower.last().partitions[0].diverging_epoch == (0, 5)
 
 
@@ -245,8 +228,7 @@ def test_a_log_without_records_parts_from_all_others_at_its_start(scene: LeaderS
     led = scene.lead(state=replace(STATE, leader_epoch=3))
     assert isinstance(led.log, PartitionLog)
     led.log.epochs.begin(3)
-    follower = Follower(scene)
-    follower.send(wants(0, 7, epoch=3, last_epoch=2))
+    follower = fetching(scene, wants(0, 7, epoch=3, last_epoch=2))
     (row,) = follower.last().partitions
     assert row.error == 0
     assert row.diverging_epoch is not None
@@ -259,8 +241,7 @@ def test_below_the_start_is_out_of_range_before_epochs_are_compared(scene: Leade
     scene.flush(led)
     assert isinstance(led.log, PartitionLog)
     led.log.log_start_offset = 5
-    follower = Follower(scene)
-    follower.send(wants(0, 4, last_epoch=9))
+    follower = fetching(scene, wants(0, 4, last_epoch=9))
     (row,) = follower.last().partitions
     assert (row.error, row.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 5), "it says where to begin anew"
     assert led.progress.followers[1].written == -1
@@ -294,9 +275,7 @@ def test_a_request_of_an_earlier_process_is_refused(scene: LeaderScene) -> None:
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_a_session_epoch_that_is_not_the_next_one_ends_the_session(scene: LeaderScene, epoch: int) -> None:
     scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
+    follower = waiting(scene)
     follower.send(epoch=epoch)
     assert follower.last().error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert len(follower.answers) == 3, "the waiting one is answered, too"
@@ -306,10 +285,7 @@ def test_a_session_epoch_that_is_not_the_next_one_ends_the_session(scene: Leader
 
 def test_opening_a_session_ends_the_one_before(scene: LeaderScene) -> None:
     led = scene.lead()
-    old, new = Follower(scene), Follower(scene)
-    old.send(wants(0, 0))
-    old.send()
-    new.send(wants(0, 0))
+    old, new = waiting(scene), fetching(scene)
     assert old.last().error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert new.last().session_id != old.session_id
     assert led.followed[1].session is new.session
@@ -317,8 +293,7 @@ def test_opening_a_session_ends_the_one_before(scene: LeaderScene) -> None:
 
 def test_the_last_request_of_a_session_closes_it(scene: LeaderScene) -> None:
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     follower.send(epoch=-1)
     assert follower.last().session_id == 0
     assert led.followed == {}
@@ -326,8 +301,7 @@ def test_the_last_request_of_a_session_closes_it(scene: LeaderScene) -> None:
 
 def test_what_is_forgotten_is_followed_no_longer(scene: LeaderScene) -> None:
     led, other = scene.lead(0), scene.lead(1)
-    follower = Follower(scene)
-    follower.send(wants(0, 0), wants(1, 0))
+    follower = fetching(scene, wants(0, 0), wants(1, 0))
     follower.send(forgotten=[led.key])
     scene.append(led, 1)
     scene.append(other, 1)
@@ -338,9 +312,7 @@ def test_what_is_forgotten_is_followed_no_longer(scene: LeaderScene) -> None:
 
 def test_who_waits_learns_at_once_that_the_lead_is_over(scene: LeaderScene) -> None:
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
+    follower = waiting(scene)
     del scene.led[led.key]
     scene.server.ended(led)
     scene.turn_ends()
@@ -350,9 +322,7 @@ def test_who_waits_learns_at_once_that_the_lead_is_over(scene: LeaderScene) -> N
 
 def test_a_replica_that_was_taken_away_is_told(scene: LeaderScene) -> None:
     led = scene.lead(state=replace(STATE, isr=(0,)))
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
+    follower = waiting(scene)
     led.progress.learn(replace(STATE, isr=(0,)), (0, 2), 1, scene.now)
     scene.server.reassigned(led)
     scene.turn_ends()
@@ -361,9 +331,7 @@ def test_a_replica_that_was_taken_away_is_told(scene: LeaderScene) -> None:
 
 def test_records_that_are_on_their_way_are_not_sent_twice(scene: LeaderScene) -> None:
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
+    follower = waiting(scene)
     scene.append(led, 3)
     scene.turn_ends()
     assert only(follower) == (0, [0, 1, 2])
@@ -377,8 +345,7 @@ def test_records_that_are_on_their_way_are_not_sent_twice(scene: LeaderScene) ->
 
 def test_records_that_could_not_be_stored_are_sent_again(scene: LeaderScene) -> None:
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     scene.append(led, 3)
     follower.send(wants(0, 0))
     assert only(follower) == (0, [0, 1, 2])
@@ -389,8 +356,7 @@ def test_records_that_could_not_be_stored_are_sent_again(scene: LeaderScene) -> 
 
 def test_records_that_are_asked_for_again_and_again_are_sent_again(scene: LeaderScene) -> None:
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     scene.append(led, 3)
     follower.send(wants(0, 0))
     follower.send(wants(0, 0))
@@ -431,8 +397,7 @@ def test_a_batch_larger_than_the_limits_is_sent_where_it_is_the_first(tmp_path: 
     led, other = scene.lead(0), scene.lead(1)
     scene.append(led, 1, value=bytes(9_000))
     scene.append(other, 1, value=bytes(9_000))
-    follower = Follower(scene)
-    follower.send(wants(0, 0, bytes_max=10), wants(1, 0, bytes_max=10))
+    follower = fetching(scene, wants(0, 0, bytes_max=10), wants(1, 0, bytes_max=10))
     assert [row.partition_index for row in follower.last().partitions if len(row.records)] == [0]
     follower.send(wants(0, 1, last_epoch=0))
     assert [row.partition_index for row in follower.last().partitions if len(row.records)] == [1]
@@ -443,21 +408,18 @@ def test_a_batch_larger_than_the_limits_is_sent_where_it_is_the_first(tmp_path: 
 
 def test_a_follower_whose_connection_is_closed_is_gone_until_it_fetches_again(scene: LeaderScene) -> None:
     scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     assert follower.session is not None
     scene.now = 105.0
     scene.server.disconnected(follower.session, scene.now)
     assert scene.server.gone_since == {1: 105.0}
-    Follower(scene).send(wants(0, 0))
+    fetching(scene)
     assert scene.server.gone_since == {}
 
 
 def test_the_end_of_a_connection_that_was_replaced_says_nothing(scene: LeaderScene) -> None:
     scene.lead()
-    old, new = Follower(scene), Follower(scene)
-    old.send(wants(0, 0))
-    new.send(wants(0, 0))
+    old, _ = fetching(scene), fetching(scene)
     assert old.session is not None
     scene.server.disconnected(old.session, scene.now)
     assert scene.server.gone_since == {}
@@ -481,9 +443,7 @@ def test_a_request_says_that_its_sender_was_alive_when_it_was_given_the_last_ans
 
 def test_a_fetch_that_lay_in_the_socket_while_the_leader_was_stopped_is_no_news(scene: LeaderScene) -> None:
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
-    follower.send()
+    follower = waiting(scene)
     scene.now = 101.0
     scene.server.expire(scene.now)
     follower.send()
@@ -494,7 +454,6 @@ def test_a_fetch_that_lay_in_the_socket_while_the_leader_was_stopped_is_no_news(
 
 def test_a_follower_that_gave_the_partition_up_is_not_alive_for_it(scene: LeaderScene) -> None:
     led = scene.lead()
-    follower = Follower(scene)
-    follower.send(wants(0, 0))
+    follower = fetching(scene)
     follower.send(forgotten=[led.key])
     assert scene.server.alive_at(1, led) == -float("inf")
