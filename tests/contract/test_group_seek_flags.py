@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Producer
 from logbus.cli import main
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
-from logbus.waiting import PATIENCE_SECONDS
+from logbus.model import milliseconds
 
 from tests.support.broker import AnyBroker
 from tests.support.jvm_session import TOOLS, run_tools
 from tests.support.kafka_peer import JvmTools, jvm_tools_or_skip
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, send
 
 GROUP_COMMAND = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
 GROUP, TOPIC = "seekers", "sought"
@@ -48,11 +47,8 @@ def tools() -> JvmTools:
 def filled(broker: AnyBroker) -> str:
     """Ten records half an hour apart in each of two partitions, starting five hours ago; in one, the first two are deleted."""
     create_topic(broker.bootstrap, TOPIC, partitions=2)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(20):
-        stamp = FIRST + timedelta(minutes=30 * (number // 2))
-        producer.produce(TOPIC, b"value", partition=number % 2, timestamp=int(stamp.timestamp() * 1000))
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    stamps = [milliseconds(FIRST + timedelta(minutes=30 * number)) for number in range(10)]
+    send(broker.bootstrap, TOPIC, [{"value": b"", "partition": part, "timestamp": at} for at in stamps for part in (0, 1)])
     config = {"bootstrap.servers": broker.bootstrap}
     Topics(Client(config)).delete_before(TOPIC, {1: 2})
     Groups(Client(config)).commit(GROUP, {(TOPIC, 0): 4, (TOPIC, 1): 5})

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, TopicMissing
 from logbus.kafka.client import Client
 from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog, Topics
-from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import broker  # noqa: F401
 from tests.support.fake_log import FakeLog
-from tests.support.topics import create_topic, delete_before, delete_topic
+from tests.support.topics import create_topic, delete_before, delete_topic, send
 
 _numbers = itertools.count(1)
 
@@ -45,15 +43,11 @@ def fake_subject() -> Subject:
 
 
 def real_subject(bootstrap: str) -> Subject:
-    producer, log = Producer({"bootstrap.servers": bootstrap}), Topics(Client({"bootstrap.servers": bootstrap}))
+    log = Topics(Client({"bootstrap.servers": bootstrap}))
 
     def append(name: str, partition: int, stamps: Sequence[int]) -> None:
-        for stamp in stamps:
-            producer.produce(name, b"value", partition=partition, timestamp=stamp)
-        assert producer.flush(PATIENCE_SECONDS) == 0
-        log.end_offsets(
-            name, [partition], "read_uncommitted"
-        )  # answered once all of it can be read, and is not merely acknowledged
+        send(bootstrap, name, [{"value": b"value", "partition": partition, "timestamp": stamp} for stamp in stamps])
+        log.end_offsets(name, [partition], "read_uncommitted")  # answered once all of it can be read
 
     return Subject(
         log=log,

@@ -3,25 +3,19 @@ story does to it."""
 
 from __future__ import annotations
 
-import logging
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
 from logbus.kafka.client import Client
 from logbus.kafka.topics import OffsetLog, Topics
 from logbus.waiting import PATIENCE_SECONDS
 
-from benchmarks.peers.logbus import LogbusBroker
 from tests.proof.truth import Record
 from tests.support.fake_log import FakeLog
 from tests.support.in_process import TASKS, Tasks
-from tests.support.topics import admin, create_topic, delete_topic
-
-logger = logging.getLogger("tests.proof.producer")  # restarts of the broker are expected here
+from tests.support.restoring import RestorableBroker
+from tests.support.topics import add_partitions, admin, create_topic, delete_before, delete_topic, send
 
 
 class Log(Protocol):
@@ -102,55 +96,41 @@ class BrokerLog:
     """One broker for many stories, kept apart by topic names; its directory can be copied and restored."""
 
     def __init__(self, directory: Path) -> None:
-        self.server, self.copy = LogbusBroker(directory / "broker"), directory / "copy"
-        self.server.start()
-        self.settings = {"bootstrap.servers": self.server.bootstrap}
-        self.asked = Topics(Client(self.settings))
-        self.producer = self.new_producer()
+        self.broker = RestorableBroker(directory)
+        self.broker.server.start()
+        self.bootstrap = self.broker.server.bootstrap
+        self.asked = Topics(Client({"bootstrap.servers": self.bootstrap}))
         self.ends: Mapping[int, int] = {}
 
-    def new_producer(self) -> Producer:
-        return Producer(self.settings, logger=logger)
-
     def client_config(self, tasks: Tasks) -> dict[str, Any]:
-        return dict(self.settings)
+        return {"bootstrap.servers": self.bootstrap}
 
     def create(self, topic: str, partitions: int) -> None:
-        if topic in admin(self.server.bootstrap).list_topics(timeout=PATIENCE_SECONDS).topics:
-            delete_topic(self.server.bootstrap, topic)
-        create_topic(self.server.bootstrap, topic, partitions=partitions, config={"retention.ms": "-1"})
-        self.producer, self.ends = self.new_producer(), {}
+        if topic in admin(self.bootstrap).list_topics(timeout=PATIENCE_SECONDS).topics:
+            delete_topic(self.bootstrap, topic)
+        create_topic(self.bootstrap, topic, partitions=partitions, config={"retention.ms": "-1"})
+        self.ends = {}
 
     def widen(self, topic: str, partitions: int) -> None:
-        wanted, client = NewPartitions(topic, partitions), admin(self.server.bootstrap)
-        client.create_partitions([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
-        self.producer = self.new_producer()  # the previous one does not know the new partitions yet
+        add_partitions(self.bootstrap, topic, partitions)
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
-        for record in records:
-            self.producer.produce(topic, record.value, key=b"key", partition=partition, timestamp=record.stamp_ms)
-        assert self.producer.flush(PATIENCE_SECONDS) == 0
+        sent = ({"value": one.value, "key": b"key", "partition": partition, "timestamp": one.stamp_ms} for one in records)
+        send(self.bootstrap, topic, sent, {"linger.ms": 0})
 
     def delete(self, topic: str, partition: int, offset: int) -> None:
-        until, client = TopicPartition(topic, partition, offset), admin(self.server.bootstrap)
-        client.delete_records([until], request_timeout=PATIENCE_SECONDS)[until].result(PATIENCE_SECONDS)
+        delete_before(self.bootstrap, topic, partition, offset)
 
     def back_up(self, ends: Mapping[int, int]) -> None:
-        self.server.stop()
-        shutil.rmtree(self.copy, ignore_errors=True)
-        shutil.copytree(self.server.data, self.copy)
-        self.server.start()
+        self.broker.back_up()
         self.ends = dict(ends)
 
     def restored(self, topic: str, ends: Mapping[int, int], share: float) -> Mapping[int, int]:
         """The copy, if one has been made since the topic was."""
         if not self.ends:
             return ends
-        self.server.kill9()
-        shutil.rmtree(self.server.data)
-        shutil.copytree(self.copy, self.server.data)
-        self.server.start()
+        self.broker.restore()
         return {number: self.ends.get(number, 0) for number in ends}
 
     def close(self) -> None:
-        self.server.stop()
+        self.broker.server.stop()

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from confluent_kafka import Producer
 from logbus.cli.local_airflow import RUN_OVER_STATES, AirflowApi, ApiDagRun
 from logbus.cli.stack import LocalStack
 from logbus.model import Interval, instant_text, milliseconds
-from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus.waiting import wait_until
 
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, send
 
 
 def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime, dict[str, Any]]]) -> None:
@@ -21,17 +20,8 @@ def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime
     the broker's retention, which runs every five minutes, would delete the records during a longer test: it is off for this
     topic."""
     create_topic(stack.bootstrap_servers, topic, config={"retention.ms": "-1"})
-    failures: list[str] = []
-    producer = Producer({**stack.client_config, "enable.idempotence": True})
-    for at, value in stamped:
-        producer.produce(
-            topic,
-            value=json.dumps(value).encode(),
-            timestamp=milliseconds(at),
-            on_delivery=lambda error, message: failures.append(str(error)) if error else None,
-        )
-    assert producer.flush(PATIENCE_SECONDS) == 0
-    assert failures == []
+    records = ({"value": json.dumps(value), "timestamp": milliseconds(at)} for at, value in stamped)
+    send(stack.bootstrap_servers, topic, records, {**stack.client_config, "enable.idempotence": True})
 
 
 def wait_for_files(api: AirflowApi, names: set[str]) -> None:

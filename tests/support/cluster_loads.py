@@ -17,13 +17,11 @@ from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Attempt, Pipeline
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.schema import attempt as attempt_table
-from sqlalchemy import select, text
 
-from spark_jobs.application import SUCCESSFUL, Application, WindowOutcome
+from spark_jobs.application import SUCCESSFUL, WindowOutcome
 from tests.support.airflow_context import run_context
-from tests.support.in_process import TASKS, Tasks
-from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.in_process import driver
+from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.resource_managers import (
     IN_CLIENT_MODE,
     OPERATOR_ARGUMENTS,
@@ -85,17 +83,10 @@ class Task:
         return int(not all(outcome.state in SUCCESSFUL for outcome in self.outcomes(arguments)))
 
     def outcomes(self, arguments: Sequence[str]) -> list[WindowOutcome]:
-        application = Application(
-            ledger=self.world.ledger,
-            log=self.world.log,
-            client_config={TASKS: Tasks(log=self.world.log)},
-            now=lambda: NOW,
-            report=lambda outcome: None,
-        )
-        return application.load("p", tokens(arguments))
+        return driver(self.world.ledger, self.world.log).load("p", tokens(arguments))
 
     def begin_elsewhere(self) -> Attempt:
-        (attempt,) = self.world.ledger.begin_attempts("p", [at(HOUR)], "another", 1, NOW)
+        (attempt,) = self.world.begin(HOUR, run_id="another")
         return attempt
 
     @property
@@ -105,15 +96,12 @@ class Task:
 
     def states(self) -> list[str]:
         """The states of the hour's attempts, oldest first."""
-        window, row = self.world.ledger.window("p", at(HOUR)), attempt_table
-        with self.world.ledger.engine.connect() as connection:
-            return list(
-                connection.execute(select(row.c.state).where(row.c.window_id == window.id).order_by(row.c.number)).scalars()
-            )
+        window = self.world.ledger.window("p", at(HOUR))
+        rows = self.world.rows(f"select state from logbus.attempt where window_id = {window.id} order by number")
+        return [state for (state,) in rows]
 
     def rows(self) -> int:
-        with self.world.ledger.engine.connect() as connection:
-            return int(connection.execute(text("select count(*) from t")).scalar_one())
+        return int(self.world.one("select count(*) from t"))
 
 
 StartTask = Callable[..., Task]  # takes the manager, and the programs to stand in for
@@ -129,7 +117,7 @@ def start_task(world: World, warehouse_url: str, tmp_path: Path, monkeypatch: py
     world.ledger.register(PIPELINE, world.log, NOW)
     for number in range(HOUR, HOUR + 4):
         world.log.append("t", *stamps(*(number + minute / 60 for minute in range(5))))
-        world.ledger.freeze_or_get("p", hour(number), world.log, NOW)
+        world.freeze(number)
     with ExitStack() as clusters:
 
         def start(manager: Manager, programs: Sequence[str] = PROGRAMS) -> Task:

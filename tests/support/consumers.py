@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from logbus.errors import NotInTime
-from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus.waiting import wait_until
+
+from tests.support.topics import send
 
 GROUP_SETTINGS = {  # broker settings for tests of groups: consumers can be declared dead within a second
     "group.initial.rebalance.delay.ms": "0",
@@ -85,9 +87,6 @@ def shared_out(everything: set[tuple[str, int]], *members: GroupMember) -> bool:
 
 def produce_numbers(bootstrap: str, topic: str, partitions: int, count: int) -> set[tuple[str, int, bytes]]:
     """Send `count` records to each partition; return what a consumer should see."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     sent = {(topic, partition, b"%d" % number) for partition in range(partitions) for number in range(count)}
-    for _, partition, value in sorted(sent):
-        producer.produce(topic, value, partition=partition)
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    send(bootstrap, topic, ({"value": value, "partition": partition} for _, partition, value in sorted(sent)))
     return sent

@@ -14,8 +14,9 @@ Its state is reached as in production; nothing is written into the ledger by han
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from logbus.loads.audit import audit_window
 from logbus.loads.redrive import Redrive
 from logbus.loads.sinks import sink_for
@@ -27,7 +28,7 @@ from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import text
 
 from tests.support.seeded_platform import HEAD, PARTITIONS, SeededPlatform, Story
-from tests.support.topics import admin, create_topic
+from tests.support.topics import admin, create_topic, send
 
 NAME, TABLE, SLEEPERS = "orders", "orders_rows", "sleepers"
 CUT, MANY_DEAD, REDRIVEN, TWICE, ODD_TIMES, SPOILT = 9, 8, 6, 4, 3, 2
@@ -73,19 +74,19 @@ def values(hours_ago: int) -> list[bytes]:
 
 
 def produce(platform: SeededPlatform) -> None:
-    producer = Producer({**platform.client_config, "linger.ms": 20})
+    records: list[dict[str, Any]] = []
     for hours_ago in range(CUT, 0, -1):
-        found = values(hours_ago)
-        stamps = [platform.start(hours_ago) + HOUR * (number / len(found)) for number in range(len(found))]
+        of_hour = values(hours_ago)
+        stamps = [platform.start(hours_ago) + HOUR * (number / len(of_hour)) for number in range(len(of_hour))]
         if hours_ago == ODD_TIMES:
             stamps[4] -= 2 * HOUR
             stamps[6] -= HOUR
             stamps[8] = platform.now + FROM_THE_FUTURE
-        for number, (value, stamp) in enumerate(zip(found, stamps, strict=True)):
-            producer.produce(
-                NAME, value, key=f"key-{number}".encode(), partition=number % PARTITIONS, timestamp=milliseconds(stamp)
-            )
-    assert producer.flush(PATIENCE_SECONDS) == 0
+        records += [
+            {"value": value, "key": f"key-{number}", "partition": number % PARTITIONS, "timestamp": milliseconds(stamp)}
+            for number, (value, stamp) in enumerate(zip(of_hour, stamps, strict=True))
+        ]
+    send(platform.bootstrap, NAME, records)
 
 
 def register(platform: SeededPlatform, pattern: str) -> None:

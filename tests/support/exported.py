@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from confluent_kafka import Producer
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
@@ -21,14 +20,13 @@ from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import Interval, Pipeline, milliseconds
 from logbus.status.retention_run import RetentionStore
-from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
 from tests.support.exporting import Samples
 from tests.support.fake_log import FakeLog
 from tests.support.ledgers import World
 from tests.support.loads import Loading
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, send
 
 HOUR = timedelta(hours=1)
 MINUTES = {0: (6, 30), 1: (12,)}  # of each hour, by partition
@@ -81,11 +79,8 @@ def stamps(made: Platform, partition: int) -> list[int]:
 def fill_topic(made: Platform) -> None:
     retention_ms = int(timedelta(days=RETENTION_DAYS).total_seconds() * 1000)
     create_topic(made.bootstrap, made.name, partitions=len(MINUTES), config={"retention.ms": str(retention_ms)})
-    producer = Producer({"bootstrap.servers": made.bootstrap})
-    for partition in MINUTES:
-        for stamp in stamps(made, partition):
-            producer.produce(made.name, b"line", partition=partition, timestamp=stamp)
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    places = [(partition, stamp) for partition in MINUTES for stamp in stamps(made, partition)]
+    send(made.bootstrap, made.name, [{"value": b"line", "partition": part, "timestamp": stamp} for part, stamp in places])
 
 
 def fill_ledger(made: Platform) -> None:

@@ -17,11 +17,11 @@ from logbus.parsing import parser_for
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from spark_jobs.application import Application, LoadState, WindowOutcome
+from spark_jobs.application import LoadState, WindowOutcome
 from tests.support import oracle
 from tests.support.cutting import Act, Cut, Killed
 from tests.support.fake_log import FakeLog
-from tests.support.in_process import TASKS, Tasks
+from tests.support.in_process import TASKS, Tasks, driver
 from tests.support.ledgers import NOW, at, hour, stamps
 
 HOURS = (10, 11)
@@ -55,14 +55,8 @@ class Hourly:
         for number in HOURS:
             ledger.freeze_or_get(self.name, hour(number), self.log, NOW)
         attempts = ledger.begin_attempts(self.name, [at(number) for number in HOURS], "run", 1, NOW)
-        application = Application(
-            ledger=ledger,
-            log=self.log,
-            client_config={TASKS: self.tasks},
-            now=lambda: NOW,
-            report=lambda outcome: None,
-        )
-        outcomes = application.load(self.name, [attempt.token for attempt in attempts])
+        tokens = [attempt.token for attempt in attempts]
+        outcomes = driver(ledger, self.log, {TASKS: self.tasks}).load(self.name, tokens)
         for number in HOURS:
             audit_window(engine, self.log, self.name, at(number), NOW, sink_for=sink_for)
         return outcomes
@@ -70,18 +64,12 @@ class Hourly:
     def check(self) -> set[int]:
         """Assert that the table holds exactly the windows that the ledger has as loaded; return their hours."""
         with self.engine.connect() as connection:
-            known = connection.execute(text("select to_regclass('logbus.pipeline') is not null")).scalar_one()
-            known = (
-                known
-                and connection.execute(
-                    text("select count(*) from logbus.pipeline where name = :name"), {"name": self.name}
-                ).scalar_one()
-            )
-        if not known:
-            return set()
+            has_ledger = connection.scalar(text("select to_regclass('logbus.pipeline') is not null"))
+            if not has_ledger or not connection.scalar(text(f"select count(*) from logbus.pipeline where name = '{self.name}'")):
+                return set()
         windows = [window for window in Ledger(self.engine).windows(self.name) if window.loaded_attempt is not None]
-        wanted = oracle.expected(windows, oracle.everything_in(self.log, self.name), parser_for("lines", {}))
-        assert oracle.found(self.engine, self.name, self.name) == wanted
+        expected = oracle.expected(windows, oracle.everything_in(self.log, self.name), parser_for("lines", {}))
+        assert oracle.found(self.engine, self.name, self.name) == expected
         return {window.interval.start.hour for window in windows}
 
     def settle(self) -> None:
@@ -90,9 +78,7 @@ class Hourly:
         assert self.check() == set(HOURS)
         assert [window.state for window in Ledger(self.engine).windows(self.name)] == [WindowState.AUDITED] * len(HOURS)
         with self.engine.connect() as connection:
-            assert (
-                connection.execute(text("select count(*) from pg_tables where schemaname = 'logbus_staging'")).scalar_one() == 0
-            )
+            assert connection.scalar(text("select count(*) from pg_tables where schemaname = 'logbus_staging'")) == 0
 
 
 def cut_engine(url: str, cut: Cut) -> Engine:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import adbc_driver_postgresql
 import pytest
 from adbc_driver_manager import AdbcDatabase
 from logbus.errors import RecordsLost, ShortRead
+from logbus.loads.ledger import Ledger
 from logbus.model import Pipeline
 from logbus.parsing import Parser, Unparsable
 
@@ -26,6 +28,7 @@ from spark_jobs.job import Run, TaskJob, TaskPlan, TaskResult
 from spark_jobs.load_task import load
 from spark_jobs.records import Records, read_plan
 from tests.support.fake_log import KEY, FakeLog
+from tests.support.ledgers import NOW
 
 TASKS = "tasks"
 
@@ -84,6 +87,14 @@ class Tasks:
                 keys=[KEY] * len(chosen),
                 values=[self.log.value(topic, run.partition, record) for record in chosen],
             )
+
+
+def driver(
+    ledger: Ledger, log: Any, client_config: Mapping[str, Any] | None = None, now: Callable[[], datetime] = lambda: NOW
+) -> application.Application:
+    """The load's driver; without a client configuration its tasks read the log in memory."""
+    config = {TASKS: Tasks(log=log)} if client_config is None else client_config
+    return application.Application(ledger=ledger, log=log, client_config=config, now=now, report=lambda outcome: None)
 
 
 def run_job(

@@ -9,12 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from logbus.loads.audit import audit_window
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
+from logbus.loads.sinks import sink_for
+from logbus.loads.target import table_columns
+from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, milliseconds
 from logbus.windows import schema
 from logbus.windows.catch_up import LoadPlan, parts_of
 from logbus.windows.dag_definitions import remember_definition
+from logbus.windows.table_names import parse_table
 from sqlalchemy import text, update
 
 from tests.support.databases import LedgerDatabases
@@ -71,8 +75,13 @@ class World:
 
     def one(self, query: str) -> Any:
         """The only value of the only row."""
-        ((found,),) = self.rows(query)
-        return found
+        ((value,),) = self.rows(query)
+        return value
+
+    def columns(self) -> list[str]:
+        """Those of table `t`."""
+        with self.ledger.engine.connect() as connection:
+            return list(table_columns(connection, parse_table("t")))
 
     def register(self, **changes: Any) -> Pipeline:
         values: dict[str, Any] = {"name": "p", "topic": "t", "table": "t", "parse": "lines", "lateness": timedelta(minutes=5)}
@@ -88,6 +97,13 @@ class World:
 
     def freeze(self, number: int, now: datetime = NOW) -> FrozenWindow:
         return self.ledger.freeze_or_get("p", hour(number), self.log, now)
+
+    def begin(self, *numbers: int, run_id: str = "run", now: datetime = NOW, task: TaskKey | None = None) -> list[Attempt]:
+        """Attempts at these hours, which are frozen."""
+        return self.ledger.begin_attempts("p", [at(number) for number in numbers], run_id, 1, now, task)
+
+    def audit(self, number: int = 10) -> AuditReport:
+        return audit_window(self.ledger.engine, self.log, "p", at(number), NOW, sink_for)
 
     def accept_loss(self, number: int, now: datetime = NOW) -> FrozenWindow:
         return self.ledger.accept_loss("p", hour(number), self.log, now, by="mary", reason="gone")
@@ -114,14 +130,14 @@ def opened(url: str) -> Iterator[World]:
 
 @pytest.fixture
 def world(warehouse_url: str) -> Iterator[World]:
-    with opened(warehouse_url) as made:
-        yield made
+    with opened(warehouse_url) as opened_world:
+        yield opened_world
 
 
 @pytest.fixture(scope="module")
 def shared_world(ledger_databases: LedgerDatabases) -> Iterator[World]:
     """One for all tests of a module that only look at it."""
     name = ledger_databases.take()
-    with opened(ledger_databases.url(name)) as made:
-        yield made
+    with opened(ledger_databases.url(name)) as opened_world:
+        yield opened_world
     ledger_databases.give_back(name)

@@ -9,8 +9,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.audit import audit_window
@@ -19,14 +17,14 @@ from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport, Pipeline
 from logbus.parsing import parser_for
-from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine
 
-from spark_jobs.application import Application, WindowOutcome
+from spark_jobs.application import WindowOutcome
 from tests.support import oracle
 from tests.support.broker import AnyBroker
+from tests.support.in_process import driver
 from tests.support.ledgers import NOW, at, hour, stamps
-from tests.support.topics import admin, create_topic, delete_topic
+from tests.support.topics import add_partitions, create_topic, delete_before, delete_topic, send
 
 _numbers = itertools.count(1)
 
@@ -70,27 +68,23 @@ class RealPipeline:
         self.create()
 
     def add_partitions(self, count: int) -> None:
-        client = admin(self.bootstrap)
-        client.create_partitions([NewPartitions(self.name, count)])[self.name].result(PATIENCE_SECONDS)
+        add_partitions(self.bootstrap, self.name, count)
 
     def delete_records(self, before_offset: int, partition: int = 0) -> None:
-        client, until = admin(self.bootstrap), TopicPartition(self.name, partition, before_offset)
-        client.delete_records([until])[until].result(PATIENCE_SECONDS)
+        delete_before(self.bootstrap, self.name, partition, before_offset)
 
-    def send(self, records: Iterable[tuple[float | int, bytes | None]], partition: int = 0, **settings: Any) -> None:
+    def send(self, records: Iterable[tuple[float | int, bytes | None]], partition: int = 0) -> None:
         """Sends records, each with its hour of the day or, if that is an int below 0 or from 48 on, its timestamp in ms."""
-        refused: list[KafkaError] = []
 
-        def noted(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                refused.append(error)
+        def stamp(when: float) -> int:
+            return when if isinstance(when, int) and not 0 <= when < 48 else stamps(when)[0]
 
-        producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 8_000_000, "linger.ms": 5, **settings})
-        for when, value in records:
-            stamp = when if isinstance(when, int) and not 0 <= when < 48 else stamps(when)[0]
-            producer.produce(self.name, value, key=b"key", partition=partition, timestamp=int(stamp), on_delivery=noted)
-        assert producer.flush(PATIENCE_SECONDS) == 0
-        assert not refused
+        send(
+            self.bootstrap,
+            self.name,
+            ({"value": value, "key": b"key", "partition": partition, "timestamp": stamp(when)} for when, value in records),
+            {"message.max.bytes": 8_000_000},
+        )
 
     def freeze(self, *hours: int) -> None:
         for number in hours:
@@ -100,9 +94,7 @@ class RealPipeline:
         if freeze:
             self.freeze(*hours)
         attempts = self.ledger.begin_attempts(self.name, [at(number) for number in hours], "run", 1, NOW)
-        application = Application(
-            ledger=self.ledger, log=self.log, client_config=self.client_config, now=lambda: NOW, report=lambda outcome: None
-        )
+        application = driver(self.ledger, self.log, self.client_config)
         return application.load(self.name, [attempt.token for attempt in attempts])
 
     def audit(self, number: int) -> AuditReport:

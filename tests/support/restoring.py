@@ -22,6 +22,7 @@ class RestorableBroker:
 
     def back_up(self) -> None:
         self.server.stop()
+        shutil.rmtree(self.copy, ignore_errors=True)
         shutil.copytree(self.server.data, self.copy)
         self.server.start()
 

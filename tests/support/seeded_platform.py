@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.audit import audit_window
@@ -28,13 +28,12 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
-from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import Engine
 
 from spark_jobs.application import Application, WindowOutcome
 from tests.support.in_process import replace_spark
 from tests.support.ledgers import remember_dag
-from tests.support.topics import admin, create_topic
+from tests.support.topics import create_topic, delete_before, send
 
 DAY_MS = 86_400_000
 PARTITIONS = 2
@@ -124,7 +123,7 @@ class SeededPlatform:
     def produce(self, story: Story, hours: Sequence[int]) -> None:
         """Records of these hours, in daily waves, spread over the partitions and, except in the open hour, over the hour. How
         many depends on how long ago the hour was, never on the time of day, so that every run has the same figures."""
-        producer = Producer({**self.client_config, "linger.ms": 20})
+        records: list[dict[str, Any]] = []
         for hours_ago in hours:
             start = self.start(hours_ago)
             length = min(HOUR, self.now - start)
@@ -133,10 +132,8 @@ class SeededPlatform:
                 is_bad = hours_ago in story.bad_hours and number % 25 == 7
                 value = NOT_LINES[number // 25 % len(NOT_LINES)] if is_bad else line(story, start, number)
                 stamp = milliseconds(start + length * (number / count))
-                producer.produce(
-                    story.name, value.encode(), key=f"web-{number % 3}".encode(), partition=number % PARTITIONS, timestamp=stamp
-                )
-        assert producer.flush(PATIENCE_SECONDS) == 0
+                records.append({"value": value, "key": f"web-{number % 3}", "partition": number % PARTITIONS, "timestamp": stamp})
+        send(self.bootstrap, story.name, records)
 
     def freeze(self, story: Story, hours_ago: int) -> None:
         """Freeze an hour, as of its end."""
@@ -192,10 +189,8 @@ class SeededPlatform:
     def cut_log(self, topic: str, hours_ago: int) -> None:
         """Delete the records up to the middle of the hour's range, as retention would if it did not wait for loads."""
         window = self.ledger.window(topic, self.start(hours_ago))
-        until = [TopicPartition(topic, part.partition, (part.start_offset + part.end_offset) // 2) for part in window.ranges]
-        client = admin(self.bootstrap)  # kept alive: its futures end with it
-        for deleted in client.delete_records(until).values():
-            deleted.result(PATIENCE_SECONDS)
+        for part in window.ranges:
+            delete_before(self.bootstrap, topic, part.partition, (part.start_offset + part.end_offset) // 2)
 
     def group(self, name: str, topic: str, *, commits: bool) -> Consumer:
         """A group with one member, which has committed half of each partition if `commits`."""

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
-from logbus.loads.audit import audit_window
 from logbus.loads.directory import AttemptFile
 from logbus.loads.sinks import Sink, sink_for
 from logbus.loads.sinks.iceberg import IcebergSink
@@ -18,7 +17,7 @@ from logbus.model import AuditReport, Pipeline
 from logbus.windows.table_names import quoted
 from sqlalchemy import Engine, text
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import World, stamps
 from tests.support.loads import Loading
 
 Row = tuple[Any, ...]
@@ -159,7 +158,7 @@ HOUR_ELEVEN = expected((0, 3), (0, 4), (1, 2))
 
 
 def audit(bench: Bench, hour: int = 10) -> AuditReport:
-    return audit_window(bench.world.ledger.engine, bench.world.log, "p", at(hour), NOW, sink_for)
+    return bench.world.audit(hour)
 
 
 def files_of(bench: Bench) -> list[AttemptFile]:

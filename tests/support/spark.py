@@ -7,7 +7,6 @@ In a conftest.py: `from tests.support.spark import load_in_process, spark_sessio
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +20,8 @@ from logbus.loads.ledger import Ledger
 from logbus.model import Attempt
 from pyspark.sql import SparkSession
 
-from spark_jobs.application import Application, WindowOutcome
+from spark_jobs.application import WindowOutcome
+from tests.support.in_process import driver
 
 LoadInProcess = Callable[..., list[WindowOutcome]]
 
@@ -31,20 +31,15 @@ def spark_session() -> Iterator[SparkSession]:
     """With the settings of a real application, on two threads of this machine."""
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each connection that it closes, in the middle of other tests
     worker = spark_submit.environment("", {})
-    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update({name: worker[name] for name in names})
     builder = SparkSession.builder.master(spark_submit.LOCAL_MASTER).appName("logbus tests")
     for name, value in {**spark_submit.conf(), "spark.driver.memory": spark_submit.LOCAL_DRIVER_MEMORY}.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"):
+            patch.setenv(name, worker[name])
+        session = builder.getOrCreate()
+        yield session
+        session.stop()
 
 
 @pytest.fixture(scope="session")
@@ -52,13 +47,8 @@ def load_in_process(spark_session: SparkSession) -> LoadInProcess:
     """Runs the application for attempts that have begun; returns its outcomes."""
 
     def load(warehouse_url: str, client_config: Mapping[str, Any], attempts: Sequence[Attempt]) -> list[WindowOutcome]:
-        application = Application(
-            ledger=Ledger(connect(warehouse_url)),
-            log=Topics(Client(client_config)),
-            client_config=client_config,
-            now=lambda: datetime.now(UTC),
-            report=lambda outcome: None,
-        )
+        log = Topics(Client(client_config))
+        application = driver(Ledger(connect(warehouse_url)), log, client_config, lambda: datetime.now(UTC))
         return application.load(attempts[0].pipeline, [attempt.token for attempt in attempts])
 
     return load

@@ -7,11 +7,12 @@ In a conftest.py: `from tests.support.topics import topic  # noqa: F401`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from logbus.waiting import PATIENCE_SECONDS
 
 _numbers = itertools.count(1)
@@ -28,14 +29,29 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, config: dict[str, str] | None = None) -> None:
-    wanted = NewTopic(topic, num_partitions=partitions, config=config or {})
+    new = NewTopic(topic, num_partitions=partitions, config=config or {})
     client = admin(bootstrap)  # kept alive: its futures end with it
-    client.create_topics([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
+    client.create_topics([new], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
+
+
+def send(bootstrap: str, topic: str, records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any] | None = None) -> None:
+    """Sends records, each given by the arguments of `Producer.produce`; returns once all of them are acknowledged."""
+    errors: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **(settings or {})})
+    for record in records:
+        producer.produce(topic, **record, on_delivery=lambda error, _: errors.append(error) if error is not None else None)
+    assert (producer.flush(PATIENCE_SECONDS), errors) == (0, [])
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     client = admin(bootstrap)
     client.delete_topics([topic], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
+
+
+def add_partitions(bootstrap: str, topic: str, count: int) -> None:
+    """Until the topic has `count`."""
+    client = admin(bootstrap)
+    client.create_partitions([NewPartitions(topic, count)], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
 
 def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
@@ -50,8 +66,8 @@ def partitions_of(bootstrap: str, topic: str) -> list[int]:
 
 def offset_of(bootstrap: str, topic: str, partition: int, spec: OffsetSpec) -> int:
     """The answer of ListOffsets for one partition."""
-    wanted, client = TopicPartition(topic, partition), admin(bootstrap)
-    answer = client.list_offsets({wanted: spec}, request_timeout=PATIENCE_SECONDS)[wanted].result(PATIENCE_SECONDS)
+    place, client = TopicPartition(topic, partition), admin(bootstrap)
+    answer = client.list_offsets({place: spec}, request_timeout=PATIENCE_SECONDS)[place].result(PATIENCE_SECONDS)
     offset: int = answer.offset
     return offset
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.fetch.v12 import request as fetch_request
-from kio.schema.fetch.v12 import response as fetch_response
 from kio.schema.produce.v9 import request as produce_request
-from kio.schema.produce.v9 import response as produce_response
-from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-
-def write(message: Any) -> bytearray:
-    out = io.BytesIO()
-    entity_writer(type(message))(out, message)
-    return bytearray(out.getvalue())
+from broker.protocol.api import ApiKey
+from tests.support.kio_messages import read_response, written
 
 
 def produce_body(
@@ -37,12 +30,13 @@ def produce_body(
         for (topic, index), raw in batches.items()
     )
     timeout = i32Timedelta.parse(timedelta(milliseconds=timeout_ms))
-    return write(produce_request.ProduceRequest(transactional_id=transactional_id, acks=acks, timeout=timeout, topic_data=topics))
+    return bytearray(
+        written(produce_request.ProduceRequest(transactional_id=transactional_id, acks=acks, timeout=timeout, topic_data=topics))
+    )
 
 
 def produce_answer(raw: bytes) -> dict[tuple[str, int], Any]:
-    response, size = entity_reader(produce_response.ProduceResponse)(memoryview(raw), 0)
-    assert size == len(raw)
+    response = read_response(ApiKey.PRODUCE, 9, raw)
     return {(topic.name, row.index): row for topic in response.responses for row in topic.partition_responses}
 
 
@@ -75,22 +69,19 @@ def fetch_body(*wanted: Wanted, wait_ms: int = 0, bytes_min: int = 1, bytes_max:
         )
         for part in wanted
     )
-    return write(
-        fetch_request.FetchRequest(
-            replica_id=-1,
-            max_wait=i32Timedelta.parse(timedelta(milliseconds=wait_ms)),
-            min_bytes=bytes_min,
-            max_bytes=bytes_max,
-            isolation_level=0,
-            session_id=session_id,
-            session_epoch=-1,
-            topics=topics,
-            forgotten_topics_data=(),
-        )
+    request = fetch_request.FetchRequest(
+        replica_id=-1,
+        max_wait=i32Timedelta.parse(timedelta(milliseconds=wait_ms)),
+        min_bytes=bytes_min,
+        max_bytes=bytes_max,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=-1,
+        topics=topics,
+        forgotten_topics_data=(),
     )
+    return bytearray(written(request))
 
 
 def fetch_answer(raw: bytes) -> Any:
-    response, size = entity_reader(fetch_response.FetchResponse)(memoryview(raw), 0)
-    assert size == len(raw)
-    return response
+    return read_response(ApiKey.FETCH, 12, raw)

@@ -8,13 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import FrozenWindow, Interval, Pipeline
-from logbus.waiting import PATIENCE_SECONDS
+from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
 from logbus.windows.handover import parse_content
 from pyspark.sql import SparkSession
 from sqlalchemy import text
@@ -23,7 +21,8 @@ from spark_jobs.application import Application, WindowOutcome
 from spark_jobs.given_windows import SOURCE_NAME, windows_source
 from spark_jobs.job import pack
 from tests.support.broker import AnyBroker
-from tests.support.topics import create_topic
+from tests.support.in_process import driver
+from tests.support.topics import create_topic, send
 
 TOPIC = "read"
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
@@ -37,18 +36,18 @@ def fill(bootstrap: str) -> None:
     create_topic(bootstrap, TOPIC, partitions=2, config={"retention.ms": "-1"})
     for hour in range(HOURS):
         for place, codec in enumerate(CODECS):
-            producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50})
-            for number in range(place, RECORDS_PER_HOUR, len(CODECS)):
-                stamp = START + timedelta(hours=hour, minutes=number // 2)
-                send(producer, hour, number, int(stamp.timestamp() * 1000))
-            assert producer.flush(PATIENCE_SECONDS) == 0
+            records = [record(hour, number) for number in range(place, RECORDS_PER_HOUR, len(CODECS))]
+            send(bootstrap, TOPIC, records, {"compression.type": codec, "linger.ms": 50})
 
 
-def send(producer: Producer, hour: int, number: int, stamp_ms: int) -> None:
-    headers = [("host", b"web-1"), ("host", None), ("odd", b"\xff\0")] if number % 3 == 0 else None
-    value = None if number == 50 else f"{hour}/{number} ".encode() * 20
-    key = f"k{number}".encode() if number % 2 else None
-    producer.produce(TOPIC, value, key=key, headers=headers, partition=number % 2, timestamp=stamp_ms)
+def record(hour: int, number: int) -> dict[str, Any]:
+    return {
+        "value": None if number == 50 else f"{hour}/{number} ".encode() * 20,
+        "key": f"k{number}".encode() if number % 2 else None,
+        "headers": [("host", b"web-1"), ("host", None), ("odd", b"\xff\0")] if number % 3 == 0 else None,
+        "partition": number % 2,
+        "timestamp": milliseconds(START + timedelta(hours=hour, minutes=number // 2)),
+    }
 
 
 @dataclass
@@ -78,17 +77,14 @@ def pipeline_reading(broker: AnyBroker, warehouse_url: str) -> Reading:
     now = datetime.now(UTC)
     pipeline = ledger.register(Pipeline(name="r", topic=TOPIC, table="r", parse="raw"), log, now)
     windows = [ledger.freeze_or_get("r", Interval.hour(START + timedelta(hours=hour)), log, now) for hour in range(HOURS)]
-    application = Application(
-        ledger=ledger, log=log, client_config=config, now=lambda: datetime.now(UTC), report=lambda outcome: None
-    )
-    return Reading(application, pipeline, windows)
+    return Reading(driver(ledger, log, config, lambda: datetime.now(UTC)), pipeline, windows)
 
 
 @pytest.fixture
 def reading(filled: AnyBroker, warehouse_url: str, spark_session: SparkSession) -> Iterator[Reading]:
-    made = pipeline_reading(filled, warehouse_url)
-    yield made
-    made.application.ledger.engine.dispose()
+    reading = pipeline_reading(filled, warehouse_url)
+    yield reading
+    reading.application.ledger.engine.dispose()
 
 
 def rows(reading: Reading, query: str) -> list[Any]:
@@ -107,20 +103,15 @@ def test_every_record_arrives_with_its_key_value_and_headers(reading: Reading) -
 
 def test_hours_that_do_not_touch_are_read_alike(reading: Reading) -> None:
     assert [outcome.error for outcome in reading.load(0, 2)] == [None, None]
-    assert rows(
-        reading, "select extract(hour from _window_start at time zone 'UTC')::int, count(*) from r group by 1 order by 1"
-    ) == [
-        (8, 100),
-        (10, 100),
-    ]
+    by_hour = "select extract(hour from _window_start at time zone 'UTC')::int, count(*) from r group by 1 order by 1"
+    assert rows(reading, by_hour) == [(8, 100), (10, 100)]
 
 
 def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: Reading) -> None:
     """The log ends before the range does, as on a broker that lost its data."""
     with reading.application.ledger.engine.begin() as connection:
         connection.execute(
-            text("update logbus.window_range set end_offset = end_offset + 1000 where window_id = :id"),
-            {"id": reading.windows[2].id},
+            text(f"update logbus.window_range set end_offset = end_offset + 1000 where window_id = {reading.windows[2].id}")
         )
     (outcome,) = reading.load(2)
     assert outcome.error is not None

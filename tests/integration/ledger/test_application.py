@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 from logbus.errors import WindowUnknown
-from logbus.loads.target import table_columns
 from logbus.model import WindowState
 from logbus.parsing import Parser
-from logbus.windows.table_names import parse_table
-from sqlalchemy import text
 
 from spark_jobs.application import Application, LoadState, WindowOutcome, outcome_line, result
-from tests.support.in_process import TASKS, Tasks, replace_spark
+from tests.support.in_process import TASKS, Tasks, driver, replace_spark
 from tests.support.ledgers import NOW, World, at, hour
 
 
@@ -22,19 +19,13 @@ from tests.support.ledgers import NOW, World, at, hour
 def application(world: World) -> Application:
     """Hours 9 and 12 are empty, 10 and 11 are not."""
     world.fill(10, 11)
-    return Application(
-        ledger=world.ledger,
-        log=world.log,
-        client_config={},
-        now=lambda: NOW,
-        report=lambda outcome: None,
-    )
+    return driver(world.ledger, world.log, {})
 
 
 def tokens(world: World, *hours: int) -> list[str]:
     for number in hours:
         world.freeze(number)
-    return [found.token for found in world.ledger.begin_attempts("p", [at(number) for number in hours], "run", 1, NOW)]
+    return [attempt.token for attempt in world.begin(*hours)]
 
 
 def by_hour(outcomes: list[WindowOutcome]) -> dict[int, LoadState]:
@@ -65,10 +56,7 @@ def test_a_window_that_is_overtaken_within_the_job_does_not_fail_the_others(
 
     def overtake(where: str) -> None:
         for number in overtaking:
-            newer = tokens(world, number)
-            Application(
-                ledger=world.ledger, log=world.log, client_config={TASKS: Tasks(log=world.log)}, now=lambda: NOW, report=str
-            ).load("p", newer)
+            driver(world.ledger, world.log).load("p", tokens(world, number))
 
     application.client_config = {TASKS: Tasks(log=world.log, pause=overtake)}
     assert by_hour(application.load("p", both)) == {10: LoadState.SUPERSEDED, 11: LoadState.COMMITTED}
@@ -109,10 +97,7 @@ def test_a_window_is_loaded_as_the_pipeline_was_when_its_attempt_began(world: Wo
     begun = tokens(world, 9)
     world.register(parse="json", settings={"columns": {"address": "text"}})
     application.load("p", begun)
-    with world.ledger.engine.connect() as connection:
-        columns = set(table_columns(connection, parse_table("t")))
-    assert {"url", "visitor"} <= columns
-    assert "address" not in columns
+    assert [name for name in world.columns() if name in ("url", "visitor", "address")] == ["url", "visitor"]
 
 
 def test_attempts_that_were_begun_with_other_definitions_are_each_loaded_by_their_own(
@@ -122,8 +107,7 @@ def test_attempts_that_were_begun_with_other_definitions_are_each_loaded_by_thei
     world.register(parse="json", settings={"columns": {"url": "text"}})
     outcomes = application.load("p", [*first, *tokens(world, 12)])
     assert by_hour(outcomes) == {9: LoadState.COMMITTED, 12: LoadState.COMMITTED}
-    with world.ledger.engine.connect() as connection:
-        assert {"line", "url"} <= set(table_columns(connection, parse_table("t")))
+    assert {"line", "url"} <= set(world.columns())
 
 
 def very_wide(settings: Mapping[str, Any]) -> Parser:
@@ -141,9 +125,8 @@ def test_a_table_that_cannot_have_the_columns_fails_each_attempt_with_the_reason
     (failed_again,) = application.load("p", tokens(world, 12))
     assert failed_again.state is LoadState.FAILED
     assert "1600 columns" in str(failed_again.error)
-    with world.ledger.engine.connect() as connection:
-        states = connection.execute(text("select state, error is not null from logbus.attempt where state <> 'superseded'")).all()
-    assert {tuple(row) for row in states} == {("failed", True)}
+    states = world.rows("select state, error is not null from logbus.attempt where state <> 'superseded'")
+    assert set(states) == {("failed", True)}
 
 
 def test_the_names_of_inferred_columns_are_escaped_and_one_that_differs_only_in_case_is_left_out(
@@ -153,8 +136,7 @@ def test_the_names_of_inferred_columns_are_escaped_and_one_that_differs_only_in_
     world.ledger.add_inferred(pipeline, {":method": "text", "a\\:b": "bigint", ":METHOD": "text"}, NOW)
     world.ledger.add_inferred(pipeline, {"A\\:b": "bigint"}, NOW)  # by another load, which began before
     assert by_hour(application.load("p", tokens(world, 12))) == {12: LoadState.COMMITTED}
-    with world.ledger.engine.connect() as connection:
-        assert list(table_columns(connection, parse_table("t")))[-3:] == [":method", "a\\:b", "_rest"]
+    assert world.columns()[-3:] == [":method", "a\\:b", "_rest"]
 
 
 def test_an_attempt_that_was_never_taken_is_refused(world: World, application: Application) -> None:
@@ -169,6 +151,6 @@ def test_an_unknown_pipeline_is_refused(application: Application) -> None:
 
 
 def test_the_result_counts_windows_by_their_end(world: World, application: Application) -> None:
-    found = result(application.load("p", tokens(world, 9)))
-    assert (found["committed"], found["superseded"], found["failed"]) == (1, 0, 0)
-    assert found["windows"][0]["counts"]["read"] == 0
+    done = result(application.load("p", tokens(world, 9)))
+    assert (done["committed"], done["superseded"], done["failed"]) == (1, 0, 0)
+    assert done["windows"][0]["counts"]["read"] == 0

@@ -7,10 +7,8 @@ from logbus.errors import AttemptSuperseded
 from logbus.loads.attempt_outcomes import ENDED_WITHOUT_COMMIT, outcomes_of, why_not_loaded
 from logbus.model import Attempt
 from logbus.windows.rows import HEARTBEAT_EXPIRY
-from logbus.windows.schema import window
-from sqlalchemy import update
 
-from tests.support.ledgers import NOW, World, at
+from tests.support.ledgers import NOW, World
 
 LATER = NOW + HEARTBEAT_EXPIRY + timedelta(seconds=1)
 
@@ -18,27 +16,20 @@ LATER = NOW + HEARTBEAT_EXPIRY + timedelta(seconds=1)
 @pytest.fixture
 def ours(world: World) -> list[Attempt]:
     """Attempts at hours 1 and 2."""
-    world.register()
-    for number in (1, 2):
-        world.freeze(number)
-    return begin(world, 1, 2)
-
-
-def begin(world: World, *hours: int, run_id: str = "r") -> list[Attempt]:
-    return world.ledger.begin_attempts("p", [at(number) for number in hours], run_id, 1, NOW)
+    world.fill(freeze=[1, 2])
+    return world.begin(1, 2)
 
 
 def commit(world: World, attempt: Attempt) -> None:
     """Leaves the window as a commit does."""
-    with world.ledger.engine.begin() as connection:
-        connection.execute(update(window).where(window.c.id == attempt.window_id).values(loaded_attempt=attempt.number))
+    world.mark(attempt.interval.start.hour, loaded_attempt=attempt.number)
 
 
 def test_a_window_is_loaded_by_the_attempt_or_by_one_that_began_after_it(world: World, ours: list[Attempt]) -> None:
     commit(world, ours[0])
     first, second = outcomes_of(world.ledger.engine, ours, NOW)
     assert (first.is_committed, first.is_loaded, second.is_loaded) == (True, True, False)
-    (newer,) = begin(world, 1)
+    (newer,) = world.begin(1)
     assert outcomes_of(world.ledger.engine, [newer], NOW)[0].is_loaded is False
     commit(world, newer)
     (first, _) = outcomes_of(world.ledger.engine, ours, NOW)
@@ -47,18 +38,18 @@ def test_a_window_is_loaded_by_the_attempt_or_by_one_that_began_after_it(world: 
 
 def test_attempts_whose_program_is_over_are_ended_and_those_committed_stay(world: World, ours: list[Attempt]) -> None:
     commit(world, ours[0])
-    found = world.ledger.settle_attempts(ours, NOW)
-    assert [(standing.is_loaded, standing.error) for standing in found][1] == (False, ENDED_WITHOUT_COMMIT)
-    missing = why_not_loaded(found)
+    outcomes = world.ledger.settle_attempts(ours, NOW)
+    assert (outcomes[1].is_loaded, outcomes[1].error) == (False, ENDED_WITHOUT_COMMIT)
+    missing = why_not_loaded(outcomes)
     assert str(missing) == (
         "not loaded, according to the ledger: 1 of 2 windows: 2015-05-17T02:00:00Z: attempt 1 is failed (the Spark application ended "
         "without an error and without committing this window)"
     )
-    assert why_not_loaded(found[:1]) is None
+    assert why_not_loaded(outcomes[:1]) is None
 
 
 def test_an_hour_in_somebody_elses_hands_is_told_from_one_that_somebody_gave_up(world: World, ours: list[Attempt]) -> None:
-    begin(world, 1, 2, run_id="other")
+    world.begin(1, 2, run_id="other")
     assert isinstance(why_not_loaded(outcomes_of(world.ledger.engine, ours, NOW)), AttemptSuperseded)
     silent = why_not_loaded(outcomes_of(world.ledger.engine, ours, LATER))
     assert not isinstance(silent, AttemptSuperseded)

@@ -10,7 +10,7 @@ from logbus.errors import AnotherCluster
 from logbus.loads.audit import audit_window
 from logbus.loads.checksum import ValuesReport
 from logbus.loads.sinks import sink_for
-from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
+from logbus.model import FrozenWindow, PartitionTally, Pipeline, WindowState
 from sqlalchemy import Engine
 
 from tests.support.ledgers import NOW, World, at
@@ -25,18 +25,14 @@ def loaded(world: World) -> World:
     return world
 
 
-def audit(world: World) -> AuditReport:
-    return audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for)
-
-
 def test_an_exact_window_is_audited(loaded: World) -> None:
-    report = audit(loaded)
+    report = loaded.audit()
     assert (report.ok, report.problems, report.notes) == (True, (), ())
     assert loaded.ledger.window("p", at(10)).state is WindowState.AUDITED
 
 
 def test_a_summary_says_what_was_expected_and_what_was_found(loaded: World) -> None:
-    summary = audit(loaded).summary()
+    summary = loaded.audit().summary()
     assert (summary["ok"], summary["expected"], summary["counted"]) == (True, {"0": 4}, {"0": 4})
 
 
@@ -54,7 +50,7 @@ def test_a_summary_says_what_was_expected_and_what_was_found(loaded: World) -> N
 )
 def test_what_was_changed_behind_the_loads_back_is_found(loaded: World, statement: str, problem: str) -> None:
     loaded.execute(statement)
-    report = audit(loaded)
+    report = loaded.audit()
     assert not report.ok
     assert re.search(problem, "; ".join(report.problems))
     assert loaded.ledger.window("p", at(10)).state is WindowState.LOADED
@@ -83,22 +79,22 @@ def test_a_reload_that_commits_during_an_audit_is_no_fault(loaded: World) -> Non
 
 
 def test_a_failed_audit_takes_an_earlier_good_one_back(loaded: World) -> None:
-    audit(loaded)
+    loaded.audit()
     loaded.execute("delete from t where _offset = 0")
-    audit(loaded)
+    loaded.audit()
     assert loaded.ledger.window("p", at(10)).audited_at is None
 
 
 def test_records_that_retention_took_after_the_load_are_a_note_and_no_problem(loaded: World) -> None:
     loaded.log.delete_records("t", before_offset=3)
-    report = audit(loaded)
+    report = loaded.audit()
     assert report.ok
     assert "no longer replayable" in report.notes[0]
 
 
 def test_a_topic_made_again_after_the_load_is_a_note_and_no_problem(loaded: World) -> None:
     loaded.log.create("t")
-    assert "deleted and recreated" in audit(loaded).notes[0]
+    assert "deleted and recreated" in loaded.audit().notes[0]
 
 
 @pytest.mark.parametrize("has_topic", [True, False], ids=["a topic of that name", "no such topic"])
@@ -108,16 +104,15 @@ def test_another_broker_is_not_taken_for_a_topic_made_again(loaded: World, has_t
         loaded.log.create("t", partitions=2)
     loaded.log.cluster = "another"
     with pytest.raises(AnotherCluster, match="this is another cluster"):
-        audit(loaded)
+        loaded.audit()
     assert loaded.ledger.window("p", at(10)).audited_at is None
 
 
 def test_a_log_that_became_shorter_than_a_loaded_range_is_a_problem(loaded: World) -> None:
     del loaded.log.topics["t"][0].stamps_ms[2:]
-    assert "ends at 2" in audit(loaded).problems[0]
+    assert "ends at 2" in loaded.audit().problems[0]
 
 
 def test_a_window_that_is_not_loaded_cannot_be_audited(loaded: World) -> None:
     loaded.freeze(11)
-    report = audit_window(loaded.ledger.engine, loaded.log, "p", at(11), NOW, sink_for)
-    assert report.problems == ("the window is not loaded: load it, then audit",)
+    assert loaded.audit(11).problems == ("the window is not loaded: load it, then audit",)

@@ -9,8 +9,7 @@ import pytest
 from logbus.errors import TooManyWindows
 from logbus.model import HOUR, Interval
 from logbus.status.lag import lag_of
-from logbus.windows import catch_up, schema
-from sqlalchemy import func, select
+from logbus.windows import catch_up
 
 from tests.support.fake_log import NO_TIMESTAMP
 from tests.support.ledgers import NOW, World, at, intervals_of, stamps
@@ -104,11 +103,6 @@ def test_windows_of_a_former_topic_that_were_not_loaded_are_missing_after_a_reba
     ]
 
 
-def frozen_count(world: World) -> int:
-    with world.ledger.engine.connect() as connection:
-        return connection.execute(select(func.count()).select_from(schema.window)).scalar_one()
-
-
 def test_an_empty_span_of_years_is_frozen_in_bulk_and_hours_touch(two: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catch_up, "WINDOWS_PER_TRANSACTION", 100)
     two.log.append("t", *stamps(10.5, 400.5), partition=0)
@@ -121,7 +115,7 @@ def test_an_empty_span_of_years_is_frozen_in_bulk_and_hours_touch(two: World, mo
     steps: list[int] = []
     windows = two.ledger.freeze_plan(plan, two.log, NOW, steps.append)
     assert len(questions) < 100  # five windows query the log; hour by hour it would be five thousand queries
-    assert (sum(steps), len(windows), frozen_count(two)) == (391, 391, 391)
+    assert (sum(steps), len(windows), two.one("select count(*) from logbus.window")) == (391, 391, 391)
     assert all(one.interval.end == other.interval.start for one, other in zip(windows, windows[1:], strict=False))
     for part in (0, 1):
         ranges = [window.ranges[part] for window in windows]
@@ -141,10 +135,8 @@ def test_an_hour_inside_a_span_frozen_in_bulk_is_frozen_for_ever_like_any_other(
     world.ledger.freeze_plan(world.ledger.plan_load("p", world.log, NOW), world.log, NOW)
     world.log.append("t", *stamps(20.5))
     assert world.freeze(20).record_count == 0
-    with world.ledger.engine.connect() as connection:
-        row = schema.boundary
-        placed = connection.execute(select(row.c.offset).where(row.c.at > at(11), row.c.at < at(40))).scalars().all()
-    assert placed == [1] * 28
+    between = "at > '2015-05-17 11:00+00' and at < '2015-05-18 16:00+00'"
+    assert world.rows(f'select "offset" from logbus.boundary where {between}') == [(1,)] * 28
 
 
 def test_hours_that_got_a_record_since_they_were_planned_are_frozen_one_by_one(world: World) -> None:

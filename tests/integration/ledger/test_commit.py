@@ -11,10 +11,8 @@ import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed
 from logbus.loads import attempts, commit
-from logbus.loads.audit import audit_window
 from logbus.loads.commit import commit_window
 from logbus.loads.engine import libpq_uri
-from logbus.loads.sinks import sink_for
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.windows.rows import HOLD_SILENTLY_MS_MAX
 from sqlalchemy import event, text
@@ -69,9 +67,8 @@ def test_nothing_is_left_in_staging_after_a_commit(world: World, start: Start) -
 
 def test_rows_changed_in_staging_are_found_by_their_fingerprint(world: World, start: Start) -> None:
     loading = start().begin().create().run_task(1)
-    with world.ledger.engine.begin() as connection:
-        table = f"logbus_staging.{loading.attempt.staging_table}"
-        connection.execute(text(f"update {table} set _fingerprint = _fingerprint + 1 where _partition = 0 and _offset = 0"))
+    table = f"logbus_staging.{loading.attempt.staging_table}"
+    world.execute(f"update {table} set _fingerprint = _fingerprint + 1 where _partition = 0 and _offset = 0")
     with pytest.raises(EquationMismatch, match="fingerprints differ"):
         loading.commit()
 
@@ -204,12 +201,11 @@ def test_a_table_that_is_partitioned_otherwise_is_the_users_own(world: World, st
 
 def test_an_hour_of_which_a_default_partition_holds_rows_is_loaded_into_that(world: World, start: Start) -> None:
     start().begin().create()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("create table others partition of t default"))
-        connection.execute(
-            text("insert into t (_topic, _partition, _offset, _window_start, _fingerprint) values ('x', 0, 0, :hour, 0)"),
-            {"hour": at(10)},
-        )
+    columns = "_topic, _partition, _offset, _window_start, _fingerprint"
+    world.execute(
+        "create table others partition of t default",
+        f"insert into t ({columns}) values ('x', 0, 0, '2015-05-17 10:00+00', 0)",
+    )
     start().load()
     start().load()
     assert world.rows("select tableoid::regclass::text, count(*) from t where _topic = 't' group by 1") == [("others", 5)]
@@ -243,9 +239,7 @@ def test_a_reload_of_an_hour_whose_leaf_is_elsewhere_says_what_to_do(
         start().load()
     advice = re.search(said, str(refused.value))
     assert advice, refused.value
-    with world.ledger.engine.begin() as connection:
-        for one in filter(None, [mend, advice[1]]):
-            connection.execute(text(one))
+    world.execute(*filter(None, [mend, advice[1]]))
     start().load()
     assert public(world) == HOUR_TEN
 
@@ -344,11 +338,10 @@ def test_an_attempt_from_before_a_restore_of_the_ledger_is_refused_though_its_nu
 ) -> None:
     slow = start().begin().create().run_task(1)
     sealed = slow.seal()
-    with world.ledger.engine.begin() as connection:  # as restored from a backup taken before the attempt began
-        connection.execute(text("update logbus.window set last_attempt = 0"))
-        connection.execute(text("delete from logbus.attempt"))
-        connection.execute(text("drop schema logbus_staging cascade"))
-        connection.execute(text("create schema logbus_staging"))
+    world.execute(  # as restored from a backup taken before the attempt began
+        *("update logbus.window set last_attempt = 0", "delete from logbus.attempt"),
+        *("drop schema logbus_staging cascade", "create schema logbus_staging"),
+    )
     again = start().begin()
     assert again.attempt.number == slow.attempt.number
     with pytest.raises(AttemptSuperseded, match="restored from a backup since attempt 1"):
@@ -378,7 +371,7 @@ def test_the_checksum_is_of_what_is_public_where_a_trigger_changes_it_on_its_way
     )
     start().load()
     assert public(world)[0] == (0, 0, "LINE 0/0")
-    assert audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for).ok
+    assert world.audit().ok
 
 
 @pytest.mark.parametrize("swapped_rows_min", [1, 1_000_000], ids=["large", "small"])

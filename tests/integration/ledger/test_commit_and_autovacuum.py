@@ -11,7 +11,6 @@ from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
 from logbus.waiting import wait_until
 from logbus.windows.migrations import create_ledger
-from sqlalchemy import text
 
 from tests.support.ledgers import World
 from tests.support.loads import Loading
@@ -34,38 +33,24 @@ def warehouse_url(server_directory: Path) -> Iterator[str]:
         yield url
 
 
-def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(
-    world: World, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autovacuum yields to its lock request after deadlock_timeout, so it does not fall back to deleting row by row."""
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     world.fill(10, 10.2, 11)
-    window = world.freeze(10)
-    Loading(world=world, url=warehouse_url, window=window).load()
-
-    def one(query: str) -> object:
-        with world.ledger.engine.connect() as connection:
-            return connection.scalar(text(query))
-
-    before = one(f"select '{LEAF}'::regclass::oid")
+    Loading.of(world, 10).load()
+    before = world.one(f"select '{LEAF}'::regclass::oid")
     world.execute("insert into t select t.* from t, generate_series(1, 20000)", f"alter table {LEAF} set ({SLOW})")
     at_work = f"select exists(select from pg_stat_activity where query like 'autovacuum: %{LEAF}%')"
-    wait_until(lambda: one(at_work), what="autovacuum", poll_seconds=0.05)
-    Loading(world=world, url=warehouse_url, window=window).load()
-    assert one(f"select '{LEAF}'::regclass::oid") != before
-    assert one("select count(*) from t") == 2
+    wait_until(lambda: world.one(at_work), what="autovacuum", poll_seconds=0.05)
+    Loading.of(world, 10).load()
+    assert world.one(f"select '{LEAF}'::regclass::oid") != before
+    assert world.one("select count(*) from t") == 2
 
 
 def test_staged_tables_are_left_alone_by_autovacuum_and_the_public_ones_are_not(world: World) -> None:
-    def switched_off() -> list[str]:
-        query = (
-            "select relnamespace::regnamespace::text from pg_class where 'autovacuum_enabled=false' = any(reloptions) order by 1"
-        )
-        with world.ledger.engine.connect() as connection:
-            return list(connection.execute(text(query)).scalars())
-
+    switched_off = "select relnamespace::regnamespace::text from pg_class where 'autovacuum_enabled=false' = any(reloptions)"
     world.fill(10, 10.2, 11)
     loading = Loading.of(world, 10).begin().create()
-    assert switched_off() == ["logbus_staging", "logbus_staging"]
+    assert world.rows(switched_off) == [("logbus_staging",)] * 2
     loading.run_task(1).commit()
-    assert switched_off() == []
+    assert world.rows(switched_off) == []

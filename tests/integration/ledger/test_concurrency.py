@@ -19,7 +19,6 @@ from logbus.loads.ledger import Ledger
 from logbus.model import WindowState
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.windows.rows import HEARTBEAT_EXPIRY
-from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, hour
 from tests.support.loads import Loading
@@ -57,8 +56,7 @@ def all_at_once(ledgers: list[Ledger], work: Callable[[int, Ledger], Any]) -> li
 
 def states(world: World) -> dict[tuple[int, int], str]:
     query = "select extract(hour from starts_at at time zone 'UTC')::int, number, state from logbus.attempt join logbus.window on id = window_id"
-    with world.ledger.engine.connect() as connection:
-        return {(hour, number): state for hour, number, state in connection.execute(text(query))}
+    return {(hour, number): state for hour, number, state in world.rows(query)}
 
 
 def test_schedulers_that_freeze_the_same_hours_in_any_order_agree(world: World, ledgers: list[Ledger]) -> None:
@@ -96,7 +94,7 @@ def test_signs_of_life_and_new_attempts_at_the_same_windows_do_not_wait_for_each
 ) -> None:
     for number in HOURS:
         world.freeze(number)
-    first = world.ledger.begin_attempts("p", [at(number) for number in HOURS], "run", 1, NOW)
+    first = world.begin(*HOURS)
 
     def work(number: int, ledger: Ledger) -> None:
         order = random.Random(number)
@@ -162,16 +160,15 @@ def test_an_attempt_without_a_sign_of_life_is_ended_and_its_tables_dropped(world
     ended = all_at_once(ledgers, lambda number, ledger: attempts_of.end_expired(ledger.engine, later))
     assert [found for part in ended for found in part] == [silent.attempt]
     assert states(world) == {(9, 1): "failed", (10, 1): "running"}
-    with world.ledger.engine.connect() as connection:
-        left = connection.execute(text("select tablename from pg_tables where schemaname = 'logbus_staging'")).scalars().all()
-    assert sorted(left) == sorted([alive.attempt.staging_table, alive.attempt.dead_letter_table])
+    left = world.rows("select tablename from pg_tables where schemaname = 'logbus_staging'")
+    assert sorted(left) == sorted([(alive.attempt.staging_table,), (alive.attempt.dead_letter_table,)])
     with pytest.raises(AttemptSuperseded, match="is failed"):
         silent.commit()
 
 
 def test_a_driver_that_beats_is_not_taken_for_dead(world: World, ledgers: list[Ledger]) -> None:
     world.freeze(9)
-    running = world.ledger.begin_attempts("p", [at(9)], "run", 1, NOW)
+    running = world.begin(9)
     later = NOW + 2 * HEARTBEAT_EXPIRY
     with Heartbeat(lambda: world.ledger.heartbeat(running, later)):
         pass

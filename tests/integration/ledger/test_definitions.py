@@ -9,13 +9,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.loads.target import table_columns
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.pipelines import catch_up, define_pipeline, hourly_ingest
-from logbus.windows.table_names import parse_table
 
-from spark_jobs.application import Application
 from tests.support.airflow_context import run_context
+from tests.support.cluster_loads import tokens
+from tests.support.in_process import driver
 from tests.support.ledgers import NOW, World, at, stamps
 
 COMMON: dict[str, Any] = {"topic": "t", "table": "t", "parse": "json"}
@@ -29,13 +28,9 @@ def connected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.log.append("t", *stamps(11))
     monkeypatch.setattr(WarehouseHook, "ledger", lambda self: world.ledger)
     monkeypatch.setattr(BrokerHook, "log_offsets", lambda self: world.log)
-    monkeypatch.setattr(LoadWindowOperator, "_submit", lambda self, *_: drive(world, self.application_args))
-
-
-def drive(world: World, arguments: list[str]) -> None:
-    tokens = [token for name, token in zip(arguments, arguments[1:], strict=False) if name == "--window"]
-    Application(ledger=world.ledger, log=world.log, client_config={}, now=lambda: NOW, report=lambda outcome: None).load(
-        "p", tokens
+    application = driver(world.ledger, world.log, {})
+    monkeypatch.setattr(
+        LoadWindowOperator, "_submit", lambda operator, *_: application.load("p", tokens(operator.application_args))
     )
 
 
@@ -51,8 +46,7 @@ def run(dag: DAG, *task_ids: str) -> None:
 
 
 def columns(world: World) -> set[str]:
-    with world.ledger.engine.connect() as connection:
-        return {name for name in table_columns(connection, parse_table("t")) if not name.startswith("_")}
+    return {name for name in world.columns() if not name.startswith("_")}
 
 
 def test_a_catch_up_that_knows_less_of_the_pipeline_than_the_hourly_dag_fails_at_once(world: World) -> None:

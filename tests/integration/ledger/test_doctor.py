@@ -12,13 +12,11 @@ from click.testing import CliRunner, Result
 from logbus.cli import doctor, main, options
 from logbus.errors import BrokerUnavailable
 from logbus.loads import attempts
-from logbus.loads.audit import audit_window
-from logbus.loads.sinks import sink_for
 from logbus.status import ledger_checks
 from logbus.windows.rows import HEARTBEAT_EXPIRY
 from sqlalchemy import text
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, stamps
 from tests.support.loads import Loading
 
 Found = Callable[..., list[tuple[str, str]]]
@@ -30,7 +28,7 @@ def healthy(world: World) -> World:
     world.fill(10, 10.5, 11)
     for number in (10, 11):
         Loading.of(world, number).load()
-        audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for)
+        world.audit(number)
     return world
 
 
@@ -77,9 +75,8 @@ def test_staging_tables_that_nobody_owns_are_named_and_dropped_and_others_are_le
     healthy.execute("create table logbus_staging.somebody_elses (x int)")
     assert findings(healthy) == [("note", "staging tables left by finished attempts: w77_a3_dead_sealed")]
     assert ledger_checks.clean(healthy.ledger, NOW).dropped == ("w77_a3_dead_sealed",)
-    with healthy.ledger.engine.connect() as connection:
-        listed = connection.execute(text("select tablename from pg_tables where schemaname = 'logbus_staging'")).scalars().all()
-    assert set(listed) == {"somebody_elses", alive.attempt.staging_table, alive.attempt.dead_letter_table}
+    listed = healthy.rows("select tablename from pg_tables where schemaname = 'logbus_staging'")
+    assert {name for (name,) in listed} == {"somebody_elses", alive.attempt.staging_table, alive.attempt.dead_letter_table}
 
 
 def test_a_staging_table_that_somebody_holds_is_left_for_the_next_time(healthy: World) -> None:
@@ -93,8 +90,7 @@ def test_a_staging_table_that_somebody_holds_is_left_for_the_next_time(healthy: 
 def test_a_failed_window_says_why_and_where_to_look(healthy: World) -> None:
     healthy.log.append("t", *stamps(12))
     healthy.freeze(12)
-    failed = healthy.ledger.begin_attempts("p", [at(12)], "run", 1, NOW)
-    healthy.ledger.fail_attempts(failed, "Java was not found\nat line 1", NOW)
+    healthy.ledger.fail_attempts(healthy.begin(12), "Java was not found\nat line 1", NOW)
     assert ("error", "attempt 1 at 2015-05-17T12:00:00Z failed: Java was not found") in findings(healthy)
 
 
@@ -144,7 +140,7 @@ def test_another_cluster_is_an_error_that_does_not_say_rebase(healthy: World) ->
 
 def test_a_window_that_an_audit_found_wrong_is_an_error_and_one_not_audited_a_warning(healthy: World) -> None:
     healthy.execute("delete from t where _offset = 0")
-    audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
+    healthy.audit()
     healthy.execute("update logbus.window set audited_at = null where starts_at = '2015-05-17T11:00:00Z'")
     (wrong, unaudited) = findings(healthy)
     assert wrong[0] == "error"
@@ -156,7 +152,7 @@ def test_dead_letters_are_good_to_know(healthy: World) -> None:
     worse = Loading.of(healthy, 10, bad_offsets=frozenset({1}))
     worse.accept_other_records = True
     worse.load()
-    audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
+    healthy.audit()
     assert ("note", "did not parse, kept as dead letters: 1 record") in findings(healthy)
 
 
@@ -172,7 +168,7 @@ def test_a_producer_whose_clock_moves_records_into_other_hours_is_noted(world: W
     world.fill(10, 11.9, *(10 + minute / 60 for minute in range(20)), 11)
     for number in (10, 11):
         Loading.of(world, number).load()
-        audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for)
+        world.audit(number)
     told = "20 of the 23 records in its newest windows are stamped with other hours than their window's"
     assert [severity for severity, message in findings(world) if message.startswith(told)] == ["note"]
 

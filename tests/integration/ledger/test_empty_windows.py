@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from logbus.loads.audit import audit_window
-from logbus.loads.sinks import sink_for
-from logbus.model import PROVEN_EMPTY, AuditReport, FrozenWindow, WindowCounts, WindowState
+from logbus.model import PROVEN_EMPTY, FrozenWindow, WindowCounts, WindowState
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -32,10 +30,6 @@ def freeze_one_by_one(world: World) -> list[FrozenWindow]:
 
 def freeze_in_bulk(world: World) -> list[FrozenWindow]:
     return world.ledger.freeze_plan(world.ledger.plan_load("p", world.log, NOW), world.log, NOW)[1:-1]
-
-
-def audit(world: World, number: int) -> AuditReport:
-    return audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for)
 
 
 @pytest.mark.parametrize("freeze", [freeze_one_by_one, freeze_in_bulk])
@@ -69,9 +63,9 @@ def rows(world: World, pipeline: str) -> list[dict[str, Any]]:
 
 def test_an_audit_finds_it_exact_before_there_is_a_table_and_after(quiet: World) -> None:
     quiet.freeze(2)
-    assert (audit(quiet, 2).verdict, audit(quiet, 2).notes) == ("exact", ())
+    assert (quiet.audit(2).verdict, quiet.audit(2).notes) == ("exact", ())
     Loading.of(quiet, 1).load()
-    assert (audit(quiet, 2).verdict, audit(quiet, 2).notes) == ("exact", ())
+    assert (quiet.audit(2).verdict, quiet.audit(2).notes) == ("exact", ())
 
 
 def test_rows_that_should_not_be_there_are_found_by_an_audit_and_gone_after_a_load(quiet: World) -> None:
@@ -81,10 +75,10 @@ def test_rows_that_should_not_be_there_are_found_by_an_audit_and_gone_after_a_lo
         "insert into t (_topic, _partition, _offset, _window_start, _fingerprint) values ('t', 0, 1, '2015-05-17T04:00:00Z', 1)",
         'update logbus."window" set loaded_attempt = 0, values_hash = null',
     )
-    assert "accounted for: 1 (+1)" in audit(quiet, 4).verdict
+    assert "accounted for: 1 (+1)" in quiet.audit(4).verdict
     assert (quiet.ledger.window("p", at(4)).needs_load, quiet.ledger.window("p", at(4)).state) == (True, WindowState.LOADED)
     Loading.of(quiet, 4).load()
-    assert audit(quiet, 4).verdict == "exact"
+    assert quiet.audit(4).verdict == "exact"
     assert quiet.ledger.window("p", at(4)).loaded_attempt == 2
 
 

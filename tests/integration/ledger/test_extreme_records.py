@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 from logbus.errors import ErrorBudgetExceeded
-from logbus.loads.audit import audit_window
 from logbus.loads.maintenance import merge_closed_days
 from logbus.loads.redrive import Redrive
-from logbus.loads.sinks import sink_for
 from logbus.parsing import Parser, Unparsable, parser_for
 from logbus.windows.table_names import parse_table
-from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -134,7 +131,7 @@ def load(world: World, values: Sequence[str], parse: str, settings: Mapping[str,
     world.register(parse=parse, settings={"max_error_rate": 1.0, **settings})
     counts = Extreme.of(world, 10, values=encoded).load()
     assert counts.read == len(values)
-    report = audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for)
+    report = world.audit()
     assert (report.problems, report.notes) == ((), ())
     return counts.loaded, counts.dead_lettered
 
@@ -162,9 +159,8 @@ def test_a_table_may_have_any_name(world: World) -> None:
     assert [len(days) for days in merge_closed_days(engine, target, at(48), lambda seconds: None)] == [1, 0]
     Loading.of(world, 11, bad_offsets=frozenset({3})).load()
     for number in (10, 11, 12):
-        assert audit_window(engine, world.log, "p", at(number), NOW, sink_for).ok
+        assert world.audit(number).ok
     world.register(table=ODD, settings={"max_errors": 0})
     with pytest.raises(ErrorBudgetExceeded):
         Loading.of(world, 11, bad_offsets=frozenset({3})).load()
-    with engine.connect() as connection:
-        assert connection.execute(text(f"select count(*) from {target.sql}")).scalar_one() == 3
+    assert world.one(f"select count(*) from {target.sql}") == 3

@@ -6,9 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.loads.audit import audit_window
 from logbus.loads.ledger import FAILURES_BEFORE_ALONE
-from logbus.loads.sinks import sink_for
 from logbus.model import Interval, TaskKey
 from logbus.operators.waiting_runs import Beside
 from logbus.timetable import WindowTimetable
@@ -58,13 +56,13 @@ def test_a_frozen_hour_whose_run_failed_is_taken_until_it_has_failed_twice(away:
     away.freeze(13)
     for _ in range(FAILURES_BEFORE_ALONE):
         assert at(13) in missing(away)
-        away.ledger.fail_attempts(away.ledger.begin_attempts("p", [at(13)], "r", 1, NOW), "boom", NOW)
+        away.ledger.fail_attempts(away.begin(13), "boom", NOW)
     assert missing(away) == [at(12), at(14), at(15)]
 
 
 def test_an_hour_that_somebody_is_loading_is_left_to_him_while_he_gives_signs_of_life(away: World) -> None:
     away.freeze(13)
-    away.ledger.begin_attempts("p", [at(13)], "r", 1, NOW)
+    away.begin(13)
     assert missing(away) == [at(12), at(14), at(15)]
     assert at(13) in missing(away, now=NOW + HEARTBEAT_EXPIRY + timedelta(seconds=1))
 
@@ -109,10 +107,9 @@ def test_what_a_run_has_loaded_and_nobody_audited_is_remembered_for_its_audit(aw
     task = TaskKey(dag_id="access_log", task_id="load")
     for number in (12, 13):
         loading = Loading.of(away, number)
-        (loading.attempt,) = away.ledger.begin_attempts("p", [at(number)], "scheduled__16", 1, NOW, task)
+        (loading.attempt,) = away.begin(number, run_id="scheduled__16", task=task)
         loading.create().run_task(7).commit()
-    engine = away.ledger.engine
     assert away.ledger.unaudited_of_run("p", "access_log", "scheduled__16") == {at(12), at(13)}
-    assert audit_window(engine, away.log, "p", at(12), NOW, sink_for).ok
+    assert away.audit(12).ok
     assert away.ledger.unaudited_of_run("p", "access_log", "scheduled__16") == {at(13)}
     assert away.ledger.unaudited_of_run("p", "access_log", "another") == set()

@@ -13,7 +13,6 @@ from logbus.cli import main
 from logbus.errors import LogbusError
 from logbus.exit_codes import ExitCode
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.loads.audit import audit_window
 from logbus.loads.maintenance import leaves, maintain, merge_closed_days
 from logbus.loads.sinks import MaintenanceOptions, sink_for
 from logbus.model import Interval, Pipeline
@@ -75,7 +74,7 @@ def test_a_closed_days_hours_become_one_leaf_and_other_days_stay(day: World) -> 
     assert merge(day) == (1, 0)
     assert spans(day) == [Interval(DAY, TOMORROW), HOUR_AFTER]
     assert count(day) == 6
-    assert audit_window(day.ledger.engine, day.log, "p", at(2), NOW, sink_for).ok
+    assert day.audit(2).ok
 
 
 def test_a_day_that_is_not_over_or_young_is_left_alone(day: World) -> None:
@@ -88,7 +87,7 @@ def test_an_hour_of_a_merged_day_is_loaded_again_in_place(day: World, load: Call
     merge(day)
     load(2)
     assert count(day) == 6
-    assert audit_window(day.ledger.engine, day.log, "p", at(2), NOW, sink_for).ok
+    assert day.audit(2).ok
 
 
 def test_an_hour_of_a_merged_day_that_was_never_loaded_is_loaded_into_its_leaf(day: World, load: Callable[[int], None]) -> None:
@@ -221,10 +220,8 @@ def test_two_that_merge_the_same_day_merge_it_once(day: World) -> None:
 def test_indexes_of_the_table_are_there_on_the_days_leaf(day: World) -> None:
     day.execute("create index on t (line)")
     merge(day)
-    with day.ledger.engine.connect() as connection:
-        query = "select count(*) from pg_indexes where tablename = 't_20150517_day' and indexdef like '%(line)'"
-        assert connection.execute(text(query)).scalar_one() == 1
-        assert connection.execute(text("select indisvalid from pg_index where indexrelid = 't_line_idx'::regclass")).scalar_one()
+    assert day.one("select count(*) from pg_indexes where tablename = 't_20150517_day' and indexdef like '%(line)'") == 1
+    assert day.one("select indisvalid from pg_index where indexrelid = 't_line_idx'::regclass")
 
 
 def test_upkeep_merges_what_is_older_than_it_keeps_by_the_hour(day: World) -> None:
@@ -237,9 +234,7 @@ def test_upkeep_merges_what_is_older_than_it_keeps_by_the_hour(day: World) -> No
 
 
 def test_leaves_are_found_whatever_the_sessions_time_zone(day: World) -> None:
-    with day.ledger.engine.begin() as connection:
-        database = connection.execute(text("select current_database()")).scalar_one()
-        connection.execute(text(f"alter database {database} set timezone = 'America/St_Johns'"))
+    day.execute(f"alter database {day.ledger.engine.url.database} set timezone = 'America/St_Johns'")
     day.ledger.engine.dispose()
     assert merge(day) == (1, 0)
     assert count(day) == 6

@@ -13,17 +13,15 @@ from alembic.migration import MigrationContext
 from click.testing import CliRunner
 from logbus.cli import main
 from logbus.errors import UserError
-from logbus.loads.audit import audit_window
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.loads.sinks import sink_for
 from logbus.model import Pipeline
 from logbus.windows import schema
 from logbus.windows.migrations import REVISION, create_ledger, ledger_revision, upgrade
 from sqlalchemy import Engine, event, text
 
 from tests.support.fake_log import FakeLog
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, stamps
 from tests.support.loads import Loading
 
 
@@ -160,6 +158,6 @@ def test_a_role_that_may_create_no_schema_works_in_those_that_it_was_given(engin
     world = World(ledger=ledger, log=log)
     world.register(table="web.t")
     assert Loading.of(world, 10).load().loaded == 2
-    assert audit_window(ledger.engine, log, "p", at(10), NOW, sink_for).ok
+    assert world.audit().ok
     ledger.engine.dispose()
     run(engine, f'drop owned by "{role}" cascade; drop role "{role}"')

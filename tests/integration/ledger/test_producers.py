@@ -6,12 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 from logbus.cli.window_views import history_lines
-from logbus.loads.audit import audit_window
 from logbus.loads.history import window_history
-from logbus.loads.sinks import sink_for
-from logbus.model import AuditReport
 
-from tests.support.ledgers import NOW, World, at
+from tests.support.ledgers import World, at
 from tests.support.loads import Loading
 
 HOURS = (10, 11, 12)
@@ -37,59 +34,56 @@ class Hours:
         sent = {(0, start + place): f"{stream}:{number}".encode() for place, number in enumerate(numbers) if number is not None}
         Loading(world=self.world, url=self.world.url, window=window, numbers=sent).load()
 
-    def audit(self, hour: int) -> AuditReport:
-        return audit_window(self.world.ledger.engine, self.world.log, "p", at(hour), NOW, sink_for)
-
 
 def test_numbers_without_a_hole_over_all_hours_are_exact(hours: Hours) -> None:
     for hour, first in zip(HOURS, (1, 5, 9), strict=True):
         hours.load(hour, range(first, first + EACH))
     for hour in HOURS:
-        report = hours.audit(hour)
+        report = hours.world.audit(hour)
         assert (report.problems, report.notes) == ((), ())
 
 
 def test_a_record_that_did_not_arrive_is_named_with_what_was_sent(hours: Hours) -> None:
     hours.load(10, [1, 2, 4, 5])
-    assert hours.audit(10).problems == ("producer 'web-1' sent 5 records (numbers 1 to 5), 4 arrived: 3 missing",)
+    assert hours.world.audit(10).problems == ("producer 'web-1' sent 5 records (numbers 1 to 5), 4 arrived: 3 missing",)
 
 
 def test_a_loss_between_two_hours_belongs_to_the_later_one(hours: Hours) -> None:
     hours.load(10, [1, 2, 3, 4])
     hours.load(11, [7, 8, 9, 10])
-    assert hours.audit(10).ok
-    assert hours.audit(11).problems == ("producer 'web-1' sent 6 records (numbers 5 to 10), 4 arrived: 5 to 6 missing",)
+    assert hours.world.audit(10).ok
+    assert hours.world.audit(11).problems == ("producer 'web-1' sent 6 records (numbers 5 to 10), 4 arrived: 5 to 6 missing",)
 
 
 def test_a_record_that_arrived_twice_is_counted(hours: Hours) -> None:
     hours.load(10, [1, 2, 2, 3])
     hours.load(11, [3, 4, 5, 6])
-    assert hours.audit(10).problems == ("2 records of producer 'web-1' arrived twice",)
-    assert hours.audit(11).problems == ("1 record of producer 'web-1' arrived twice",)
+    assert hours.world.audit(10).problems == ("2 records of producer 'web-1' arrived twice",)
+    assert hours.world.audit(11).problems == ("1 record of producer 'web-1' arrived twice",)
 
 
 def test_what_may_lie_in_an_hour_that_is_not_loaded_is_noted_and_no_problem(hours: Hours) -> None:
     hours.load(10, [1, 2, 3, 4])
     hours.load(12, [9, 10, 11, 12])
-    report = hours.audit(12)
+    report = hours.world.audit(12)
     assert report.ok
     assert "may lie in windows before that are not loaded" in report.notes[0]
     hours.load(11, [5, 6, 7, 8])
-    assert hours.audit(12).notes == ()
+    assert hours.world.audit(12).notes == ()
 
 
 def test_a_quiet_hour_in_between_is_no_hole(hours: Hours) -> None:
     hours.load(10, [1, 2, 3, 4])
     hours.load(11, [None] * EACH)
     hours.load(12, [5, 6, 7, 9])
-    assert hours.audit(11).ok
-    assert hours.audit(12).problems == ("producer 'web-1' sent 5 records (numbers 5 to 9), 4 arrived: 8 missing",)
+    assert hours.world.audit(11).ok
+    assert hours.world.audit(12).problems == ("producer 'web-1' sent 5 records (numbers 5 to 9), 4 arrived: 8 missing",)
 
 
 def test_a_reload_counts_once_and_the_window_shows_its_producers(hours: Hours) -> None:
     hours.load(10, [1, 2, 3, 4])
     hours.load(10, [1, 2, 3, 4])
-    assert hours.audit(10).ok
+    assert hours.world.audit(10).ok
     history = window_history(hours.world.ledger.engine, "p", at(10))
     assert history.summary()["producers"] == [{"stream": "web-1", "records": 4, "first": 1, "last": 4}]
     assert "  producer web-1: 4 records, numbers 1 to 4" in list(history_lines(history))
@@ -98,13 +92,13 @@ def test_a_reload_counts_once_and_the_window_shows_its_producers(hours: Hours) -
 def test_two_producers_do_not_make_up_for_each_other(hours: Hours) -> None:
     hours.load(10, [1, 2, 3, 4], stream="web-1")
     hours.load(11, [1, 2, 4, 5], stream="web-2")
-    assert hours.audit(10).ok
-    assert hours.audit(11).problems == ("producer 'web-2' sent 5 records (numbers 1 to 5), 4 arrived: 3 missing",)
+    assert hours.world.audit(10).ok
+    assert hours.world.audit(11).problems == ("producer 'web-2' sent 5 records (numbers 1 to 5), 4 arrived: 3 missing",)
 
 
 def test_a_producer_that_began_before_the_windows_is_noted(hours: Hours) -> None:
     hours.load(11, [100, 101, 102, 103])
-    report = hours.audit(11)
+    report = hours.world.audit(11)
     assert (report.ok, report.notes) == (True, ("producer 'web-1' begins with number 100 in these windows",))
 
 
@@ -112,22 +106,22 @@ def test_the_first_numbers_of_a_stream_are_missing_where_all_of_the_topic_was_lo
     """The log was restored from a backup without them before any later boundary was frozen, so no boundary can show it."""
     hours.load(10, [1, 2, 3, 4])
     hours.load(11, [3, 4, 5, 6], stream="web-2")
-    assert hours.audit(10).ok
+    assert hours.world.audit(10).ok
     said = "producer 'web-2' begins with number 3, and the topic was loaded from its first record on: 1 to 2 missing"
-    assert hours.audit(11).problems == (said,)
+    assert hours.world.audit(11).problems == (said,)
 
 
 def test_a_producer_that_began_on_a_former_topic_of_the_name_is_noted(hours: Hours) -> None:
     hours.load(10, [1, 2, 3, 4])
     hours.world.execute("update logbus.\"window\" set topic_id = 'former'")
     hours.load(11, [100, 101, 102, 103], stream="web-2")
-    assert hours.audit(11).ok
+    assert hours.world.audit(11).ok
 
 
 def test_gaps_that_the_pipeline_accepts_are_notes(hours: Hours) -> None:
     hours.world.register(settings={"accept_producer_gaps": True})
     hours.load(10, [1, 2, 4, 5])
-    report = hours.audit(10)
+    report = hours.world.audit(10)
     assert (report.ok, len(report.notes)) == (True, 1)
 
 
@@ -140,6 +134,6 @@ def test_an_attempt_that_nobody_counted_leaves_the_question_open(hours: Hours) -
         "delete from logbus.producer_count where first_number = 5",
         "update logbus.attempt set streams = null from logbus.window where id = window_id and starts_at = '2015-05-17T11:00:00Z'",
     )
-    report = hours.audit(12)
+    report = hours.world.audit(12)
     assert report.ok
     assert "may lie in windows before" in report.notes[0]

@@ -6,8 +6,6 @@ from datetime import datetime
 
 import pytest
 from logbus.errors import AnotherCluster, LogChanged, RecordsLost, UserError
-from logbus.loads.audit import audit_window
-from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport, FrozenWindow, WindowState
 from logbus.status.lag import lag_of
 from logbus.windows.catch_up import freeze_between
@@ -33,7 +31,7 @@ def accept(world: World, number: int, reason: str = "the disk is gone") -> Froze
 
 def load(world: World, number: int) -> AuditReport:
     Loading.of(world, number).load()
-    return audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for)
+    return world.audit(number)
 
 
 @pytest.fixture

@@ -14,13 +14,10 @@ import pytest
 from click.testing import Result
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.loads import dead_letters
-from logbus.loads.audit import audit_window
 from logbus.loads.dead_letters import Selection
 from logbus.loads.redrive import Redrive
-from logbus.loads.sinks import sink_for
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 from logbus.waiting import PATIENCE_SECONDS
-from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -61,10 +58,6 @@ def redrive(world: World, parser: Parser | Mended | None = None) -> Redrive:
     return Redrive(engine=world.ledger.engine, pipeline=pipeline, parser=parser, run_id="mend", now=lambda: NOW)
 
 
-def audit_problems(world: World) -> tuple[str, ...]:
-    return audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for).problems
-
-
 def test_dead_letters_that_parse_now_become_rows_of_the_same_window_and_the_audit_balances(loaded: World) -> None:
     before = loaded.ledger.window("p", at(10))
     outcome = redrive(loaded, Mended()).run(before)
@@ -79,7 +72,7 @@ def test_dead_letters_that_parse_now_become_rows_of_the_same_window_and_the_audi
     after = loaded.ledger.window("p", at(10))
     assert (after.counts.loaded, after.counts.dead_lettered) == (6, 0)  # type: ignore[union-attr]
     assert (after.fingerprint, after.loaded_attempt) == (before.fingerprint, before.loaded_attempt)
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded: World) -> None:
@@ -96,7 +89,7 @@ def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded
     assert (outcome.tried, outcome.loaded, outcome.errors) == (3, 2, {"Stubborn": 1})
     kept = loaded.rows('select "partition", "offset", value, error_class, error from logbus.dead_letter')
     assert kept == [(0, 3, b"\xff", "Stubborn", "does not parse on a Tuesday")]
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_a_value_that_the_parser_leaves_out_now_is_counted_as_filtered(loaded: World) -> None:
@@ -108,18 +101,18 @@ def test_a_value_that_the_parser_leaves_out_now_is_counted_as_filtered(loaded: W
     counts = loaded.ledger.window("p", at(10)).counts
     assert counts is not None
     assert (counts.read, counts.loaded, counts.dead_lettered, counts.filtered) == (6, 3, 0, 3)
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_a_redrive_with_the_same_parser_moves_nothing_and_leaves_the_audit_as_it_was(loaded: World) -> None:
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
     outcome = redrive(loaded).run(loaded.ledger.window("p", at(10)))
     assert (outcome.tried, outcome.loaded, outcome.errors) == (3, 0, {"NotUtf8": 3})
     assert loaded.ledger.window("p", at(10)).audited_at is not None
 
 
 def test_a_redrive_that_moved_rows_asks_for_a_new_audit_and_is_on_record(loaded: World) -> None:
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
     redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
     assert loaded.ledger.window("p", at(10)).audited_at is None
     assert loaded.rows("select attempt, run_id, tried_count, loaded_count, dead_lettered_count from logbus.redrive") == [
@@ -131,7 +124,7 @@ def test_done_twice_the_second_finds_nothing_to_do(loaded: World) -> None:
     redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
     assert redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10))).tried == 0
     assert redrive(loaded, Mended()).windows() == []
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
@@ -144,7 +137,7 @@ def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
 
     redrive(loaded, Wider()).run(loaded.ledger.window("p", at(10)))
     assert loaded.rows('select size, seen, "at" from t where size is not null group by 1, 2, 3') == [(1, {"ok": True}, at(3))]
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_what_a_load_would_refuse_stays_a_dead_letter(loaded: World) -> None:
@@ -162,7 +155,7 @@ def test_what_a_load_would_refuse_stays_a_dead_letter(loaded: World) -> None:
     kept = loaded.rows('select error_class, error from logbus.dead_letter order by "partition", "offset"')
     assert [kind for kind, _ in kept] == ["WrongType", "odd\\0"]
     assert "line holds a NUL character" in kept[0][1]
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 NAIVE = datetime(2015, 5, 17, 10)
@@ -205,9 +198,7 @@ class Loose(Loading):
 def test_a_redrive_stores_the_values_that_a_load_stores(world: World) -> None:
     world.log.append("t", *stamps(*(10 + number / 10 for number in range(len(LOOSE) + len(WRONG)))))
     parse, all_may_fail = f"{__name__}:loose", {"max_error_rate": 1}
-    with world.ledger.engine.begin() as connection:
-        name = connection.execute(text("select current_database()")).scalar_one()
-        connection.execute(text(f"alter database {name} set timezone = 'Europe/Berlin'"))
+    world.execute(f"alter database {world.ledger.engine.url.database} set timezone = 'Europe/Berlin'")
     world.ledger.engine.dispose()
     world.register(parse=parse, settings=all_may_fail)
     Loose.of(world, 10).load()
@@ -237,7 +228,7 @@ def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: Wor
     with pytest.raises(LoadFailed, match="run the redrive again"):
         redrive(loaded, Wrong()).run(loaded.ledger.window("p", at(10)))
     assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_a_redrive_into_an_hour_whose_leaf_is_detached_says_what_to_do(world: World) -> None:
@@ -265,15 +256,14 @@ def test_a_redrive_does_not_make_a_changed_value_look_like_a_loaded_one(loaded: 
     with pytest.raises(EquationMismatch, match="does not hold the values that were loaded.*Load it again"):
         redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
     assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
-    assert audit_problems(loaded) != ()
+    assert loaded.audit().problems != ()
 
 
 def test_a_row_that_is_changed_after_a_redrive_is_found(loaded: World) -> None:
     redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
-    assert audit_problems(loaded) == ()
-    with loaded.ledger.engine.begin() as connection:
-        connection.execute(text("update t set line = 'forged' where _partition = 1 and _offset = 1"))  # formerly a dead letter
-    assert audit_problems(loaded) == ("partition 1: public.t does not hold the values that were loaded, rows were changed",)
+    assert loaded.audit().problems == ()
+    loaded.execute("update t set line = 'forged' where _partition = 1 and _offset = 1")  # formerly a dead letter
+    assert loaded.audit().problems == ("partition 1: public.t does not hold the values that were loaded, rows were changed",)
 
 
 def test_a_window_that_is_not_loaded_has_nothing_to_redrive(loaded: World) -> None:
@@ -298,7 +288,7 @@ def test_a_redrive_and_a_reload_at_once_leave_an_exact_window(loaded: World) -> 
         for done in [pool.submit(redrive(loaded, Mended()).run, window), pool.submit(reload.commit)]:
             done.result(PATIENCE_SECONDS)
     assert loaded.rows("select count(*) from t") in ([(3,)], [(6,)])
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_a_reload_after_a_redrive_replaces_rows_and_dead_letters_alike(loaded: World) -> None:
@@ -306,7 +296,7 @@ def test_a_reload_after_a_redrive_replaces_rows_and_dead_letters_alike(loaded: W
     Loading.of(loaded, 10, bad_offsets=BAD_OFFSETS).load()
     assert loaded.rows("select count(*) from t") == [(3,)]
     assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
-    assert audit_problems(loaded) == ()
+    assert loaded.audit().problems == ()
 
 
 def test_batches_hold_every_value_once_however_small_they_are(loaded: World) -> None:

@@ -11,15 +11,13 @@ from click.testing import CliRunner
 from logbus.cli import main
 from logbus.cli.retention import tell_under_way
 from logbus.errors import RecordsLost, UserError
-from logbus.loads.audit import audit_window
-from logbus.loads.sinks import sink_for
 from logbus.status.retention_plan import Deletion, RetentionPolicy, TopicPlan
 from logbus.status.retention_run import DELETED, UNKNOWN, RetentionRun, RetentionStore, lock_topic
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.windows.migrations import create_ledger
 from sqlalchemy import Engine, text
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import World, at, stamps
 from tests.support.loads import Loading
 
 # Eight hours are kept, and it is 20:30 on a day whose hours 8 to 15 hold two records each: hours up to 12 may be deleted.
@@ -42,7 +40,7 @@ def retention(world: World) -> RetentionRun:
 def load(world: World, *hours: int) -> None:
     for number in hours:
         Loading.of(world, number).load()
-        assert audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for).ok
+        assert world.audit(number).ok
 
 
 def start(world: World) -> int:
@@ -102,7 +100,7 @@ def register_another(world: World, retention: RetentionRun) -> None:
 
 
 def begin_attempt(world: World, retention: RetentionRun) -> None:
-    world.ledger.begin_attempts("p", [at(8)], "late", 1, NOW)
+    world.begin(8)
 
 
 def waits_for_a_lock(engine: Engine) -> bool:

@@ -6,11 +6,8 @@ from datetime import timedelta
 
 import pytest
 from logbus.loads import checksum
-from logbus.loads.audit import audit_window
 from logbus.loads.checksum import Checksum, Published
 from logbus.loads.maintenance import merge_closed_days
-from logbus.loads.sinks import sink_for
-from logbus.model import AuditReport
 from logbus.windows.table_names import parse_table
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -40,10 +37,6 @@ def loaded(world: World) -> World:
     return world
 
 
-def audit(world: World, hour: int = 10) -> AuditReport:
-    return audit_window(world.ledger.engine, world.log, "p", at(hour), NOW, sink_for)
-
-
 FORGERIES = {
     "line": "'forged'",
     "status": "200",
@@ -61,21 +54,21 @@ FORGERIES = {
 def test_a_changed_value_of_any_column_is_found_and_its_partition_named(loaded: World) -> None:
     loaded.execute("create table kept as select * from t")
     for column, value in FORGERIES.items():
-        assert audit(loaded).problems == ()
+        assert loaded.audit().problems == ()
         loaded.execute(f"update t set {column} = {value} where _partition = 1 and _offset = 0")
         said = ("partition 1: public.t does not hold the values that were loaded, rows were changed",)
-        assert (column, audit(loaded).problems) == (column, said)
+        assert (column, loaded.audit().problems) == (column, said)
         loaded.execute("delete from t", "insert into t select * from kept")
-    assert audit(loaded, 11).ok
+    assert loaded.audit(11).ok
 
 
 def test_values_that_two_rows_exchange_are_found(world: World) -> None:
     """The table holds the same set of values as before: nothing new, nothing missing."""
     world.fill(10, 10.5)
     Loading.of(world, 10).load()
-    assert audit(world).problems == ()
+    assert world.audit().problems == ()
     world.execute("update t set line = case line when 'line 0/0' then 'line 0/1' else 'line 0/0' end")
-    assert audit(world).problems == ("partition 0: public.t does not hold the values that were loaded, rows were changed",)
+    assert world.audit().problems == ("partition 0: public.t does not hold the values that were loaded, rows were changed",)
 
 
 SAME_VALUES = {
@@ -92,15 +85,15 @@ SAME_VALUES = {
 def test_what_holds_the_same_values_is_exact(loaded: World) -> None:
     for what, statements in SAME_VALUES.items():
         loaded.execute(*statements)
-        assert (what, audit(loaded).problems) == (what, ())
+        assert (what, loaded.audit().problems) == (what, ())
 
 
 def test_leaves_that_are_merged_into_days_keep_their_checksums(loaded: World) -> None:
     merged, _ = merge_closed_days(loaded.ledger.engine, parse_table("t"), NOW - timedelta(days=35), lambda seconds: None)
     assert merged == [at(0)]
-    assert (audit(loaded).problems, audit(loaded, 11).problems) == ((), ())
+    assert (loaded.audit().problems, loaded.audit(11).problems) == ((), ())
     loaded.execute("update t set line = 'forged' where _partition = 0 and _offset = 0")
-    assert (audit(loaded).ok, audit(loaded, 11).ok) == (False, True)
+    assert (loaded.audit().ok, loaded.audit(11).ok) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +110,13 @@ def test_leaves_that_are_merged_into_days_keep_their_checksums(loaded: World) ->
 )
 def test_what_took_the_values_away_is_a_problem_that_says_so(loaded: World, statement: str, problem: str) -> None:
     loaded.execute(statement)
-    assert problem in audit(loaded).problems[0]
+    assert problem in loaded.audit().problems[0]
 
 
 def test_a_server_that_hashes_otherwise_is_noted_and_no_problem(loaded: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a major upgrade that changed hash functions, or on a machine with the other byte order."""
     monkeypatch.setattr(checksum, "PROBE", "cast(7 as bigint)")
-    report = audit(loaded)
+    report = loaded.audit()
     assert report.ok
     assert "hashes values otherwise" in report.notes[0]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, RecordsLost, ShortRead
 from logbus.kafka.exact_reader import exact_consumer, read_range, read_with
-from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, send
 
 _numbers = itertools.count(1)
 
@@ -21,10 +19,7 @@ def topic(broker: AnyBroker) -> str:
     """A hundred records in partition 0."""
     name = f"exact-{next(_numbers)}"
     create_topic(broker.bootstrap, name)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(100):
-        producer.produce(name, f"value {number}".encode(), partition=0)
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    send(broker.bootstrap, name, [{"value": f"value {number}"} for number in range(100)])
     return name
 
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Producer
 from logbus.errors import LogChanged, TopicRecreated, UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.model import FrozenWindow, OffsetRange, Pipeline, Witness
-from logbus.waiting import PATIENCE_SECONDS
 from logbus.windows.handover import as_text, hand_over
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,7 +18,7 @@ from spark_jobs.given_windows import given_windows, read_records
 from tests.support.airflow_context import HOUR_START
 from tests.support.broker import AnyBroker
 from tests.support.fake_ledger import window
-from tests.support.topics import create_topic, delete_topic
+from tests.support.topics import create_topic, delete_topic, send
 
 TOPIC = "given-windows"
 PIPELINE = Pipeline(name="p", topic=TOPIC, table="p", parse="raw")
@@ -29,11 +27,8 @@ PIPELINE = Pipeline(name="p", topic=TOPIC, table="p", parse="raw")
 def fill(broker: AnyBroker, topic: str) -> None:
     """Two partitions with fifty records each."""
     create_topic(broker.bootstrap, topic, partitions=2)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(50):
-        for partition in (0, 1):
-            producer.produce(topic, f"{partition}/{number}".encode(), partition=partition)
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    places = [(part, number) for number in range(50) for part in (0, 1)]
+    send(broker.bootstrap, topic, [{"value": f"{part}/{number}", "partition": part} for part, number in places])
 
 
 @pytest.fixture(scope="module")

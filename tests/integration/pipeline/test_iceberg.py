@@ -5,21 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from confluent_kafka import Producer
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.audit import audit_window
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
-from logbus.model import Pipeline
-from logbus.waiting import PATIENCE_SECONDS
+from logbus.model import Pipeline, milliseconds
 
 from spark_jobs.application import LoadState
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import intervals_of
 from tests.support.spark import LoadInProcess
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, send
 
 START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 HOURS, PARTITIONS, RECORDS_PER_HOUR = 3, 2, 3_000
@@ -28,13 +26,16 @@ HOURS, PARTITIONS, RECORDS_PER_HOUR = 3, 2, 3_000
 def fill(bootstrap: str, topic: str) -> None:
     """Three hours in two partitions; the last record of each hour does not parse."""
     create_topic(bootstrap, topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    for hour in range(HOURS):
-        for number in range(RECORDS_PER_HOUR):
-            at = START + timedelta(hours=hour, seconds=number)
-            value = b"\xff" if number == RECORDS_PER_HOUR - 1 else f"line {number}".encode()
-            producer.produce(topic, value, partition=number % PARTITIONS, timestamp=round(at.timestamp() * 1000))
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    records = (
+        {
+            "value": b"\xff" if number == RECORDS_PER_HOUR - 1 else f"line {number}",
+            "partition": number % PARTITIONS,
+            "timestamp": milliseconds(START + timedelta(hours=hour, seconds=number)),
+        }
+        for hour in range(HOURS)
+        for number in range(RECORDS_PER_HOUR)
+    )
+    send(bootstrap, topic, records, {"enable.idempotence": True})
 
 
 def test_a_spark_job_loads_many_windows_into_iceberg(

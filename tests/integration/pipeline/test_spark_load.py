@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
 from logbus import spark_submit
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
@@ -23,7 +22,7 @@ from logbus.loading import Load, Loader
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.model import AuditReport, FrozenWindow, Pipeline
+from logbus.model import AuditReport, FrozenWindow, Pipeline, milliseconds
 from logbus.status import replay
 from logbus.status.replay import Span
 from logbus.waiting import PATIENCE_SECONDS, wait_until
@@ -31,7 +30,7 @@ from sqlalchemy import Engine, text
 
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import intervals_of
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, send
 
 TOPIC, PARTITIONS, HOURS = "access", 3, 6
 START = datetime(2015, 5, 17, 10, tzinfo=UTC)
@@ -55,29 +54,20 @@ def line(number: int, at: datetime) -> bytes:
 def fill(bootstrap: str) -> int:
     """Six hours, one of them quiet, a few records that do not parse, one stamped 2099. Returns the number of records."""
     create_topic(bootstrap, TOPIC, partitions=PARTITIONS, config=TOPIC_SETTINGS)
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    count, refused = 0, []
-
-    def acknowledged(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            refused.append(error)
-
-    def send(value: bytes, at: datetime, partition: int) -> None:
-        nonlocal count
-        producer.produce(
-            TOPIC, value, key=b"k", partition=partition, timestamp=round(at.timestamp() * 1000), on_delivery=acknowledged
-        )
-        count += 1
-
+    records: list[tuple[bytes, datetime, int]] = []
     for hour in (hour for hour in range(HOURS) if hour != QUIET_HOUR):
         for number in range(RECORDS_PER_HOUR):
             at = START + timedelta(hours=hour, seconds=number * 9)
-            send(line(number, at), at, number % PARTITIONS)
-        send(b"not a log line", START + timedelta(hours=hour, minutes=59, seconds=59), hour % PARTITIONS)
-    send(line(0, START), datetime(2099, 1, 1, tzinfo=UTC), 0)
-    assert producer.flush(PATIENCE_SECONDS) == 0
-    assert refused == []
-    return count
+            records.append((line(number, at), at, number % PARTITIONS))
+        records.append((b"not a log line", START + timedelta(hours=hour, minutes=59, seconds=59), hour % PARTITIONS))
+    records.append((line(0, START), datetime(2099, 1, 1, tzinfo=UTC), 0))
+    send(
+        bootstrap,
+        TOPIC,
+        ({"value": value, "key": b"k", "timestamp": milliseconds(at), "partition": part} for value, at, part in records),
+        {"enable.idempotence": True},
+    )
+    return len(records)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Producer, TopicPartition
 from logbus.cli import main
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
@@ -15,15 +14,14 @@ from logbus.loads.engine import connect
 from logbus.loads.history import window_history
 from logbus.loads.ledger import Ledger
 from logbus.model import Interval, Pipeline, milliseconds
-from logbus.waiting import PATIENCE_SECONDS
 
 from spark_jobs.application import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker
+from tests.support.ledgers import NOW, at
 from tests.support.spark import LoadInProcess
-from tests.support.topics import admin, create_topic
+from tests.support.topics import create_topic, delete_before, send
 
-NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
-TEN = datetime(2015, 5, 17, 10, tzinfo=UTC)
+TEN = at(10)
 WINDOW = "2015-05-17T10:00:00Z"
 
 
@@ -31,11 +29,16 @@ WINDOW = "2015-05-17T10:00:00Z"
 def topic(broker: AnyBroker) -> str:
     """Five records in the hour from ten, with keys and headers, the second of them not text; and one in the next hour."""
     create_topic(broker.bootstrap, "diffed", config={"retention.ms": "-1"})
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(6):
-        stamp, value = milliseconds(TEN + timedelta(minutes=12 * number)), b"\xff" if number == 1 else b"line %d" % number
-        producer.produce("diffed", value, f"key {number}", timestamp=stamp, headers=[("host", b"web-1"), ("none", None)])
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    records = [
+        {
+            "value": b"\xff" if number == 1 else b"line %d" % number,
+            "key": f"key {number}",
+            "timestamp": milliseconds(TEN + timedelta(minutes=12 * number)),
+            "headers": [("host", b"web-1"), ("none", None)],
+        }
+        for number in range(6)
+    ]
+    send(broker.bootstrap, "diffed", records)
     return "diffed"
 
 
@@ -74,8 +77,7 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
     assert [(one["read"], one["differs"]) for one in json.loads(planned.stdout)["windows"]] == [(True, None)]
     assert "reading the 5 records of 1 window" in planned.stderr
 
-    client, before = admin(broker.bootstrap), TopicPartition(topic, 0, 2)
-    client.delete_records([before])[before].result(PATIENCE_SECONDS)
+    delete_before(broker.bootstrap, topic, 0, 2)
     result = diff()
     found = {one["what"]: (one["left"], one["right"]) for one in json.loads(result.stdout)["differences"]}
     assert result.exit_code == 5
