@@ -7,6 +7,9 @@ not exceptions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class BrokerError(Exception):
     """Root of the tree."""
@@ -30,6 +33,15 @@ class UnsupportedVersion(ProtocolError):
 
 class StorageError(BrokerError):
     """The disk failed. What was stored before is untouched; the failed turn was rolled back as a whole."""
+
+
+@contextmanager
+def storage_errors(action: str) -> Iterator[None]:
+    """An OSError raised inside becomes a StorageError: the broker cannot do the action."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot {action}: {error}") from error
 
 
 class MalformedNode(BrokerError):

@@ -176,7 +176,7 @@ def _logs(partitions: list[Partition]) -> Families:
             yield Sample(read(partition), (("topic", partition.topic), ("partition", str(partition.index))))
 
     return {
-        names.LOG_SIZE: samples(lambda partition: partition.log.size_bytes),
+        names.LOG_SIZE: samples(lambda partition: partition.log.segments.size_bytes),
         names.LOG_END: samples(lambda partition: partition.end_offset),
         names.LOG_START: samples(lambda partition: partition.log_start_offset),
         names.LOG_SEGMENTS: samples(lambda partition: len(partition.log.segments)),

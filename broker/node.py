@@ -87,11 +87,12 @@ class LogBroker:
         )
         # Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
         # check is for.
-        self._metrics = (
-            None
-            if metrics is None
-            else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health}, descriptors_end=open_files.readers_end)
-        )
+        self._metrics: HttpEndpoint | None = None
+        if metrics is not None:
+            routes = {"/metrics": self._page, "/health": self._health}
+            self._metrics = HttpEndpoint(
+                metrics, routes, poller=poller, now=clock.monotonic, descriptors_end=open_files.readers_end
+            )
         self._server = Server(
             self._listening,
             dispatch=self._engine.dispatch,

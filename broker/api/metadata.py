@@ -229,7 +229,7 @@ def handle_describe_log_dirs(message: Any, version: int, context: handler.Contex
     for partition in _requested_partitions(message, context):
         by_topic.setdefault(partition.topic, []).append(
             row.DescribeLogDirsTopic.DescribeLogDirsPartition(
-                partition_index=partition.index, partition_size=partition.log.size_bytes
+                partition_index=partition.index, partition_size=partition.log.segments.size_bytes
             )
         )
         yield None

@@ -92,7 +92,7 @@ class ProduceFastPath:
         return topic
 
     def enter(self, name: str, index: int, states: FastPathStates) -> None:
-        if index not in states and (partition := self._partitions.led(name, index)) is not None:
+        if index not in states and (partition := self._partitions.led_by_name.get((name, index))) is not None:
             enter_fast_path(partition, states)
 
     def write(self, touched: list[FastPathState]) -> bool:
@@ -288,7 +288,15 @@ class ConnectionFastPath:
                 or max_timestamp > now_ms + state.timestamp_after_ms_max
                 or base_timestamp < now_ms - state.timestamp_before_ms_max
                 or (waits and state.waits_for_flush)
-                or not state.takes(size, last_delta, max_timestamp, now_ms)
+                or state.partition.staged_views  # what arrived first is written first
+                or not state.segment.has_room(
+                    state.size + size,
+                    (state.end_offset if state.views else state.log.end_offset) + last_delta,
+                    max_timestamp,
+                    state.segment_bytes,
+                    state.age_ms_max,
+                    now_ms - state.log.rolled_ms,
+                )
             ):
                 return None
             if attributes:

@@ -227,7 +227,7 @@ class BrokerConfig:
     # A megabyte can name more topics than a broker may hold; decoded, it takes many times that and a share of the loop's time.
     control_frame_bytes_max: int = setting("logbus.control.request.max.bytes", MIB, between(65_536, INT32_MAX))
     # Each costs a descriptor and a small buffer. A new connection beyond the limit may replace one that has never sent a request,
-    # or an idle one of an address that has many more (broker/network/connection_table.py).
+    # or an idle one of an address that has many more (broker/network/acceptor.py).
     connections_max: int = setting("max.connections", 4_096, between(1, INT32_MAX))
     # Incomplete requests and unread answers of all connections together: beyond the limit, the connections that have stalled
     # longest are closed, so many slow senders cannot hold more than a few large requests' worth; one within its share (by

@@ -43,13 +43,10 @@ Step = Job | Until | None
 Steps = Generator[Step, Any, Any]
 
 
-class _Task:
-    __slots__ = ("failed", "is_queued", "steps")
-
-    def __init__(self, steps: Steps, failed: Callable[[], None], *, is_queued: bool) -> None:
-        self.steps = steps
-        self.failed = failed
-        self.is_queued = is_queued
+class _Task(NamedTuple):
+    steps: Steps
+    failed: Callable[[], None]
+    is_queued: bool
 
 
 class BackgroundTasks:

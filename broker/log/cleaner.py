@@ -143,15 +143,12 @@ class _Rest(NamedTuple):
     seconds: float
 
 
-class _Work:
+class _Work(NamedTuple):
     """The pass in progress."""
 
-    __slots__ = ("compaction", "partition", "steps")
-
-    def __init__(self, partition: Partition, compaction: CompactionPass) -> None:
-        self.partition = partition
-        self.compaction = compaction
-        self.steps: Steps = compaction.steps()
+    partition: Partition
+    compaction: CompactionPass
+    steps: Steps
 
 
 class LogCleaner:
@@ -209,7 +206,7 @@ class LogCleaner:
                 self._rest(partition, error)
                 continue
             if compaction is not None:
-                return _Work(partition, compaction)
+                return _Work(partition, compaction, compaction.steps())
             self._end_rest(partition)
         return None
 

@@ -10,7 +10,8 @@ themselves: there is no second copy of the log end offset.
 The fast path gathers batches (`add`), writes them (the segment's `write_ahead`), and then either they take effect (`reset` after
 `ProduceTurn.settle`) or their stamps are removed (`undo`). Between two turns nothing is gathered.
 
-Hot path, once per batch: `takes`, `add`.
+Hot path, once per batch: `add`. Whether a batch still fits into the segment is asked where it is read (produce_fast_path.py): a
+method here in between costs 50 ns a batch.
 """
 
 from __future__ import annotations
@@ -81,20 +82,6 @@ class FastPathState:
         """See the module docstring."""
         self.states.pop(self.index, None)
         self.states = {}
-
-    def takes(self, size: int, last_offset_delta: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether the next batch may follow the gathered ones in the same segment. Nothing may be staged on the partition: what
-        arrived first is written first."""
-        log = self.log
-        end_offset = self.end_offset if self.views else log.end_offset
-        return not self.partition.staged_views and self.segment.has_room(
-            self.size + size,
-            end_offset + last_offset_delta,
-            max_timestamp,
-            self.segment_bytes,
-            self.age_ms_max,
-            now_ms - log.rolled_ms,
-        )
 
     def add(self, buffer: memoryview, position: int, size: int, header: tuple[int, ...]) -> int:
         """Stamp the batch in `buffer` and gather it; returns its base offset. `header` has the fields of a BatchHeader."""

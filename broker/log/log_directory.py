@@ -43,7 +43,7 @@ from uuid import UUID
 from broker.cluster.local_files import META, Identity, check_meta, encode_id, join_cluster
 from broker.disk import file_names
 from broker.disk.filesystem import FileSystem, OpenFile
-from broker.errors import StartupError, StorageError
+from broker.errors import StartupError, StorageError, storage_errors
 from broker.log import checkpoint
 from broker.log.partition_log import CLOSED, PartitionLog
 
@@ -148,10 +148,9 @@ class LogDirectory:
 
     def space(self) -> tuple[int, int]:
         """Bytes of the underlying disk: total and free."""
-        try:
-            return self._filesystem.space(self.path)
-        except OSError as error:
-            raise StorageError(f"cannot read the free space of {self.path}: {error}") from error
+        with storage_errors(f"read the free space of {self.path}"):
+            space = self._filesystem.space(self.path)
+        return space
 
     def partition_path(self, topic: str, partition: int) -> Path:
         return self.path / file_names.partition_name(topic, partition)
@@ -162,20 +161,16 @@ class LogDirectory:
         missing. For the same reason the small file in it is not synced: a directory without a topic id belongs to its name."""
         path = self.partition_path(topic, partition)
         metadata = f"version: 0\ntopic_id: {encode_id(topic_id)}\n".encode()
-        try:
+        with storage_errors(f"create {path}"):
             self._filesystem.make_directory(path)
             # A thousand partitions are created with one sync of the directory instead of two thousand of their files.
             self._filesystem.write_bytes(path / file_names.PARTITION_METADATA, metadata, durable=False)
-        except OSError as error:
-            raise StorageError(f"cannot create {path}: {error}") from error
         return path
 
     def sync(self) -> None:
         """Sync the names in the directory to disk: partitions created, renamed, set aside. Any thread."""
-        try:
+        with storage_errors(f"flush {self.path}"):
             self._filesystem.sync_directory(self.path)
-        except OSError as error:
-            raise StorageError(f"cannot flush {self.path}: {error}") from error
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
         """The id of the topic that the stored partition belongs to, or None if it is not recorded."""
@@ -236,10 +231,8 @@ class LogDirectory:
         the log must have been closed or abandoned. Durable after `sync`."""
         path = self.partition_path(topic, partition)
         target = self.path / file_names.retired_name(path.name, self._new_id().hex, file_names.DELETE_SUFFIX)
-        try:
+        with storage_errors(f"delete {path}"):
             self._filesystem.rename(path, target)
-        except OSError as error:
-            raise StorageError(f"cannot delete {path}: {error}") from error
         return target
 
     def set_aside(self, topic: str, partition: int) -> Path:
@@ -293,10 +286,8 @@ class LogDirectory:
 
         def write() -> None:
             for name, offsets in checkpoints.items():
-                try:
+                with storage_errors(f"write {self.path / name}"):
                     checkpoint.write_checkpoint(self._filesystem, self.path / name, offsets)
-                except OSError as error:
-                    raise StorageError(f"cannot write {self.path / name}: {error}") from error
 
         return write
 
@@ -330,10 +321,8 @@ class LogDirectory:
 
     def write_atomic(self, name: str, data: bytes) -> None:
         """The same for raw bytes."""
-        try:
+        with storage_errors(f"write {self.path / name}"):
             self._filesystem.replace_bytes(self.path / name, data)
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path / name}: {error}") from error
 
     def _remove_deleted(self) -> None:
         # Whoever may write here may have put a backup next to our partitions. Nothing is removed whose name we would not have

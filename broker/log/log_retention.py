@@ -43,7 +43,11 @@ def apply_retention(log: PartitionLog, now_ms: int, *, segments_max: int | None 
         return 0
     limit_offset = log.flushed_offset if limit_offset is None else limit_offset
     deletable = _expendable_segments(
-        tuple(log.segments), config=log.config, log_start_offset=log.log_start_offset, size_bytes=log.size_bytes, now_ms=now_ms
+        tuple(log.segments),
+        config=log.config,
+        log_start_offset=log.log_start_offset,
+        size_bytes=log.segments.size_bytes,
+        now_ms=now_ms,
     )
     count = 0
     for segment in islice(deletable, segments_max):

@@ -15,6 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from broker import errors
@@ -145,10 +146,6 @@ class PartitionManager:
             raise self._why_not(self.registry.get(topic), index)
         return partition
 
-    def led(self, topic: str, index: int) -> Partition | None:
-        """The same, but None if it is not led here."""
-        return self.led_by_name.get((topic, index))
-
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         """Like `get`, by the 16 bytes of its topic's id, as Fetch version 13 and up gives it."""
         partition = self.led_by_id.get((topic_id, index))
@@ -220,9 +217,7 @@ class PartitionManager:
             elif topic is None or index >= topic.partition_count or topic_id not in (None, topic.topic_id):
                 del paths[name, index]
                 self._directory.set_aside(name, index)
-            elif (
-                topic_id is None
-            ):  # a power failure may have left it without its metadata: completed like one that was being created
+            elif topic_id is None:  # after a power failure, perhaps: completed like one that was being created
                 del paths[name, index]
 
     def build(self, topic: Topic, index: int, path: Path, config: LogConfig) -> Partition:
@@ -302,26 +297,22 @@ class PartitionManager:
 
     def follow(self, partition: Partition, leader: int, epoch: int) -> None:
         """Broker `leader` leads it in `epoch`: requests waiting for it here are answered at once."""
-        was_led = partition.is_led
-        self._hide(partition)
-        partition.become_follower(leader, epoch)
-        if was_led:
-            self._report_lost(partition)
+        self._stop_leading(partition, partial(partition.become_follower, leader, epoch))
 
     def resign(self, partition: Partition) -> None:
         """This broker no longer leads it; the new leader need not be known."""
+        self._stop_leading(partition, partition.resign)
+
+    def _stop_leading(self, partition: Partition, change: Callable[[], None]) -> None:
         was_led = partition.is_led
         self._hide(partition)
-        partition.resign()
+        change()
         if was_led:
-            self._report_lost(partition)
+            self.on_lead_lost(partition, errors.NotLeaderOrFollower(f"this broker no longer leads {partition.name}"))
 
     def _hide(self, partition: Partition) -> None:
         self.led_by_name.pop((partition.topic, partition.index), None)
         self.led_by_id.pop((partition.topic_id.bytes, partition.index), None)
-
-    def _report_lost(self, partition: Partition) -> None:
-        self.on_lead_lost(partition, errors.NotLeaderOrFollower(f"this broker no longer leads {partition.name}"))
 
     def checkpoint_job(self) -> Callable[[], None]:
         """A job for any thread that records how far each log is known to be good, so that a recovery only reads what may be

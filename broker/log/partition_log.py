@@ -28,16 +28,14 @@ from typing import NoReturn
 from broker.clock import Clock
 from broker.config.settings import LogConfig
 from broker.disk.filesystem import FileSlice, FileSystem
-from broker.errors import OffsetOutOfRange, StorageError
-from broker.log.checkpoint import CutMark, leave_flush_failed
-from broker.log.compaction import Exchange
+from broker.errors import OffsetOutOfRange, StorageError, storage_errors
+from broker.log import checkpoint, compaction, producer_snapshots
 from broker.log.flusher import FlushTicket
-from broker.log.producer_snapshots import SnapshotFiles
 from broker.log.recovery import LogOpener, OpenedLog, Recovery
 from broker.log.segment import Segment
-from broker.log.segment_index import RELATIVE_OFFSET_MAX
+from broker.log.segment_index import RELATIVE_OFFSET_MAX, reaches
 from broker.log.segment_list import SegmentList, SegmentPosition, TimeSearch
-from broker.log.truncation import Install, Reread, TruncationTicket, nothing
+from broker.log.truncation import Reread, TruncationTicket, nothing, nothing_else
 from broker.protocol.batch import LENGTH_END, BatchHeader
 
 CLOSED = "closed"  # the offline reason of a log that was closed cleanly
@@ -67,15 +65,15 @@ class PartitionLog:
         if opened.segments:
             self._flushed_position = opened.segments[-1], opened.segments[-1].size
         self._removed_paths: list[Path] = []
-        self.snapshots = SnapshotFiles(filesystem, directory)
+        self.snapshots = producer_snapshots.SnapshotFiles(filesystem, directory)
         self.before_roll: Callable[[], None] = nothing  # every append is complete: time for a snapshot
-        self.reread: Reread = _nothing_else  # after a truncation, rebuilds what is remembered of the log outside its segments
+        self.reread: Reread = nothing_else  # after a truncation, rebuilds what is remembered of the log outside its segments
         self.is_compacting = False  # while set, nothing else may change sealed segments; cleared by `end_compaction`
         self._truncation: TruncationTicket | None = None
         self._awaiting_quiet: list[Callable[[], None]] = []
-        self.cut_marks: tuple[CutMark, ...] = opened.cut_marks  # of completed truncations: the next checkpoint removes them
+        self.cut_marks = opened.cut_marks  # of completed truncations: the next checkpoint removes them
         self._next_mark_number = opened.cut_marks[-1].number + 1 if opened.cut_marks else 0
-        self.unfinished_exchange: Exchange | None = None  # done in `segments`, but not all of its files renamed yet
+        self.unfinished_exchange: compaction.Exchange | None = None  # done in `segments`, but not all of its files renamed yet
         self.epochs = opened.epochs
 
     @classmethod
@@ -104,11 +102,6 @@ class PartitionLog:
         )
         return cls(directory, config=config, filesystem=filesystem, clock=clock, opened=opener.open_or_explain(clean=clean))
 
-    @property
-    def size_bytes(self) -> int:
-        """Total of all segments that are not deleted."""
-        return self.segments.size_bytes
-
     # Writing
 
     def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
@@ -127,7 +120,7 @@ class PartitionLog:
         self.require_online()
         assert headers[0].base_offset >= self.end_offset, "split_replicated has looked"
         is_near = headers[-1].last_offset - self.end_offset <= RELATIVE_OFFSET_MAX
-        for reach in (headers,) if is_near else _reaches(headers, self.end_offset):
+        for reach in (headers,) if is_near else reaches(headers, self.end_offset):
             size = sum([header.length for header in reach]) + LENGTH_END * len(reach)
             self._write((view[:size],), reach, size)
             view = view[size:]
@@ -160,12 +153,10 @@ class PartitionLog:
         """Seal the active segment and continue in a new one."""
         self.revoke_fast_path()
         self.before_roll()
-        try:
+        with storage_errors(f"create a new segment in {self.directory}"):
             segment = Segment.create(
                 self.directory, self.end_offset, interval_bytes=self.config.index_interval_bytes, filesystem=self._filesystem
             )
-        except OSError as error:
-            raise StorageError(f"cannot create a new segment in {self.directory}: {error}") from error
         self.unflushed.append(self.segments.active)
         self.segments.add(segment)
         self._directory_changed = True
@@ -214,9 +205,8 @@ class PartitionLog:
         """What a flush would have to do now; None if nothing is dirty, a flush is in progress, or the log is being truncated,
         which flushes what remains."""
         self.require_online()
-        if self._flushing is not None or (self.flushed_offset == self.end_offset and not self.unflushed):
-            return None
-        if self._truncation is not None:
+        is_clean = self.flushed_offset == self.end_offset and not self.unflushed
+        if is_clean or self._flushing is not None or self._truncation is not None:
             return None
         directory = self.directory if self._directory_changed else None
         self._directory_changed = False
@@ -232,19 +222,16 @@ class PartitionLog:
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """The ticket has run: its records may become visible."""
-        if self.offline_reason:
-            self._flushing = None
-            self._call_if_quiet()
-            return  # closed or deleted in the meantime
-        assert ticket is self._flushing, "one flush at a time"
+        assert self.offline_reason or ticket is self._flushing, "one flush at a time"
         self._flushing = None
-        self.flushed_offset = ticket.end_offset
-        self._flushed_position = ticket.active, ticket.end_position
-        for segment in ticket.sealed:
-            segment.is_durable = True
-            if segment.index_saved:
-                self.unflushed.remove(segment)
-                segment.forget()
+        if not self.offline_reason:  # else closed or deleted in the meantime
+            self.flushed_offset = ticket.end_offset
+            self._flushed_position = ticket.active, ticket.end_position
+            for segment in ticket.sealed:
+                segment.is_durable = True
+                if segment.index_saved:
+                    self.unflushed.remove(segment)
+                    segment.forget()
         if self._awaiting_quiet:
             self._call_if_quiet()
 
@@ -259,7 +246,7 @@ class PartitionLog:
         without the lost pages."""
         self._flushing = None
         self.go_offline(str(error))
-        leave_flush_failed(self._filesystem, self.directory)
+        checkpoint.leave_flush_failed(self._filesystem, self.directory)
         self._call_if_quiet()
 
     # Truncating
@@ -302,10 +289,8 @@ class PartitionLog:
         self.require_online()
         assert self.is_quiet, "the caller has waited: when_quiet"
         self.revoke_fast_path()
-        try:
+        with storage_errors(f"truncate {self.directory} to offset {offset}"):
             self._truncation = TruncationTicket(self, self._filesystem, offset, resets=resets, mark_number=self._next_mark_number)
-        except OSError as error:
-            raise StorageError(f"cannot truncate {self.directory} to offset {offset}: {error}") from error
         self._next_mark_number += 1
         return self._truncation
 
@@ -340,7 +325,7 @@ class PartitionLog:
         self._truncation = None
         if ticket.has_touched_segments:
             self.go_offline(str(error))
-            leave_flush_failed(self._filesystem, self.directory)
+            checkpoint.leave_flush_failed(self._filesystem, self.directory)
         else:
             self.epochs.adopt_cut(self.epochs.written, is_saved=False)
         self._call_if_quiet()
@@ -402,10 +387,8 @@ class PartitionLog:
 
     def drop_first(self) -> None:
         """Delete the oldest segment, which must not be the active one. Its renamed files wait for `take_removed_paths`."""
-        try:
+        with storage_errors(f"delete old segments of {self.directory}"):
             self._removed_paths += self.segments.first.mark_deleted()
-        except OSError as error:
-            raise StorageError(f"cannot delete old segments of {self.directory}: {error}") from error
         self.segments.drop_first()
         self.log_start_offset = max(self.log_start_offset, self.segments.first.base_offset)
 
@@ -437,7 +420,7 @@ class PartitionLog:
                     segment.save_index()
         except OSError as error:
             self.go_offline(f"cannot flush {self.directory}: {error}")
-            leave_flush_failed(self._filesystem, self.directory)
+            checkpoint.leave_flush_failed(self._filesystem, self.directory)
             raise StorageError(self.offline_reason) from error
         self.abandon(CLOSED)
 
@@ -448,7 +431,7 @@ class PartitionLog:
             self._flushing.is_void = True
         self.segments.clear()
         self.unflushed, self._flushed_position = [], None
-        self.before_roll, self.reread = nothing, _nothing_else  # both refer back to this log: break the cycle
+        self.before_roll, self.reread = nothing, nothing_else  # both refer back to this log: break the cycle
         self._call_if_quiet()
 
     def go_offline(self, reason: str) -> None:
@@ -460,17 +443,3 @@ class PartitionLog:
         """Raises StorageError with the reason if the log is offline."""
         if self.offline_reason:
             raise StorageError(self.offline_reason)
-
-
-def _reaches(headers: Sequence[BatchHeader], start: int) -> Iterator[Sequence[BatchHeader]]:
-    """Runs of batches whose relative offsets fit one segment's indexes: a single run, unless the gaps are huge. The log ends at
-    `start`."""
-    while headers:
-        count = max(sum(header.last_offset - start <= RELATIVE_OFFSET_MAX for header in headers), 1)
-        yield headers[:count]
-        start, headers = headers[count - 1].next_offset, headers[count:]
-
-
-def _nothing_else(segments: SegmentList, end_offset: int) -> Install:
-    """The default `reread`: nothing outside the log needs rebuilding after a truncation."""
-    return nothing

@@ -37,13 +37,6 @@ class SentBatch(NamedTuple):
     max_timestamp: int
 
 
-class DuplicateBatch(NamedTuple):
-    """Where a resent batch was stored the first time."""
-
-    base_offset: int
-    max_timestamp: int
-
-
 class ProducerState(NamedTuple):
     """One producer: its batches from the oldest remembered to the newest."""
 
@@ -95,8 +88,9 @@ class ProducerStates:
         """Where the last batch of each producer ends: compaction keeps their headers, from which this memory can be rebuilt."""
         return frozenset(state.batches[-1].last_offset for state in self._stored.values())
 
-    def check(self, header: BatchHeader) -> DuplicateBatch | None:
-        """None: the batch may be written. Raises InvalidProducerEpoch or OutOfOrderSequence if it may not."""
+    def check(self, header: BatchHeader) -> SentBatch | None:
+        """None: the batch may be written; if it is a duplicate, what was stored the first time. Raises InvalidProducerEpoch or
+        OutOfOrderSequence if it may not."""
         if header.producer_id == NO_PRODUCER_ID:
             return None
         state = self.get(header.producer_id)
@@ -115,7 +109,7 @@ class ProducerStates:
             # Both ends must match: a client that splits a batch that was too large sends the same first sequence with another
             # last one. That is not a duplicate: some of its records may be new.
             if sent.base_sequence == header.base_sequence and sent.last_sequence == last_sequence:
-                return DuplicateBatch(sent.base_offset, sent.max_timestamp)
+                return sent
         raise OutOfOrderSequence(
             f"producer {header.producer_id} sent sequence {header.base_sequence}: expected {expected}, "
             "or a retry of one of its last batches"

@@ -187,7 +187,7 @@ class LogOpener:
             end_offset = self._end_of_swap(name, base_offset)
             old = [base for base in offsets_in(names, LOG) if base_offset <= base < end_offset]
             segments = [self._existing(base) for base in old]
-            finish_exchange(self.filesystem, segments, self._named(name, base_offset), self.directory)
+            finish_exchange(self.filesystem, segments, self._existing(base_offset, LOG + SWAP), self.directory)
 
     def _end_of_swap(self, name: str, base_offset: int) -> int:
         file = self.filesystem.open(self.directory / name)
@@ -200,13 +200,6 @@ class LogOpener:
         if position != size or end_offset == base_offset:
             raise DamagedLog(f"{self.directory / name}: no batch at position {position} of {size}, though it had been flushed")
         return end_offset
-
-    def _named(self, name: str, base_offset: int) -> Segment:
-        """The segment in a file that does not have its final name yet."""
-        size = self.filesystem.size_of(self.directory / name)
-        return Segment(
-            self.directory, base_offset, size=size, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem
-        )
 
     def _remove_leftovers(self) -> list[int]:
         """Remove the leftovers of whatever was interrupted; returns the segments' base offsets. Other people's files stay."""
@@ -223,8 +216,12 @@ class LogOpener:
             logger.warning("%s: ignoring what is not the broker's: %s", self.directory, ", ".join(foreign))
         return bases
 
-    def _existing(self, base_offset: int) -> Segment:
-        return Segment.existing(self.directory, base_offset, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem)
+    def _existing(self, base_offset: int, suffix: str = LOG) -> Segment:
+        """The segment in a file that may not have its final name yet."""
+        size = self.filesystem.size_of(self.directory / offset_name(base_offset, suffix))
+        return Segment(
+            self.directory, base_offset, size=size, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem
+        )
 
     def _open_empty(self, clean: bool) -> OpenedLog:
         """A new log, one that was being truncated to nothing, or one whose files are gone. Its file's name is synced by its first
@@ -246,7 +243,7 @@ class LogOpener:
             end_offset, last_epoch = header.next_offset, header.leader_epoch
         if position != last.size or end_offset < self.recovery_point:
             return None
-        last.first_timestamp = self._first_timestamp(last)
+        last.first_timestamp = _first_timestamp(last)
         return self._opened(segments, end_offset, Recovery(was_clean=True), last_epoch)
 
     def _recover(self, segments: list[Segment], *, rewrites: bool) -> OpenedLog:
@@ -330,7 +327,7 @@ class LogOpener:
             survey.segment.adopt_index(survey.index)
             if survey.excess_bytes:
                 survey.segment.cut(survey.end_position)
-        surveys[-1].segment.first_timestamp = self._first_timestamp(surveys[-1].segment)
+        surveys[-1].segment.first_timestamp = _first_timestamp(surveys[-1].segment)
         try:
             for survey in surveys:
                 if rewrites:
@@ -378,8 +375,9 @@ class LogOpener:
                 continue  # the first read that needs it will fail
             segment.forget()
 
-    def _first_timestamp(self, segment: Segment) -> int | None:
-        return next((header.max_timestamp for _, header in segment.headers()), None)
+
+def _first_timestamp(segment: Segment) -> int | None:
+    return next((header.max_timestamp for _, header in segment.headers()), None)
 
 
 def _last_epoch(segments: list[Segment]) -> int:

@@ -81,12 +81,6 @@ class Segment:
         segment._index = SegmentIndex(base_offset=base_offset, interval_bytes=interval_bytes)
         return segment
 
-    @classmethod
-    def existing(cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem) -> Segment:
-        """A segment whose file exists; nothing is read yet."""
-        size = filesystem.size_of(directory / offset_name(base_offset, LOG))
-        return cls(directory, base_offset, size=size, interval_bytes=interval_bytes, filesystem=filesystem)
-
     def successor(self, *, size: int, file: OpenFile, index: SegmentIndex) -> Segment:
         """What compaction left of this segment and perhaps of some after it: written to `file`, which does not have its final
         name yet. Or what is left of this one when its log is truncated: then `file` is its own."""

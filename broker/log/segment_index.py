@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -33,6 +33,15 @@ _NOTE_VERSION = 0
 
 _GUESSES = 4  # then binary search: offsets may be distributed in any way
 _unpack_offset_entry = OFFSET_ENTRY.unpack_from
+
+
+def reaches(headers: Sequence[BatchHeader], start: int) -> Iterator[Sequence[BatchHeader]]:
+    """Runs of batches whose relative offsets fit one segment's indexes: a single run, unless the gaps are huge. The log ends at
+    `start`."""
+    while headers:
+        count = max(sum(header.last_offset - start <= RELATIVE_OFFSET_MAX for header in headers), 1)
+        yield headers[:count]
+        start, headers = headers[count - 1].next_offset, headers[count:]
 
 
 class _Entries:

@@ -195,17 +195,14 @@ class TopicChanges:
             # The registry is on disk before any directory is created (`_build`): a crash in between leaves a registered topic
             # without directories, which the next start creates. The other order would leave directories that no topic owns, and
             # the next topic of that name would find another topic's records.
-            built = yield from self._build(partitions)
+            built, failed = yield from self._build(partitions)
         except errors.StorageError as error:
-            built = {topic.name: error for topic in topics}
-        failed: dict[str, errors.StorageError] = {}
+            built, failed = {}, dict.fromkeys((topic.name for topic in topics), error)
         for topic in topics:
-            outcome = built[topic.name]
-            if isinstance(outcome, errors.StorageError):
-                failed[topic.name] = outcome
+            if topic.name in failed:
                 undo(topic)
             else:
-                for partition in outcome:
+                for partition in built[topic.name]:
                     self._partitions.install(topic, partition)
                 self._registry.publish(topic)
             yield None
@@ -257,34 +254,31 @@ class TopicChanges:
         return discarded
 
     def _build(self, partitions: Sequence[_PartitionKey]) -> Steps:
-        """Write the registry to disk, then create the partitions; returns a list of them, or an error, for each topic."""
+        """Write the registry to disk, then create the partitions; returns them by topic, and the errors of
+        topics of which one could not be created."""
         # Drop checkpoints of a former topic of this name: a recovery point beyond the new log's end would make recovery skip
         # what may be torn.
         stale = self._directory.forget((topic.name, index) for topic, index in partitions)
         if stale is not None:
             yield stale
         yield self._registry.write_job()
-        built: dict[str, list[Partition] | errors.StorageError] = {topic.name: [] for topic, _ in partitions}
+        built: dict[str, list[Partition]] = {topic.name: [] for topic, _ in partitions}
+        failed: dict[str, errors.StorageError] = {}
         for chunk in _chunks(partitions):
             self._partitions.freeze()  # see `open_all`
             for name, outcome in (yield partial(self._build_chunk, chunk)):
-                of_topic = built[name]
-                if isinstance(of_topic, list) and isinstance(outcome, Partition):
-                    of_topic.append(outcome)
-                elif isinstance(of_topic, list):
-                    self._abandon(of_topic)
-                    built[name] = outcome
+                if isinstance(outcome, Partition):
+                    built[name].append(outcome)
                 else:
-                    self._abandon([outcome] if isinstance(outcome, Partition) else [])
+                    failed.setdefault(name, outcome)
+            _abandon(built, failed)
             yield None
         try:
             yield self._directory.sync
         except errors.StorageError as error:
-            for name, of_topic in built.items():
-                if isinstance(of_topic, list):
-                    self._abandon(of_topic)
-                    built[name] = error
-        return built
+            failed = dict.fromkeys(built, error) | failed
+            _abandon(built, failed)
+        return built, failed
 
     def _build_chunk(self, partitions: Sequence[_PartitionKey]) -> list[tuple[str, Partition | errors.StorageError]]:
         """Any thread. What follows the first partition of a topic that cannot be built is not tried."""
@@ -312,11 +306,6 @@ class TopicChanges:
         if partition.log.offline_reason:
             raise errors.StorageError(partition.log.offline_reason)
         return partition
-
-    def _abandon(self, partitions: Iterable[Partition]) -> None:
-        """They were created for a topic that cannot be; `_take_back` removes their directories."""
-        for partition in partitions:
-            partition.log.abandon(f"{partition.name} could not be created")
 
     # Deleting
 
@@ -410,6 +399,14 @@ class TopicChanges:
         for topic in list(self._registry):
             self._partitions.reconfigure(topic)
             yield None
+
+
+def _abandon(built: Mapping[str, list[Partition]], failed: Iterable[str]) -> None:
+    """What was created for topics that cannot be; `_take_back` removes the directories."""
+    for name in failed:
+        for partition in built[name]:
+            partition.log.abandon(f"{partition.name} could not be created")
+        built[name].clear()
 
 
 def _chunks(partitions: Sequence[_PartitionKey]) -> Iterator[list[_PartitionKey]]:

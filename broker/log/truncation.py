@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.disk.filesystem import FileSystem, OpenFile
-from broker.errors import StorageError
+from broker.errors import storage_errors
 from broker.log.checkpoint import CutMark, leave_cut_mark
 from broker.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from broker.log.segment import Segment
@@ -68,7 +68,7 @@ class TruncationTicket:
 
     def run(self) -> None:
         """May run on any thread. StorageError: pass it to `fail_truncation`."""
-        try:
+        with storage_errors(f"truncate {self._segments[0].directory} to offset {self._offset}"):
             self._decide()
             cuts = self._resets or self.end_offset < self._old_end_offset
             if cuts:
@@ -79,8 +79,6 @@ class TruncationTicket:
                 self._cut_segments()
                 remaining = [*self._segments[: self.kept], *self.tail]
                 self.install = self._reread(SegmentList(remaining, self._filesystem.open_files), self.end_offset)
-        except OSError as error:
-            raise StorageError(f"cannot truncate {self._segments[0].directory} to offset {self._offset}: {error}") from error
 
     @property
     def tail(self) -> list[Segment]:
@@ -168,3 +166,8 @@ class TruncationTicket:
 
 def nothing() -> None:
     """What to install when nothing was cut."""
+
+
+def nothing_else(segments: SegmentList, end_offset: int) -> Install:
+    """The `Reread` of a log of which nothing else is remembered."""
+    return nothing

@@ -1,8 +1,20 @@
-"""A listening socket and its limits: connections overall, per address, and by the file descriptors that the log itself needs. At
-the limit, another connection may have to be closed (`connection_table.py`).
+"""A listening socket and its limits: connections overall, per address, and by the file descriptors that the log itself needs;
+and the table of all connections, with what is closed when there is no room for a new one.
 
 When descriptors run out, accepting pauses and new connections wait in the system's backlog: existing connections are still
 served, and the loop does not spin on a socket that stays readable.
+
+When `max.connections` are open, refusing the new connection would reserve the broker for the earliest clients, whatever they
+do: clients that never send anything would lock everyone else out. So two kinds of connections give way:
+
+- the one that has been open longest without a request, if it has had a second: a Kafka client asks for the API versions
+  immediately;
+- the longest idle one of the address with the most connections, if that address has at least twice as many as the new
+  connection's address would then have. So an address gains nothing by reconnecting, and behind one gateway, where all clients
+  share an address, the new connection is refused.
+
+The cost of a new connection does not grow with the number of connections: those without a request are kept in order of arrival,
+and the idle ones of the largest address are collected once a second and then used up.
 """
 
 from __future__ import annotations
@@ -11,6 +23,7 @@ import errno
 import logging
 import math
 import socket
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +31,7 @@ from broker.config.parsers import Listener
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import StartupError
-from broker.network.connection_table import ConnectionTable
+from broker.network.connection import Connection
 from broker.network.poller import READ, Poller
 
 logger = logging.getLogger("broker.network")
@@ -97,7 +110,7 @@ class Acceptor:
         self._poller = poller
         self._connection_table = connection_table
         self._make_room = make_room
-        self._again_at = -math.inf  # when to listen again; infinity while listening
+        self.again_at = -math.inf  # when to listen again, after a pause; infinity while listening
 
     def accept(self, now: float) -> Iterator[tuple[socket.socket, str]]:
         """Yields the connections within the limits, with their peers' addresses."""
@@ -147,22 +160,17 @@ class Acceptor:
         self._network.refused["descriptors"] += 1
         logger.warning(text + "; raise the limit of open files (ulimit -n)", *details)
         self._poller.unregister(self._listening.fileno())
-        self._again_at = now + PAUSE_SECONDS
+        self.again_at = now + PAUSE_SECONDS
 
     def resume(self, now: float, ready: Callable[[], None]) -> None:
         """Start listening, initially or once a pause is over; `ready` is called when a connection is waiting."""
-        if now >= self._again_at:
+        if now >= self.again_at:
             self._poller.register(self._listening.fileno(), READ, ready)
-            self._again_at = math.inf
-
-    @property
-    def resumes_at(self) -> float:
-        """When the pause ends; infinity if there is none."""
-        return self._again_at
+            self.again_at = math.inf
 
     def close(self) -> None:
         """Stop accepting."""
-        if self._again_at == math.inf:
+        if self.again_at == math.inf:
             self._poller.unregister(self._listening.fileno())
         self._listening.close()
 
@@ -173,9 +181,85 @@ def _prepare(sock: socket.socket) -> bool:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_SECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_SECONDS)
     except OSError as error:
         logger.debug("a new connection is closed already: %s", error)
         return False
     return True
+
+
+_GIVES_WAY_SECONDS = 1.0  # one that has been quiet for less may be about to send a request
+_SCAN_SECONDS = 1.0
+_CLEARLY_MORE = 2
+
+
+class ConnectionTable:
+    """All methods run on the loop's thread."""
+
+    def __init__(self, network: NetworkCounters) -> None:
+        self.connections: set[Connection] = set()
+        self._network = network
+        self._by_host: Counter[str] = Counter()
+        self._silent: OrderedDict[Connection, None] = OrderedDict()  # oldest first; removed later, once it has sent a request
+        self._largest = ""  # the address with the most connections at the last check
+        self._idle: list[Connection] = []  # its idle connections at that time, the longest idle last
+        self._scan_at = 0.0
+
+    def add(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._silent[connection] = None
+        self._by_host[connection.host] += 1
+        self._network.connections += 1
+
+    def remove(self, connection: Connection) -> None:
+        self.connections.remove(connection)
+        self._silent.pop(connection, None)
+        self._by_host[connection.host] -= 1
+        if not self._by_host[connection.host]:
+            del self._by_host[connection.host]
+        self._network.connections -= 1
+
+    def count_of(self, host: str) -> int:
+        """How many connections the address has."""
+        return self._by_host[host]
+
+    def silent_since(self, moment: float) -> Iterator[Connection]:
+        """Connections opened before `moment` that have not sent a request yet; oldest first, each once."""
+        while (connection := self._longest_silent()) is not None and connection.opened_at < moment:
+            del self._silent[connection]
+            yield connection
+
+    def _longest_silent(self) -> Connection | None:
+        while self._silent:
+            connection = next(iter(self._silent))
+            if not connection.has_asked:
+                return connection
+            del self._silent[connection]
+        return None
+
+    def gives_way(self, host: str, now: float) -> Connection | None:
+        """The connection to close in favour of a new one from that address; None if the new one is refused."""
+        connection = self._longest_silent()
+        if connection is not None and connection.opened_at <= now - _GIVES_WAY_SECONDS:
+            return connection
+        if now >= self._scan_at:
+            self._scan(now)
+        if self._by_host[self._largest] < _CLEARLY_MORE * (self._by_host[host] + 1):
+            return None
+        while self._idle:
+            connection = self._idle.pop()
+            if connection in self.connections and self._is_idle(connection, now):
+                return connection
+        return None
+
+    def _scan(self, now: float) -> None:
+        self._scan_at = now + _SCAN_SECONDS
+        self._largest = max(self._by_host, key=self._by_host.__getitem__, default="")
+        self._idle = [
+            connection for connection in self.connections if connection.host == self._largest and self._is_idle(connection, now)
+        ]
+        self._idle.sort(key=lambda connection: connection.last_active, reverse=True)
+
+    @staticmethod
+    def _is_idle(connection: Connection, now: float) -> bool:
+        return connection.is_idle and connection.last_active <= now - _GIVES_WAY_SECONDS

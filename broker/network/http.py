@@ -111,39 +111,42 @@ class HttpExchange:
 
 
 class HttpEndpoint:
-    """The listening socket and its exchanges, on the server's poller; their descriptors' numbers are below `descriptors_end`."""
+    """The listening socket and its exchanges, each registered with the server's poller; their descriptors' numbers are below
+    `descriptors_end`."""
 
-    def __init__(self, sock: socket.socket, routes: Routes, *, descriptors_end: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        routes: Routes,
+        *,
+        poller: Poller[Any],
+        now: Callable[[], float],
+        descriptors_end: int = sys.maxsize,
+    ) -> None:
         self._listening = sock
         self._descriptors_end = descriptors_end
         self._routes = routes
         self._exchanges: dict[HttpExchange, None] = {}  # oldest first
-        self._poller: Poller[Any] | None = None
-        self._now: Callable[[], float] = lambda: 0.0
+        self._poller = poller
+        self._now = now
         self._accepting = False
+        self._accept_again()
 
     @property
     def port(self) -> int:
         return int(self._listening.getsockname()[1])
 
-    def attach(self, poller: Poller[Any], now: Callable[[], float]) -> None:
-        """Join the loop; each of our sockets is registered with a function to call."""
-        self._poller = poller
-        self._now = now
-        self._accept_again()
-
     def _accept_again(self) -> None:
-        if not self._accepting and self._poller is not None:
+        if not self._accepting:
             self._poller.register(self._listening.fileno(), READ, self._accept)
             self._accepting = True
 
     def _stop_accepting(self) -> None:
-        if self._accepting and self._poller is not None:
+        if self._accepting:
             self._poller.unregister(self._listening.fileno())
         self._accepting = False
 
     def _accept(self) -> None:
-        assert self._poller is not None
         try:
             sock, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -173,7 +176,6 @@ class HttpEndpoint:
         return False
 
     def _step(self, exchange: HttpExchange) -> None:
-        assert self._poller is not None
         answering = exchange.answering
         try:
             goes_on = exchange.step()
@@ -191,7 +193,6 @@ class HttpEndpoint:
 
     def _finish(self, exchange: HttpExchange) -> None:
         """Raises nothing; a second call does nothing."""
-        assert self._poller is not None
         if exchange not in self._exchanges:
             return
         del self._exchanges[exchange]

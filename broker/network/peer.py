@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.clock import Clock
 from broker.cluster.metadata_image import Endpoint
@@ -63,16 +63,14 @@ def resolver(thread_pool: ThreadPool) -> Resolve:
     return resolve
 
 
-class _Waiting:
+class _Waiting(NamedTuple):
     """A request that is still unanswered."""
 
-    __slots__ = ("api_key", "correlation_id", "since", "then", "version")
-
-    def __init__(self, correlation_id: int, request: PeerRequest, then: Then, since: float) -> None:
-        self.correlation_id = correlation_id
-        self.api_key, self.version = request.api_key, request.version
-        self.then = then
-        self.since = since
+    correlation_id: int
+    api_key: int
+    version: int
+    then: Then
+    since: float
 
 
 class _Link:
@@ -95,7 +93,7 @@ class _Link:
         assert len(self.waiting) < _WAITING_MAX, "more requests in flight than any caller sends"
         self._correlation_id += 1
         number = self._correlation_id & 0x7FFFFFFF
-        self.waiting.append(_Waiting(number, request, then, now))
+        self.waiting.append(_Waiting(number, request.api_key, request.version, then, now))
         self.output.append(request_frame(request.api_key, request.version, number, self._client_id, request.body))
 
     def receive(self) -> None:

@@ -28,10 +28,9 @@ from broker.counters import NetworkCounters
 from broker.disk.kernel_sync import KernelSync
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.logs import log_bug
-from broker.network.acceptor import Acceptor
+from broker.network.acceptor import Acceptor, ConnectionTable
 from broker.network.buffers import ShortFile
 from broker.network.connection import Connection, Dispatch
-from broker.network.connection_table import ConnectionTable
 from broker.network.http import HttpEndpoint
 from broker.network.poller import PEER_END, READ, RESET, WRITE, Poller, Wakeup
 from broker.protocol.framing import Origin
@@ -58,11 +57,6 @@ class Turn(Protocol):
     def drain_thread_pool(self) -> None: ...
 
 
-def _log_defect(what: str, error: BaseException) -> None:
-    """Log an unexpected exception."""
-    log_bug("%s failed", what, error=error)
-
-
 class Server:
     """Owns the listening sockets, given by listener name, and every connection. `each_sweep` is called about once a second,
     `defect` with failures that belong to no connection, `on_closed` with the origin of a connection that was closed. With
@@ -82,9 +76,9 @@ class Server:
         network: NetworkCounters,
         descriptors_end: int,
         endpoint: HttpEndpoint | None = None,
-        each_sweep: Callable[[], None] = lambda: None,
-        defect: Callable[[str, BaseException], None] = _log_defect,
-        poller: Poller[Connection] | None = None,
+        each_sweep: Callable[[], None],
+        defect: Callable[[str, BaseException], None],
+        poller: Poller[Connection],
         on_closed: Callable[[Origin], None] = lambda origin: None,
         is_open: bool = True,
         fast_path: ProduceFastPath | None = None,
@@ -101,7 +95,7 @@ class Server:
         self._report_defect = defect
         self._on_closed = on_closed
         self._is_open = is_open
-        self._poller: Poller[Connection] = poller or Poller()
+        self._poller = poller
         self._connection_table = ConnectionTable(network)
         self._connections = self._connection_table.connections
         self._acceptors = [
@@ -130,8 +124,6 @@ class Server:
         if kernel is not None:
             self._poller.register(kernel.fileno(), READ, kernel.collect)
         self._resume()
-        if endpoint is not None:
-            endpoint.attach(self._poller, lambda: self._now)
 
     def run(self) -> None:
         """Serve until `stop`; then still send the answers that are ready or that a flush in progress completes."""
@@ -142,10 +134,7 @@ class Server:
                 self._defect("a turn of the loop", error)
             if self._has_failed:
                 self._rest_if_it_repeats()
-        try:
-            self._drain()
-        except Exception as error:
-            self._defect("ending", error)
+        self._step("ending", self._drain)
         for connection in list(self._connections):
             self._close(connection, "shutdown")
         self._poller.close()
@@ -192,6 +181,13 @@ class Server:
             and self._now < self._deadline
             and self._network.held_bytes <= self._config.held_bytes_max
         )
+
+    def _step(self, what: str, action: Callable[[], None]) -> None:
+        """A step of a turn: if it fails, the others still run."""
+        try:
+            action()
+        except Exception as error:
+            self._defect(what, error)
 
     def _defect(self, what: str, error: BaseException) -> None:
         self._has_failed = True
@@ -262,7 +258,7 @@ class Server:
             except Exception as error:
                 self._fail(connection, error)
                 connection.close()  # even if the table does not have it yet
-        self._next_sweep = min(self._next_sweep, acceptor.resumes_at)
+        self._next_sweep = min(self._next_sweep, acceptor.again_at)
 
     def _make_room(self, host: str) -> bool:
         connection = self._connection_table.gives_way(host, self._now)
@@ -328,14 +324,8 @@ class Server:
     # -- the end of a turn -----------------------------------------------------------------------------------------------------
 
     def _end_turn(self) -> None:
-        try:
-            self._turn.drain_thread_pool()
-        except Exception as error:
-            self._defect("the outcome of a background job", error)
-        try:
-            self._turn.end_turn()
-        except Exception as error:
-            self._defect("the end of a turn", error)
+        self._step("the outcome of a background job", self._turn.drain_thread_pool)
+        self._step("the end of a turn", self._turn.end_turn)
         for _ in range(_ROUNDS_PER_TURN_MAX):  # an answer may unblock requests in a buffer; no socket is read here
             if not self._ready:
                 break
@@ -346,10 +336,7 @@ class Server:
                     self._finish(connection)
                 except Exception as error:
                     self._fail(connection, error)
-            try:
-                self._turn.answer_staged()
-            except Exception as error:
-                self._defect("answering what was staged", error)
+            self._step("answering what was staged", self._turn.answer_staged)
         if self._network.held_bytes > self._config.held_bytes_max:
             self._relieve()
         if self._now >= self._next_sweep:
@@ -420,15 +407,10 @@ class Server:
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + _SWEEP_SECONDS
-        for what, action in (
-            ("accepting again", self._resume),
-            ("the sweep of the metrics port", self._sweep_endpoint),
-            ("what is done each second", self._each_sweep),
-        ):
-            try:
-                action()
-            except Exception as error:
-                self._defect(what, error)
+        self._step("accepting again", self._resume)
+        if self._endpoint is not None:
+            self._step("the sweep of the metrics port", partial(self._endpoint.sweep, now))
+        self._step("what is done each second", self._each_sweep)
         config = self._config
         for connection in self._connection_table.silent_since(now - config.first_request_ms_max / 1000):
             self._close(connection, "silent")
@@ -448,10 +430,6 @@ class Server:
     def _resume(self) -> None:
         for acceptor in self._acceptors if self._is_open else ():
             acceptor.resume(self._now, partial(self._accept, acceptor))
-
-    def _sweep_endpoint(self) -> None:
-        if self._endpoint is not None:
-            self._endpoint.sweep(self._now)
 
     def _complain(self, connection: Connection, reason: str, text: str, *details: object) -> None:
         logger.warning(text, *details, extra={"peer": connection.peer})

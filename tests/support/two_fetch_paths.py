@@ -148,7 +148,7 @@ class Readers(Clients):
         return fetch_frame(version, reader.correlation_id, topics, self._id_of, **{**reader.settings, **changes})
 
     def _id_of(self, topic: bytes) -> bytes:
-        found = self._rivals.off.engine.partitions.led(topic.decode(), 0)
+        found = self._rivals.off.engine.partitions.led_by_name.get((topic.decode(), 0))
         return found.topic_id.bytes if found is not None else topic.ljust(16, b"?")[:16]
 
     # What is unusual

@@ -203,7 +203,7 @@ class Rivals:
 
     def due(self, topic: bytes, index: int, producer: int) -> tuple[int, int]:
         """The epoch and sequence that the producer must send next."""
-        partition = self.off.engine.partitions.led(topic.decode("utf-8", "replace"), index)
+        partition = self.off.engine.partitions.led_by_name.get((topic.decode("utf-8", "replace"), index))
         state = None if partition is None else partition.producers.get(producer)
         return (0, 0) if state is None else (state.epoch, (state.batches[-1].last_sequence + 1) & 0x7FFFFFFF)
 

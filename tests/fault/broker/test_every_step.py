@@ -36,7 +36,7 @@ STEPS = (
     "broker.api.purgatory:Purgatory.exposed",
     "broker.api.purgatory:Purgatory.finish",
     "broker.groups.coordinator:GroupCoordinator.expire",
-    "broker.engine:deliver",
+    "broker.api.groups:deliver",
     "broker.groups.committed_offsets:OffsetStore.applied",
     # flushes
     "broker.log.flusher:Flusher.appended",
@@ -59,7 +59,7 @@ STEPS = (
     "broker.engine:Engine._checkpoint",
     "broker.log.manager:PartitionManager.checkpoint_job",
     "broker.log.manager:PartitionManager.expire_producers",
-    "broker.engine:sweep_groups",
+    "broker.api.offsets_topic:sweep_groups",
     # large requests in slices, small files on a thread
     "broker.log.background_tasks:BackgroundTasks.work",
     "broker.log.background_tasks:BackgroundTasks._run",
@@ -71,8 +71,8 @@ STEPS = (
     "broker.cluster.topic_registry:TopicRegistry.write_job",
     # connections
     "broker.network.acceptor:Acceptor.accept",
-    "broker.network.connection_table:ConnectionTable.add",
-    "broker.network.connection_table:ConnectionTable.remove",
+    "broker.network.acceptor:ConnectionTable.add",
+    "broker.network.acceptor:ConnectionTable.remove",
     "broker.network.connection:Connection.receive",
     "broker.network.connection:Connection.process",
     "broker.network.connection:Connection.send",

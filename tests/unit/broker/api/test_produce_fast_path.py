@@ -125,7 +125,7 @@ def test_the_second_request_of_a_kind_teaches_and_the_third_is_taken(side: Side)
     assert producer.send() == [(0, 0, 8)]
     partition = partition_of(side)
     assert (partition.end_offset, partition.traffic.messages_in) == (10, 10)
-    assert partition.traffic.bytes_in == partition.log.size_bytes
+    assert partition.traffic.bytes_in == partition.log.segments.size_bytes
 
 
 def test_a_switch_turns_it_off(tmp_path: Path) -> None:
@@ -217,10 +217,10 @@ def test_a_log_that_is_offline_is_not_written_to(side: Side) -> None:
     producer = Producer(side)
     producer.warm()
     log = partition_of(side).log
-    size = log.size_bytes
+    size = log.segments.size_bytes
     log.go_offline("somebody pulled the disk")
     assert [row[1] for row in producer.send()] == [STORAGE_ERROR]
-    assert log.size_bytes == size
+    assert log.segments.size_bytes == size
 
 
 def test_a_deleted_partition_is_held_by_nothing_of_the_fast_path(side: Side) -> None:
@@ -245,7 +245,7 @@ def test_a_write_that_fails_once_is_repeated_by_the_ordinary_path(side: Side, di
     assert producer.send(batches=[plain_batch(1)]) == [(0, 0, end_offset)]
     log = partition_of(side).log
     assert [header.base_offset for header in headers_from(log, end_offset)] == [end_offset]
-    assert disk.size(log.segments.active.file) == log.size_bytes
+    assert disk.size(log.segments.active.file) == log.segments.size_bytes
     assert is_taken(side, producer.send)
 
 
@@ -257,7 +257,7 @@ def test_a_write_that_fails_again_is_reported_as_ever(side: Side, disk: Refusing
     assert producer.send() == [(0, STORAGE_ERROR, -1)]
     log = partition_of(side).log
     assert (log.end_offset, log.offline_reason) == (end_offset, "")
-    assert disk.size(log.segments.active.file) == log.size_bytes
+    assert disk.size(log.segments.active.file) == log.segments.size_bytes
     assert producer.send() == [(0, 0, end_offset)]
 
 
@@ -270,7 +270,7 @@ def test_where_one_of_several_partitions_fails_none_is_written_twice(side: Side,
     for index in range(3):
         partition = partition_of(side, index)
         assert partition.end_offset == ends[index] + 2
-        assert disk.size(partition.log.segments.active.file) == partition.log.size_bytes
+        assert disk.size(partition.log.segments.active.file) == partition.log.segments.size_bytes
 
 
 def test_a_numbered_batch_whose_write_failed_is_not_a_duplicate(side: Side, disk: RefusingDisk) -> None:

@@ -344,7 +344,7 @@ def test_consumers_see_what_every_replica_has_flushed(broker: Harness, partition
     broker.engine.context.high_watermark.moved(partition, 2, 1)  # type: ignore[attr-defined]
     row = row_of(broker, waiting)
     assert (row.error_code, row.high_watermark) == (0, 1)
-    assert len(row.records) == partition.log.size_bytes // 2
+    assert len(row.records) == partition.log.segments.size_bytes // 2
 
 
 def test_the_latest_offset_waits_for_what_was_replicated_when_it_was_asked_for(broker: Harness, partition: Partition) -> None:

@@ -131,7 +131,7 @@ def test_bytes_are_exposed_once_and_at_least_one_whenever_more_is_visible(
     high_watermark.on_advanced = lambda partition, byte_count: exposed.append(byte_count)
     append(broker, partition, 2)
     append(broker, partition, 3)
-    written = partition.log.size_bytes
+    written = partition.log.segments.size_bytes
     for visible in (1, 2, 2, 5):
         high_watermark.moved(partition, 5, visible)
     assert exposed == [1, written // 5 * 2, written // 5 * 3]
@@ -145,7 +145,7 @@ def test_a_follower_that_is_far_behind_costs_a_bounded_number_of_turn_ends(
     assert len(high_watermark._turn_ends[partition].ends) == TURN_ENDS_MAX
     high_watermark.moved(partition, 5, 5)
     piece = partition.log.locate(0, 1 << 20, upto_offset=5, upto_position=partition.visible_position)
-    assert piece.length == partition.log.size_bytes // (TURN_ENDS_MAX + 10) * 5
+    assert piece.length == partition.log.segments.size_bytes // (TURN_ENDS_MAX + 10) * 5
     piece.release()
 
 

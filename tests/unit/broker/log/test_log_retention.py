@@ -62,7 +62,7 @@ def test_a_log_that_is_too_old_as_a_whole_becomes_empty_and_goes_on(tmp_path: Pa
     assert apply_retention(log, 10**15) == 0, "the sealed segment and the new one's name are not flushed yet"
     flush(log)
     assert apply_retention(log, 10**15) == 1
-    assert (log.log_start_offset, log.end_offset, log.size_bytes) == (2, 2, 0)
+    assert (log.log_start_offset, log.end_offset, log.segments.size_bytes) == (2, 2, 0)
     assert apply_retention(log, 10**15) == 0
     log.close()
     again = open_log(tmp_path, clean=True, recovery_point=2)
@@ -84,7 +84,7 @@ def test_without_a_believable_timestamp_the_age_of_the_file_counts(tmp_path: Pat
 def test_deleting_by_size_never_goes_below_the_limit(tmp_path: Path, limit: int, deleted: int) -> None:
     log = log_of(tmp_path, 1, 1, 1, 1, retention_bytes=limit * BATCH_BYTES)
     assert apply_retention(log, 0) == deleted
-    assert log.size_bytes == (4 - deleted) * BATCH_BYTES
+    assert log.segments.size_bytes == (4 - deleted) * BATCH_BYTES
 
 
 def test_segments_wholly_before_the_start_are_deleted_with_the_next_retention(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_full_segment_is_followed_by_another(tmp_path: Path) -> None:
         "00000000000000000010.log",
         "00000000000000000020.log",
     ]
-    assert log.size_bytes == 5 * size
+    assert log.segments.size_bytes == 5 * size
     assert located_bytes(log, 7, 1 << 20, upto_offset=25) == batches[1], "one segment at a time"
     assert [record.offset for record in read_all(log)] == list(range(25))
 

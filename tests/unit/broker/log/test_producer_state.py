@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import OutOfOrderSequence
-from broker.log.producer_state import REFUSED_MAX, DuplicateBatch, ProducerStates
+from broker.log.producer_state import REFUSED_MAX, ProducerStates, SentBatch
 from broker.protocol.batch import BatchHeader, read_header
 from tests.support.batches import NOW_MS, plain_batch, produced
 
@@ -66,8 +66,8 @@ def test_of_refusals_only_the_latest_are_kept() -> None:
 
 def test_a_batch_sent_again_gets_its_old_offset() -> None:
     states = remembering(header(0, 5, offset=100), header(5, 2, offset=105))
-    assert states.check(header(0, 5)) == DuplicateBatch(100, NOW_MS)
-    assert states.check(header(5, 2)) == DuplicateBatch(105, NOW_MS)
+    assert states.check(header(0, 5)) == SentBatch(0, 4, 100, 104, NOW_MS)
+    assert states.check(header(5, 2)) == SentBatch(5, 6, 105, 106, NOW_MS)
 
 
 def test_the_producer_not_heard_of_for_longest_is_forgotten_first() -> None:

@@ -105,8 +105,7 @@ def test_a_peer_that_leaves_before_it_asked_is_forgotten() -> None:
 
 def endpoint(clock: ManualClock) -> tuple[HttpEndpoint, ScriptedListener, ScriptedPoller]:
     listener, poller = ScriptedListener(), ScriptedPoller(clock)
-    served = HttpEndpoint(listener, ROUTES)  # type: ignore[arg-type]
-    served.attach(poller, clock.monotonic)
+    served = HttpEndpoint(listener, ROUTES, poller=poller, now=clock.monotonic)  # type: ignore[arg-type]
     return served, listener, poller
 
 
