@@ -87,7 +87,7 @@ class _ShownTopics:
     def _build(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
         """A topic with a new id; InvalidTopic if its name collides with another."""
         other = next((other for other in self._names_folded.get(folded(name), ()) if other != name), None)
-        if other is not None:
+        if other is not None and name not in INTERNAL_TOPICS:  # those are needed, whatever is stored
             raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
         return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
 
