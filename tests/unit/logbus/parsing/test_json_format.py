@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logbus.parsing import Parser, Unparsable, parser_for
 from logbus.parsing.json_format import inferred_columns
-from logbus.parsing.schemas import ARROW_TYPES, column_field
+from logbus.parsing.schemas import parser_schema, to_batch
 
 from tests.support.examples import examples
 
@@ -31,13 +31,8 @@ INFERRING = parser_for("json", {"columns": {"host": "text", "status": "bigint"},
 INTEGERS = st.integers() | st.sampled_from([2**31, 2**63, 2**64, 10**23, 99_999_999_999, 100_000_000_000, -(10**14)])
 STAMPS = st.datetimes().map(lambda at: at.isoformat() + "Z") | st.sampled_from(
     [
-        "2015-05-17",
-        "2015-05-17T10:00:00",
-        "2015-05-17T10:00:00.1234567Z",
-        "0001-01-01T00:00:00+10:00",
-        "0000-01-01T00:00:00Z",
-        "9999-12-31T23:59:59.999999-10:00",
-        "2015-05-17T24:00:00Z",
+        *("2015-05-17", "2015-05-17T10:00:00", "2015-05-17T10:00:00.1234567Z", "0001-01-01T00:00:00+10:00"),
+        *("0000-01-01T00:00:00Z", "9999-12-31T23:59:59.999999-10:00", "2015-05-17T24:00:00Z"),
     ]
 )
 MEMBERS: dict[str, st.SearchStrategy[Any]] = {
@@ -60,13 +55,7 @@ def alone(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None:
         rows = [parser.parse(value) for value in values]
     except Unparsable:
         return None
-    kinds = [ARROW_TYPES[kind] for kind in parser.columns.values()]
-    return list(
-        zip(
-            *(pa.array(column, kind).to_pylist() for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)),
-            strict=True,
-        )
-    )
+    return list(zip(*(column.to_pylist() for column in to_batch(rows, parser_schema(parser.columns)).columns), strict=True))
 
 
 def quickly(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None:
@@ -74,8 +63,7 @@ def quickly(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None
     arrays = parser.quick(values)
     if arrays is None:
         return None
-    fields = [column_field(name, kind) for name, kind in parser.columns.items()]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))  # rejects an array of another type
+    batch = pa.RecordBatch.from_arrays(arrays, schema=parser_schema(parser.columns))  # rejects an array of another type
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
@@ -151,15 +139,8 @@ def test_each_member_becomes_a_column_of_the_type_that_holds_all_its_values() ->
         b"no JSON",
         None,
     ]
-    assert inferred_columns(values) == {
-        "host": "text",
-        "status": "bigint",
-        "ratio": "double precision",
-        "ok": "boolean",
-        "more": "jsonb",
-        "id": "jsonb",
-        "tags": "jsonb",
-    }
+    kinds = ("text", "bigint", "double precision", "boolean", "jsonb", "jsonb", "jsonb")
+    assert inferred_columns(values) == dict(zip(("host", "status", "ratio", "ok", "more", "id", "tags"), kinds, strict=True))
 
 
 def test_of_names_that_differ_only_in_case_the_first_has_the_column() -> None:
@@ -182,7 +163,7 @@ def test_digits_beyond_a_bigint_are_kept_as_json() -> None:
 
 
 def test_what_has_no_column_is_kept_in_rest() -> None:
-    parser = parser_for("json", {"columns": {"host": "text"}, "infer": True})
-    assert parser.columns == {"host": "text", "_rest": "jsonb"}
-    assert parser.parse(b'{"host": "h"}') == ["h", None]
-    assert parser.parse(b'{"host": "h", "new": [1, 123456789012345678901]}') == ["h", '{"new":[1,123456789012345678901]}']
+    assert list(INFERRING.columns) == ["host", "status", "_rest"]
+    assert INFERRING.parse(b'{"host": "h"}') == ["h", None, None]
+    rest = '{"new":[1,123456789012345678901]}'
+    assert INFERRING.parse(b'{"host": "h", "new": [1, 123456789012345678901]}') == ["h", None, rest]

@@ -11,21 +11,16 @@ PARSER = parser_for("syslog", {})
 
 
 def row(line: str) -> dict[str, Any]:
-    found = dict(zip(PARSER.columns, PARSER.parse(line.encode()), strict=True))
-    return {name: value for name, value in found.items() if value is not None}
+    columns = dict(zip(PARSER.columns, PARSER.parse(line.encode()), strict=True))
+    return {name: value for name, value in columns.items() if value is not None}
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         (
-            "Jun 14 15:16:01 combo sshd(pam_unix)[19939]: authentication failure; rhost=218.188.2.4 ",
-            {
-                "host": "combo",
-                "program": "sshd(pam_unix)",
-                "pid": "19939",
-                "message": "authentication failure; rhost=218.188.2.4 ",
-            },
+            "Jun 14 15:16:01 combo sshd(pam_unix)[19939]: failure; rhost=218.188.2.4 ",
+            {"host": "combo", "program": "sshd(pam_unix)", "pid": "19939", "message": "failure; rhost=218.188.2.4 "},
         ),
         (
             "Jun  4 15:16:01 combo kernel: usb 1-1: new device",
@@ -48,37 +43,23 @@ def test_a_line_of_a_file_gives_its_parts_and_no_time(line: str, expected: dict[
 
 
 def test_a_line_of_a_file_with_an_iso_time_gives_it() -> None:
-    assert row("2015-05-17T12:05:03.123456+02:00 web1 sshd[7]: Accepted publickey") == {
-        "time": datetime(2015, 5, 17, 10, 5, 3, 123_456, tzinfo=UTC),
-        "host": "web1",
-        "program": "sshd",
-        "pid": "7",
-        "message": "Accepted publickey",
-    }
+    at = datetime(2015, 5, 17, 10, 5, 3, 123_456, tzinfo=UTC)
+    columns = row("2015-05-17T12:05:03.123456+02:00 web1 sshd[7]: Accepted publickey")
+    assert columns == {"time": at, "host": "web1", "program": "sshd", "pid": "7", "message": "Accepted publickey"}
     for other in ("INFO started", "INFO: started"):
         with pytest.raises(Unparsable, match="neither"):
             row(f"2015-05-17T10:05:03Z {other}")
 
 
 def test_a_line_that_was_sent_gives_its_time_and_its_structured_data() -> None:
-    found = row(
+    columns = row(
         '<165>1 2003-10-11T22:14:15.003Z host.example.com evntslog 7 ID47 [ex@32473 iut="3" say="a \\"b\\" \\]"][b@1] \ufeffAn event'
     )
-    assert found.pop("time") == datetime(2003, 10, 11, 22, 14, 15, 3_000, tzinfo=UTC)
-    assert json.loads(found.pop("data")) == {"ex@32473": {"iut": "3", "say": 'a "b" ]'}, "b@1": {}}
-    assert found == {
-        "facility": "local4",
-        "severity": "notice",
-        "host": "host.example.com",
-        "program": "evntslog",
-        "pid": "7",
-        "message_id": "ID47",
-        "message": "An event",
-    }
-
-
-def test_what_a_sent_line_does_not_say_is_null() -> None:
-    assert row("<0>1 - - - - - -") == {"facility": "kern", "severity": "emerg"}
+    assert columns.pop("time") == datetime(2003, 10, 11, 22, 14, 15, 3_000, tzinfo=UTC)
+    assert json.loads(columns.pop("data")) == {"ex@32473": {"iut": "3", "say": 'a "b" ]'}, "b@1": {}}
+    sender = {"host": "host.example.com", "program": "evntslog", "pid": "7"}
+    assert columns == {"facility": "local4", "severity": "notice", **sender, "message_id": "ID47", "message": "An event"}
+    assert row("<0>1 - - - - - -") == {"facility": "kern", "severity": "emerg"}, "what a sent line does not say is null"
 
 
 @pytest.mark.parametrize("line", ["", "no syslog at all", "<999>1 - - - - - -", "<34>1 yesterday host app - - - x"])

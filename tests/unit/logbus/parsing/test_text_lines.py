@@ -59,20 +59,13 @@ DECLARED = parser_for(
 )
 
 
-def pairs(line: bytes) -> dict[str, str | list[str]]:
-    found: dict[str, str | list[str]] = json.loads(WHOLE.parse(line)[0])
-    return found
+def pairs(line: bytes) -> Any:
+    return json.loads(WHOLE.parse(line)[0])
 
 
 def test_pairs_become_one_object_of_texts() -> None:
-    assert pairs(b'level=info msg="started up" took=12ms debug empty= quoted=""\n') == {
-        "level": "info",
-        "msg": "started up",
-        "took": "12ms",
-        "debug": "true",
-        "empty": "",
-        "quoted": "",
-    }
+    texts = {"level": "info", "msg": "started up", "took": "12ms", "debug": "true", "empty": "", "quoted": ""}
+    assert pairs(b'level=info msg="started up" took=12ms debug empty= quoted=""\n') == texts
 
 
 def test_nothing_of_a_name_that_occurs_again_is_lost() -> None:
@@ -88,27 +81,16 @@ def test_escapes_in_quotes_are_undone_and_unknown_ones_stay() -> None:
 def test_declared_pairs_become_columns_of_their_types() -> None:
     row = DECLARED.parse(b"at=2015-05-17T10:00:00Z level=warn took=0.5 code=7 debug other=1")
     assert list(row) == [datetime(2015, 5, 17, 10, tzinfo=UTC), "warn", 0.5, 7, True]
-    assert list(DECLARED.parse(b"level=info at=1431856800123"))[:2] == [
-        datetime(2015, 5, 17, 10, 0, 0, 123_000, tzinfo=UTC),
-        "info",
-    ]
+    at = datetime(2015, 5, 17, 10, 0, 0, 123_000, tzinfo=UTC)
+    assert list(DECLARED.parse(b"level=info at=1431856800123"))[:2] == [at, "info"]
 
 
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        (b"", "NotLogfmt"),
-        (b"  ", "NotLogfmt"),
-        (b"=x", "NotLogfmt"),
-        (b"-- the disk is full", "NotLogfmt"),
-        (b'a="open', "NotLogfmt"),
-        (b'a="x"y', "NotLogfmt"),
+        *((line, "NotLogfmt") for line in (b"", b"  ", b"=x", b"-- the disk is full", b'a="open', b'a="x"y')),
+        *((line, "WrongType") for line in (b"code=7.5", b"code=1_0", b"code=99999999999", b"debug=maybe", b"at=yesterday")),
         (b"\xff=1", "NotUtf8"),
-        (b"code=7.5", "WrongType"),
-        (b"code=1_0", "WrongType"),
-        (b"code=99999999999", "WrongType"),
-        (b"debug=maybe", "WrongType"),
-        (b"at=yesterday", "WrongType"),
     ],
 )
 def test_what_does_not_parse_says_why(line: bytes, kind: str) -> None:
