@@ -1,4 +1,4 @@
-"""Long run of test_fast_path.py and test_fetch_fast_path.py (tests/property/broker). LOGBUS_SOAK_SEED chooses other cases; a
+"""Long run of test_produce_fast_path.py and test_fetch_fast_path.py (tests/property/broker). LOGBUS_SOAK_SEED chooses other cases; a
 failure reports its seed."""
 
 from __future__ import annotations

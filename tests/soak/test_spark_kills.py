@@ -68,64 +68,53 @@ def left_over(engine: Engine) -> list[str]:
 ALL_COMMITTED = [LoadState.COMMITTED] * len(HOURS)
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_an_application_killed_at_any_step_leaves_whole_hours(
-    two_hours: RealPipeline,
-    engine: Engine,
-    tmp_path: Path,
-    step: str,
-) -> None:
-    process = begin(two_hours, tmp_path, stop=STEPS[step])
+def assert_whole_hours_and_retry(pipeline: RealPipeline, engine: Engine) -> None:
+    assert pipeline.found() == pipeline.expected(), "whole hours or none"
+    assert retry(pipeline) == ALL_COMMITTED
+    assert pipeline.found() == pipeline.expected()
+    assert (problems(pipeline), left_over(engine)) == ([], [])
+
+
+def kill_at(step: str, pipeline: RealPipeline, folder: Path, *, driver_survives: bool) -> None:
+    process = begin(pipeline, folder, stop=STEPS[step])
     try:
-        disturbed_load.wait_for(tmp_path, process)
+        disturbed_load.wait_for(folder, process)
+        if driver_survives:
+            drivers = drivers_of(process)
+            os.kill(process.pid, signal.SIGKILL)
+            (folder / "go").touch()
+            psutil.wait_procs(drivers, timeout=PATIENCE_SECONDS)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_SECONDS)
-    assert two_hours.found() == two_hours.expected(), "whole hours or none"
-    assert retry(two_hours) == ALL_COMMITTED
-    assert two_hours.found() == two_hours.expected()
-    assert (problems(two_hours), left_over(engine)) == ([], [])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_application_killed_at_any_step_leaves_whole_hours(
+    two_hours: RealPipeline, engine: Engine, tmp_path: Path, step: str
+) -> None:
+    kill_at(step, two_hours, tmp_path, driver_survives=False)
+    assert_whole_hours_and_retry(two_hours, engine)
 
 
 @pytest.mark.parametrize(
     "step", ["with staging tables and no rows", "with everything staged", "with a sealed table", "inside the commit"]
 )
 def test_a_driver_that_survives_its_spark_submit_never_makes_half_an_hour_public(
-    two_hours: RealPipeline,
-    engine: Engine,
-    tmp_path: Path,
-    step: str,
+    two_hours: RealPipeline, engine: Engine, tmp_path: Path, step: str
 ) -> None:
     """Its JVM is killed; the driver continues alone, commits what it can or fails, and a retry settles everything."""
-    process = begin(two_hours, tmp_path, stop=STEPS[step])
-    try:
-        disturbed_load.wait_for(tmp_path, process)
-        drivers = drivers_of(process)
-        os.kill(process.pid, signal.SIGKILL)
-        (tmp_path / "go").touch()
-        psutil.wait_procs(drivers, timeout=PATIENCE_SECONDS)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE_SECONDS)
-    assert two_hours.found() == two_hours.expected(), "whole hours or none"
-    assert retry(two_hours) == ALL_COMMITTED
-    assert two_hours.found() == two_hours.expected()
-    assert (problems(two_hours), left_over(engine)) == ([], [])
+    kill_at(step, two_hours, tmp_path, driver_survives=True)
+    assert_whole_hours_and_retry(two_hours, engine)
 
 
 @pytest.mark.parametrize("how", ["kill", "fail"])
 def test_tasks_that_fail_after_their_commit_are_repeated_and_count_once(
-    two_hours: RealPipeline,
-    engine: Engine,
-    tmp_path: Path,
-    how: str,
+    two_hours: RealPipeline, engine: Engine, tmp_path: Path, how: str
 ) -> None:
     load = begin(two_hours, tmp_path, master="local[2,3]", tasks=how)
     assert load.wait(PATIENCE_SECONDS) == 0, (tmp_path / "output").read_text()[-3000:]
     assert list(tmp_path.glob("task-*")), "some task ended badly"
-    assert two_hours.found() == two_hours.expected()
-    assert (problems(two_hours), left_over(engine)) == ([], [])
-    assert retry(two_hours) == ALL_COMMITTED
-    assert two_hours.found() == two_hours.expected()
+    assert (two_hours.found(), problems(two_hours), left_over(engine)) == (two_hours.expected(), [], [])
+    assert_whole_hours_and_retry(two_hours, engine)

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.fairness import Outcome, part_figures
 from benchmarks.figures import Figure
 
-
-def rows(idle: list[float], *outcomes: Outcome, seconds_max: float | None = None) -> dict[str, Figure]:
-    found = part_figures(idle, {"much": outcomes}, {"much": seconds_max})
-    return {row.figure: row for row in found}
+WAIT, TAKES, KEPT, PEAK = (f"much: {what}" for what in ("others wait at most", "takes", "memory kept", "memory at its peak"))
 
 
-def outcome(wait_ms: float = 10.0, seconds: float = 1.0, kept_mib: float = 1.0, peak_mib: float = 100.0) -> Outcome:
-    return Outcome(wait_ms=wait_ms, seconds=seconds, kept_mib=kept_mib, peak_mib=peak_mib)
+def rows(*outcomes: dict[str, float], idle: tuple[float, ...] = (1.0,), seconds_max: float | None = None) -> dict[str, Figure]:
+    usual = {"wait_ms": 10.0, "seconds": 1.0, "kept_mib": 1.0, "peak_mib": 100.0}
+    measured = [Outcome(**{**usual, **outcome}) for outcome in outcomes]
+    return {row.figure: row for row in part_figures(list(idle), {"much": measured}, {"much": seconds_max})}
 
 
-def test_a_wait_is_fair_up_to_fifty_milliseconds():
-    assert rows([1.0], outcome(wait_ms=49))["much: others wait at most"].held is True
-    assert rows([1.0], outcome(wait_ms=51))["much: others wait at most"].held is False
+@pytest.mark.parametrize(
+    ("figure", "outcome", "bounds", "held"),
+    [
+        (WAIT, {"wait_ms": 49}, {}, True),
+        (WAIT, {"wait_ms": 51}, {}, False),
+        (WAIT, {"wait_ms": 89}, {"idle": (1.0, 9.0, 3.0)}, True),  # a machine that is slow by itself is allowed for
+        (KEPT, {"kept_mib": 65}, {}, False),
+        (PEAK, {"kept_mib": 65}, {}, None),  # memory that is kept has a bound, and its peak has none
+        (TAKES, {"seconds": 6}, {"seconds_max": 5}, False),
+        (TAKES, {"seconds": 6}, {}, None),
+    ],
+)
+def test_a_figure_is_held_within_its_bound(figure, outcome, bounds, held):
+    assert rows(outcome, **bounds)[figure].held is held
 
 
-def test_a_machine_that_is_slow_by_itself_is_allowed_for():
-    assert rows([1.0, 9.0, 3.0], outcome(wait_ms=89))["much: others wait at most"].held is True
-
-
-def test_memory_that_is_kept_has_a_bound_and_its_peak_has_none():
-    found = rows([1.0], outcome(kept_mib=65))
-    assert found["much: memory kept"].held is False
-    assert (found["much: memory at its peak"].ours, found["much: memory at its peak"].held) == (100, None)
-
-
-def test_a_request_has_a_bound_where_one_is_asked():
-    assert rows([1.0], outcome(seconds=6), seconds_max=5)["much: takes"].held is False
-    assert rows([1.0], outcome(seconds=6))["much: takes"].held is None
-
-
-def test_the_median_of_the_rounds_is_told():
-    assert rows([1.0], outcome(1), outcome(2), outcome(300))["much: others wait at most"].ours == 2
+def test_the_median_of_the_rounds_is_reported():
+    assert rows(*({"wait_ms": wait} for wait in (1, 2, 300)))[WAIT].ours == 2

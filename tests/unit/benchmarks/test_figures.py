@@ -28,13 +28,18 @@ def test_a_missing_peer_keeps_its_row_and_its_reason_and_fails_no_target():
     assert cells(one) == ("start", "0.2", "missing", "", "s", "ratio <= 0.1", "", "Kafka")
 
 
-def test_a_failure_of_ours_is_a_target_that_was_not_held():
-    assert figure("start", "s", ours=[], peer=[2.0], target=Target(ratio_max=0.1)).held is False
-
-
-@pytest.mark.parametrize(("ours", "held"), [(2.0, True), (1.9, False)])
-def test_a_target_is_held_up_to_its_bound(ours, held):
-    assert figure("rate", "1/s", ours=[ours], peer=[1.0], target=Target(ratio_min=2.0)).held is held
+@pytest.mark.parametrize(
+    ("ours", "target", "held"),
+    [
+        ([2.0], Target(ratio_min=2.0), True),
+        ([1.9], Target(ratio_min=2.0), False),
+        ([120.0], Target(ours_min=120), True),  # a rate of ours alone
+        ([119.0], Target(ours_min=120), False),
+        ([], Target(ratio_max=0.1), False),  # a failure of ours
+    ],
+)
+def test_a_target_is_held_up_to_its_bound(ours, target, held):
+    assert figure("rate", "1/s", ours=ours, peer=[1.0], target=target).held is held
 
 
 def test_the_json_is_a_list_of_figures(tmp_path):
@@ -48,8 +53,3 @@ def test_a_reason_with_brackets_is_printed_as_it_is():
     console = Console(file=io.StringIO(), width=200)
     figures.show("paper", [figure("rate", "1/s", ours=[], against="Kafka", note="said [/id=1] and ended")], console)
     assert "Kafka: said [/id=1] and ended" in console.file.getvalue()
-
-
-def test_a_target_may_ask_for_a_rate_of_ours_alone():
-    assert figure("load", "rows/s", ours=[120.0], target=Target(ours_min=120)).held is True
-    assert figure("load", "rows/s", ours=[119.0], target=Target(ours_min=120)).held is False

@@ -21,27 +21,25 @@ def bare_machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_rate_is_read_from_producer_performance():
-    assert producer_rate(SUMMARY) == 312_500.0
-
-
 def test_the_figures_of_a_load_generator_are_its_last_line():
     assert records_per_second('a warning\n{"records": 1000, "seconds": 0.250000}\n') == 4_000.0
     assert latency_of('{"p50_ms": 0.5, "p99_ms": 2.25}\n') == Latency(p50_ms=0.5, p99_ms=2.25)
 
 
-@pytest.mark.parametrize("output", ["", "killed\n", "{\n"])
-def test_a_load_generator_without_figures_has_failed(output):
-    with pytest.raises(ToolFailed, match="without its figures"):
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        *((output, "without its figures") for output in ("", "killed\n", "{\n")),
+        ('{"records": 0, "seconds": 0.000000}', "measured nothing"),
+    ],
+)
+def test_a_load_generator_without_figures_has_failed(output, said):
+    with pytest.raises(ToolFailed, match=said):
         records_per_second(output)
 
 
-def test_a_load_generator_that_took_no_time_has_failed():
-    with pytest.raises(ToolFailed, match="measured nothing"):
-        records_per_second('{"records": 0, "seconds": 0.000000}')
-
-
-def test_a_summary_without_a_rate_has_failed():
+def test_the_rate_is_read_from_producer_performance():
+    assert producer_rate(SUMMARY) == 312_500.0
     with pytest.raises(ToolFailed, match="nothing about records/sec"):
         producer_rate("org.apache.kafka.common.errors.TimeoutException")
 

@@ -3,12 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from logbus.model import (
-    Interval,
-    OffsetRange,
-    instant_text,
-    parse_instant,
-)
+from logbus.model import Interval, OffsetRange, instant_text, parse_instant
 
 TEN = datetime(2015, 5, 17, 10, tzinfo=UTC)
 
