@@ -4,9 +4,12 @@ generators over a list taken at the start, so topics may be created or deleted w
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.counters import Histogram, NetworkCounters, Traffic
@@ -20,9 +23,6 @@ from broker.protocol.api import APIS, ApiKey, ErrorCode
 
 if TYPE_CHECKING:
     from broker.cluster_engine import Cluster
-import os
-import resource
-from pathlib import Path
 
 _BROKER_RUNNING = 3
 _TROUBLES_SHOWN_MAX = 20

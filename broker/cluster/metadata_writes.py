@@ -166,15 +166,10 @@ def change_topic_settings(name: str, topic_id: UUID, rewrite: dynamic_config.Rew
     path = znodes.topic_settings_path(name)
     for _ in range(ATTEMPTS):
         yield from _read_topic(name, topic_id)
-        stored = yield from read_twice(path)
-        changed = metadata_image.Settings(values=dict(rewrite(_values(stored))), version=_version_after(stored))
-        entry = metadata_log.log_entry([metadata_image.TopicSettingsChange(topic=name, topic_id=topic_id, settings=changed)])
-        operations = [
-            Check(path=znodes.topic_id_path(topic_id), version=-1),
-            _write(path, znodes.encode_settings(changed.values), stored),
-            entry,
-        ]
-        outcome = yield from commit(operations)
+        changed, write = yield from _changed_settings(path, rewrite)
+        change = metadata_image.TopicSettingsChange(topic=name, topic_id=topic_id, settings=changed)
+        is_same_topic = Check(path=znodes.topic_id_path(topic_id), version=-1)
+        outcome = yield from commit([is_same_topic, write, metadata_log.log_entry([change])])
         if isinstance(outcome, Committed) or (yield from _holds(path, changed)):
             return changed
     raise _unclear(f"the settings of topic {name!r}")
@@ -184,10 +179,9 @@ def change_broker_settings(name: str, rewrite: dynamic_config.Rewrite) -> Script
     """The same for the settings of one broker, by id, or of all (EVERY_BROKER)."""
     path = znodes.broker_settings_path(name)
     for _ in range(ATTEMPTS):
-        stored = yield from read_twice(path)
-        changed = metadata_image.Settings(values=dict(rewrite(_values(stored))), version=_version_after(stored))
-        entry = metadata_log.log_entry([metadata_image.BrokerSettingsChange(name=name, settings=changed)])
-        outcome = yield from commit([_write(path, znodes.encode_settings(changed.values), stored), entry])
+        changed, write = yield from _changed_settings(path, rewrite)
+        change = metadata_image.BrokerSettingsChange(name=name, settings=changed)
+        outcome = yield from commit([write, metadata_log.log_entry([change])])
         if isinstance(outcome, Committed) or (yield from _holds(path, changed)):
             return changed
     raise _unclear(f"the settings of broker {name!r}")
@@ -202,8 +196,12 @@ def _read_topic(name: str, topic_id: UUID) -> Script[metadata_image.TopicNode]:
     raise UnknownTopicOrPartition(f"no topic {name!r}")
 
 
-def _values(node: Node | NoNode) -> Mapping[str, str]:
-    return znodes.decode_settings(node.data, node.version).values if isinstance(node, Node) else {}
+def _changed_settings(path: str, rewrite: dynamic_config.Rewrite) -> Script[tuple[metadata_image.Settings, Operation]]:
+    """What the settings of a node become, and how to write them there."""
+    stored = yield from read_twice(path)
+    values = znodes.decode_settings(stored.data, stored.version).values if isinstance(stored, Node) else {}
+    changed = metadata_image.Settings(values=dict(rewrite(values)), version=_version_after(stored))
+    return changed, _write(path, znodes.encode_settings(changed.values), stored)
 
 
 def _version_after(node: Node | NoNode) -> int:

@@ -11,7 +11,7 @@ conditional on a version, reading the node afterwards shows which.
 A watch only means "read again": each fires once, and all are dropped when the connection is lost. A request made while there is
 no connection waits for one until its deadline; before the first connection it is `Unknown` at once.
 
-A script is a generator that yields requests and is sent their answers. So what takes three round trips reads from top to bottom,
+A script is a generator that yields questions and is sent their answers. So what takes three round trips reads from top to bottom,
 does not block the loop, and can be run against any Store, or by hand:
 
     def grow(path: str) -> Script[None]:
@@ -185,24 +185,8 @@ def in_batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[begin : begin + size] for begin in range(0, len(items), size))
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
-    paths: Sequence[str]
-    watch: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    path: str
-    watch: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    operations: Sequence[Operation]
-
-
-Question = Reads | Names | Transaction
+# Asks the store, and passes the answer on later.
+Question = Callable[[Store, Callable[[Any], None]], None]
 Script = Generator[Question, Any, T]
 
 
@@ -220,11 +204,26 @@ def read_all(paths: Sequence[str], *, watch: bool = False) -> Script[list[Node |
     """The nodes at the paths, in the same order; AnswerLost if any was not answered."""
     outcomes: list[Found] = []
     for batch in in_batches(paths, READS_AT_ONCE):
-        outcomes += yield Reads(batch, watch)
+        outcomes += yield partial(_ask_for_nodes, batch, watch)
     for outcome in outcomes:
         if isinstance(outcome, Unknown):
             raise AnswerLost(outcome.detail)
     return cast(list[Node | NoNode], outcomes)
+
+
+def _ask_for_nodes(paths: Sequence[str], watch: bool, store: Store, then: Callable[[list[Found | None]], None]) -> None:
+    outcomes: list[Found | None] = [None] * len(paths)
+    missing = len(paths)
+
+    def answered(index: int, outcome: Found) -> None:
+        nonlocal missing
+        outcomes[index] = outcome
+        missing -= 1
+        if not missing:
+            then(outcomes)
+
+    for index, path in enumerate(paths):
+        store.read(path, partial(answered, index), watch=watch)
 
 
 def read_twice(path: str) -> Script[Node | NoNode]:
@@ -238,7 +237,7 @@ def read_twice(path: str) -> Script[Node | NoNode]:
 def children(path: str, *, watch: bool = False) -> Script[tuple[str, ...]]:
     """The names below a path, none if it does not exist; AnswerLost if there was no answer, or if the path to be watched does not
     exist: ZooKeeper only watches the children of existing nodes."""
-    names: Children = yield Names(path, watch)
+    names: Children = yield lambda store, then: store.children(path, then, watch=watch)
     if isinstance(names, Unknown):
         raise AnswerLost(names.detail)
     if isinstance(names, NoNode):
@@ -249,7 +248,7 @@ def children(path: str, *, watch: bool = False) -> Script[tuple[str, ...]]:
 
 
 def commit(operations: Sequence[Operation]) -> Script[Outcome]:
-    outcome: Outcome = yield Transaction(operations)
+    outcome: Outcome = yield lambda store, then: store.commit(operations, then)
     return outcome
 
 
@@ -287,27 +286,4 @@ class RunningScript(Generic[T]):
             self._then(None, AnswerLost(f"{error!r} {logs.BROKER_BUG}"))
             raise
         else:
-            self._ask(question)
-
-    def _ask(self, question: Question) -> None:
-        match question:
-            case Transaction(operations):
-                self._store.commit(operations, self.go_on)
-            case Names(path, watch):
-                self._store.children(path, self.go_on, watch=watch)
-            case Reads(paths, watch):
-                self._read(paths, watch)
-
-    def _read(self, paths: Sequence[str], watch: bool) -> None:
-        outcomes: list[Found | None] = [None] * len(paths)
-        missing = len(paths)
-
-        def answered(index: int, outcome: Found) -> None:
-            nonlocal missing
-            outcomes[index] = outcome
-            missing -= 1
-            if not missing:
-                self.go_on(outcomes)
-
-        for index, path in enumerate(paths):
-            self._store.read(path, partial(answered, index), watch=watch)
+            question(self._store, self.go_on)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
 from math import inf
@@ -197,24 +197,19 @@ class ClusterStartup:
 
     def _changes(self, image: metadata_image.MetadataImage) -> list[metadata_image.StateChange]:
         me, changes = self._member.broker_id, []
-        for topic in image.topics.values():
-            if topic.name in image.deleting:
+        for topic, index, state, minimum in _partitions(image, self._settings):
+            if me not in topic.replicas[index] or state.version < 0:
                 continue
-            minimum = self._settings.insync_min(image, topic.name)
-            for index, state in enumerate(topic.states):
-                if me not in topic.replicas[index] or state.version < 0:
-                    continue
-                if state.leader == me and self._raised.get((topic.topic_id.bytes, index)) == state.leader_epoch:
-                    continue
-                replica = self._replica_manager.local_replica(topic, index)
-                partition = None if replica is None else replica.partition
-                kept = self._kept(partition, was_on_disk=replica is not None and replica.was_on_disk)
-                new = state_at_start(me, state, kept, minimum)
-                if new != state:
-                    if kept is not LogIntegrity.WHOLE and me in state.isr:
-                        _log_what_is_missing(topic.name, index, kept, is_last=new.isr == state.isr)
-                    new = replace(new, version=state.version + 1)
-                    changes.append(metadata_image.StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new))
+            if state.leader == me and self._raised.get((topic.topic_id.bytes, index)) == state.leader_epoch:
+                continue
+            replica = self._replica_manager.local_replica(topic, index)
+            partition = None if replica is None else replica.partition
+            kept = self._kept(partition, was_on_disk=replica is not None and replica.was_on_disk)
+            new = state_at_start(me, state, kept, minimum)
+            if new != state:
+                if kept is not LogIntegrity.WHOLE and me in state.isr:
+                    _log_what_is_missing(topic.name, index, kept, is_last=new.isr == state.isr)
+                changes.append(_next_state(topic, index, state, new))
         return changes
 
     def _kept(self, partition: Partition | None, *, was_on_disk: bool) -> LogIntegrity:
@@ -352,21 +347,30 @@ class ControlledShutdown:
 
     def _changes(self, image: metadata_image.MetadataImage) -> list[metadata_image.StateChange]:
         me, changes = self._member.broker_id, []
-        for topic in image.topics.values():
-            if topic.name in image.deleting:
+        for topic, index, state, minimum in _partitions(image, self._settings):
+            if me not in state.isr or state.leader == me or state.leader not in image.brokers:
                 continue
-            minimum = self._settings.insync_min(image, topic.name)
-            for index, state in enumerate(topic.states):
-                if me not in state.isr or state.leader == me or state.leader not in image.brokers:
-                    continue
-                isr = tuple(broker for broker in state.isr if broker != me)
-                successor = None if state.handover_to == me else state.handover_to
-                new = replace(
-                    state,
-                    isr=isr,
-                    eligible=metadata_image.eligible_after(state, isr, minimum),
-                    handover_to=successor,
-                    version=state.version + 1,
-                )
-                changes.append(metadata_image.StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new))
+            isr = tuple(broker for broker in state.isr if broker != me)
+            eligible = metadata_image.eligible_after(state, isr, minimum)
+            successor = None if state.handover_to == me else state.handover_to
+            new = replace(state, isr=isr, eligible=eligible, handover_to=successor)
+            changes.append(_next_state(topic, index, state, new))
         return changes
+
+
+def _partitions(
+    image: metadata_image.MetadataImage, settings: dynamic_config.ImageSettings
+) -> Iterator[tuple[metadata_image.ClusterTopic, int, metadata_image.PartitionState, int]]:
+    """Every partition of topics that are not being deleted, with its state and its topic's min.insync.replicas."""
+    for topic in image.topics.values():
+        if topic.name not in image.deleting:
+            minimum = settings.insync_min(image, topic.name)
+            for index, state in enumerate(topic.states):
+                yield topic, index, state, minimum
+
+
+def _next_state(
+    topic: metadata_image.ClusterTopic, index: int, old: metadata_image.PartitionState, new: metadata_image.PartitionState
+) -> metadata_image.StateChange:
+    new = replace(new, version=old.version + 1)
+    return metadata_image.StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new)

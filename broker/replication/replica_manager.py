@@ -206,8 +206,7 @@ class ReplicaManager:
         topic = self._image.topics.get(name)
         if name in self._left_alone or (topic is None and name in self._image.unreadable):
             for replica in self._of_topic.get(name, {}).values():
-                self._stop_fetching(replica)
-                self._end_lead(replica)
+                self._end_roles(replica)
             return []
         for hosted in list(self._of_topic.get(name, {}).values()):
             if topic is None or not self._is_wanted(topic, hosted):
@@ -306,12 +305,10 @@ class ReplicaManager:
             )
             logger.critical("%s is offline: %s", partition.name, partition.log.offline_reason)
         if partition.log.offline_reason:
-            self._stop_fetching(replica)
-            self._end_lead(replica)
+            self._end_roles(replica)
             self._withdraw(topic, replica.index, state)
         elif state.leader == metadata_image.NO_LEADER or topic.name in self._image.deleting:
-            self._stop_fetching(replica)
-            self._end_lead(replica)
+            self._end_roles(replica)
         elif state.leader == self._me:
             self._lead(replica, partition, state, topic)
         else:
@@ -346,8 +343,7 @@ class ReplicaManager:
                 replica.learnt = learnt
                 self._leader.learn(partition, *learnt)
             return
-        self._stop_fetching(replica)
-        self._end_lead(replica)
+        self._end_roles(replica)
         if replica.followed is not None and replica.followed.is_changing:
             self._blocked[replica.key] = None
             return
@@ -384,6 +380,10 @@ class ReplicaManager:
         """Every replica may, except the new ones of a reassignment whose turn has not come."""
         is_new = self._me in topic.adding.get(replica.index, ()) and self._me not in state.isr
         return not is_new or (topic.name, replica.index) in self._moving
+
+    def _end_roles(self, replica: LocalReplica) -> None:
+        self._stop_fetching(replica)
+        self._end_lead(replica)
 
     def _stop_fetching(self, replica: LocalReplica) -> None:
         if replica.following is not None:
