@@ -34,10 +34,10 @@ def with_state(partitioned: ClusterTopic, index: int, new: PartitionState) -> Cl
 
 def apply(topics: Mapping[str, ClusterTopic], decisions: Iterable[Decision]) -> dict[str, ClusterTopic]:
     """The topics after all decisions have been stored."""
-    changed = dict(topics)
+    by_name = dict(topics)
     for decision in decisions:
-        changed[decision.topic] = with_state(changed[decision.topic], decision.index, decision.state)
-    return changed
+        by_name[decision.topic] = with_state(by_name[decision.topic], decision.index, decision.state)
+    return by_name
 
 
 def present(*able: int, registered: tuple[int, ...] = (), leaving: tuple[int, ...] = (), is_settling: bool = False) -> Presence:
@@ -48,7 +48,7 @@ def present(*able: int, registered: tuple[int, ...] = (), leaving: tuple[int, ..
 
 def decisions(
     topics: list[ClusterTopic],
-    there: Presence,
+    live: Presence,
     *,
     minimum: int = 1,
     is_unclean_allowed: bool = False,
@@ -57,7 +57,7 @@ def decisions(
 ) -> list[Decision]:
     return decide(
         topics,
-        there,
+        live,
         minimum_of=lambda _topic: minimum,
         is_unclean_allowed=lambda _topic: is_unclean_allowed,
         now=now,
@@ -65,15 +65,22 @@ def decisions(
     )
 
 
-def decided(partition: ClusterTopic, there: Presence, **others: Any) -> PartitionState | None:
+def decided(partition: ClusterTopic, live: Presence, **others: Any) -> PartitionState | None:
     """The new state of the only partition, or None."""
-    found = decisions([partition], there, **others)
-    assert len(found) <= 1
-    for decision in found:
+    changes = decisions([partition], live, **others)
+    assert len(changes) <= 1
+    for decision in changes:
         assert (decision.topic, decision.index) == (partition.name, 0)
         assert decision.state.version == partition.states[0].version + 1
-    return found[0].state if found else None
+    return changes[0].state if changes else None
+
+
+def changed(partition: ClusterTopic, live: Presence, **others: Any) -> PartitionState:
+    """The same where it must change."""
+    state = decided(partition, live, **others)
+    assert state is not None
+    return state
 
 
 def named(topics: list[ClusterTopic]) -> Mapping[str, ClusterTopic]:
-    return {one.name: one for one in topics}
+    return {topic.name: topic for topic in topics}

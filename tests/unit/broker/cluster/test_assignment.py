@@ -17,7 +17,7 @@ from broker.cluster.assignment import (
 )
 from broker.cluster.metadata_image import ClusterTopic
 from broker.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
-from tests.unit.broker.cluster.cases import decided, present, state, topic, with_state
+from tests.unit.broker.cluster.cases import changed, decided, present, state, topic, with_state
 
 THREE = {1: "", 2: "", 3: ""}
 
@@ -118,9 +118,7 @@ def test_a_leader_that_goes_hands_over_before_the_end() -> None:
     assert decided(begun, present(1, 2, 3, 4, 5)) is None, "5 is not there yet"
     ready = with_isr(begun, 1, 1, 2, 3, 4, 5)
     assert finish(ready, 1) is None
-    asked = decided(ready, present(1, 2, 3, 4, 5))
-    assert asked is not None
-    assert asked.handover_to == 4
+    assert changed(ready, present(1, 2, 3, 4, 5)).handover_to == 4
 
 
 def test_the_end_waits_for_min_insync_replicas() -> None:

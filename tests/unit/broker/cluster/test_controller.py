@@ -6,6 +6,7 @@ A broker whose port refuses connections is suspected until it answers, and not s
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -26,20 +27,19 @@ SETTLED = 7.0  # seconds after which a broker that is not registered counts as d
 
 def cluster(*brokers: int, seed: int = 0, minimum: int = 1) -> tuple[World, list[Controlled]]:
     world = World(seed)
-    found = [Controlled(world, broker, minimum=minimum) for broker in brokers]
+    processes = [Controlled(world, broker, minimum=minimum) for broker in brokers]
     world.run(SETTLED)
-    return world, found
+    return world, processes
 
 
 def controllers(brokers: list[Controlled]) -> list[Mandate]:
     return [broker.controller.mandate for broker in brokers if broker.controller.mandate is not None]
 
 
-def write_isr(world: World, broker: Controlled, name: str, isr: tuple[int, ...]) -> None:
-    """Store a new in-sync set, as a leader does when it adds or removes members."""
-    topic = broker.process.image.topics[name]
-    old = stored(world, name)
-    change = StateChange(topic=name, topic_id=topic.topic_id, index=0, state=replace(old, isr=isr, version=old.version + 1))
+def write_state(world: World, broker: Controlled, **changes: Any) -> None:
+    """Change the state of the topic's first partition, as its leader does."""
+    old, topic_id = stored(world, "t"), broker.process.image.topics["t"].topic_id
+    change = StateChange(topic="t", topic_id=topic_id, index=0, state=replace(old, version=old.version + 1, **changes))
     assert isinstance(world.answered(broker.process, commit(state_writes([change]))), Committed)
 
 
@@ -136,17 +136,10 @@ def test_a_reassignment_ends_once_the_new_replica_is_in_sync() -> None:
     assert step is not None
     assert world.answered(two.process, write_reassigned(step, None))
     assert not world.answered(two.process, write_reassigned(step, None)), "the version is another"
-    write_isr(world, one, "t", (1, 2, 3))
+    write_state(world, one, isr=(1, 2, 3))
     world.run(1)
     assert stored(world, "t").handover_to == 3
-    old = stored(world, "t")
-    handed = StateChange(
-        topic="t",
-        topic_id=UUID(int=1),
-        index=0,
-        state=replace(old, leader=3, leader_epoch=1, handover_to=None, version=old.version + 1),
-    )
-    world.answered(one.process, commit(state_writes([handed])))
+    write_state(world, one, leader=3, leader_epoch=1, handover_to=None)
     world.run(1)
     topic = two.process.image.topics["t"]
     assert (topic.replicas, dict(topic.adding), dict(topic.removing)) == (((3, 2),), {}, {})
@@ -217,11 +210,7 @@ def entries(world: World) -> list[int]:
 def test_preferred_leaders_are_asked_for_where_somebody_asks() -> None:
     world, (one, two) = cluster(1, 2)
     create(world, one, "t", (2, 1), partitions=1)
-    old = stored(world, "t")
-    moved = StateChange(
-        topic="t", topic_id=UUID(int=1), index=0, state=replace(old, leader=1, leader_epoch=1, version=old.version + 1)
-    )
-    world.answered(two.process, commit(state_writes([moved])))
+    write_state(world, two, leader=1, leader_epoch=1)
     world.run(2)
     assert stored(world, "t").handover_to is None
     one.controller.elect([("t", 0)], is_unclean=False)
@@ -236,7 +225,7 @@ def test_preferred_leaders_are_asked_for_where_somebody_asks() -> None:
 def test_an_unclean_election_is_held_where_somebody_asks() -> None:
     world, (one, _two, three) = cluster(1, 2, 3)
     create(world, one, "t", (3, 2, 1), partitions=1)
-    write_isr(world, three, "t", (3,))
+    write_state(world, three, isr=(3,))
     three.kill()
     world.run(10)
     assert stored(world, "t").leader == NO_LEADER

@@ -47,14 +47,18 @@ def test_without_the_epochs_node_nobody_rules() -> None:
         judge(NoNode(), NoNode(), ME, ())
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 def claimed(world: World, broker: Coordinated, broker_id: int, suspects: tuple[int, ...] = ()) -> Mandate | None:
-    found = world.answered(broker, claim(broker.store, broker_id, suspects, 0))
-    assert found is None or isinstance(found, Mandate)
-    return found
+    mandate = world.answered(broker, claim(broker.store, broker_id, suspects, 0))
+    assert mandate is None or isinstance(mandate, Mandate)
+    return mandate
 
 
-def test_of_two_that_claim_at_once_one_is_the_controller() -> None:
-    world = World()
+def test_of_two_that_claim_at_once_one_is_the_controller(world: World) -> None:
     one, two = world.started(1), world.started(2)
     first = one.ask(claim(one.store, 1, (), 0))
     second = two.ask(claim(two.store, 2, (), 0))
@@ -79,8 +83,7 @@ def test_after_a_lost_answer_it_is_found_out_whose_the_seat_is(seed: int) -> Non
     assert (mandate.epoch, mandate.epoch_version) == (int(epoch.data), epoch.version)
 
 
-def test_a_seat_that_is_taken_over_ends_the_earlier_mandate() -> None:
-    world = World()
+def test_a_seat_that_is_taken_over_ends_the_earlier_mandate(world: World) -> None:
     one, two = world.started(1), world.started(2)
     old = claimed(world, one, 1)
     assert claimed(world, two, 2) is None

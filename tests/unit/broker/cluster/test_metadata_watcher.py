@@ -23,6 +23,11 @@ def world() -> World:
     return World()
 
 
+@pytest.fixture
+def broker(world: World) -> Coordinated:
+    return world.started(1)
+
+
 def _positions(world: World) -> list[int]:
     names = world.zookeeper.children(znodes.CHANGES)
     assert isinstance(names, tuple)
@@ -86,8 +91,7 @@ def test_a_reconnection_within_the_session_reads_only_what_is_new(world: World) 
     assert not any(news.is_everything for news in second.news)
 
 
-def test_a_new_session_reads_everything_and_finds_what_tools_wrote(world: World) -> None:
-    broker = world.started(1)
+def test_a_new_session_reads_everything_and_finds_what_tools_wrote(world: World, broker: Coordinated) -> None:
     _make(world, broker, "access")
     data = znodes.encode_settings({"by": "hand"})
     world.answered(broker, commit([Set(path=znodes.topic_settings_path("access"), data=data, version=0)]))
@@ -201,8 +205,7 @@ def test_who_raised_an_incarnation_is_news_before_it_is_registered(world: World)
     assert any(raised in news.changes for news in first.news)
 
 
-def test_a_topic_that_cannot_be_read_is_not_taken_for_one_that_is_gone(world: World) -> None:
-    broker = world.started(1)
+def test_a_topic_that_cannot_be_read_is_not_taken_for_one_that_is_gone(world: World, broker: Coordinated) -> None:
     _make(world, broker, "access", "errors")
     world.answered(broker, commit([Set(path=znodes.topic_path("access"), data=b"{}", version=0)]))
     world.zookeeper.expire(broker.store.session_id)
@@ -220,8 +223,7 @@ def test_a_topic_whose_settings_cannot_be_read_is_not_taken_for_one_without_any(
     assert (list(broker.image.topics), broker.image.unreadable) == (["errors"], {"access"})
 
 
-def test_where_the_brokers_settings_cannot_be_read_the_old_ones_hold_until_they_can(world: World) -> None:
-    broker = world.started(1)
+def test_where_the_brokers_settings_cannot_be_read_the_old_ones_hold_until_they_can(world: World, broker: Coordinated) -> None:
     path = znodes.broker_settings_path(EVERY_BROKER)
     world.answered(broker, metadata_writes.change_broker_settings(EVERY_BROKER, lambda old: {"log.retention.ms": "-1"}))
     world.run(1)

@@ -25,6 +25,11 @@ def world() -> World:
     return World()
 
 
+@pytest.fixture
+def broker(world: World) -> Coordinated:
+    return world.started(1)
+
+
 def _make(world: World, broker: Coordinated, made: ClusterTopic, settings: Mapping[str, str] | None = None) -> None:
     world.answered(broker, create_topic(made, settings or {}))
     world.run(0.5)
@@ -45,8 +50,7 @@ def test_a_topic_is_there_with_all_its_leaders_for_every_broker(world: World) ->
         assert not news.is_everything
 
 
-def test_settings_that_a_tool_left_behind_do_not_keep_a_topic_from_being_made(world: World) -> None:
-    broker = world.started(1)
+def test_settings_that_a_tool_left_behind_do_not_keep_a_topic_from_being_made(world: World, broker: Coordinated) -> None:
     leftover = Create(path=znodes.topic_settings_path("access"), data=znodes.encode_settings({"stale": "1"}))
     world.answered(broker, commit([leftover]))
     _make(world, broker, topic("access", 1), {"fresh": "1"})
@@ -54,8 +58,7 @@ def test_settings_that_a_tool_left_behind_do_not_keep_a_topic_from_being_made(wo
     assert broker.image == world.truth(broker.image.position)
 
 
-def test_a_topic_of_many_partitions_begins_small_and_is_grown(world: World) -> None:
-    broker = world.started(1)
+def test_a_topic_of_many_partitions_begins_small_and_is_grown(world: World, broker: Coordinated) -> None:
     made = topic("a" * 249, 1, partitions=2_600)
     sizes: list[int] = []
     broker.watcher.listen(lambda image, _: sizes.extend(known.partition_count for known in image.topics.values()))
@@ -67,15 +70,13 @@ def test_a_topic_of_many_partitions_begins_small_and_is_grown(world: World) -> N
     assert broker.image == world.truth(broker.image.position)
 
 
-def test_more_partitions_than_one_node_can_name_are_refused(world: World) -> None:
-    broker = world.started(1)
+def test_more_partitions_than_one_node_can_name_are_refused(world: World, broker: Coordinated) -> None:
     with pytest.raises(InvalidPartitions, match="more than the topic's znode can hold"):
         world.answered(broker, create_topic(topic("access", 1, partitions=40_000), {}))
     assert not _is_there(world, znodes.topic_path("access"))
 
 
-def test_a_topic_grows_only_from_what_its_writer_saw(world: World) -> None:
-    broker = world.started(1)
+def test_a_topic_grows_only_from_what_its_writer_saw(world: World, broker: Coordinated) -> None:
     made = topic("access", 1, partitions=2)
     _make(world, broker, made)
     more = topic("access", 1, partitions=3)
@@ -87,8 +88,7 @@ def test_a_topic_grows_only_from_what_its_writer_saw(world: World) -> None:
     assert broker.image.topics["access"].partition_count == 5
 
 
-def test_what_is_asked_of_another_topic_of_the_name_is_refused(world: World) -> None:
-    broker = world.started(1)
+def test_what_is_asked_of_another_topic_of_the_name_is_refused(world: World, broker: Coordinated) -> None:
     _make(world, broker, topic("access", 1))
     other = uuid.UUID(int=2)
     with pytest.raises(UnknownTopicOrPartition):
@@ -109,8 +109,7 @@ def test_a_topic_is_marked_once_however_often_it_is_deleted(world: World) -> Non
     assert all(broker.image.deleting == {"access"} for broker in brokers)
 
 
-def test_a_late_write_does_not_pass_for_one_of_the_topic_that_was_made_again(world: World) -> None:
-    broker = world.started(1)
+def test_a_late_write_does_not_pass_for_one_of_the_topic_that_was_made_again(world: World, broker: Coordinated) -> None:
     old, new = topic("access", 1, partitions=1), topic("access", 2, partitions=1)
     _make(world, broker, old)
     paths = [
@@ -213,8 +212,7 @@ def test_of_two_brokers_that_make_names_which_collide_one_succeeds() -> None:
         assert [list(broker.image.topics) for broker in brokers] == [[made], [made]]
 
 
-def test_a_client_is_told_when_zookeeper_does_not_answer(world: World) -> None:
-    broker = world.started(1)
+def test_a_client_is_told_when_zookeeper_does_not_answer(world: World, broker: Coordinated) -> None:
     world.zookeeper.stop()
     with pytest.raises(RequestTimedOut):
         world.answered(broker, create_topic(topic("access", 1), {}))
@@ -239,9 +237,8 @@ class _Taker:
             self.errors.append(error)
 
 
-def test_the_next_block_is_there_before_the_first_is_used_up() -> None:
-    world = World()
-    taker = _Taker(world.started(1))
+def test_the_next_block_is_there_before_the_first_is_used_up(world: World, broker: Coordinated) -> None:
+    taker = _Taker(broker)
     taker.take(1)
     world.run(1)
     for _ in range(50):
@@ -251,9 +248,7 @@ def test_the_next_block_is_there_before_the_first_is_used_up() -> None:
     assert taker.ids == list(range(5_001))
 
 
-def test_a_block_whose_answer_was_lost_is_left_alone() -> None:
-    world = World()
-    broker = world.started(1)
+def test_a_block_whose_answer_was_lost_is_left_alone(world: World, broker: Coordinated) -> None:
     taker = _Taker(broker)
     broker.store.lose_answer(is_committed=True)
     taker.take(1)
@@ -278,9 +273,7 @@ def test_lost_answers_cost_ids_and_never_give_one_twice() -> None:
         assert all(len(taker.ids) + len(taker.errors) + len(taker.blocks._waiting) == 6_000 for taker in takers)
 
 
-def test_blocks_go_on_behind_those_that_kafka_took() -> None:
-    world = World()
-    broker = world.started(1)
+def test_blocks_go_on_behind_those_that_kafka_took(world: World, broker: Coordinated) -> None:
     taker = _Taker(broker)
     theirs = znodes.ProducerIdBlock(broker_id=9, start=7_000, end=8_000)
     data = znodes.encode_producer_id_block(theirs)

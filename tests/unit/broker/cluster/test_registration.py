@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.cluster import znodes
 from broker.cluster.registration import IdTaken, RunningElsewhere
 from broker.cluster.store import Delete, Node, commit
@@ -9,18 +11,22 @@ from broker.errors import StartupError
 from tests.sim.coordinated import SESSION_TIMEOUT_MS, Coordinated, World
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 def _registered(world: World, broker_id: int = 1) -> Node | None:
-    found = world.zookeeper.read(znodes.broker_path(broker_id))
-    return found if isinstance(found, Node) else None
+    node = world.zookeeper.read(znodes.broker_path(broker_id))
+    return node if isinstance(node, Node) else None
 
 
 def _is_registered(world: World, broker: Coordinated) -> bool:
-    found = _registered(world, broker.registration.node.broker_id)
-    return found is not None and found.ephemeral_owner == broker.store.session_id
+    node = _registered(world, broker.registration.node.broker_id)
+    return node is not None and node.ephemeral_owner == broker.store.session_id
 
 
-def test_the_first_broker_makes_the_cluster_and_is_seen() -> None:
-    world = World()
+def test_the_first_broker_makes_the_cluster_and_is_seen(world: World) -> None:
     broker = world.started(1)
     assert broker.registration.cluster_id == "cluster of d1"
     world.run(1)
@@ -39,8 +45,7 @@ def test_brokers_that_start_at_once_agree_on_one_cluster() -> None:
     assert all(sorted(broker.image.brokers) == [1, 2, 3] for broker in brokers)
 
 
-def test_a_directory_of_another_cluster_is_refused_with_a_sentence() -> None:
-    world = World()
+def test_a_directory_of_another_cluster_is_refused_with_a_sentence(world: World) -> None:
     world.started(1)
     stranger = world.start(2, cluster_id="another")
     world.run(1)
@@ -51,13 +56,11 @@ def test_a_directory_of_another_cluster_is_refused_with_a_sentence() -> None:
     assert _registered(world, 2) is None
 
 
-def test_a_directory_of_this_cluster_makes_its_id_where_zookeeper_has_none() -> None:
-    world = World()
+def test_a_directory_of_this_cluster_makes_its_id_where_zookeeper_has_none(world: World) -> None:
     assert world.started(1, cluster_id="ours").registration.cluster_id == "ours"
 
 
-def test_a_dead_predecessors_registration_is_replaced_at_once() -> None:
-    world = World()
+def test_a_dead_predecessors_registration_is_replaced_at_once(world: World) -> None:
     world.started(1).kill()
     begin = world.timeline.now
     broker = world.started(1)
@@ -68,8 +71,7 @@ def test_a_dead_predecessors_registration_is_replaced_at_once() -> None:
     assert broker.image.brokers[1].incarnation == 1
 
 
-def test_a_second_process_with_the_id_of_a_live_broker_is_refused_and_disturbs_nobody() -> None:
-    world = World()
+def test_a_second_process_with_the_id_of_a_live_broker_is_refused_and_disturbs_nobody(world: World) -> None:
     first = world.started(1)
     second = world.start(1, directory="other")
     world.run(SESSION_TIMEOUT_MS / 1000 - 1)
@@ -102,15 +104,14 @@ def test_of_two_directories_that_start_with_one_id_one_is_refused() -> None:
         world = World(seed)
         both = [world.start(1, directory=name) for name in ("a", "b")]
         world.run(3 * SESSION_TIMEOUT_MS / 1000)
-        winners = [one for one in both if one.registered.is_there and one.registered.error is None]
+        winners = [broker for broker in both if broker.registered.is_there and broker.registered.error is None]
         assert len(winners) == 1
         assert _is_registered(world, winners[0])
-        (loser,) = [one for one in both if one is not winners[0]]
+        (loser,) = [broker for broker in both if broker is not winners[0]]
         assert isinstance(loser.entered.error or loser.registered.error or loser.fenced, (RunningElsewhere, IdTaken))
 
 
-def test_a_broker_whose_session_ended_registers_again_under_its_incarnation() -> None:
-    world = World()
+def test_a_broker_whose_session_ended_registers_again_under_its_incarnation(world: World) -> None:
     broker = world.started(1)
     session_id = broker.store.session_id
     world.zookeeper.expire(session_id)
@@ -120,8 +121,7 @@ def test_a_broker_whose_session_ended_registers_again_under_its_incarnation() ->
     assert broker.registration.incarnation == 0
 
 
-def test_a_broker_that_slept_while_another_took_its_id_stops() -> None:
-    world = World()
+def test_a_broker_that_slept_while_another_took_its_id_stops(world: World) -> None:
     sleeper = world.started(1)
     sleeper.store.pause()
     world.run(2 * SESSION_TIMEOUT_MS / 1000)
@@ -145,8 +145,7 @@ def test_lost_answers_leave_one_registration_and_a_growing_incarnation() -> None
         assert broker.image.incarnations[1] == broker.registration.incarnation == broker.image.brokers[1].incarnation
 
 
-def test_a_leaving_broker_says_so_until_its_session_ends() -> None:
-    world = World()
+def test_a_leaving_broker_says_so_until_its_session_ends(world: World) -> None:
     first, second = world.started(1), world.started(2)
     first.registration.leave(lambda error: None)
     world.run(1)
@@ -160,8 +159,7 @@ def test_a_leaving_broker_says_so_until_its_session_ends() -> None:
     assert sorted(second.image.brokers) == [2]
 
 
-def test_a_new_process_does_not_inherit_that_its_predecessor_was_leaving() -> None:
-    world = World()
+def test_a_new_process_does_not_inherit_that_its_predecessor_was_leaving(world: World) -> None:
     first = world.started(1)
     first.registration.leave(lambda error: None)
     world.run(1)
@@ -171,8 +169,7 @@ def test_a_new_process_does_not_inherit_that_its_predecessor_was_leaving() -> No
     assert second.image.leaving == frozenset()
 
 
-def test_a_broker_whose_node_was_removed_by_hand_registers_again() -> None:
-    world = World()
+def test_a_broker_whose_node_was_removed_by_hand_registers_again(world: World) -> None:
     broker = world.started(1)
     world.answered(broker, commit([Delete(path=znodes.broker_path(1))]))
     world.run(1)
@@ -180,8 +177,7 @@ def test_a_broker_whose_node_was_removed_by_hand_registers_again() -> None:
     assert broker.image.brokers == {1: broker.registration.node}
 
 
-def test_of_two_processes_with_copies_of_one_directory_the_older_stops() -> None:
-    world = World()
+def test_of_two_processes_with_copies_of_one_directory_the_older_stops(world: World) -> None:
     first = world.started(1)
     second = world.started(1)
     world.run(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -31,6 +30,7 @@ from broker.cluster.metadata_image import (
 from broker.cluster.producer_ids import local_producer_ids
 from broker.cluster.topic_registry import ImageTopics, Topic, TopicRegistry, check_topic_name
 from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
+from tests.support.engine import ManualThreadPool
 
 
 class FilesInMemory:
@@ -52,26 +52,9 @@ class FilesInMemory:
         self.files[name] = json.loads(data)
 
 
-class Jobs:
-    """A pool thread that runs its next job when the test calls `run_next`."""
-
-    def __init__(self) -> None:
-        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def store(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
-        self._jobs.append((job, outcome))
-
-    def run_next(self) -> None:
-        job, outcome = self._jobs.popleft()
-        try:
-            job()
-        except StorageError as error:
-            outcome(None, error)
-        else:
-            outcome(None, None)
+@pytest.fixture
+def files() -> FilesInMemory:
+    return FilesInMemory()
 
 
 def add(registry: TopicRegistry, name: str, partition_count: int = 1, **overrides: str) -> Topic:
@@ -82,14 +65,12 @@ def add(registry: TopicRegistry, name: str, partition_count: int = 1, **override
     return topic
 
 
-def test_topics_survive_a_restart_with_their_ids() -> None:
-    files = FilesInMemory()
+def test_topics_survive_a_restart_with_their_ids(files: FilesInMemory) -> None:
     created = add(TopicRegistry(files, uuid.uuid4), "clicks", 3, **{"retention.ms": "-1"})
     assert TopicRegistry(files, uuid.uuid4).get("clicks") == created
 
 
-def test_a_topic_is_public_once_it_is_on_the_disk_and_its_name_is_taken_before() -> None:
-    files = FilesInMemory()
+def test_a_topic_is_public_once_it_is_on_the_disk_and_its_name_is_taken_before(files: FilesInMemory) -> None:
     registry = TopicRegistry(files, uuid.uuid4)
     topic = registry.new("clicks", 1, {})
     registry.plan(topic)
@@ -104,8 +85,7 @@ def test_a_topic_is_public_once_it_is_on_the_disk_and_its_name_is_taken_before()
     assert registry.get_by_id(topic.topic_id) is registry.get("clicks") is topic
 
 
-def test_ids_of_deleted_topics_are_remembered_until_their_directories_are_gone() -> None:
-    files = FilesInMemory()
+def test_ids_of_deleted_topics_are_remembered_until_their_directories_are_gone(files: FilesInMemory) -> None:
     registry = TopicRegistry(files, uuid.uuid4)
     topic = add(registry, "clicks")
     registry.forget(topic)
@@ -115,8 +95,7 @@ def test_ids_of_deleted_topics_are_remembered_until_their_directories_are_gone()
     assert (again.names(), again.deleted) == ([], {topic.topic_id})
 
 
-def test_a_file_of_a_newer_format_is_refused() -> None:
-    files = FilesInMemory()
+def test_a_file_of_a_newer_format_is_refused(files: FilesInMemory) -> None:
     files.files["topics.json"] = {"version": 99, "topics": []}
     with pytest.raises(StartupError, match="format 99"):
         TopicRegistry(files, uuid.uuid4)
@@ -144,9 +123,10 @@ ROW = {"name": "clicks", "id": str(uuid.UUID(int=1)), "partitions": 1, "configs"
         *(("broker-configs.json", value) for value in ([], {"broker": {"log.retention.ms": 5}}, {"broker": 5})),
     ],
 )
-def test_a_file_that_no_broker_has_written_is_refused_and_not_taken_for_a_new_one(name: str, value: object) -> None:
+def test_a_file_that_no_broker_has_written_is_refused_and_not_taken_for_a_new_one(
+    files: FilesInMemory, name: str, value: object
+) -> None:
     """Otherwise all topics would be set aside, or producer ids be given a second time."""
-    files = FilesInMemory()
     files.files[name] = value
     readers: dict[str, Callable[[], object]] = {
         "topics.json": lambda: TopicRegistry(files, uuid.uuid4),
@@ -172,70 +152,69 @@ def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
     assert registry.new("a.b", 1, {}).name == "a.b"
 
 
-def test_no_producer_id_is_given_twice_not_even_after_a_crash() -> None:
-    files = FilesInMemory()
+def test_no_producer_id_is_given_twice_not_even_after_a_crash(files: FilesInMemory) -> None:
     given: list[int] = []
     for _ in range(3):
-        jobs = Jobs()
+        jobs = ManualThreadPool()
         ids = local_producer_ids(files, jobs.store)
         for _ in range(1500):
             ids.take(lambda producer_id, error: given.append(producer_id))
-            if len(jobs):
-                jobs.run_next()
+            if len(jobs.jobs):
+                jobs.close()
     assert len(given) == 4500
     assert len(set(given)) == len(given)
 
 
 def test_no_producer_id_is_given_before_its_block_is_on_the_disk() -> None:
-    files, jobs, given = FilesInMemory(), Jobs(), list[int]()
+    files, jobs, given = FilesInMemory(), ManualThreadPool(), list[int]()
     ids = local_producer_ids(files, jobs.store)
     for _ in range(2_500):
         ids.take(lambda producer_id, error: given.append(producer_id))
-    while len(jobs):
+    while len(jobs.jobs):
         assert (max(given) if given else 0) < files.files.get("producer-ids.json", {"next": 1})["next"]
-        jobs.run_next()
+        jobs.close()
     assert given == list(range(1000, 3500))
 
 
 def test_a_disk_that_refuses_the_next_block_fails_those_who_wait_and_is_asked_again() -> None:
-    files, jobs = FilesInMemory(), Jobs()
+    files, jobs = FilesInMemory(), ManualThreadPool()
     ids = local_producer_ids(files, jobs.store)
     answers: list[tuple[int, bool]] = []
     files.is_full = True
     ids.take(lambda producer_id, error: answers.append((producer_id, error is None)))
-    jobs.run_next()
+    jobs.close()
     files.is_full = False
     ids.take(lambda producer_id, error: answers.append((producer_id, error is None)))
-    jobs.run_next()
+    jobs.close()
     assert answers == [(-1, False), (1000, True)]
 
 
 def test_one_that_cannot_be_told_its_producer_id_keeps_no_other_from_it(defects: list[str]) -> None:
-    jobs, given = Jobs(), list[int]()
+    jobs, given = ManualThreadPool(), list[int]()
     ids = local_producer_ids(FilesInMemory(), jobs.store)
     ids.take(lambda producer_id, error: 1 / 0)  # type: ignore[arg-type, return-value]
     ids.take(lambda producer_id, error: given.append(producer_id))
-    jobs.run_next()
+    jobs.close()
     assert given == [1001]
     assert "ZeroDivisionError" in defects[0]
     defects.clear()
 
 
 def test_what_is_asked_for_while_a_write_runs_goes_with_the_next() -> None:
-    jobs, written, told, state = Jobs(), list[int](), list[str](), [0]
+    jobs, written, outcomes, state = ManualThreadPool(), list[int](), list[str](), [0]
 
     def snapshot() -> Callable[[], None]:
-        held = state[0]
-        return lambda: written.append(held)
+        content = state[0]
+        return lambda: written.append(content)
 
     writes = GroupedWrites(jobs.store, snapshot)
     for number in range(1, 5):
         state[0] = number
-        writes.write(lambda error, number=number: told.append(f"{number}: {error}"))  # type: ignore[misc]
-    jobs.run_next()
-    assert told == ["1: None"]
-    jobs.run_next()
-    assert (written, told, len(jobs)) == ([1, 4], [f"{number}: None" for number in range(1, 5)], 0)
+        writes.write(lambda error, number=number: outcomes.append(f"{number}: {error}"))  # type: ignore[misc]
+    jobs.close()
+    assert outcomes == ["1: None"]
+    jobs.close()
+    assert (written, outcomes, len(jobs.jobs)) == ([1, 4], [f"{number}: None" for number in range(1, 5)], 0)
 
 
 STATE = PartitionState(leader=1, leader_epoch=0, isr=(1, 2), version=0)
@@ -254,9 +233,14 @@ class Followed:
         return self.topics.image_changed(self.image, MetadataDelta(changes=news))
 
 
-def made(name: str, number: int, partitions: int = 1, **settings: str) -> list[Change]:
+@pytest.fixture
+def followed() -> Followed:
+    return Followed()
+
+
+def creation(name: str, number: int, partitions: int = 1, **settings: str) -> list[Change]:
     topic_id = uuid.UUID(int=number)
-    node = TopicNode(name=name, topic_id=topic_id, replicas=((1, 2),) * partitions, version=0, adding={}, removing={})
+    node = TopicNode(name=name, topic_id=topic_id, replicas=((1, 2),) * partitions, version=0)
     states = [StateChange(topic=name, topic_id=topic_id, index=index, state=STATE) for index in range(partitions)]
     return [
         TopicChange(topic=node),
@@ -265,32 +249,29 @@ def made(name: str, number: int, partitions: int = 1, **settings: str) -> list[C
     ]
 
 
-def test_a_topic_is_found_by_name_and_id_once_the_image_has_it() -> None:
-    followed = Followed()
-    (topic,) = followed.see(*made("clicks", 1, 3, retention="1"))
+def test_a_topic_is_found_by_name_and_id_once_the_image_has_it(followed: Followed) -> None:
+    (topic,) = followed.see(*creation("clicks", 1, 3, retention="1"))
     assert (topic.partition_count, topic.replication_factor, topic.overrides) == (3, 2, {"retention": "1"})
     assert followed.topics.get("clicks") == followed.topics.get_by_id(uuid.UUID(int=1)) == topic
     assert "clicks" in followed.topics
     assert followed.topics.names() == ["clicks"]
 
 
-def test_growth_and_settings_are_news_and_a_new_leader_is_none() -> None:
-    followed = Followed()
-    followed.see(*made("clicks", 1))
+def test_growth_and_settings_are_news_and_a_new_leader_is_none(followed: Followed) -> None:
+    followed.see(*creation("clicks", 1))
     topic_id = uuid.UUID(int=1)
     later = replace(STATE, leader=2, version=1)
     assert followed.see(StateChange(topic="clicks", topic_id=topic_id, index=0, state=later)) == []
     changed = Settings(values={"retention.ms": "5"}, version=1)
     (topic,) = followed.see(TopicSettingsChange(topic="clicks", topic_id=topic_id, settings=changed))
     assert topic.overrides == {"retention.ms": "5"}
-    grown = TopicNode(name="clicks", topic_id=topic_id, replicas=((1, 2),) * 4, version=1, adding={}, removing={})
+    grown = TopicNode(name="clicks", topic_id=topic_id, replicas=((1, 2),) * 4, version=1)
     (topic,) = followed.see(TopicChange(topic=grown))
     assert topic.partition_count == 4
 
 
-def test_a_topic_that_is_marked_for_deletion_serves_nobody_and_keeps_its_name() -> None:
-    followed = Followed()
-    followed.see(*made("clicks", 1))
+def test_a_topic_that_is_marked_for_deletion_serves_nobody_and_keeps_its_name(followed: Followed) -> None:
+    followed.see(*creation("clicks", 1))
     assert followed.see(DeletionRequested(topic="clicks", topic_id=uuid.UUID(int=1))) == []
     with pytest.raises(UnknownTopicOrPartition):
         followed.topics.get("clicks")
@@ -302,27 +283,24 @@ def test_a_topic_that_is_marked_for_deletion_serves_nobody_and_keeps_its_name() 
     assert followed.topics.new("clicks", 1, {}).topic_id == uuid.UUID(int=100)
 
 
-def test_a_topic_made_again_has_only_its_own_id() -> None:
-    followed = Followed()
-    followed.see(*made("clicks", 1))
-    followed.see(TopicDeleted(topic="clicks", topic_id=uuid.UUID(int=1)), *made("clicks", 2))
+def test_a_topic_made_again_has_only_its_own_id(followed: Followed) -> None:
+    followed.see(*creation("clicks", 1))
+    followed.see(TopicDeleted(topic="clicks", topic_id=uuid.UUID(int=1)), *creation("clicks", 2))
     assert followed.topics.get("clicks").topic_id == uuid.UUID(int=2)
     with pytest.raises(UnknownTopicId):
         followed.topics.get_by_id(uuid.UUID(int=1))
 
 
-def test_what_is_not_in_an_image_read_anew_is_gone() -> None:
-    followed = Followed()
-    followed.see(*made("clicks", 1), *made("views", 2))
-    image, _ = apply(MetadataImage(), made("views", 2))
+def test_what_is_not_in_an_image_read_anew_is_gone(followed: Followed) -> None:
+    followed.see(*creation("clicks", 1), *creation("views", 2))
+    image, _ = apply(MetadataImage(), creation("views", 2))
     assert followed.topics.image_changed(image, MetadataDelta(is_everything=True)) == []
     assert followed.topics.names() == ["views"]
     followed.topics.new("clicks", 1, {})
 
 
-def test_names_that_differ_in_dots_and_underscores_collide() -> None:
-    followed = Followed()
-    followed.see(*made("a.b", 1))
+def test_names_that_differ_in_dots_and_underscores_collide(followed: Followed) -> None:
+    followed.see(*creation("a.b", 1))
     for name in ("a_b", "__consumer.offsets"):
         with pytest.raises(InvalidTopic, match="collides"):
             followed.topics.new(name, 1, {})

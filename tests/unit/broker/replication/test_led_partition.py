@@ -28,6 +28,11 @@ def leading(
     )
 
 
+@pytest.fixture
+def progress() -> PartitionProgress:
+    return leading()
+
+
 def safe(progress: PartitionProgress) -> tuple[int, int]:
     return progress.replicated_offset, progress.visible_offset
 
@@ -43,15 +48,13 @@ def departures(progress: PartitionProgress, now: float, gone: dict[int, float] |
     return progress.departures(now, lag_seconds=30, gone_seconds=0.5, gone_since=lambda broker: since.get(broker, inf))
 
 
-def test_a_new_leader_begins_with_what_it_had_learnt_and_knows_nothing_of_others() -> None:
-    progress = leading()
+def test_a_new_leader_begins_with_what_it_had_learnt_and_knows_nothing_of_others(progress: PartitionProgress) -> None:
     assert safe(progress) == (80, 80)
     progress.fetched(1, 1, 100, 100, 0.1)
     assert safe(progress) == (80, 80), "the third member has not told"
 
 
-def test_replicated_is_the_least_written_and_visible_the_least_flushed() -> None:
-    progress = leading()
+def test_replicated_is_the_least_written_and_visible_the_least_flushed(progress: PartitionProgress) -> None:
     fetch(progress, 0.1, (97, 85), (95, 88))
     assert safe(progress) == (95, 85)
     fetch(progress, 0.2, (100, 100), (100, 100))
@@ -70,8 +73,7 @@ def test_nobody_joins_without_what_the_leader_had_flushed_when_it_began() -> Non
     assert progress.may_join(1)
 
 
-def test_a_follower_that_claims_to_have_flushed_more_than_it_wrote_is_not_believed() -> None:
-    progress = leading()
+def test_a_follower_that_claims_to_have_flushed_more_than_it_wrote_is_not_believed(progress: PartitionProgress) -> None:
     fetch(progress, 0.1, (85, 100), (100, 100))
     assert safe(progress) == (85, 85)
 
@@ -127,16 +129,14 @@ def test_a_withdrawn_addition_counts_no_longer() -> None:
     assert progress.replicated_offset == 90
 
 
-def test_a_removal_counts_when_the_image_shows_it() -> None:
-    progress = leading()
+def test_a_removal_counts_when_the_image_shows_it(progress: PartitionProgress) -> None:
     progress.fetched(1, 1, 100, 100, 0.1)
     assert safe(progress) == (80, 80)
     progress.learn(replace(STATE, isr=(0, 1), version=11), (0, 1, 2), 2, 0.2)
     assert safe(progress) == (100, 90), "waiting producers hang where it is not computed again (KAFKA-13091)"
 
 
-def test_fetches_of_an_earlier_process_do_not_count() -> None:
-    progress = leading()
+def test_fetches_of_an_earlier_process_do_not_count(progress: PartitionProgress) -> None:
     assert progress.fetched(1, 7, 90, 90, 0.1)
     assert not progress.fetched(1, 6, 100, 100, 0.2)
     assert progress.followers[1].written == 90
@@ -147,16 +147,14 @@ def test_fetches_of_an_earlier_process_do_not_count() -> None:
     assert safe(progress) == (80, 80), "nothing is known of the process that runs now"
 
 
-def test_a_new_process_of_a_follower_begins_with_nothing_known() -> None:
-    progress = leading()
+def test_a_new_process_of_a_follower_begins_with_nothing_known(progress: PartitionProgress) -> None:
     progress.fetched(1, 7, 100, 100, 0.1)
     progress.fetched(1, 8, 70, 60, 0.2)
     progress.fetched(2, 1, 100, 100, 0.2)
     assert safe(progress) == (80, 80), "its disk may have been replaced"
 
 
-def test_a_fetch_of_a_broker_outside_of_the_assignment_does_not_count() -> None:
-    progress = leading()
+def test_a_fetch_of_a_broker_outside_of_the_assignment_does_not_count(progress: PartitionProgress) -> None:
     assert not progress.fetched(7, 1, 100, 100, 0.1)
 
 
@@ -210,8 +208,7 @@ def test_who_keeps_up_without_ever_having_the_very_end_stays() -> None:
     assert departures(progress, 60.0) == Departures(behind=(2,))
 
 
-def test_a_member_that_never_fetches_leaves_after_the_lag() -> None:
-    progress = leading()
+def test_a_member_that_never_fetches_leaves_after_the_lag(progress: PartitionProgress) -> None:
     progress.fetched(1, 1, 100, 100, 0.1)
     assert departures(progress, 30.0) == Departures()
     assert departures(progress, 30.1) == Departures(behind=(2,))
@@ -271,8 +268,7 @@ def test_who_has_left_for_its_flushes_joins_once_it_has_flushed() -> None:
     assert departures(progress, 31.4) == Departures()
 
 
-def test_a_member_that_lost_what_was_acknowledged_is_told_from_one_that_is_behind() -> None:
-    progress = leading()
+def test_a_member_that_lost_what_was_acknowledged_is_told_from_one_that_is_behind(progress: PartitionProgress) -> None:
     fetch(progress, 0.1, (100, 100), (100, 100))
     progress.fetched(2, 2, 70, 70, 0.2)
     assert departures(progress, 0.3) == Departures(lost=(2,))
@@ -294,8 +290,7 @@ def test_nobody_joins_who_has_not_deleted_what_clients_were_told_is_deleted() ->
     assert progress.may_join(2)
 
 
-def test_the_start_of_the_members_logs_is_the_least_that_is_known() -> None:
-    progress = leading()
+def test_the_start_of_the_members_logs_is_the_least_that_is_known(progress: PartitionProgress) -> None:
     progress.fetched(1, 1, 100, 100, 0.1, log_start=20)
     assert progress.log_start_of_followers == -1
     progress.fetched(2, 1, 100, 100, 0.1, log_start=10)

@@ -15,8 +15,16 @@ from tests.support.following import INCARNATION, ME, TOPIC_ID, FollowerScene, ba
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> FollowerScene:
+def idle(tmp_path: Path) -> FollowerScene:
+    """It follows nothing yet."""
     return FollowerScene(tmp_path)
+
+
+@pytest.fixture
+def scene(idle: FollowerScene) -> FollowerScene:
+    """It follows one partition: its session is open, and a request waits at the leader."""
+    following(idle)
+    return idle
 
 
 def following(scene: FollowerScene, *indexes: int) -> None:
@@ -35,11 +43,11 @@ def positions(scene: FollowerScene) -> list[tuple[int, int, int]]:
 # -- the session -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_begins_with_everything_named(scene: FollowerScene) -> None:
+def test_a_session_begins_with_everything_named(idle: FollowerScene) -> None:
     for index in (1, 0):
-        scene.follow(index, epoch=3)
-    scene.reach()
-    fetch = scene.asked()
+        idle.follow(index, epoch=3)
+    idle.reach()
+    fetch = idle.asked()
     assert (fetch.replica_id, fetch.replica_epoch, fetch.cluster_id) == (ME, INCARNATION, "aCluster")
     assert (fetch.session_id, fetch.session_epoch) == (0, 0)
     assert [(part.topic_id, part.partition_index, part.leader_epoch) for part in fetch.partitions] == [
@@ -64,34 +72,33 @@ def test_a_partition_is_fetched_from_its_newest_leader_alone(tmp_path: Path) -> 
         fetchers.closed(broker)
 
 
-def test_nothing_is_asked_while_there_is_no_connection(scene: FollowerScene) -> None:
-    scene.follow()
-    scene.turn()
-    assert not scene.peers.sent
+def test_nothing_is_asked_while_there_is_no_connection(idle: FollowerScene) -> None:
+    idle.follow()
+    idle.turn()
+    assert not idle.peers.sent
 
 
-def test_while_a_session_is_being_opened_nothing_else_is_asked(scene: FollowerScene) -> None:
-    scene.follow(0)
-    scene.reach()
-    scene.follow(1)
-    scene.turn()
-    assert len(scene.peers.sent) == 1
-    scene.answer()
-    assert (scene.asked().session_id, scene.asked().session_epoch) == (5, 1)
-    assert positions(scene) == [(1, 0, -1)]
+def test_while_a_session_is_being_opened_nothing_else_is_asked(idle: FollowerScene) -> None:
+    idle.follow(0)
+    idle.reach()
+    idle.follow(1)
+    idle.turn()
+    assert len(idle.peers.sent) == 1
+    idle.answer()
+    assert (idle.asked().session_id, idle.asked().session_epoch) == (5, 1)
+    assert positions(idle) == [(1, 0, -1)]
 
 
-def test_a_round_names_only_what_moved(scene: FollowerScene) -> None:
-    following(scene, 0, 1, 2)
-    assert scene.named() == []
-    scene.answer(row(1, batches(0, 3)))
-    assert positions(scene) == [(1, 3, 0)]
-    scene.answer()
-    assert scene.named() == []
+def test_a_round_names_only_what_moved(idle: FollowerScene) -> None:
+    following(idle, 0, 1, 2)
+    assert idle.named() == []
+    idle.answer(row(1, batches(0, 3)))
+    assert positions(idle) == [(1, 3, 0)]
+    idle.answer()
+    assert idle.named() == []
 
 
 def test_lag_is_what_is_visible_at_the_leader_and_not_here(scene: FollowerScene) -> None:
-    following(scene)
     replica = scene.replicas[0]
     assert replica.lag == 0
     scene.answer(row(records=batches(0, 2), visible=5))
@@ -101,7 +108,6 @@ def test_lag_is_what_is_visible_at_the_leader_and_not_here(scene: FollowerScene)
 
 
 def test_a_flush_is_told_with_a_second_request(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, batches(0, 3)))
     assert len(scene.peers.sent) == 1
     assert scene.named()[0].flushed_offset == 0
@@ -110,33 +116,31 @@ def test_a_flush_is_told_with_a_second_request(scene: FollowerScene) -> None:
     assert (scene.named()[0].fetch_offset, scene.named()[0].flushed_offset) == (3, 3)
 
 
-def test_at_most_two_requests_are_on_their_way(scene: FollowerScene) -> None:
-    following(scene, 0, 1)
-    scene.answer(row(0, batches(0, 3)), row(1, batches(0, 3)))
-    scene.flush(0)
-    scene.flush(1)
-    assert len(scene.peers.sent) == 2
-    assert positions(scene) == [(0, 3, 0)]
-    scene.answer()
-    assert len(scene.peers.sent) == 2
-    assert positions(scene) == [(1, 3, 0)], "what could not be told before is told now"
+def test_at_most_two_requests_are_on_their_way(idle: FollowerScene) -> None:
+    following(idle, 0, 1)
+    idle.answer(row(0, batches(0, 3)), row(1, batches(0, 3)))
+    idle.flush(0)
+    idle.flush(1)
+    assert len(idle.peers.sent) == 2
+    assert positions(idle) == [(0, 3, 0)]
+    idle.answer()
+    assert len(idle.peers.sent) == 2
+    assert positions(idle) == [(1, 3, 0)], "what could not be told before is told now"
 
 
 def test_a_flush_that_brought_nothing_new_is_not_told(scene: FollowerScene) -> None:
-    following(scene)
     scene.flush()
     assert len(scene.peers.sent) == 1
 
 
-def test_a_partition_that_is_followed_no_longer_is_given_up(scene: FollowerScene) -> None:
-    following(scene, 0, 1)
-    scene.fetcher.forget(scene.replicas[0].key)
-    scene.turn()
-    assert scene.peers.sent[-1][0].forgotten == [(TOPIC_ID.bytes, 0)]
+def test_a_partition_that_is_followed_no_longer_is_given_up(idle: FollowerScene) -> None:
+    following(idle, 0, 1)
+    idle.fetcher.forget(idle.replicas[0].key)
+    idle.turn()
+    assert idle.peers.sent[-1][0].forgotten == [(TOPIC_ID.bytes, 0)]
 
 
 def test_the_last_partition_takes_the_session_with_it(scene: FollowerScene) -> None:
-    following(scene)
     scene.fetcher.forget(scene.replicas[0].key)
     scene.turn()
     assert scene.peers.sent[-1][0].session_epoch == -1
@@ -149,19 +153,18 @@ def test_the_last_partition_takes_the_session_with_it(scene: FollowerScene) -> N
 
 
 @pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
-def test_a_session_that_the_leader_forgot_is_opened_anew(scene: FollowerScene, error: ErrorCode) -> None:
-    following(scene, 0, 1)
-    scene.answer(error=error, session_id=0)
-    assert scene.asked().session_epoch == 0
-    assert positions(scene) == [(0, 0, -1), (1, 0, -1)]
-    scene.answer(error=error, session_id=0)
-    assert not scene.peers.sent, "the second time after a pause"
-    scene.turn(milliseconds=40)
-    assert scene.asked().session_epoch == 0
+def test_a_session_that_the_leader_forgot_is_opened_anew(idle: FollowerScene, error: ErrorCode) -> None:
+    following(idle, 0, 1)
+    idle.answer(error=error, session_id=0)
+    assert idle.asked().session_epoch == 0
+    assert positions(idle) == [(0, 0, -1), (1, 0, -1)]
+    idle.answer(error=error, session_id=0)
+    assert not idle.peers.sent, "the second time after a pause"
+    idle.turn(milliseconds=40)
+    assert idle.asked().session_epoch == 0
 
 
 def test_a_lost_connection_begins_a_new_session(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, batches(0, 2)))
     scene.close_connection()
     assert not scene.peers.sent
@@ -171,7 +174,6 @@ def test_a_lost_connection_begins_a_new_session(scene: FollowerScene) -> None:
 
 
 def test_what_an_old_connection_brings_late_is_not_used(scene: FollowerScene) -> None:
-    following(scene)
     (_, old) = scene.peers.sent.popleft()
     scene.reach()
     old(memoryview(encode((row(0, batches(0, 2)),), error=0, session_id=5)))
@@ -179,13 +181,13 @@ def test_what_an_old_connection_brings_late_is_not_used(scene: FollowerScene) ->
     assert scene.replicas[0].end_offset == 0
 
 
-def test_a_thousand_partitions_are_named_at_a_time(scene: FollowerScene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_partitions_are_named_at_a_time(idle: FollowerScene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.replication.replica_fetcher.NAMED_MAX", 2)
     for index in range(5):
-        scene.follow(index)
-    scene.reach()
-    scene.answer()
-    named = [[part.partition_index for part in fetch.partitions] for fetch, _ in scene.peers.sent]
+        idle.follow(index)
+    idle.reach()
+    idle.answer()
+    named = [[part.partition_index for part in fetch.partitions] for fetch, _ in idle.peers.sent]
     assert named == [[2, 3], [4]]
 
 
@@ -193,7 +195,6 @@ def test_a_thousand_partitions_are_named_at_a_time(scene: FollowerScene, monkeyp
 
 
 def test_records_are_stored_as_they_came(scene: FollowerScene) -> None:
-    following(scene)
     sent = batches(0, 3, 2)
     scene.answer(row(0, sent))
     log = scene.partitions[0].log
@@ -202,38 +203,36 @@ def test_records_are_stored_as_they_came(scene: FollowerScene) -> None:
 
 
 def test_what_is_visible_is_what_the_leader_says_and_this_disk_has(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, batches(0, 3), visible=2))
     assert scene.partitions[0].visible_offset == 0
     scene.flush()
     assert scene.partitions[0].visible_offset == 2
 
 
-def test_the_leader_is_told_at_once_that_records_were_deleted(scene: FollowerScene) -> None:
-    scene.follow()
-    scene.reach()
-    scene.answer(row(records=batches(0, 2, 2), visible=0))
-    scene.flush()
-    scene.answer()
-    assert [part.log_start_offset for part in scene.named()] == [0]
-    scene.answer(row(visible=4, start=3))
-    assert [part.log_start_offset for part in scene.named()] == [3]
-    scene.answer(row(visible=4, start=3))
-    assert scene.named() == [], "once"
+def test_the_leader_is_told_at_once_that_records_were_deleted(idle: FollowerScene) -> None:
+    idle.follow()
+    idle.reach()
+    idle.answer(row(records=batches(0, 2, 2), visible=0))
+    idle.flush()
+    idle.answer()
+    assert [part.log_start_offset for part in idle.named()] == [0]
+    idle.answer(row(visible=4, start=3))
+    assert [part.log_start_offset for part in idle.named()] == [3]
+    idle.answer(row(visible=4, start=3))
+    assert idle.named() == [], "once"
 
 
-def test_what_the_leader_deleted_is_deleted_when_a_flush_makes_it_visible(scene: FollowerScene) -> None:
-    replica = scene.follow()
-    scene.reach()
-    scene.answer(row(records=batches(0, 2, 2), visible=4, start=3))
+def test_what_the_leader_deleted_is_deleted_when_a_flush_makes_it_visible(idle: FollowerScene) -> None:
+    replica = idle.follow()
+    idle.reach()
+    idle.answer(row(records=batches(0, 2, 2), visible=4, start=3))
     assert replica.log_start_offset == 0
-    scene.flush()
+    idle.flush()
     assert replica.log_start_offset == 3
-    assert [part.log_start_offset for part in scene.named()] == [3]
+    assert [part.log_start_offset for part in idle.named()] == [3]
 
 
 def test_who_waits_at_the_leader_has_the_follower_flush(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, batches(0, 3), wanted=3))
     assert scene.wants_flush == [0]
     scene.flush()
@@ -252,7 +251,6 @@ def test_who_waits_at_the_leader_has_the_follower_flush(scene: FollowerScene) ->
     ids=["checksum", "torn", "nonsense", "epoch"],
 )
 def test_damage_is_never_stored(scene: FollowerScene, damaged: bytes) -> None:
-    following(scene)
     scene.answer(row(0, damaged), row(1))
     assert scene.replicas[0].end_offset == 0
     assert scene.named() == [], "it is not asked for at once"
@@ -264,31 +262,30 @@ def test_damage_is_never_stored(scene: FollowerScene, damaged: bytes) -> None:
 
 
 def test_a_log_that_a_write_takes_offline_is_told_to_whoever_gives_the_roles(
-    scene: FollowerScene, monkeypatch: pytest.MonkeyPatch
+    idle: FollowerScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = scene.follow()
-    scene.reach()
+    replica = idle.follow()
+    idle.reach()
 
     def fails(*arguments: object) -> None:
         raise OSError("refused")
 
-    active = scene.partitions[0].log.segments.active
+    active = idle.partitions[0].log.segments.active
     monkeypatch.setattr(type(active), "append", fails)
     monkeypatch.setattr(type(active), "cut", fails)
-    scene.answer(row(records=batches(0, 2)))
+    idle.answer(row(records=batches(0, 2)))
     assert replica.is_offline
-    assert scene.offline == [0]
+    assert idle.offline == [0]
 
 
-def test_one_partition_that_fails_does_not_hold_the_others(scene: FollowerScene) -> None:
-    following(scene, 0, 1)
-    scene.answer(row(0, b"nonsense" * 20), row(1, batches(0, 3)))
-    assert scene.replicas[1].end_offset == 3
-    assert positions(scene) == [(1, 3, 0)]
+def test_one_partition_that_fails_does_not_hold_the_others(idle: FollowerScene) -> None:
+    following(idle, 0, 1)
+    idle.answer(row(0, b"nonsense" * 20), row(1, batches(0, 3)))
+    assert idle.replicas[1].end_offset == 3
+    assert positions(idle) == [(1, 3, 0)]
 
 
 def test_pauses_double_up_to_a_limit(scene: FollowerScene) -> None:
-    following(scene)
     pauses = []
     for _ in range(8):
         scene.answer(row(0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -302,22 +299,21 @@ def test_pauses_double_up_to_a_limit(scene: FollowerScene) -> None:
     assert round((scene.fetcher.due - scene.clock.monotonic()) * 1000) == 20
 
 
-def test_a_large_answer_is_stored_in_slices(scene: FollowerScene) -> None:
-    following(scene, 0, 1)
-    scene.clock.tick_ms = int(SLICE_SECONDS * 1000)
-    scene.answer_with(encode((row(0, batches(0, 1)), row(1, batches(0, 1))), error=0, session_id=5))
-    scene.fetcher.work(scene.clock.monotonic())
-    assert [scene.replicas[index].end_offset for index in (0, 1)] == [1, 0]
-    assert scene.fetcher.due <= scene.clock.monotonic()
-    scene.fetcher.work(scene.clock.monotonic())
-    assert scene.replicas[1].end_offset == 1
+def test_a_large_answer_is_stored_in_slices(idle: FollowerScene) -> None:
+    following(idle, 0, 1)
+    idle.clock.tick_ms = int(SLICE_SECONDS * 1000)
+    idle.answer_with(encode((row(0, batches(0, 1)), row(1, batches(0, 1))), error=0, session_id=5))
+    idle.fetcher.work(idle.clock.monotonic())
+    assert [idle.replicas[index].end_offset for index in (0, 1)] == [1, 0]
+    assert idle.fetcher.due <= idle.clock.monotonic()
+    idle.fetcher.work(idle.clock.monotonic())
+    assert idle.replicas[1].end_offset == 1
 
 
 # -- answers to outdated requests ------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_of_an_earlier_epoch_is_not_used(scene: FollowerScene) -> None:
-    following(scene)
     scene.follow(0, epoch=1)
     scene.turn()
     scene.answer(row(0, batches(0, 3), visible=3))
@@ -339,7 +335,6 @@ def test_what_an_answer_of_an_earlier_epoch_calls_visible_is_not_believed(scene:
 
 
 def test_an_answer_for_what_is_led_here_now_is_not_used(scene: FollowerScene) -> None:
-    following(scene)
     scene.fetcher.forget(scene.replicas[0].key)
     scene.partitions[0].become_leader(1)
     scene.turn()
@@ -348,7 +343,6 @@ def test_an_answer_for_what_is_led_here_now_is_not_used(scene: FollowerScene) ->
 
 
 def test_a_divergence_of_an_earlier_position_cuts_nothing(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, batches(0, 3)))
     scene.flush()
     scene.answer(row(0, batches(3, 2)))
@@ -359,7 +353,6 @@ def test_a_divergence_of_an_earlier_position_cuts_nothing(scene: FollowerScene) 
 
 
 def test_records_and_a_flush_that_crossed_are_stored(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, batches(0, 3)))
     scene.flush()
     assert len(scene.peers.sent) == 2
@@ -371,7 +364,6 @@ def test_records_and_a_flush_that_crossed_are_stored(scene: FollowerScene) -> No
 
 
 def with_records(scene: FollowerScene, *counts: int, epoch: int = 0) -> None:
-    following(scene)
     scene.answer(row(0, batches(0, *counts)))
     scene.answer()
     if epoch:
@@ -389,17 +381,16 @@ def test_a_follower_that_diverges_cuts_and_asks_again(scene: FollowerScene) -> N
     assert positions(scene) == [(0, 3, 0)]
 
 
-def test_a_cut_is_told_to_whoever_keeps_the_checkpoints(scene: FollowerScene) -> None:
-    scene.follow(epoch=2)
-    scene.reach()
-    scene.answer(row(records=batches(0, 1, 1, 1, epoch=1)))
-    scene.answer(row(diverging=(1, 2)))
-    scene.run_jobs()
-    assert scene.cut == [2]
+def test_a_cut_is_told_to_whoever_keeps_the_checkpoints(idle: FollowerScene) -> None:
+    idle.follow(epoch=2)
+    idle.reach()
+    idle.answer(row(records=batches(0, 1, 1, 1, epoch=1)))
+    idle.answer(row(diverging=(1, 2)))
+    idle.run_jobs()
+    assert idle.cut == [2]
 
 
 def test_an_epoch_that_is_not_known_here_cuts_all_that_is_newer(scene: FollowerScene) -> None:
-    following(scene)
     scene.follow(0, epoch=4)
     scene.turn()
     scene.answer()
@@ -474,7 +465,6 @@ def test_a_role_that_changes_during_a_cut_is_not_disturbed_by_its_end(scene: Fol
 
 
 def test_a_follower_that_leads_knows_the_last_batches_of_each_producer(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, numbered(range(0, 14, 2))))
     assert [led(scene, sequence) for sequence in (4, 6, 8, 10, 12)] == [Staged(offset, True) for offset in (4, 6, 8, 10, 12)]
     with pytest.raises(OutOfOrderSequence):
@@ -483,7 +473,6 @@ def test_a_follower_that_leads_knows_the_last_batches_of_each_producer(scene: Fo
 
 
 def test_a_batch_that_a_follower_has_cut_off_is_new_to_it(scene: FollowerScene) -> None:
-    following(scene)
     scene.answer(row(0, numbered(range(0, 14, 2))))
     scene.answer()
     scene.follow(0, epoch=1)
