@@ -13,8 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from broker.cluster.metadata_image import PartitionState
+from broker.cluster_engine import Cluster
+from broker.engine import Engine
+from broker.log.partition import Partition
 from broker.logs import BROKER_BUG
 from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER, ClusterFaults
 from tests.sim.cluster_nodes import ClusterNode
@@ -84,6 +88,16 @@ def noticed_defects() -> Iterator[list[str]]:
         logger.propagate = propagated
 
 
+class Leader(NamedTuple):
+    """The leader of a partition, as its process is now."""
+
+    state: PartitionState
+    node: ClusterNode
+    engine: Engine
+    cluster: Cluster
+    partition: Partition
+
+
 class ClusterStage(Stage):
     """The world of one story."""
 
@@ -141,6 +155,17 @@ class ClusterStage(Stage):
         self.run(BUSY + SECOND)
         faults.end()
         return self._healed() or self.finish() or self._drained()
+
+    def leader(self) -> Leader:
+        """The one of the topic's first partition."""
+        state = self.invariants.state(TOPIC, 0)
+        assert state is not None
+        node = self.nodes[state.leader]
+        partition = node.held(TOPIC, 0)
+        assert partition is not None
+        assert node.engine is not None
+        assert node.engine.cluster is not None
+        return Leader(state, node, node.engine, node.engine.cluster, partition)
 
     # The end
 

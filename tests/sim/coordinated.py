@@ -1,16 +1,16 @@
-"""Brokers that run only coordination, over the simulated ZooKeeper: tests of following the image and of registration."""
+"""Brokers that are members of a cluster and nothing else, over the simulated ZooKeeper."""
 
 from __future__ import annotations
 
 import uuid
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from broker.cluster import znodes
-from broker.cluster.membership import EventFan
+from broker.cluster import metadata_writes, znodes
+from broker.cluster.controller import ClusterController
+from broker.cluster.membership import ClusterMember
 from broker.cluster.metadata_image import BrokerNode, ClusterTopic, Endpoint, MetadataDelta, MetadataImage, PartitionState
-from broker.cluster.metadata_watcher import MetadataWatcher, read_controller, read_image
-from broker.cluster.registration import Registration
+from broker.cluster.metadata_watcher import read_controller, read_image
 from broker.cluster.store import Node, Script, run_script
 from broker.errors import BrokerError
 from tests.sim.world import Timeline
@@ -30,6 +30,9 @@ def topic(name: str, number: int, partitions: int = 3) -> ClusterTopic:
     )
 
 
+Process = TypeVar("Process", bound="Coordinated")
+
+
 class Answer:
     """The result of a script."""
 
@@ -44,10 +47,14 @@ class Answer:
 
 
 class Coordinated:
-    """One process."""
+    """One process: a member of the cluster."""
 
-    def __init__(self, world: World, broker_id: int, *, directory: str, cluster_id: str = "") -> None:
+    loop_seconds = 0.2
+
+    def __init__(self, world: World, broker_id: int, *, directory: str = "", cluster_id: str = "") -> None:
+        directory = directory or f"d{broker_id}"
         self.world = world
+        self.broker_id = broker_id
         self.store = world.zookeeper.client(f"{broker_id} {directory}", self._wake, SESSION_TIMEOUT_MS)
         self.news: list[MetadataDelta] = []
         self.entered: Answer = Answer()
@@ -56,10 +63,10 @@ class Coordinated:
         node = BrokerNode(
             broker_id=broker_id,
             incarnation=-1,
-            endpoints={"PLAINTEXT": Endpoint(host="localhost", port=9092 + broker_id)},
+            endpoints={"PLAINTEXT": Endpoint(host=f"host{broker_id}", port=9090 + broker_id)},
             directory_id=directory,
         )
-        self.registration = Registration(
+        self.member = ClusterMember(
             self.store,
             node,
             cluster_id=cluster_id,
@@ -68,13 +75,18 @@ class Coordinated:
             session_timeout_ms=SESSION_TIMEOUT_MS,
             on_fenced=self._was_fenced,
         )
-        self.watcher = MetadataWatcher(self.store)
+        self.registration, self.watcher = self.member.registration, self.member.watcher
         self.watcher.listen(lambda _, news: self.news.append(news))
-        self.watcher.listen(lambda image, _: self.registration.seen(image))
-        self.store.begin(EventFan([self.registration, self.watcher]))
         self._is_alive = True
+        self.begin()
         self.registration.enter(self._entered)
-        self._tick()
+        self._turn()
+
+    def begin(self) -> None:
+        self.member.begin()
+
+    def work(self, now: float) -> None:
+        self.member.work(now)
 
     @property
     def image(self) -> MetadataImage:
@@ -97,11 +109,10 @@ class Coordinated:
     def _wake(self) -> None:
         self.world.timeline.after(0, self.store.drain)
 
-    def _tick(self) -> None:
+    def _turn(self) -> None:
         if self._is_alive:
-            self.registration.tick()
-            self.watcher.tick()
-            self.world.timeline.after(1, self._tick)
+            self.work(self.world.timeline.monotonic())
+            self.world.timeline.after(self.loop_seconds, self._turn)
 
     def _entered(self, error: BrokerError | None) -> None:
         self.entered.take(None, error)
@@ -111,6 +122,34 @@ class Coordinated:
     def _was_fenced(self, error: BrokerError) -> None:
         self.fenced = error
         self.kill()
+
+
+class Controlled(Coordinated):
+    """One that may be the controller. `minimum` is each topic's min.insync.replicas."""
+
+    loop_seconds = 0.01
+
+    def __init__(self, world: World, broker_id: int, *, minimum: int = 1) -> None:
+        self._minimum = minimum
+        super().__init__(world, broker_id)
+
+    def begin(self) -> None:
+        self.controller = ClusterController(
+            self.store,
+            self.broker_id,
+            self.world.timeline,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            minimum_of=lambda _: self._minimum,
+            is_unclean_allowed=lambda _: False,
+        )
+        self.member.elect = lambda keys, is_unclean: self.controller.elect(keys, is_unclean=is_unclean)
+        self.watcher.listen(lambda image, _: self.controller.image_changed(image))
+        self.member.begin([self.controller])
+
+    def work(self, now: float) -> None:
+        super().work(now)
+        if self.controller.due <= now:
+            self.controller.work()
 
 
 class World:
@@ -123,10 +162,13 @@ class World:
         self.run = self.timeline.run
 
     def start(self, broker_id: int, *, directory: str = "", cluster_id: str = "") -> Coordinated:
-        return Coordinated(self, broker_id, directory=directory or f"d{broker_id}", cluster_id=cluster_id)
+        return Coordinated(self, broker_id, directory=directory, cluster_id=cluster_id)
 
     def started(self, broker_id: int, **settings: str) -> Coordinated:
-        broker = self.start(broker_id, **settings)
+        return self.joined(self.start(broker_id, **settings))
+
+    def joined(self, broker: Process) -> Process:
+        """Once it is registered."""
         self.timeline.run_until(lambda: broker.registered.is_there and broker.watcher.is_known, 30)
         assert broker.registered.error is None
         return broker
@@ -187,3 +229,27 @@ class _TruthStore:
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the truth is only read: {name}")
+
+
+def create(
+    world: World, broker: Controlled, name: str, replicas: tuple[int, ...], partitions: int = 3, number: int = 1
+) -> ClusterTopic:
+    """A topic led by its first replica, with all replicas in sync."""
+    state = PartitionState(leader=replicas[0], leader_epoch=0, isr=replicas, version=0)
+    created = ClusterTopic(
+        name=name,
+        topic_id=uuid.UUID(int=number),
+        replicas=(replicas,) * partitions,
+        states=(state,) * partitions,
+        version=0,
+    )
+    world.answered(broker, metadata_writes.create_topic(created, {}))
+    world.run(0.1)  # until every broker has read it
+    return created
+
+
+def stored(world: World, name: str, index: int = 0) -> PartitionState:
+    """The state of a partition as stored in ZooKeeper."""
+    node = world.zookeeper.read(znodes.state_path(name, index))
+    assert isinstance(node, Node)
+    return znodes.decode_state(node.data, node.version)

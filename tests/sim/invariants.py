@@ -225,10 +225,7 @@ class Invariants:
     # What a machine holds
 
     def _copy(self, known: _Known, broker: int) -> _Replica:
-        found = known.copies.get(broker)
-        if found is None:
-            found = known.copies[broker] = _Replica()
-        return found
+        return known.copies.setdefault(broker, _Replica())
 
     def lost_power(self, machine: Machine) -> None:
         """What it had not flushed may be gone, so others may rely on it only for what it has flushed."""

@@ -103,10 +103,7 @@ class Network:
         self._chance = world.chance("network")
 
     def link(self, source: str, target: str) -> Link:
-        found = self._links.get((source, target))
-        if found is None:
-            found = self._links[source, target] = Link()
-        return found
+        return self._links.setdefault((source, target), Link())
 
     # Machines
 

@@ -362,6 +362,10 @@ class SimNode:
             self.world.note(self.name, "killed")
         self._end_process()
 
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
     def _end_process(self) -> None:
         self._forget()
         self.network.process_ended(self.name)

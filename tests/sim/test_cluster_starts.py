@@ -16,7 +16,6 @@ from broker.errors import BrokerError
 from broker.log.log_directory import LogDirectory
 from broker.metrics import health, metrics_page
 from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
-from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
 from tests.sim.stage import FINISHING, TOPIC
 from tests.sim.world import MS, SECOND, Timeline
@@ -55,8 +54,7 @@ def test_a_start_waits_for_zookeeper_and_says_so(caplog: pytest.LogCaptureFixtur
 def test_a_start_that_cannot_read_what_it_has_to_says_why(caplog: pytest.LogCaptureFixture, stage: ClusterStage) -> None:
     path, node = znodes.broker_settings_path(EVERY_BROKER), stage.nodes[0]
     _write_by_hand(stage, path, b"{}", is_new=True)
-    node.kill()
-    node.start()
+    node.restart()
     stage.run(stage.world.now + 10 * SECOND)
     assert not node.is_serving
     assert "still starting: reading the cluster metadata: cannot read the settings of brokers: <default>" in caplog.text
@@ -65,18 +63,11 @@ def test_a_start_that_cannot_read_what_it_has_to_says_why(caplog: pytest.LogCapt
 
 
 def test_serving_goes_on_while_zookeeper_is_away_for_minutes_and_health_says_so(stage: ClusterStage) -> None:
-    state = stage.invariants.state(TOPIC, 0)
-    assert state is not None
-    leader = stage.nodes[state.leader]
     stage.zookeeper.stop()
     stage.run(stage.world.now + 180 * SECOND)
-    engine = leader.engine
-    assert engine is not None
-    assert engine.cluster is not None
-    partition = leader.held(TOPIC, 0)
-    assert partition is not None
-    assert engine.cluster.why_not(partition) is None
-    assert engine.cluster.serves_consumers(partition)
+    _, _, engine, cluster, partition = stage.leader()
+    assert cluster.why_not(partition) is None
+    assert cluster.serves_consumers(partition)
     is_healthy, text = health(engine)
     assert not is_healthy
     assert "ZooKeeper at zookeeper:2181 has not answered for 180 s: partitions led here are served" in text
@@ -93,9 +84,7 @@ def test_metrics_say_who_is_controller_who_lacks_replicas_and_how_far_followers_
     assert sum(shown("kafka_server_replicamanager_leadercount")) == 1
     assert shown('kafka_server_replicafetchermanager_maxlag{clientId="Replica"}') == [0, 0, 0]
     assert sum(shown("kafka_server_replicamanager_underreplicatedpartitions")) == 0
-    state = stage.invariants.state(TOPIC, 0)
-    assert state is not None
-    stage.nodes[state.leader].kill()
+    stage.leader().node.kill()
     assert stage.until(lambda: sum(shown("kafka_server_replicamanager_underreplicatedpartitions")) == 1, 20 * SECOND)
     assert stage.until(lambda: sum(shown("kafka_controller_kafkacontroller_activecontrollercount")) == 1, 20 * SECOND)
     assert sum(shown("kafka_controller_kafkacontroller_offlinepartitionscount")) == 0
@@ -179,14 +168,12 @@ def test_the_logs_of_a_topic_that_cannot_be_read_stay(stage: ClusterStage) -> No
         stage.zookeeper.expire(other.store.client_session_id)
     stage.run(stage.world.now + 10 * SECOND)
     assert all(other.disk.is_directory(DATA / f"{TOPIC}-0") for other in stage.nodes)
-    node.kill()
-    node.start()
+    node.restart()
     assert stage.until(lambda: node.is_serving, 20 * SECOND)
     assert node.disk.is_directory(DATA / f"{TOPIC}-0")
     _write_by_hand(stage, path, found.data)
     for other in stage.nodes:
-        other.kill()
-        other.start()
+        other.restart()
     assert stage.until(lambda: not stage.ailments(), 60 * SECOND), stage.ailments()
 
 
@@ -206,9 +193,7 @@ def _write_by_hand(stage: ClusterStage, path: str, data: bytes, *, is_new: bool 
 
 def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterStage) -> None:
     """Their connections to it are half open, and the answers that they wait for on them will never come."""
-    state = stage.invariants.state(TOPIC, 0)
-    assert state is not None
-    leader = stage.nodes[state.leader]
+    leader = stage.leader().node
     leader.cut_power()
     leader.start()
     assert stage.until(lambda: leader.is_serving, 2 * SECOND)
@@ -216,22 +201,14 @@ def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterS
     assert stage.until(lambda: stage.invariants.joins > joins and not stage.ailments(), 4 * SECOND), stage.ailments()
 
 
-def leader_of(stage: ClusterStage) -> ClusterNode:
-    state = stage.invariants.state(TOPIC, 0)
-    assert state is not None
-    return stage.nodes[state.leader]
-
-
 def test_a_restarted_broker_begins_with_what_it_knew_to_be_visible(stage: ClusterStage) -> None:
     """Before it hears from any other broker, so a leader serves consumers at once, and a follower guards what they have seen."""
-    assert stage.until(lambda: all(one.is_done for one in stage.producers), FINISHING)
+    assert stage.until(lambda: all(producer.is_done for producer in stage.producers), FINISHING)
     stage.run(stage.world.now + 10 * SECOND)  # long enough for a checkpoint
-    node = leader_of(stage)
-    before = node.held(TOPIC, 0)
-    assert before is not None
+    _, node, _, _, before = stage.leader()
     assert before.visible_offset == before.end_offset > 0
-    for one in stage.nodes:
-        one.kill()
+    for broker in stage.nodes:
+        broker.kill()
     node.start()
     assert stage.until(lambda: node.held(TOPIC, 0) is not None, 10 * SECOND)
     after = node.held(TOPIC, 0)
@@ -242,9 +219,10 @@ def test_a_restarted_broker_begins_with_what_it_knew_to_be_visible(stage: Cluste
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: ClusterStage, is_killed: bool) -> None:
     """Also if the process ends before the checkpoints record the cut."""
-    assert stage.until(lambda: all(one.is_done for one in stage.producers), FINISHING)
+    assert stage.until(lambda: all(producer.is_done for producer in stage.producers), FINISHING)
     stage.run(stage.world.now + 10 * SECOND)
-    node = next(one for one in stage.nodes if one is not leader_of(stage))
+    leader = stage.leader().node
+    node = next(node for node in stage.nodes if node is not leader)
     engine, partition = node.engine, node.held(TOPIC, 0)
     assert engine is not None
     assert engine.cluster is not None
@@ -257,14 +235,13 @@ def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: Cl
     stage.run(stage.world.now + SECOND)
     here.followed.is_recovering = True
     engine.cluster._fetchers.forget(here.key)
-    told: list[BrokerError | None] = []
-    here.followed.cut(partition.leader_epoch, 3, told.append)
-    stage.world.run(stage.world.now + 100 * MS, lambda: bool(told))
-    assert told == [None]
+    outcomes: list[BrokerError | None] = []
+    here.followed.cut(partition.leader_epoch, 3, outcomes.append)
+    stage.world.run(stage.world.now + 100 * MS, lambda: bool(outcomes))
+    assert outcomes == [None]
     assert partition.end_offset == partition.visible_offset <= 3
     if is_killed:
-        node.kill()
-        node.start()
+        node.restart()
         stage.world.run(stage.world.now + 10 * SECOND, lambda: node.held(TOPIC, 0) is not None)
         assert node.engine is not None
         engine, held = node.engine, node.held(TOPIC, 0)

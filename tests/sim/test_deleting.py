@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from broker.api.handler import Pending
-from broker.engine import Engine
 from broker.log.log_retention import LogRetention
 from broker.log.partition import Partition
 from broker.protocol.api import ApiKey
@@ -31,15 +30,8 @@ def held(stage: ClusterStage) -> list[Partition]:
     return [partition for node in stage.nodes if (partition := node.held(TOPIC, 0)) is not None]
 
 
-def leading(stage: ClusterStage) -> tuple[Engine, Partition]:
-    """The broker that leads, and its partition."""
-    engines = [node.engine for node in stage.nodes if node.engine is not None]
-    (found,) = [(one, led) for one in engines if (led := one.partitions.held(TOPIC, 0)) is not None and led.is_led]
-    return found
-
-
 def test_what_retention_deletes_at_the_leader_goes_everywhere_though_nobody_writes(stage: ClusterStage) -> None:
-    engine, partition = leading(stage)
+    _, _, engine, _, partition = stage.leader()
     assert len(partition.log.segments) > 2
     partition.log.config = replace(partition.log.config, retention_bytes=1)
     retention = LogRetention(engine.partitions, lambda paths: None, stage.nodes[0].clock, engine.config, engine.health)
@@ -51,7 +43,7 @@ def test_what_retention_deletes_at_the_leader_goes_everywhere_though_nobody_writ
 
 
 def test_deleted_records_are_gone_at_every_replica_when_the_client_is_told(stage: ClusterStage) -> None:
-    engine, partition = leading(stage)
+    _, leader, engine, _, partition = stage.leader()
     row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
     part = row.DeleteRecordsPartition(partition_index=0, offset=3)
     message = request_class(ApiKey.DELETE_RECORDS)(topics=[row(name=TOPIC, partitions=[part])], timeout_ms=10_000)
@@ -59,7 +51,6 @@ def test_deleted_records_are_gone_at_every_replica_when_the_client_is_told(stage
     began = stage.world.now
     answer = engine.dispatch(Request(int(ApiKey.DELETE_RECORDS), 2, 1, "test", body))
     assert isinstance(answer, Pending)
-    (leader,) = [node for node in stage.nodes if node.engine is engine]
     leader.wake()
     assert stage.until(lambda: answer.done, 10 * SECOND)
     assert [one.log_start_offset for one in held(stage)] == [3, 3, 3]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.cluster.metadata_image import NO_LEADER, PartitionState
+from broker.cluster.metadata_image import NO_LEADER
 from broker.disk.filesystem import OpenFile
 from broker.protocol.api import ApiKey
 from broker.protocol.batch import Buffer
@@ -19,36 +19,12 @@ from tests.sim.world import SECOND
 from tests.support.engine import batch
 
 
-def test_a_leader_whose_log_has_failed_is_followed_by_another() -> None:
-    stage = quiet_stage()
-    stage.run(5 * SECOND)
-    engines = [node.engine for node in stage.nodes if node.engine is not None]
-    (engine,) = [one for one in engines if (held := one.partitions.held(TOPIC, 0)) is not None and held.is_led]
-    partition = engine.partitions.get(TOPIC, 0)
-    partition.log.go_offline("the disk has failed")
-    engine.context.high_watermark.on_offline(partition)
-    member, me = engine.context.cluster, engine.config.broker_id
-    assert member is not None
-
-    def state() -> PartitionState:
-        return member.image.topics[TOPIC].states[0]
-
-    assert stage.until(lambda: state().leader not in (NO_LEADER, me), 10 * SECOND), state()
-    assert me not in state().isr
-    assert not state().is_lost
-
-
 def test_a_write_that_takes_the_leaders_log_offline_gives_the_lead_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left to be flushed, so no flush will reveal the failure."""
     stage = quiet_stage()
     assert stage.until(lambda: bool(stage.producers) and all(one.is_done for one in stage.producers), FINISHING)
     stage.run(stage.world.now + 5 * SECOND)
-    state = stage.invariants.state(TOPIC, 0)
-    assert state is not None
-    leader = stage.nodes[state.leader]
-    engine, partition = leader.engine, leader.held(TOPIC, 0)
-    assert engine is not None
-    assert partition is not None
+    state, leader, engine, _, partition = stage.leader()
     assert partition.log.flushed_offset == partition.end_offset
     log_file = partition.log.segments.active.file
 
@@ -68,7 +44,8 @@ def test_a_write_that_takes_the_leaders_log_offline_gives_the_lead_away(monkeypa
 
     def is_led_elsewhere() -> bool:
         now = stage.invariants.state(TOPIC, 0)
-        return now is not None and now.leader not in (NO_LEADER, state.leader) and state.leader not in now.isr
+        has_left = now is not None and state.leader not in now.isr and not now.is_lost
+        return has_left and now.leader not in (NO_LEADER, state.leader)
 
     assert stage.until(is_led_elsewhere, 10 * SECOND), stage.invariants.state(TOPIC, 0)
     assert partition.log.offline_reason

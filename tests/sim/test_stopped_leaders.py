@@ -4,11 +4,7 @@ all the time if nothing is wrong with them.
 
 from __future__ import annotations
 
-from broker.cluster.metadata_image import PartitionState
-from broker.cluster_engine import Cluster
-from broker.log.partition import Partition
-from tests.sim.cluster import ClusterStage, quiet_stage
-from tests.sim.cluster_nodes import ClusterNode
+from tests.sim.cluster import quiet_stage
 from tests.sim.stage import TOPIC
 from tests.sim.world import MS, SECOND
 
@@ -18,7 +14,7 @@ def test_a_leader_that_stood_still_until_another_was_elected_does_not_believe_in
     a query for a group's committed offsets."""
     stage = quiet_stage(leader_confirm_ms=60_000)
     stage.run(5 * SECOND)
-    first, leader, partition, cluster = led_in(stage)
+    first, leader, _, cluster, partition = stage.leader()
     assert cluster.why_not(partition) is None
 
     def is_over() -> bool:
@@ -38,20 +34,8 @@ def test_a_leader_that_nobody_disturbs_is_confirmed_though_nothing_is_written_an
     """Only its followers' requests confirm it, and the broker holds back a fetch that has nothing to return."""
     stage = quiet_stage()
     stage.run(5 * SECOND)
-    _, _, partition, cluster = led_in(stage)
+    _, _, _, cluster, partition = stage.leader()
     stage.zookeeper.stop()
     for _ in range(100):
         stage.run(stage.world.now + 50 * MS)
         assert cluster.why_not(partition) is None
-
-
-def led_in(stage: ClusterStage) -> tuple[PartitionState, ClusterNode, Partition, Cluster]:
-    """The leader and its parts: state, machine, partition, and the cluster object that its handlers query."""
-    state = stage.invariants.state(TOPIC, 0)
-    assert state is not None
-    leader = stage.nodes[state.leader]
-    partition = leader.held(TOPIC, 0)
-    assert leader.engine is not None
-    assert leader.engine.cluster is not None
-    assert partition is not None
-    return state, leader, partition, leader.engine.cluster

@@ -23,14 +23,15 @@ def sim(client: StoreClient) -> SimStore:
     return client.store
 
 
-def with_own_node(stores: SimulatedStores) -> StoreClient:
+@pytest.fixture
+def client(stores: SimulatedStores) -> StoreClient:
+    """With a node of its own."""
     client = stores.client()
     assert isinstance(client.commit(Create(path="/a"), Create(path="/e", is_ephemeral=True)), Committed)
     return client
 
 
-def test_an_election_of_the_ensemble_costs_time_and_no_session(stores: SimulatedStores) -> None:
-    client = with_own_node(stores)
+def test_an_election_of_the_ensemble_costs_time_and_no_session(client: StoreClient, stores: SimulatedStores) -> None:
     stores.zookeeper.elect(2.0)
     began = stores.timeline.now
     stores.until(lambda: len(client.sessions()) == 2)
@@ -39,11 +40,13 @@ def test_an_election_of_the_ensemble_costs_time_and_no_session(stores: Simulated
     assert isinstance(client.commit(Check(path="/e", version=0), Set(path="/a", data=b"", version=0)), Committed)
 
 
-def test_sessions_do_not_end_while_the_ensemble_is_away_and_end_after_it_is_back(stores: SimulatedStores) -> None:
-    dead, alive = with_own_node(stores), stores.client()
+def test_sessions_do_not_end_while_the_ensemble_is_away_and_end_after_it_is_back(
+    client: StoreClient, stores: SimulatedStores
+) -> None:
+    alive = stores.client()
     alive.commit(Create(path="/alive", is_ephemeral=True))
     stores.zookeeper.stop()
-    sim(dead).kill()
+    sim(client).kill()
     stores.let_pass(60.0)
     assert stores.zookeeper.read("/e") != NoNode()
     stores.zookeeper.start()
@@ -52,8 +55,7 @@ def test_sessions_do_not_end_while_the_ensemble_is_away_and_end_after_it_is_back
     assert stores.zookeeper.read("/alive") != NoNode()
 
 
-def test_a_frozen_ensemble_does_late_what_was_given_up(stores: SimulatedStores) -> None:
-    client = with_own_node(stores)
+def test_a_frozen_ensemble_does_late_what_was_given_up(client: StoreClient, stores: SimulatedStores) -> None:
     stores.zookeeper.freeze()
     outcomes = client.ask([Set(path="/a", data=b"late", version=0)])
     stores.let_pass(10.0)
@@ -64,8 +66,8 @@ def test_a_frozen_ensemble_does_late_what_was_given_up(stores: SimulatedStores) 
     assert len(outcomes) == 1
 
 
-def test_a_paused_process_hears_nothing_and_then_first_what_had_arrived(stores: SimulatedStores) -> None:
-    client, other = with_own_node(stores), stores.client()
+def test_a_paused_process_hears_nothing_and_then_first_what_had_arrived(client: StoreClient, stores: SimulatedStores) -> None:
+    other = stores.client()
     first = client.store.session_id
     client.read_when_there("/a", watch=True)
     sim(client).pause()
@@ -79,8 +81,7 @@ def test_a_paused_process_hears_nothing_and_then_first_what_had_arrived(stores: 
     assert client.store.session_id != first
 
 
-def test_a_short_pause_costs_nothing(stores: SimulatedStores) -> None:
-    client = with_own_node(stores)
+def test_a_short_pause_costs_nothing(client: StoreClient, stores: SimulatedStores) -> None:
     sim(client).pause()
     stores.let_pass(2.0)
     sim(client).resume()
@@ -89,8 +90,7 @@ def test_a_short_pause_costs_nothing(stores: SimulatedStores) -> None:
     assert client.read("/e") == Node(data=b"", version=0, ephemeral_owner=client.store.session_id)
 
 
-def test_a_short_cut_loses_nothing(stores: SimulatedStores) -> None:
-    client = with_own_node(stores)
+def test_a_short_cut_loses_nothing(client: StoreClient, stores: SimulatedStores) -> None:
     stores.cut(client)
     outcomes = client.ask([Set(path="/a", data=b"1", version=0)])
     stores.let_pass(0.5)

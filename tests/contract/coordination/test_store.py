@@ -27,28 +27,40 @@ from tests.support.zookeeper import RunningZooKeeper
 SHORT_SESSION_MS = 2_000
 
 
+@pytest.fixture
+def client(stores: Stores) -> StoreClient:
+    return stores.client()
+
+
+@pytest.fixture
+def watching(stores: Stores) -> StoreClient:
+    return stores.client()
+
+
+@pytest.fixture
+def writing(stores: Stores) -> StoreClient:
+    return stores.client()
+
+
 def made(client: StoreClient, *paths: str) -> None:
     outcome = client.commit(*(Create(path=path) for path in paths))
     assert isinstance(outcome, Committed), outcome
 
 
-def test_a_node_is_read_as_it_was_made(stores: Stores) -> None:
-    client = stores.client()
+def test_a_node_is_read_as_it_was_made(client: StoreClient) -> None:
     assert client.commit(Create(path="/a", data=b"one")) == Committed(versions=(0,), paths=("/a",))
     assert client.read("/a") == Node(data=b"one", version=0)
     assert client.read("/b") == NoNode()
 
 
-def test_each_write_raises_the_version(stores: Stores) -> None:
-    client = stores.client()
+def test_each_write_raises_the_version(client: StoreClient) -> None:
     made(client, "/a")
     assert client.commit(Set(path="/a", data=b"1", version=0)) == Committed(versions=(1,), paths=("/a",))
     assert client.commit(Set(path="/a", data=b"2", version=-1)) == Committed(versions=(2,), paths=("/a",))
     assert client.read("/a") == Node(data=b"2", version=2)
 
 
-def test_a_node_that_is_made_again_begins_with_version_0(stores: Stores) -> None:
-    client = stores.client()
+def test_a_node_that_is_made_again_begins_with_version_0(client: StoreClient) -> None:
     made(client, "/a")
     client.commit(Set(path="/a", data=b"1", version=0))
     outcome = client.commit(Delete(path="/a"), Create(path="/a", data=b"new"))
@@ -73,9 +85,8 @@ def test_a_node_that_is_made_again_begins_with_version_0(stores: Stores) -> None
     ids=repr,
 )
 def test_a_refused_transaction_changes_nothing_and_names_the_operation(
-    stores: Stores, operation: Operation, reason: Reason
+    client: StoreClient, operation: Operation, reason: Reason
 ) -> None:
-    client = stores.client()
     made(client, "/a", "/a/b")
     client.commit(Create(path="/ephemeral", is_ephemeral=True))
     outcome = client.commit(
@@ -107,15 +118,13 @@ def test_a_refused_transaction_changes_nothing_and_names_the_operation(
     assert client.children("/a") == ("b", "s-0000000002")
 
 
-def test_checks_that_hold_let_the_rest_happen(stores: Stores) -> None:
-    client = stores.client()
+def test_checks_that_hold_let_the_rest_happen(client: StoreClient) -> None:
     made(client, "/a")
     outcome = client.commit(Check(path="/a", version=0), Check(path="/a", version=-1), Create(path="/b"))
     assert outcome == Committed(versions=(-1, -1, 0), paths=("/a", "/a", "/b"))
 
 
-def test_operations_see_what_those_before_them_did(stores: Stores) -> None:
-    client = stores.client()
+def test_operations_see_what_those_before_them_did(client: StoreClient) -> None:
     outcome = client.commit(
         Create(path="/a"),
         Create(path="/a/b"),
@@ -139,8 +148,7 @@ def test_sequential_names_are_in_the_order_of_commits_and_without_holes(stores: 
     assert other.children("/c") == ("n-0000000000", "n-0000000002", "n-0000000003")
 
 
-def test_children_are_sorted_names(stores: Stores) -> None:
-    client = stores.client()
+def test_children_are_sorted_names(client: StoreClient) -> None:
     made(client, "/a", "/a/z", "/a/b", "/a/b/c")
     assert client.children("/a") == ("b", "z")
     assert client.children("/a/z") == ()
@@ -148,8 +156,7 @@ def test_children_are_sorted_names(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("change", [Set(path="/a", data=b"1", version=0), Delete(path="/a")], ids=repr)
-def test_a_watch_on_a_node_fires_once(stores: Stores, change: Operation) -> None:
-    watching, writing = stores.client(), stores.client()
+def test_a_watch_on_a_node_fires_once(watching: StoreClient, writing: StoreClient, stores: Stores, change: Operation) -> None:
     made(writing, "/a")
     watching.read_when_there("/a", watch=True)
     assert isinstance(writing.commit(change), Committed)
@@ -161,16 +168,18 @@ def test_a_watch_on_a_node_fires_once(stores: Stores, change: Operation) -> None
     assert len(watching.changes()) <= 2  # the read that sets the watch on a missing node may have set it twice: "look again"
 
 
-def test_a_watch_on_a_node_that_is_not_there_fires_when_it_is_made(stores: Stores) -> None:
-    watching, writing = stores.client(), stores.client()
+def test_a_watch_on_a_node_that_is_not_there_fires_when_it_is_made(
+    watching: StoreClient, writing: StoreClient, stores: Stores
+) -> None:
     assert watching.read("/a", watch=True) == NoNode()
     made(writing, "/b", "/a")
     stores.until(lambda: bool(watching.changes()))
     assert watching.changes() == ["/a"]
 
 
-def test_a_watch_on_children_fires_once_and_not_for_their_data(stores: Stores) -> None:
-    watching, writing = stores.client(), stores.client()
+def test_a_watch_on_children_fires_once_and_not_for_their_data(
+    watching: StoreClient, writing: StoreClient, stores: Stores
+) -> None:
     made(writing, "/a", "/a/b")
     stores.until(lambda: watching.children("/a", watch=True) == ("b",))
     writing.commit(Set(path="/a/b", data=b"1", version=0), Set(path="/a", data=b"1", version=0))
@@ -184,16 +193,14 @@ def test_a_watch_on_children_fires_once_and_not_for_their_data(stores: Stores) -
     assert watching.changes() == ["/a"]
 
 
-def test_a_watch_on_children_fires_when_one_is_deleted(stores: Stores) -> None:
-    watching, writing = stores.client(), stores.client()
+def test_a_watch_on_children_fires_when_one_is_deleted(watching: StoreClient, writing: StoreClient, stores: Stores) -> None:
     made(writing, "/a", "/a/b")
     stores.until(lambda: watching.children("/a", watch=True) == ("b",))
     writing.commit(Delete(path="/a/b"))
     stores.until(lambda: watching.changes() == ["/a"])
 
 
-def test_without_a_watch_nothing_is_told(stores: Stores) -> None:
-    watching, writing = stores.client(), stores.client()
+def test_without_a_watch_nothing_is_told(watching: StoreClient, writing: StoreClient, stores: Stores) -> None:
     made(writing, "/a")
     watching.read_when_there("/a")
     watching.children("/a")
@@ -202,8 +209,7 @@ def test_without_a_watch_nothing_is_told(stores: Stores) -> None:
     assert watching.changes() == []
 
 
-def test_of_a_change_one_hears_before_one_reads_it(stores: Stores) -> None:
-    watching, writing = stores.client(), stores.client()
+def test_of_a_change_one_hears_before_one_reads_it(watching: StoreClient, writing: StoreClient) -> None:
     made(writing, "/a")
     watching.read_when_there("/a", watch=True)
     said: list[object] = []
@@ -214,16 +220,14 @@ def test_of_a_change_one_hears_before_one_reads_it(stores: Stores) -> None:
     assert said.index("changed") < said.index(Node(data=b"1", version=1))
 
 
-def test_the_news_of_an_own_change_come_before_its_answer(stores: Stores) -> None:
-    client = stores.client()
+def test_the_news_of_an_own_change_come_before_its_answer(client: StoreClient) -> None:
     made(client, "/a")
     client.children("/a", watch=True)
     made(client, "/a/b")
     assert client.changes() == ["/a"]
 
 
-def test_answers_come_in_the_order_of_the_questions_and_never_from_inside_the_call(stores: Stores) -> None:
-    client = stores.client()
+def test_answers_come_in_the_order_of_the_questions_and_never_from_inside_the_call(client: StoreClient, stores: Stores) -> None:
     said: list[object] = []
     client.store.commit([Create(path="/a", data=b"0")], said.append)
     client.store.read("/a", said.append)
@@ -278,16 +282,16 @@ def test_a_session_survives_the_loss_of_its_connection_but_watches_do_not(stores
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_an_answer_that_is_lost_is_unknown_whether_it_was_committed_or_not(stores: Stores, is_committed: bool) -> None:
-    client = stores.client()
+def test_an_answer_that_is_lost_is_unknown_whether_it_was_committed_or_not(
+    client: StoreClient, stores: Stores, is_committed: bool
+) -> None:
     stores.lose_answer(client, is_committed=is_committed)
     assert isinstance(client.commit(Create(path="/a")), Unknown)
     stores.until(lambda: len(client.sessions()) == 2)
     assert (client.read("/a") != NoNode()) == is_committed
 
 
-def test_what_is_asked_while_there_is_no_connection_waits_for_one(stores: Stores) -> None:
-    client = stores.client()
+def test_what_is_asked_while_there_is_no_connection_waits_for_one(client: StoreClient, stores: Stores) -> None:
     stores.drop(client)
     stores.until(lambda: ("suspended",) in client.events)
     assert isinstance(client.commit(Create(path="/a")), Committed)
@@ -335,15 +339,13 @@ def test_before_the_first_connection_every_answer_is_unknown(stores: Stores) -> 
     assert client.read("/a") == NoNode()
 
 
-def test_a_transaction_above_the_limit_is_not_sent(stores: Stores) -> None:
-    client = stores.client()
+def test_a_transaction_above_the_limit_is_not_sent(client: StoreClient) -> None:
     with pytest.raises(AssertionError, match="too large"):
         client.store.commit([Create(path="/a", data=bytes(TRANSACTION_BYTES_MAX))], lambda _: None)
     assert client.read("/a") == NoNode()
 
 
-def test_a_transaction_at_the_limit_is_committed(stores: Stores) -> None:
-    client = stores.client()
+def test_a_transaction_at_the_limit_is_committed(client: StoreClient) -> None:
     paths = [f"/node-{number:04}" for number in range(1_000)]
     data = bytes(TRANSACTION_BYTES_MAX // 1_000 - len(paths[0]))
     outcome = client.commit(*(Create(path=path, data=data) for path in paths))
@@ -351,8 +353,7 @@ def test_a_transaction_at_the_limit_is_committed(stores: Stores) -> None:
     assert outcome.paths == tuple(paths)
 
 
-def test_what_is_open_when_the_store_is_closed_gets_an_answer(stores: Stores) -> None:
-    client = stores.client()
+def test_what_is_open_when_the_store_is_closed_gets_an_answer(client: StoreClient, stores: Stores) -> None:
     stores.cut(client)
     outcomes = client.ask([Create(path="/a")])
     closed: list[bool] = []

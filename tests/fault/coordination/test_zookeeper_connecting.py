@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 from broker.clock import SystemClock
-from broker.cluster.store import Committed, Create, Unknown
+from broker.cluster.store import Committed, Create, StoreEvents, Unknown
 from broker.cluster.zookeeper import ZooKeeperStore
 from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer
@@ -61,17 +61,11 @@ def test_beginning_does_not_wait_for_hosts_that_cannot_be_found_or_reached(black
     store.close(lambda: None)
 
 
-class Deaf:
+class Deaf(StoreEvents):
     """Fails on any event."""
 
-    def connected(self, session_id: int) -> None:
-        raise AssertionError
-
-    def suspended(self) -> None:
-        raise AssertionError
-
-    def changed(self, path: str) -> None:
-        raise AssertionError
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError(name)
 
 
 def test_a_chroot_is_made_and_its_paths_are_not_seen(server: RunningServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 from logbus.waiting import PATIENCE_SECONDS
 
-from broker.cluster import zookeeper as room
+from broker.cluster import store
 from broker.cluster.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
 from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer, RunningZooKeeper
@@ -111,7 +111,7 @@ def test_a_transaction_above_zookeepers_own_limit_breaks_the_connection(
     stores: RealStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = stores.client()
-    monkeypatch.setattr(room, "TRANSACTION_BYTES_MAX", 1 << 22)
+    monkeypatch.setattr(store, "TRANSACTION_BYTES_MAX", 1 << 22)
     assert isinstance(client.commit(Create(path="/a", data=bytes(1 << 21))), Unknown)
     stores.until(lambda: len(client.sessions()) == 2)
     assert client.read("/a") == NoNode()

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PyTopicPartition
 from logbus.cli import main
@@ -27,39 +21,28 @@ from logbus.kafka.cluster import ClusterFacts, cluster_facts
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
-from tests.support.clusters import wait_until_all_see
+from tests.support.clusters import RunningCluster
 from tests.support.zookeeper import RunningZooKeeper
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
 
-SETTINGS = {
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "offsets.topic.num.partitions": "3",
-    "zookeeper.session.timeout.ms": "10000",
-}
+SETTINGS = {"offsets.topic.num.partitions": "3", "zookeeper.session.timeout.ms": "10000"}
 
-Brokers = dict[int, LogbusBroker]
+Brokers = Mapping[int, LogbusBroker]
 
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with ExitStack() as stack:
-        zookeeper = stack.enter_context(RunningZooKeeper())
-        running: Brokers = {}
-        for broker_id in (1, 2, 3):
-            settings = {**SETTINGS, "broker.id": str(broker_id), "zookeeper.connect": f"{zookeeper.connect}/admin"}
-            directory = tmp_path_factory.mktemp(f"broker{broker_id}")
-            running[broker_id] = stack.enter_context(LogbusBroker(directory, settings=settings))
-        wait_until_all_see(3, (broker.bootstrap for broker in running.values()))
-        yield running
+    directory = tmp_path_factory.mktemp("brokers")
+    with RunningZooKeeper() as zookeeper, RunningCluster(directory, zookeeper, settings=SETTINGS) as cluster:
+        yield cluster.brokers
 
 
 def facts(broker: LogbusBroker) -> ClusterFacts:
     return cluster_facts(Client({"bootstrap.servers": broker.bootstrap}))
 
 
-def asked(futures: dict[Any, Any]) -> Any:
+def answer_of(futures: dict[Any, Any]) -> Any:
     (future,) = futures.values()
     return future.result(PATIENCE_SECONDS)
 
@@ -75,33 +58,33 @@ def code(raised: pytest.ExceptionInfo[KafkaException]) -> str:
 
 
 def partitions(broker: LogbusBroker, topic: str) -> dict[int, tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
-    rows = [one for one in facts(broker).partitions if one.topic == topic]
-    return {one.partition: (one.leader, tuple(one.replicas), tuple(sorted(one.in_sync))) for one in rows}
+    rows = [row for row in facts(broker).partitions if row.topic == topic]
+    return {row.partition: (row.leader, tuple(row.replicas), tuple(sorted(row.in_sync))) for row in rows}
 
 
 def test_a_topic_is_made_at_one_broker_grown_at_another_and_deleted_at_the_third(brokers: Brokers) -> None:
-    asked(
+    answer_of(
         admin(brokers[1]).create_topics(
             [NewTopic("life", 2, 3, config={"retention.ms": "77"})], operation_timeout=PATIENCE_SECONDS
         )
     )
     wait_until(lambda: len(partitions(brokers[2], "life")) == 2, what="the topic at another broker")
-    asked(admin(brokers[2]).create_partitions([NewPartitions("life", 4)], operation_timeout=PATIENCE_SECONDS))
+    answer_of(admin(brokers[2]).create_partitions([NewPartitions("life", 4)], operation_timeout=PATIENCE_SECONDS))
     wait_until(lambda: len(partitions(brokers[3], "life")) == 4, what="the growth at another broker")
     with pytest.raises(KafkaException) as raised:
-        asked(admin(brokers[3]).create_topics([NewTopic("life", 1, 1)]))
+        answer_of(admin(brokers[3]).create_topics([NewTopic("life", 1, 1)]))
     assert code(raised) == "TOPIC_ALREADY_EXISTS"
     with pytest.raises(KafkaException) as raised:
-        asked(admin(brokers[3]).create_topics([NewTopic("too-many", 1, 4)]))
+        answer_of(admin(brokers[3]).create_topics([NewTopic("too-many", 1, 4)]))
     assert code(raised) == "INVALID_REPLICATION_FACTOR"
-    asked(admin(brokers[3]).delete_topics(["life"], operation_timeout=PATIENCE_SECONDS))
+    answer_of(admin(brokers[3]).delete_topics(["life"], operation_timeout=PATIENCE_SECONDS))
     wait_until(lambda: all(not partitions(broker, "life") for broker in brokers.values()), what="the deletion everywhere")
-    asked(admin(brokers[1]).create_topics([NewTopic("life", 1, 3)], operation_timeout=PATIENCE_SECONDS))
+    answer_of(admin(brokers[1]).create_topics([NewTopic("life", 1, 3)], operation_timeout=PATIENCE_SECONDS))
 
 
 def test_a_partition_moves_to_another_broker_while_it_is_written(brokers: Brokers) -> None:
     client = KafkaAdminClient(bootstrap_servers=brokers[2].bootstrap)
-    asked(
+    answer_of(
         admin(brokers[1]).create_topics([NewTopic("moved", 1, replica_assignment=[[1, 2]])], operation_timeout=PATIENCE_SECONDS)
     )
     wait_until(lambda: partitions(brokers[2], "moved").get(0, (0, (), ()))[2] == (1, 2), what="the in-sync set")
@@ -117,12 +100,12 @@ def test_a_partition_moves_to_another_broker_while_it_is_written(brokers: Broker
     wait_until(lambda: partitions(brokers[3], "moved").get(0) == (3, (3, 2), (2, 3)), what="the move")
     wait_until(lambda: not client.list_partition_reassignments(), what="the move at the broker that is asked for moves")
     client.close()
-    found = asked(admin(brokers[3]).list_offsets({TopicPartition("moved", 0): OffsetSpec.latest()}))
+    found = answer_of(admin(brokers[3]).list_offsets({TopicPartition("moved", 0): OffsetSpec.latest()}))
     assert found.offset == 1000
 
 
 def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> None:
-    asked(admin(brokers[1]).create_topics([NewTopic("watched", 1, 3)], operation_timeout=PATIENCE_SECONDS))
+    answer_of(admin(brokers[1]).create_topics([NewTopic("watched", 1, 3)], operation_timeout=PATIENCE_SECONDS))
     wait_until(lambda: partitions(brokers[1], "watched").get(0, (0, (), ()))[2] == (1, 2, 3), what="the in-sync set")
 
     def shown(*words: str) -> Result:

@@ -24,7 +24,7 @@ from broker.protocol.framing import Origin, Request
 from tests.support.engine import Harness
 
 
-def asked(broker: Harness, api_key: ApiKey, version: int, listener: str = "", **values: Any) -> bytes:
+def ask(broker: Harness, api_key: ApiKey, version: int, listener: str = "", **values: Any) -> bytes:
     body = request_class(api_key)(**values)
     raw = memoryview(bytes(body.encode(version=version)))
     answer = broker.engine.dispatch(Request(int(api_key), version, 1, "test", raw, origin=Origin("10.0.0.1", listener)))
@@ -37,7 +37,7 @@ def metadata(broker: Harness, version: int, listener: str = "") -> bytes:
         more["include_topic_authorized_operations"] = False
     if 8 <= version <= 10:
         more["include_cluster_authorized_operations"] = False
-    return asked(broker, ApiKey.METADATA, version, listener, topics=None, **more)
+    return ask(broker, ApiKey.METADATA, version, listener, topics=None, **more)
 
 
 @pytest.mark.parametrize("version", [1, 4, 8, 9, 12])
@@ -117,7 +117,7 @@ def test_every_other_question_asks_the_same_view(tmp_path: Path) -> None:
     broker = Harness(tmp_path, view=TwoBrokers())
     broker.create("clicks", 2)
     row = request_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
-    raw = asked(
+    raw = ask(
         broker,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         0,
@@ -126,13 +126,13 @@ def test_every_other_question_asks_the_same_view(tmp_path: Path) -> None:
         cursor=None,
     )
     described = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).decode(raw, version=0).topics[0].partitions
-    assert [(one.leader_id, list(one.eligible_leader_replicas)) for one in described] == [(1, []), (NO_LEADER, [1])]
-    raw = asked(broker, ApiKey.DESCRIBE_CLUSTER, 0, "INSIDE", include_cluster_authorized_operations=False)
+    assert [(row.leader_id, list(row.eligible_leader_replicas)) for row in described] == [(1, []), (NO_LEADER, [1])]
+    raw = ask(broker, ApiKey.DESCRIBE_CLUSTER, 0, "INSIDE", include_cluster_authorized_operations=False)
     cluster = response_class(ApiKey.DESCRIBE_CLUSTER).decode(raw, version=0)
-    assert (cluster.cluster_id, [one.host for one in cluster.brokers]) == ("the-cluster", ["inside.example"])
-    raw = asked(broker, ApiKey.FIND_COORDINATOR, 4, "INSIDE", key_type=0, coordinator_keys=["g", "lost"])
-    found, lost = response_class(ApiKey.FIND_COORDINATOR).decode(raw, version=4).coordinators
-    assert (found.error_code, found.node_id, found.host) == (0, 1, "inside.example")
+    assert (cluster.cluster_id, [broker.host for broker in cluster.brokers]) == ("the-cluster", ["inside.example"])
+    raw = ask(broker, ApiKey.FIND_COORDINATOR, 4, "INSIDE", key_type=0, coordinator_keys=["g", "lost"])
+    coordinator, lost = response_class(ApiKey.FIND_COORDINATOR).decode(raw, version=4).coordinators
+    assert (coordinator.error_code, coordinator.node_id, coordinator.host) == (0, 1, "inside.example")
     assert (lost.error_code, lost.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
     broker.close()
 

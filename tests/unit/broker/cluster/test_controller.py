@@ -19,15 +19,14 @@ from broker.cluster.leader_election import Decision
 from broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState, StateChange
 from broker.cluster.metadata_log import entry_positions, log_entry, state_writes
 from broker.cluster.store import Committed, Node, NoNode, commit
-from tests.sim.controlled import Controlled, create, stored
-from tests.sim.coordinated import World
+from tests.sim.coordinated import Controlled, World, create, stored
 
 SETTLED = 7.0  # seconds after which a broker that is not registered counts as dead
 
 
 def cluster(*brokers: int, seed: int = 0, minimum: int = 1) -> tuple[World, list[Controlled]]:
     world = World(seed)
-    processes = [Controlled(world, broker, minimum=minimum) for broker in brokers]
+    processes = [world.joined(Controlled(world, broker, minimum=minimum)) for broker in brokers]
     world.run(SETTLED)
     return world, processes
 
@@ -38,9 +37,9 @@ def controllers(brokers: list[Controlled]) -> list[Mandate]:
 
 def write_state(world: World, broker: Controlled, **changes: Any) -> None:
     """Change the state of the topic's first partition, as its leader does."""
-    old, topic_id = stored(world, "t"), broker.process.image.topics["t"].topic_id
+    old, topic_id = stored(world, "t"), broker.image.topics["t"].topic_id
     change = StateChange(topic="t", topic_id=topic_id, index=0, state=replace(old, version=old.version + 1, **changes))
-    assert isinstance(world.answered(broker.process, commit(state_writes([change]))), Committed)
+    assert isinstance(world.answered(broker, commit(state_writes([change]))), Committed)
 
 
 def test_leaders_are_elected_for_a_broker_whose_session_has_ended() -> None:
@@ -52,7 +51,7 @@ def test_leaders_are_elected_for_a_broker_whose_session_has_ended() -> None:
         state = stored(world, "t", index)
         assert (state.leader, state.leader_epoch, state.isr) == (2, 1, (2, 1))
         assert state.controller_epoch == 1
-    assert two.process.image.topics["t"].states[0] == stored(world, "t")
+    assert two.image.topics["t"].states[0] == stored(world, "t")
 
 
 def test_the_next_controller_takes_over_from_one_whose_port_refuses_and_elects() -> None:
@@ -69,17 +68,17 @@ def test_the_next_controller_takes_over_from_one_whose_port_refuses_and_elects()
 def test_a_controller_that_was_deposed_writes_nothing_and_notices() -> None:
     world, (one, two) = cluster(1, 2)
     topic = create(world, one, "t", (1, 2))
-    one.process.store.pause()
+    one.store.pause()
     two.controller.suspect({1})
     world.run(1)
     old = stored(world, "t")
     assert old.leader == 2
     mandate = one.controller.mandate
     assert mandate is not None
-    one.process.store.resume()
+    one.store.resume()
     forged = Decision(topic="t", index=0, state=replace(old, leader=1, version=old.version + 1))
     with pytest.raises(Exception, match="became the controller after epoch 1"):
-        world.answered(one.process, write_states(mandate, [forged], {"t": topic.topic_id}))
+        world.answered(one, write_states(mandate, [forged], {"t": topic.topic_id}))
     world.run(2)
     assert one.controller.mandate is None
     assert stored(world, "t").leader == 2
@@ -91,7 +90,7 @@ def test_after_an_outage_of_zookeeper_nobody_is_dead_before_they_could_be_back()
     world.zookeeper.stop()
     world.run(20)
     world.zookeeper.start()
-    world.zookeeper.expire(two.process.store.session_id)
+    world.zookeeper.expire(two.store.session_id)
     world.run(3)
     state = stored(world, "t")
     assert (state.leader, state.leader_epoch, state.isr) == (2, 0, (2, 1))
@@ -105,11 +104,11 @@ def test_of_many_decisions_only_that_one_is_refused_whose_state_has_changed() ->
     new = PartitionState(leader=2, leader_epoch=1, isr=(2,), version=1)
     decisions = [Decision(topic="t", index=index, state=new) for index in range(5)]
     other = StateChange(topic="t", topic_id=topic.topic_id, index=3, state=replace(topic.states[3], isr=(1,), version=1))
-    world.answered(one.process, commit(state_writes([other])))
-    done = world.answered(one.process, write_states(mandate, decisions, {"t": topic.topic_id}))
+    world.answered(one, commit(state_writes([other])))
+    done = world.answered(one, write_states(mandate, decisions, {"t": topic.topic_id}))
     assert [decision.index for decision in done] == [0, 1, 2, 4]
     again = UUID(int=99)
-    assert world.answered(one.process, write_states(mandate, decisions, {"t": again})) == [], "another topic of the same name"
+    assert world.answered(one, write_states(mandate, decisions, {"t": again})) == [], "another topic of the same name"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -132,16 +131,16 @@ def test_with_lost_answers_everybody_has_a_leader_in_the_end(seed: int) -> None:
 def test_a_reassignment_ends_once_the_new_replica_is_in_sync() -> None:
     world, (one, two, _three) = cluster(1, 2, 3)
     create(world, one, "t", (1, 2), partitions=1)
-    step = reassign(two.process.image.topics["t"], {0: (3, 2)})
+    step = reassign(two.image.topics["t"], {0: (3, 2)})
     assert step is not None
-    assert world.answered(two.process, write_reassigned(step, None))
-    assert not world.answered(two.process, write_reassigned(step, None)), "the version is another"
+    assert world.answered(two, write_reassigned(step, None))
+    assert not world.answered(two, write_reassigned(step, None)), "the version is another"
     write_state(world, one, isr=(1, 2, 3))
     world.run(1)
     assert stored(world, "t").handover_to == 3
     write_state(world, one, leader=3, leader_epoch=1, handover_to=None)
     world.run(1)
-    topic = two.process.image.topics["t"]
+    topic = two.image.topics["t"]
     assert (topic.replicas, dict(topic.adding), dict(topic.removing)) == (((3, 2),), {}, {})
     assert stored(world, "t").isr == (2, 3)
 
@@ -151,36 +150,36 @@ def test_a_deleted_topics_name_is_free_for_one_that_counts_as_the_same() -> None
     for number, name in enumerate(("page.views", "page_views", "page.views")):
         topic = create(world, one, name, (1, 2))
         world.run(1)
-        assert list(two.process.image.topics) == [name], number
-        world.answered(two.process, metadata_writes.delete_topic(name, topic.topic_id))
+        assert list(two.image.topics) == [name], number
+        world.answered(two, metadata_writes.delete_topic(name, topic.topic_id))
         world.run(5)
-        assert dict(one.process.image.topics) == {}
+        assert dict(one.image.topics) == {}
 
 
 def test_a_marked_topic_is_deleted_with_all_that_it_has() -> None:
     world, (one, two) = cluster(1, 2)
     topic = create(world, one, "t", (1, 2), partitions=600)
-    world.answered(two.process, metadata_writes.delete_topic("t", topic.topic_id))
+    world.answered(two, metadata_writes.delete_topic("t", topic.topic_id))
     world.run(5)
     assert [path for path in world.zookeeper.nodes if path.endswith("/t") or "/t/" in path] == []
     assert isinstance(world.zookeeper.read(znodes.topic_id_path(topic.topic_id)), NoNode)
     for broker in (one, two):
-        assert dict(broker.process.image.topics) == {}
-        assert broker.process.image.deleting == frozenset()
+        assert dict(broker.image.topics) == {}
+        assert broker.image.deleting == frozenset()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_deletion_goes_on_whatever_is_lost_and_spares_the_next_topic_of_that_name(seed: int) -> None:
     world, (one, two) = cluster(1, 2, seed=seed)
     topic = create(world, one, "t", (1, 2), partitions=600)
-    world.answered(one.process, metadata_writes.delete_topic("t", topic.topic_id))
+    world.answered(one, metadata_writes.delete_topic("t", topic.topic_id))
     world.zookeeper.answer_loss = 0.3
     world.run(seed / 10)
     one.kill()
     world.run(30)
     world.zookeeper.answer_loss = 0.0
     world.run(10)
-    assert dict(two.process.image.topics) == {}
+    assert dict(two.image.topics) == {}
     create(world, two, "t", (2,), number=2)
     world.run(5)
     assert stored(world, "t").leader == 2
@@ -189,7 +188,7 @@ def test_a_deletion_goes_on_whatever_is_lost_and_spares_the_next_topic_of_that_n
 def test_the_metadata_log_keeps_the_newest_two_thousand_and_all_of_the_last_minute() -> None:
     world, (one,) = cluster(1)
     for _ in range(2_300):
-        one.process.ask(commit([log_entry([])]))
+        one.ask(commit([log_entry([])]))
     world.run(5)
     before = len(entries(world))
     assert before >= 2_300

@@ -59,9 +59,9 @@ def test_the_first_thing_told_is_everything(world: World) -> None:
     second = world.started(2)
     assert second.news[0].is_everything
     assert list(second.image.topics) == ["access"]
-    told: list[MetadataDelta] = []
-    second.watcher.listen(lambda image, news: told.append(news))
-    assert told == [MetadataDelta(is_everything=True)]
+    deltas: list[MetadataDelta] = []
+    second.watcher.listen(lambda image, news: deltas.append(news))
+    assert deltas == [MetadataDelta(is_everything=True)]
 
 
 def test_a_change_costs_one_read_of_the_journal(world: World) -> None:
@@ -69,8 +69,8 @@ def test_a_change_costs_one_read_of_the_journal(world: World) -> None:
     _make(world, first, "access", "errors")
     paths = _reads(second)
     state = PartitionState(leader=2, leader_epoch=1, isr=(2,), version=1)
-    known = first.image.topics["access"]
-    changes = [StateChange(topic="access", topic_id=known.topic_id, index=index, state=state) for index in range(3)]
+    topic_id = first.image.topics["access"].topic_id
+    changes = [StateChange(topic="access", topic_id=topic_id, index=index, state=state) for index in range(3)]
     world.answered(first, commit(state_writes(changes)))
     world.run(1)
     assert paths == [entry_path(_positions(world)[-1])]
@@ -143,8 +143,7 @@ def test_an_image_never_goes_back_where_zookeeper_lost_its_data(world: World, ca
 def test_one_turn_asks_for_so_much_and_no_more(world: World) -> None:
     first = world.started(1)
     for number in range(20):
-        made = topic(f"t{number}", number + 1, partitions=50)
-        world.answered(first, metadata_writes.create_topic(made, {}))
+        world.answered(first, metadata_writes.create_topic(topic(f"t{number}", number + 1, partitions=50), {}))
     second = world.start(2)
     under_way = most = 0
     read = second.store.read
@@ -154,10 +153,10 @@ def test_one_turn_asks_for_so_much_and_no_more(world: World) -> None:
         under_way += 1
         most = max(most, under_way)
 
-        def answered(found: object) -> None:
+        def answered(node: object) -> None:
             nonlocal under_way
             under_way -= 1
-            then(found)  # type: ignore[operator]
+            then(node)  # type: ignore[operator]
 
         read(path, answered, **options)  # type: ignore[arg-type]
 
@@ -205,19 +204,11 @@ def test_who_raised_an_incarnation_is_news_before_it_is_registered(world: World)
     assert any(raised in news.changes for news in first.news)
 
 
-def test_a_topic_that_cannot_be_read_is_not_taken_for_one_that_is_gone(world: World, broker: Coordinated) -> None:
+@pytest.mark.parametrize("path", [znodes.topic_path("access"), znodes.topic_settings_path("access")])
+def test_a_topic_that_cannot_be_read_is_neither_gone_nor_without_settings(world: World, broker: Coordinated, path: str) -> None:
+    """Its logs would be removed, or the default retention would delete its records."""
     _make(world, broker, "access", "errors")
-    world.answered(broker, commit([Set(path=znodes.topic_path("access"), data=b"{}", version=0)]))
-    world.zookeeper.expire(broker.store.session_id)
-    world.run(2)
-    assert (list(broker.image.topics), broker.image.unreadable) == (["errors"], {"access"})
-
-
-def test_a_topic_whose_settings_cannot_be_read_is_not_taken_for_one_without_any(world: World) -> None:
-    """The default retention would delete its records."""
-    broker = world.started(1)
-    _make(world, broker, "access", "errors")
-    world.answered(broker, commit([Set(path=znodes.topic_settings_path("access"), data=b"{}", version=0)]))
+    world.answered(broker, commit([Set(path=path, data=b"{}", version=0)]))
     world.zookeeper.expire(broker.store.session_id)
     world.run(2)
     assert (list(broker.image.topics), broker.image.unreadable) == (["errors"], {"access"})
@@ -245,12 +236,12 @@ def test_a_node_of_a_strangers_among_the_incarnations_keeps_nobody_from_reading(
 
 def test_who_fails_to_act_on_news_is_told_everything_later_and_holds_up_nobody(world: World, defects: list[str]) -> None:
     broker = world.started(1)
-    told: list[MetadataDelta] = []
+    deltas: list[MetadataDelta] = []
     after: list[list[str]] = []
 
     def fails_once(image: MetadataImage, news: MetadataDelta) -> None:
-        told.append(news)
-        if len(told) == 2:
+        deltas.append(news)
+        if len(deltas) == 2:
             raise ZeroDivisionError
 
     broker.watcher.listen(fails_once)
@@ -259,6 +250,6 @@ def test_who_fails_to_act_on_news_is_told_everything_later_and_holds_up_nobody(w
     world.run(2)
     assert list(broker.image.topics) == ["access", "errors"]
     assert after[-1] == ["access", "errors"]
-    assert told[2].is_everything
+    assert deltas[2].is_everything
     assert "ZeroDivisionError" in defects[0]
     defects.clear()

@@ -78,7 +78,7 @@ def test_a_second_process_with_the_id_of_a_live_broker_is_refused_and_disturbs_n
     assert not second.entered.is_there, "the other may be about to go"
     world.run(3)
     assert isinstance(second.entered.error, RunningElsewhere)
-    assert "broker 1 is running elsewhere, at localhost:9093" in str(second.entered.error)
+    assert "broker 1 is running elsewhere, at host1:9091" in str(second.entered.error)
     assert _is_registered(world, first)
     assert first.registration.incarnation == 0
     assert first.fenced is None
