@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import pytest
 
 from broker.api.handler import Parts, Pending
 from broker.api.metadata_source import MetadataSource
@@ -75,7 +77,9 @@ class ManualThreadPool:
 
 
 class Harness:
-    """An engine in a directory; `ask` sends a control request, `produce` and `fetch` the others."""
+    """An engine in a directory; `ask` sends a control request, `dispatch` any."""
+
+    opened: ClassVar[list[Harness] | None] = None  # those that `closed_harnesses` closes
 
     def __init__(
         self,
@@ -103,6 +107,8 @@ class Harness:
             view=view,
             metadata_source=metadata_source,
         )
+        if Harness.opened is not None:
+            Harness.opened.append(self)
 
     def turn(self) -> None:
         """One turn of the loop, without letting threads run."""
@@ -167,11 +173,27 @@ class Harness:
         return result
 
     def close(self) -> None:
+        self._is_over()
         self.engine.close()
 
     def crash(self) -> None:
         """As if the process had been killed: its lock is released, nothing else is done."""
+        self._is_over()
         self.engine.partitions._directory._lock = None
+
+    def _is_over(self) -> None:
+        if Harness.opened is not None and self in Harness.opened:
+            Harness.opened.remove(self)
+
+
+@pytest.fixture(autouse=True)
+def closed_harnesses(defects: list[str]) -> Iterator[None]:
+    """Every engine that a test leaves open is closed at its end."""
+    Harness.opened = []
+    yield
+    opened, Harness.opened = Harness.opened, None
+    for harness in reversed(opened):
+        harness.close()
 
 
 def read_part(part: bytes | FileSlice) -> bytes:

@@ -6,7 +6,6 @@ DescribeConfigs and ListConfigResources: types, documentation, and which resourc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -23,11 +22,10 @@ from tests.support.setting_names import setting_names
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Harness]:
+def broker(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("clicks", 2, retention_ms="5000")
-    yield harness
-    harness.close()
+    return harness
 
 
 def log_config(broker: Harness, index: int = 0) -> LogConfig:
@@ -42,7 +40,6 @@ def test_a_topics_setting_holds_for_its_open_logs_at_once_and_after_a_restart(tm
     broker.close()
     again = Harness(tmp_path)
     assert (log_config(again).retention_ms, log_config(again).message_bytes_max) == (1000, 2000)
-    again.close()
 
 
 def test_an_incremental_change_leaves_the_rest_and_a_whole_one_does_not(broker: Harness) -> None:
@@ -183,7 +180,6 @@ def test_a_broker_setting_holds_below_the_topics_own_at_once_and_after_a_restart
     assert alter(again, BROKER, "0", ("log.retention.ms", DELETE, None), ("max.connections.per.ip", SET, "7")) == (0, None)
     assert again.engine.partitions.settings.current.connections_per_ip_max == 7
     assert again.engine.partitions.get("views", 0).log.config.retention_ms == 1
-    again.close()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +216,6 @@ def test_every_layer_shows_as_a_synonym_the_strongest_first(tmp_path: Path) -> N
         ("log.retention.ms", "21", 3)
     ]
     assert describe(broker, BROKER, "7").error_code == 42
-    broker.close()
 
 
 @pytest.mark.parametrize(
@@ -241,11 +236,10 @@ def test_a_stored_setting_that_this_release_refuses_stops_the_start_by_name(tmp_
 
 
 @pytest.fixture
-def described(tmp_path: Path) -> Iterator[Harness]:
+def described(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("clicks")
-    yield harness
-    harness.close()
+    return harness
 
 
 def test_every_setting_is_shown_and_explained(described: Harness) -> None:

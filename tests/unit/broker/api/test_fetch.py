@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ import pytest
 
 from broker.api.fetch import READ_AT_ONCE_MAX, handle_replica_fetch, replica_fetch_of
 from broker.api.handler import Pending
+from broker.config.settings import LogConfig
 from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.codec import request_class, response_class
 from broker.protocol.framing import Origin, Request
@@ -34,10 +36,8 @@ VERSIONS = range(13, APIS[FETCH].last + 1)
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Harness]:
-    harness = Harness(tmp_path)
-    yield harness
-    harness.close()
+def broker(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
 
 
 def ask(broker: Harness, topic_id: uuid.UUID, *, index: int = 0, wait_ms: int = 0, version: int = VERSIONS[-1]) -> Any:
@@ -89,13 +89,12 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def wide(tmp_path: Path) -> Iterator[Harness]:
+def wide(tmp_path: Path) -> Harness:
     """Reading the clock takes a millisecond, so a slice has few steps."""
     harness = Harness(tmp_path)
     harness.create("clicks", PARTITIONS)
     harness.clock.tick_ms = 1
-    yield harness
-    harness.close()
+    return harness
 
 
 def write(wide: Harness, index: int) -> None:
@@ -247,3 +246,115 @@ def test_a_consumers_fetch_is_not_taken_for_a_replicas() -> None:
     request = Request(int(ApiKey.FETCH), REPLICA_FETCH_VERSION - 1, 1, None, memoryview(b""))
     assert replica_fetch_of(request) is None
     assert replica_fetch_of(request._replace(version=REPLICA_FETCH_VERSION, body=memoryview(bytes(80)))) is None
+
+
+WRITER, READER = 1, 2
+
+
+SEGMENT_BYTES = 6_000
+
+
+BATCH = bytes(plain_batch(1, timestamp=NOW_MS, value=b"x" * 900))
+
+
+FETCH_BYTES_MAX = 10_000  # the broker's own limit
+
+
+BATCHES = 18  # three segments of six
+
+
+@pytest.fixture
+def rivals(tmp_path: Path) -> Iterator[Rivals]:
+    log = replace(LogConfig(), segment_bytes=SEGMENT_BYTES)
+    rivals = Rivals(tmp_path, log=log, fetch_bytes_max=FETCH_BYTES_MAX)
+    yield rivals
+    rivals.close()
+
+
+def write_both(rivals: Rivals, count: int, index: int = 0) -> None:
+    for _ in range(count):
+        rivals.feed(WRITER, produce_frame(9, 1, [(b"plain", [(index, BATCH)])]))
+        rivals.turn()
+    rivals.do(lambda harness: harness.flush())
+
+
+def is_answered(rivals: Rivals, *rows: tuple[int, int, int], **settings: Any) -> bool:
+    """Whether both sides answer at once. `rows`: partition, offset, maximum bytes."""
+    asked = [(index, -1, offset, size) for index, offset, size in rows]
+    frame = fetch_frame(11, 7, [(b"plain", asked)], lambda topic: b"", wait_ms=500, **settings)
+    # The fast path learns from a first request, which is over before the second.
+    for _ in range(2):
+        before = {side: len(side.sockets[READER].sent) if READER in side.sockets else 0 for side in rivals.sides}
+        rivals.feed(READER, frame)
+        rivals.turn()
+        seen = {len(side.sockets[READER].sent) > before[side] for side in rivals.sides}
+        rivals.do(lambda harness: harness.clock.advance_ms(500))
+        rivals.turn()
+    rivals.compare()
+    assert rivals.on.fetches_taken, "the fast path has taken the second"
+    (answered,) = seen
+    return answered
+
+
+def test_a_reader_of_an_older_segment_does_not_wait_for_more_than_it_has(rivals: Rivals) -> None:
+    write_both(rivals, BATCHES)
+    assert len(rivals.off.engine.partitions.get("plain", 0).log.segments) == 3
+    assert is_answered(rivals, (0, 5, PLENTY), bytes_min=8_000)
+    assert not is_answered(rivals, (0, BATCHES - 1, PLENTY), bytes_min=8_000)  # the newest segment: more may come
+
+
+def test_the_end_of_a_sealed_segment_is_waited_at_if_nothing_visible_follows(rivals: Rivals) -> None:
+    write_both(rivals, BATCHES)
+    for side in rivals.sides:
+        side.engine.partitions.get("plain", 0).log.roll()
+    assert not is_answered(rivals, (0, BATCHES - 1, PLENTY), bytes_min=8_000)
+    write_both(rivals, 1)
+    assert is_answered(rivals, (0, BATCHES - 1, PLENTY), bytes_min=8_000)
+
+
+@pytest.mark.parametrize("bytes_max", [2_000, PLENTY])
+def test_a_minimum_above_the_maximum_is_the_maximum(rivals: Rivals, bytes_max: int) -> None:
+    """The client's, or the broker's own: an answer cannot be larger."""
+    write_both(rivals, 5, index=0)
+    write_both(rivals, 5, index=1)
+    write_both(rivals, 5, index=2)
+    rows = [(index, 0, PLENTY) for index in range(3)]
+    assert is_answered(rivals, *rows, bytes_min=100 * PLENTY, bytes_max=bytes_max)
+
+
+@pytest.mark.parametrize("bytes_max", [0, 900])
+def test_a_minimum_above_the_maximum_is_still_waited_for_while_there_is_nothing(rivals: Rivals, bytes_max: int) -> None:
+    write_both(rivals, 1)
+    assert not is_answered(rivals, (0, 1, PLENTY), bytes_min=PLENTY, bytes_max=bytes_max)
+
+
+def test_a_partition_limited_by_its_own_maximum_does_not_hold_up_the_answer(rivals: Rivals) -> None:
+    write_both(rivals, 4)
+    assert is_answered(rivals, (0, 0, 2_000), bytes_min=8_000)
+    assert not is_answered(rivals, (0, 2, 2_000), bytes_min=8_000)
+
+
+def test_a_batch_that_does_not_fit_any_more_does_not_hold_up_the_answer(rivals: Rivals) -> None:
+    write_both(rivals, 1, index=0)
+    write_both(rivals, 1, index=1)
+    assert is_answered(rivals, (0, 0, PLENTY), (1, 0, PLENTY), bytes_min=1_500, bytes_max=1_500)
+
+
+def test_a_fetch_wakes_at_the_maximum_if_that_is_below_its_minimum(rivals: Rivals) -> None:
+    settings = {"wait_ms": 60_000, "bytes_min": PLENTY, "bytes_max": 900}  # longer than a flush may take
+    frame = fetch_frame(11, 7, [(b"plain", [(0, -1, 0, PLENTY)])], lambda topic: b"", **settings)  # type: ignore[arg-type]
+    for _ in range(2):
+        rivals.feed(READER, frame)
+        rivals.turn()
+        rivals.do(lambda harness: harness.clock.advance_ms(60_000))
+        rivals.turn()
+    assert rivals.on.fetches_taken == 1
+    rivals.feed(READER, frame)
+    rivals.turn()
+    for side in rivals.sides:
+        side.sockets[READER].sent.clear()
+    write_both(rivals, 1)
+    rivals.turn()
+    for side in rivals.sides:
+        assert BATCH[21:] in bytes(side.sockets[READER].sent)
+    rivals.compare()

@@ -5,7 +5,6 @@ FindCoordinator on a broker in a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,11 @@ RETENTION_MS = 10_080 * 60_000
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
+def client(tmp_path: Path) -> Client:
     harness = Harness(tmp_path, group_initial_rebalance_delay_ms=0)
     harness.create("clicks")
     harness.create("views")
-    yield Client(harness)
-    harness.close()
+    return Client(harness)
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -138,8 +136,9 @@ def test_commits_of_members_and_strangers_have_their_codes(client: Client) -> No
 
 @pytest.mark.parametrize("version", range(2, 10))
 def test_offsets_are_committed_in_every_version(client: Client, version: int) -> None:
-    assert client.commit(version, version=version) == 0
-    assert client.committed() == version
+    assert client.committed() == -1
+    assert client.commit(version, version=version, metadata="m") == 0
+    assert (client.committed_row().committed_offset, client.committed_row().metadata) == (version, "m")
 
 
 def test_members_go_on_in_their_generation_after_a_restart_and_keep_their_ids(client: Client) -> None:
@@ -264,7 +263,6 @@ def test_a_broker_full_of_groups_takes_no_other(tmp_path: Path) -> None:
     assert client.join(group_id="other").error_code == 15
     assert client.commit(group="one") == 0
     assert client.commit(group="two") == 15
-    harness.close()
 
 
 def test_members_who_hold_too_much_memory_are_refused_until_others_leave(tmp_path: Path) -> None:
@@ -280,7 +278,6 @@ def test_members_who_hold_too_much_memory_are_refused_until_others_leave(tmp_pat
     client.leave((first.member_id, None))
     assert harness.engine.context.groups.held_bytes == 0
     assert client.join(version=3, protocols=large, group_id="other").error_code == 0
-    harness.close()
 
 
 def test_a_member_with_a_thousand_protocols_is_refused(client: Client) -> None:
@@ -410,12 +407,11 @@ class ViewOfAnother(LocalView):
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Harness]:
+def broker(tmp_path: Path) -> Harness:
     view = ViewOfAnother()
     harness = Harness(tmp_path, watermarks=ScriptedWatermarks(), view=view)
     view.has_topic = lambda: harness.engine.context.offsets.has_topic
-    yield harness
-    harness.close()
+    return harness
 
 
 def find(broker: Harness) -> tuple[int, int]:

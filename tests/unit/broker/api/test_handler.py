@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ PARTITIONS = 40
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Harness]:
+def broker(tmp_path: Path) -> Harness:
     """Every step of a task takes a millisecond, so forty partitions are too many for one slice."""
     harness = Harness(tmp_path)
     harness.create("wide", PARTITIONS)
@@ -26,8 +25,7 @@ def broker(tmp_path: Path) -> Iterator[Harness]:
         harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("wide", index): batch(b"a", b"b")}))
     harness.flush()
     harness.clock.tick_ms = 1
-    yield harness
-    harness.close()
+    return harness
 
 
 def encoded(api_key: ApiKey, version: int, **values: Any) -> bytes:

@@ -147,3 +147,44 @@ def test_metadata_and_offsets_carry_the_epoch(crashed: Harness) -> None:
     row = request_class(ApiKey.METADATA).MetadataRequestTopic
     answer = crashed.ask(ApiKey.METADATA, 7, topics=[row(name="clicks")], allow_auto_topic_creation=False)
     assert answer.topics[0].partitions[0].leader_epoch == 1
+
+
+def found(broker: Harness, timestamp: int, *, topic: str = "clicks", version: int = 6) -> Any:
+    (row,) = list_offsets(broker, timestamp, 0, topic=topic, version=version)
+    return row
+
+
+def test_offsets_are_found_by_place_and_by_time(broker: Harness) -> None:
+    broker.create("clicks")
+    for start in (1_000, 5_000):
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=start)}))
+    assert found(broker, -2).offset == 0
+    assert found(broker, -1).offset == 4  # includes everything acknowledged before the request
+    row = found(broker, 1_001)
+    assert (row.offset, row.timestamp) == (1, 1_001)
+    assert found(broker, 2_000).offset == 2
+    assert (found(broker, 9_000).offset, found(broker, 9_000).error_code) == (-1, 0)
+    assert found(broker, -9).error_code == 35
+    assert found(broker, -1, topic="absent").error_code == 3
+
+
+def test_the_first_record_with_the_largest_timestamp_is_found(broker: Harness) -> None:
+    broker.create("clicks")
+    assert (found(broker, -3, version=7).offset, found(broker, -3, version=7).error_code) == (-1, 0)
+    for start in (1_000, 9_000, 9_000, 5_000):
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=start)}))
+    broker.flush()
+    row = found(broker, -3, version=7)
+    assert (row.offset, row.timestamp) == (3, 9_001)
+
+
+@pytest.mark.parametrize(("timestamp", "since", "offset"), [(-3, 7, 1), (-4, 8, 0), (-5, 9, -1)])
+def test_special_offsets_are_answered_from_the_version_that_has_them(
+    broker: Harness, timestamp: int, since: int, offset: int
+) -> None:
+    broker.create("clicks")
+    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=1_000)}))
+    assert found(broker, timestamp, version=since - 1).error_code == 35
+    for version in range(since, 11):
+        row = found(broker, timestamp, version=version)
+        assert (row.error_code, row.offset) == (0, offset)

@@ -1,28 +1,26 @@
-"""A small request must not cause a lot of work or memory: what is named repeatedly is answered once, and caches are bounded.
+"""ApiVersions and Metadata. A small request must not cause a lot of work or memory: what is named repeatedly is answered once, and caches are bounded.
 
 DescribeLogDirs: the sizes of all partitions, or of those requested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.api.metadata import BYTES_MAX, ENTRIES_MAX, MetadataCache
-from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.codec import request_class
 from tests.support.engine import Harness, batch
 from tests.support.wire import produce_body
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Harness]:
-    harness = Harness(tmp_path)
-    yield harness
-    harness.close()
+def broker(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
 
 
 def metadata(broker: Harness, names: list[str]) -> dict[str, int]:
@@ -61,11 +59,10 @@ def test_the_cache_of_answers_is_bounded_in_entries_and_bytes() -> None:
 
 
 @pytest.fixture
-def two_partitions(tmp_path: Path) -> Iterator[Harness]:
+def two_partitions(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("clicks", 2)
-    yield harness
-    harness.close()
+    return harness
 
 
 def sizes(result: Any) -> dict[tuple[str, int], int]:
@@ -87,3 +84,32 @@ def test_only_the_partitions_asked_for_are_described(two_partitions: Harness) ->
     asked = [request.DescribableLogDirTopic(topic=name, partitions=[1, 7]) for name in ("clicks", "absent")]
     (result,) = two_partitions.ask(ApiKey.DESCRIBE_LOG_DIRS, 1, topics=asked).results
     assert sizes(result) == {("clicks", 1): 0}
+
+
+def rows(broker: Harness, *names: str, create: bool = True) -> list[Any]:
+    row = request_class(ApiKey.METADATA).MetadataRequestTopic
+    asked = [row(name=name, topic_id=uuid.UUID(int=0)) for name in names]
+    return broker.ask(ApiKey.METADATA, 12, topics=asked, allow_auto_topic_creation=create).topics
+
+
+def test_every_offered_api_says_so(broker: Harness) -> None:
+    answer = broker.ask(ApiKey.API_VERSIONS, 3, client_software_name="test", client_software_version="1")
+    assert {(row.api_key, row.min_version, row.max_version) for row in answer.api_keys} == {
+        (k, a.first, a.last) for k, a in APIS.items()
+    }
+
+
+def test_metadata_creates_a_topic_only_where_both_sides_allow_it(broker: Harness) -> None:
+    (refused,) = rows(broker, "clicks", create=False)
+    assert refused.error_code == 3
+    (made,) = rows(broker, "clicks")
+    assert (made.error_code, len(made.partitions)) == (0, 1)
+
+
+def test_metadata_is_kept_and_forgotten_with_a_change(broker: Harness) -> None:
+    broker.create("clicks")
+    first = rows(broker, "clicks")
+    assert rows(broker, "clicks") == first
+    assert broker.delete("clicks").error_code == 0
+    (again,) = rows(broker, "clicks")
+    assert again.topic_id != first[0].topic_id

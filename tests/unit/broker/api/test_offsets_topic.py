@@ -6,7 +6,6 @@ Thousands of commits in one request: written in batches over several turns, answ
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,7 @@ from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer,
 def broker(tmp_path: Path) -> Any:
     harness = Harness(tmp_path / "data")
     harness.create("t")
-    yield harness
-    harness.close()
+    return harness
 
 
 def commit(broker: Harness, offset: int) -> int:
@@ -120,14 +118,12 @@ def test_a_name_that_collides_with_it_is_refused_and_one_of_an_older_broker_is_i
     again = Harness(tmp_path / "data")
     assert commit(again, 5) == 0
     assert committed(again) == (0, 5)
-    again.close()
 
 
 def test_a_broker_full_of_partitions_still_takes_the_first_commit(tmp_path: Path) -> None:
     broker = Harness(tmp_path / "data", partitions_max=1)
     broker.create("t")
     assert commit(broker, 5) == 0
-    broker.close()
 
 
 def test_commits_that_come_while_the_topic_is_being_made_are_all_kept(broker: Harness) -> None:
@@ -224,11 +220,10 @@ COUNT = _CHANGES_PER_TURN * 2 + 100
 
 
 @pytest.fixture
-def wide(tmp_path: Path) -> Iterator[Harness]:
+def wide(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("wide", COUNT)
-    yield harness
-    harness.close()
+    return harness
 
 
 def begin_commit(wide: Harness, group: str = "g") -> Pending:

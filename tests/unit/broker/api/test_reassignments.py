@@ -29,11 +29,10 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOfBrokers]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Harness]:
+def alone(tmp_path: Path) -> Harness:
     broker = Harness(tmp_path, broker_id=1)
     broker.create("clicks", 2)
-    yield broker
-    broker.close()
+    return broker
 
 
 def move(broker: Harness, topic: str, targets: Mapping[int, list[int] | None], **values: Any) -> dict[int, int]:

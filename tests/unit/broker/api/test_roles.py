@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,10 @@ def judge() -> ScriptedWatermarks:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, judge: ScriptedWatermarks) -> Iterator[Harness]:
+def broker(tmp_path: Path, judge: ScriptedWatermarks) -> Harness:
     harness = Harness(tmp_path, watermarks=judge)
     harness.create("clicks")
-    yield harness
-    harness.close()
+    return harness
 
 
 @pytest.fixture
@@ -145,7 +144,6 @@ def test_what_a_restarted_broker_has_is_not_taken_for_what_was_visible(tmp_path:
     assert (partition.is_led, partition.end_offset, partition.visible_offset) == (False, 1, 0)
     partition.learn_visible(1)
     assert partition.visible_offset == 1
-    again.close()
 
 
 # -- losing leadership -----------------------------------------------------------------------------------------------------------
@@ -181,7 +179,6 @@ def test_who_waits_for_replicas_is_told_at_once_when_the_lead_is_lost(
     assert code_of(pending) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert latest_of(broker, end) == (0, 0), "nothing had been acknowledged"
     assert partition.end_offset == 1
-    broker.close()
 
 
 @pytest.mark.parametrize(
@@ -258,7 +255,6 @@ def test_the_second_batch_is_not_taken_either_when_the_first_came_before_this_br
     lead(broker, 1)
     assert answered(3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert [answered(sequence) for sequence in range(4)] == [0] * 4
-    broker.close()
 
 
 @pytest.mark.parametrize("refusing", [unsure, without_replicas, not_leading])
@@ -300,7 +296,6 @@ def test_acks_all_waits_for_replicas_and_for_their_disks_where_it_is_to(
     assert first.done is again.done is not waits_for_flush
     high_watermark.moved(partition, 2, 2)  # type: ignore[attr-defined]
     assert (code_of(first), code_of(again)) == (0, 0)
-    broker.close()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ A topic that grows, partitions described in pages, and an empty list of reassign
 from __future__ import annotations
 
 import errno
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,7 +163,6 @@ def test_the_limits_of_partitions_count_those_of_the_same_request(
     broker.engine._filesystem.open_files.partitions_max = OpenFiles(descriptors_max).partitions_max
     codes = create_all(broker, wanted("a", 3), wanted("b", 3), wanted("c", 2))
     assert codes == {"a": 0, "b": refused, "c": 0}
-    broker.close()
 
 
 def test_what_is_only_validated_is_not_made(broker: Harness, disk: CountingDisk) -> None:
@@ -236,7 +236,6 @@ def test_what_a_crash_left_of_a_deleted_topic_goes_with_the_next_start_and_is_no
     again = Harness(_copied(tmp_path, broker))
     assert names(again) == ["a"]
     assert not list(again.engine.config.log_dirs.glob("b-0*")), "removed, and not set aside: it was deleted on purpose"
-    again.close()
 
 
 def test_settings_of_several_topics_are_stored_with_one_write(broker: Harness, disk: CountingDisk) -> None:
@@ -296,11 +295,10 @@ def _copied(directory: Path, broker: Harness) -> Path:
 
 
 @pytest.fixture
-def clicks(tmp_path: Path) -> Iterator[Harness]:
+def clicks(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("clicks", 2)
-    yield harness
-    harness.close()
+    return harness
 
 
 def describe(clicks: Harness, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None) -> Any:
@@ -336,7 +334,6 @@ def test_added_partitions_are_there_at_once_and_after_a_restart(tmp_path: Path) 
     clicks.close()
     again = Harness(tmp_path)
     assert len(again.engine.partitions) == 5
-    again.close()
 
 
 @pytest.mark.parametrize(
@@ -383,3 +380,62 @@ def test_a_described_topic_has_its_id_and_an_unknown_one_its_code(clicks: Harnes
     assert rows["clicks"].topic_id == clicks.engine.partitions.registry.get("clicks").topic_id
     assert [part.leader_id for part in rows["clicks"].partitions] == [0, 0]
     assert (rows["absent"].error_code, rows["a/b"].error_code) == (3, 17)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"name": "a/b"}, 17),
+        ({"num_partitions": 0}, 37),
+        ({"num_partitions": 20_000}, 37),
+        ({"replication_factor": 3}, 38),
+        ({"configs": {"retention.seconds": "1"}}, 40),
+        ({"configs": {"cleanup.policy": "compact,shred"}}, 40),
+        ({"name": "exists"}, 36),
+    ],
+)
+def test_a_topic_that_cannot_be_made_says_why(broker: Harness, changes: dict[str, Any], code: int) -> None:
+    broker.create("exists")
+    row = request_class(ApiKey.CREATE_TOPICS).CreatableTopic
+    configs = [row.CreatableTopicConfig(name=k, value=v) for k, v in changes.pop("configs", {}).items()]
+    values = {"name": "clicks", "num_partitions": 1, "replication_factor": 1} | changes
+    topic = row(assignments=[], configs=configs, **values)
+    (result,) = broker.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=False).topics
+    assert result.error_code == code
+    assert result.error_message
+
+
+def test_a_topic_is_deleted_by_name_or_by_id(broker: Harness) -> None:
+    broker.create("first")
+    second = broker.create("second")
+    row = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState
+    asked = [
+        row(name="first", topic_id=uuid.UUID(int=0)),
+        row(name=None, topic_id=second.topic_id),
+        row(name="absent", topic_id=uuid.UUID(int=0)),
+    ]
+    answer = broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked, timeout_ms=1000)
+    assert [r.error_code for r in answer.responses] == [0, 0, 3]
+    assert len(broker.engine.partitions) == 0
+
+
+def test_a_topic_that_is_named_twice_is_not_deleted(broker: Harness) -> None:
+    topic_id = broker.create("clicks").topic_id
+    row = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState
+    asked = [row(name="clicks", topic_id=None), row(name=None, topic_id=topic_id)]
+    (answer,) = broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked, timeout_ms=1000).responses
+    assert (answer.name, answer.topic_id, answer.error_code) == ("clicks", topic_id, 42)
+    assert len(broker.engine.partitions) == 1
+
+
+def test_records_are_deleted_up_to_an_offset(broker: Harness) -> None:
+    broker.create("clicks")
+    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", b"c")}))
+    broker.turn()  # acknowledged, not flushed: a client may delete what it has just sent
+    row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
+    for offset, expected in ((2, (2, 0)), (99, (-1, 1)), (-1, (3, 0))):
+        part = row.DeleteRecordsPartition(partition_index=0, offset=offset)
+        answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=[row(name="clicks", partitions=[part])], timeout_ms=1000)
+        result = answer.topics[0].partitions[0]
+        assert (result.low_watermark, result.error_code) == expected
+    assert broker.engine.partitions.get("clicks", 0).log_start_offset == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,13 +15,15 @@ import pytest
 
 from broker.config.parsers import INT64_MAX
 from broker.config.settings import LogConfig
-from broker.disk.filesystem import FileSystem
+from broker.disk.filesystem import FileSystem, OpenFile
 from broker.errors import StorageError
 from broker.log.flusher import GATHER_SECONDS, LOOK_AGAIN_SECONDS, STARTS_PER_TURN_MAX
 from broker.log.partition import Partition
 from broker.protocol.api import ApiKey
 from broker.protocol.validation import validate_new_batch
+from tests.support.batches import plain_batch
 from tests.support.engine import Harness, batch
+from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log, read_all
 
 
 class Disk(FileSystem):
@@ -61,7 +64,7 @@ def partition(broker: Harness) -> Partition:
     return broker.engine.partitions.get("clicks", 0)
 
 
-def append(broker: Harness, partition: Partition) -> None:
+def write(broker: Harness, partition: Partition) -> None:
     raw = batch(b"a")
     partition.stage(validate_new_batch(memoryview(raw), message_bytes_max=1 << 20, now_ms=broker.clock.now_ms()))
     partition.write_staged()
@@ -70,7 +73,7 @@ def append(broker: Harness, partition: Partition) -> None:
 
 def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Harness, partition: Partition) -> None:
     outcomes: list[StorageError | None] = []
-    append(broker, partition)
+    write(broker, partition)
     broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
     broker.turn()
     assert outcomes == []
@@ -80,10 +83,10 @@ def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Har
 
 def test_a_waiter_beyond_the_flush_in_flight_gets_the_next_one(broker: Harness, partition: Partition) -> None:
     answered: list[int] = []
-    append(broker, partition)
+    write(broker, partition)
     broker.engine.context.high_watermark.when_visible(partition, 1, lambda error: answered.append(1))
     broker.turn()
-    append(broker, partition)
+    write(broker, partition)
     broker.engine.context.high_watermark.when_visible(partition, 2, lambda error: answered.append(2))
     broker.thread_pool.run()
     broker.turn()
@@ -95,7 +98,7 @@ def test_a_waiter_beyond_the_flush_in_flight_gets_the_next_one(broker: Harness, 
 
 def waiting(broker: Harness, partition: Partition, answered: list[int]) -> None:
     """Append another record, and a callback that waits for it."""
-    append(broker, partition)
+    write(broker, partition)
     offset = partition.end_offset
     broker.engine.context.high_watermark.when_visible(partition, offset, lambda error: answered.append(offset))
 
@@ -143,12 +146,12 @@ def test_a_producer_alone_never_waits_for_others(broker: Harness, partition: Par
 def test_an_interval_that_is_lowered_applies_to_what_was_written_before(broker: Harness) -> None:
     broker.create("slow", flush_ms=str(INT64_MAX))
     partition = broker.engine.partitions.get("slow", 0)
-    append(broker, partition)
+    write(broker, partition)
     broker.clock.advance_ms(3_600_000)
     broker.settle()
     assert partition.visible_offset == 0
     partition.log.reconfigure(replace(partition.log.config, flush_interval_ms=100))
-    append(broker, partition)
+    write(broker, partition)
     assert broker.engine.next_deadline() <= broker.clock.monotonic() + LOOK_AGAIN_SECONDS
     broker.clock.advance_ms(int(LOOK_AGAIN_SECONDS * 1000))
     broker.settle()
@@ -157,7 +160,7 @@ def test_an_interval_that_is_lowered_applies_to_what_was_written_before(broker: 
 
 def test_nothing_is_left_of_deleted_partitions_however_long_their_interval(broker: Harness) -> None:
     broker.create("slow", flush_ms=str(INT64_MAX))
-    append(broker, broker.engine.partitions.get("slow", 0))
+    write(broker, broker.engine.partitions.get("slow", 0))
     broker.turn()
     assert broker.delete("slow").error_code == 0
     broker.clock.advance_ms(int(LOOK_AGAIN_SECONDS * 1000))
@@ -168,7 +171,7 @@ def test_nothing_is_left_of_deleted_partitions_however_long_their_interval(broke
 def test_a_loop_that_sleeps_wakes_for_the_interval_and_at_once_for_a_waiter(broker: Harness, partition: Partition) -> None:
     flusher = broker.engine.context.flusher
     assert flusher.next_deadline() == inf
-    append(broker, partition)
+    write(broker, partition)
     assert flusher.next_deadline() == broker.clock.monotonic() + 1.0
     flusher.request(partition)
     assert flusher.next_deadline() == broker.clock.monotonic()
@@ -179,7 +182,7 @@ def test_a_loop_sleeps_while_a_flush_takes_longer_than_the_interval_of_what_is_w
 ) -> None:
     flusher = broker.engine.context.flusher
     for _ in range(2):  # the second while the flush of the first is in progress
-        append(broker, partition)
+        write(broker, partition)
         broker.clock.advance_ms(1_000)
         broker.turn()
     assert flusher.next_deadline() == inf
@@ -191,7 +194,7 @@ def test_a_failed_flush_tells_its_waiters_and_takes_the_partition_offline(
     broker: Harness, partition: Partition, disk: Disk
 ) -> None:
     outcomes: list[StorageError | None] = []
-    append(broker, partition)
+    write(broker, partition)
     broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
     disk.failing = True
     broker.settle()
@@ -199,12 +202,12 @@ def test_a_failed_flush_tells_its_waiters_and_takes_the_partition_offline(
     assert isinstance(outcomes[0], StorageError)
     assert partition.visible_offset == 0
     with pytest.raises(StorageError):
-        append(broker, partition)
+        write(broker, partition)
 
 
 def test_a_partition_deleted_during_its_flush_is_forgotten(broker: Harness, partition: Partition) -> None:
     outcomes: list[StorageError | None] = []
-    append(broker, partition)
+    write(broker, partition)
     broker.thread_pool.flushes_wait = True
     broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
     broker.turn()
@@ -218,11 +221,11 @@ def test_a_partition_flushed_for_a_waiter_and_written_again_waits_its_whole_inte
     broker: Harness, partition: Partition
 ) -> None:
     flusher = broker.engine.context.flusher
-    append(broker, partition)
+    write(broker, partition)
     broker.clock.advance_ms(600)
     flusher.request(partition)
     broker.settle()
-    append(broker, partition)
+    write(broker, partition)
     broker.clock.advance_ms(999)
     broker.settle()
     assert partition.visible_offset == 1
@@ -240,7 +243,7 @@ def test_one_who_cannot_be_told_keeps_nobody_else_from_being_told(
     broker: Harness, partition: Partition, disk: Disk, defects: list[str], is_failing: bool
 ) -> None:
     outcomes: list[type] = []
-    append(broker, partition)
+    write(broker, partition)
     for then in (lambda error: outcomes.append(type(error)), defect, lambda error: outcomes.append(type(error))):
         broker.engine.context.high_watermark.when_visible(partition, 1, then)
     disk.failing = is_failing
@@ -268,7 +271,7 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
     else:
         monkeypatch.setattr(partition.log, step, defect)
     for written in (partition, other):
-        append(broker, written)
+        write(broker, written)
         broker.engine.context.high_watermark.when_visible(
             written,
             1,
@@ -284,7 +287,7 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
 
 def test_who_waits_is_told_when_the_log_goes_offline_while_its_flush_runs(broker: Harness, partition: Partition) -> None:
     outcomes: list[StorageError | None] = []
-    append(broker, partition)
+    write(broker, partition)
     broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
     broker.turn()
     partition.log.go_offline("the write after it could not be taken back")
@@ -300,7 +303,7 @@ def test_a_deleted_partition_is_let_go_at_once_however_long_its_interval(tmp_pat
     waiting(broker, partition, answered)
     waiting(broker, partition, answered)
     broker.settle()
-    append(broker, partition)
+    write(broker, partition)
     gone = weakref.ref(partition)
     del partition
     broker.ask(ApiKey.DELETE_TOPICS, 4, topic_names=["clicks"], timeout_ms=1000)
@@ -314,7 +317,7 @@ def test_thousands_of_flushes_are_started_over_several_turns(broker: Harness) ->
     broker.create("wide", count)
     partitions = [broker.engine.partitions.get("wide", index) for index in range(count)]
     for partition in partitions:
-        append(broker, partition)
+        write(broker, partition)
         broker.engine.context.flusher.request(partition)
     started = []
     for _ in range(3):
@@ -332,12 +335,12 @@ def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_
 ) -> None:
     """The first flush of a log also syncs its directory, which has to be opened for that."""
     outcomes: list[StorageError | None] = []
-    append(broker, partition)
+    write(broker, partition)
     disk.opens_nothing, disk.synced_directories = True, []
     broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
     broker.settle()
     assert (outcomes, partition.log.offline_reason, partition.visible_offset) == ([], "", 0)
-    append(broker, partition)
+    write(broker, partition)
     disk.opens_nothing = False
     broker.flush()
     assert outcomes == [None]
@@ -351,14 +354,13 @@ def test_a_sealed_segment_is_flushed_at_once_however_long_the_interval_is(tmp_pa
     broker = Harness(tmp_path, log=log)
     broker.create("clicks")
     partition = broker.engine.partitions.get("clicks", 0)
-    append(broker, partition)
+    write(broker, partition)
     broker.settle()
     assert partition.visible_offset == 0
-    append(broker, partition)
+    write(broker, partition)
     broker.settle()
     assert partition.visible_offset == 2
     assert not partition.log.unflushed
-    broker.close()
 
 
 def test_flushes_start_in_the_order_in_which_they_were_wanted(broker: Harness) -> None:
@@ -367,8 +369,156 @@ def test_flushes_start_in_the_order_in_which_they_were_wanted(broker: Harness) -
     order = [7 * index % 50 for index in range(50)]
     for index in order:
         partition = broker.engine.partitions.get("wide", index)
-        append(broker, partition)
+        write(broker, partition)
         broker.engine.context.flusher.request(partition)
     broker.thread_pool.flushed.clear()
     broker.turn()
     assert [int(directory.name.rpartition("-")[2]) for directory in broker.thread_pool.flushed] == order
+
+
+class RecordingDisk(FailingDisk):
+    """Records which files were flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed: list[str] = []
+
+    def sync_data(self, file: OpenFile) -> None:
+        super().sync_data(file)
+        self.flushed.append(file.path.name)
+
+
+def test_nothing_dirty_needs_no_flush(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert log.begin_flush() is None
+    append(log, plain_batch())
+    flush(log)
+    assert log.begin_flush() is None
+
+
+def test_one_flush_runs_at_a_time(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    append(log, plain_batch())
+    assert log.begin_flush() is None
+    ticket.run()
+    log.finish_flush(ticket)
+    assert log.flushed_offset == 1, "what came after the flush began waits for the next one"
+    assert log.begin_flush() is not None
+
+
+def test_a_ticket_runs_in_another_thread_while_the_log_grows(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=500)
+    append(log, plain_batch())
+    for _ in range(20):
+        ticket = log.begin_flush()
+        assert ticket is not None
+        thread = threading.Thread(target=ticket.run)
+        thread.start()
+        for _ in range(10):
+            append(log, plain_batch())
+        thread.join()
+        log.finish_flush(ticket)
+    assert log.flushed_offset == 191
+    assert [record.offset for record in read_all(log)] == list(range(201))
+
+
+def test_a_sealed_segment_is_flushed_with_or_before_the_one_after_it(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
+    for _ in range(3):
+        append(log, plain_batch())
+    flush(log)
+    logs = [name for name in disk.flushed if name.endswith(".log")]
+    assert logs == [path.name for path in files_with(tmp_path, ".log")]
+    assert "sync_directory" in disk.calls, "the new names are on the disk before their records are believed to be"
+    assert log.flushed_offset == 3
+
+
+def test_a_segment_sealed_while_a_flush_runs_waits_for_the_next(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    append(log, plain_batch())  # seals the first segment
+    ticket.run()
+    log.finish_flush(ticket)
+    assert log.flushed_offset == 1
+    disk.flushed.clear()
+    flush(log)
+    assert [name for name in disk.flushed if name.endswith(".log")] == ["00000000000000000000.log", "00000000000000000001.log"]
+    assert log.flushed_offset == 2
+    assert located_bytes(log, 1, 100, upto_offset=2)[:8] == (1).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize("call", ["sync_data", "sync_directory"])
+def test_a_failed_flush_takes_the_log_offline_for_good(tmp_path: Path, call: str) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
+    append(log, plain_batch())
+    flush(log)
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    disk.failing = {call}
+    with pytest.raises(StorageError, match="cannot flush") as failure:
+        ticket.run()
+    log.fail_flush(ticket, failure.value)
+    disk.failing = set()
+    assert log.flushed_offset == 1, "a failed flush is never acknowledged"
+    with pytest.raises(StorageError, match="cannot flush"):
+        append(log, plain_batch())
+    with pytest.raises(StorageError, match="cannot flush"):
+        log.begin_flush()
+    with pytest.raises(StorageError, match="cannot flush"):
+        log.close()
+
+
+def test_indexes_that_cannot_be_saved_fail_no_flush_and_are_saved_by_the_next(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
+    append(log, plain_batch())
+    append(log, plain_batch())
+    disk.failing = {"write_bytes"}
+    flush(log)
+    assert log.flushed_offset == 2
+    assert files_with(tmp_path, ".indexnote") == []
+    disk.failing = set()
+    append(log, plain_batch())
+    flush(log)
+    assert [path.name for path in files_with(tmp_path, ".indexnote")] == [
+        "00000000000000000000.indexnote",
+        "00000000000000000001.indexnote",
+    ]
+
+
+def test_a_new_log_syncs_its_directory_with_its_first_flush_and_not_before(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk)
+    assert "sync_directory" not in disk.calls
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert ticket.only_file is None
+    ticket.run()
+    log.finish_flush(ticket)
+    assert disk.calls.count("sync_directory") == 1
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert ticket.only_file is not None
+
+
+def test_a_flush_of_a_log_that_was_abandoned_writes_nothing_into_a_directory_that_may_be_anothers(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100)
+    append(log, plain_batch())
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    log.abandon("deleted")
+    ticket.run()
+    assert files_with(tmp_path, ".indexnote") == []
+    assert files_with(tmp_path, "leader-epoch-checkpoint") == []

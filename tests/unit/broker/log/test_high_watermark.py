@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,10 @@ def judge() -> ScriptedWatermarks:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, judge: ScriptedWatermarks) -> Iterator[Harness]:
+def broker(tmp_path: Path, judge: ScriptedWatermarks) -> Harness:
     harness = Harness(tmp_path, watermarks=judge)
     harness.create("clicks")
-    yield harness
-    harness.close()
+    return harness
 
 
 @pytest.fixture

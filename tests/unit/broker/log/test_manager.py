@@ -9,6 +9,7 @@ import pytest
 
 from broker.protocol.api import ApiKey
 from tests.support.engine import Harness, batch
+from tests.support.group_client import Client
 from tests.support.wire import Wanted, fetch_body, produce_body
 
 
@@ -61,3 +62,46 @@ def test_what_recovery_has_cut_off_is_logged_and_why_a_log_is_offline(tmp_path: 
     assert lines[0][1].startswith("clicks-0: recovery truncated 100 bytes (0 whole segments), the log ends at offset 1: ")
     assert lines[1][1].startswith("clicks-1 is offline: ")
     again.crash()
+
+
+def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) -> None:
+    for crash in (False, True):
+        directory = tmp_path / str(crash)
+        broker = Harness(directory)
+        created = broker.create("clicks", 1, retention_ms="-1")
+        raw = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): raw}))
+        assert Client(broker).commit(2) == 0
+        broker.settle()
+        if crash:
+            broker.crash()
+        else:
+            broker.close()
+        again = Harness(directory)
+        assert again.engine.partitions.registry.get("clicks").topic_id == created.topic_id
+        assert again.engine.partitions.get("clicks", 0).end_offset == 2
+        assert Client(again).committed() == 2
+        repeated = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
+        again.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): repeated}))
+        assert again.engine.partitions.get("clicks", 0).end_offset == 2
+        again.close()
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path, is_running: bool) -> None:
+    broker = Harness(tmp_path)
+    broker.create("clicks")
+    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"old")}))
+    broker.settle()
+    registry = broker.engine.partitions.registry
+    registry.forget(registry.get("clicks"))  # as if the row was removed by hand, or the directory copied from another broker
+    registry.write_job()()
+    broker.close()
+    if is_running:
+        (tmp_path / "clicks-0").rename(tmp_path / "elsewhere")
+    again = Harness(tmp_path)
+    if is_running:
+        (tmp_path / "elsewhere").rename(tmp_path / "clicks-0")
+    again.create("clicks")
+    assert again.engine.partitions.get("clicks", 0).end_offset == 0
+    assert list(tmp_path.glob("clicks-0.*-stray/*.log"))

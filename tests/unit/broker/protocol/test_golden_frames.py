@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,10 +70,8 @@ def test_what_is_not_offered_is_refused_by_name(pair: CapturedPair) -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Harness]:
-    harness = Harness(tmp_path)
-    yield harness
-    harness.close()
+def broker(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
 
 
 @pytest.mark.parametrize("pair", OFFERED, ids=named)

@@ -1,28 +1,37 @@
-"""Produce and fetch through the engine: what is acknowledged, what is visible when, and what is refused with which code."""
+"""Produce and fetch through the engine: what is acknowledged, what is visible when, what is refused with which code, and what a
+disk that refuses costs producers and consumers.
+
+What the loop reads of one request's records is limited: batches to a compacted topic beyond it are sent again by their client.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.api.handler import Pending
 from broker.config.settings import LogConfig
+from broker.disk.filesystem import FileSystem, OpenFile
 from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.batch_builder import NewRecord, build_batch
+from broker.protocol.compression import ZSTD
 from broker.protocol.records import read_records
+from broker.protocol.validation import INSPECTED_RECORDS_MAX, INSPECTED_RECORDS_PER_REQUEST_MAX
 from tests.support.engine import Harness, batch
+from tests.support.logs import FailingDisk
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
 PRODUCE, FETCH = ApiKey.PRODUCE, ApiKey.FETCH
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Harness]:
+def broker(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("clicks", 2)
-    yield harness
-    harness.close()
+    return harness
 
 
 def produce(broker: Harness, raw: bytes | None, *, topic: str = "clicks", acks: int = -1, **more: str):
@@ -99,7 +108,6 @@ def test_without_a_reader_the_flush_comes_with_the_interval(tmp_path: Path) -> N
     broker.settle()
     produce(broker, batch(*[b"x"] * 100))
     assert len(broker.thread_pool.jobs) == 1
-    broker.close()
 
 
 def test_a_batch_is_given_whole_from_a_record_in_its_middle_even_beyond_the_limit(broker: Harness) -> None:
@@ -184,7 +192,6 @@ def test_a_topic_says_for_itself_whether_acks_all_waits_for_the_disk(tmp_path: P
     assert pending.done is (waits == "false")
     broker.settle()
     assert code_of(pending) == 0
-    broker.close()
 
 
 def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_stores_all_the_same(tmp_path: Path) -> None:
@@ -206,7 +213,6 @@ def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_st
     assert code_of(again) == 0
     assert broker.engine.partitions.get("clicks", 0).end_offset == 1
     assert len(broker.engine.context.deadlines) == 0
-    broker.close()
 
 
 def test_deleting_a_topic_answers_who_waits_on_it(broker: Harness) -> None:
@@ -229,3 +235,148 @@ def test_a_topic_with_log_append_time_stamps_records_itself_and_says_when(broker
     broker.flush()
     stored = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="stamped")))))
     assert [record.timestamp for record in read_records(bytes(stored.records))] == [stamped_ms] * 2
+
+
+SMALL_SEGMENTS = LogConfig(segment_bytes=200)
+
+
+class RefusingFileSystem(FileSystem):
+    """Creates no file while `refusal` is set, as a roll fails when descriptors, space or quota run out."""
+
+    refusal = 0
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        if create and self.refusal:
+            raise OSError(self.refusal, "refused", str(path))
+        return super().open(path, create=create)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path, filesystem=RefusingFileSystem(), log=SMALL_SEGMENTS)
+    harness.create("clicks")
+    return harness
+
+
+def stored(broker: Harness, raw: bytearray) -> tuple[int, int]:
+    (row,) = produce_answer(broker.bytes_of(produce(broker, raw))).values()
+    return row.error_code, row.base_offset
+
+
+def read(broker: Harness, offset: int) -> tuple[int, bytes]:
+    row = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks", offset=offset)))))
+    return row.error_code, bytes(row.records or b"")
+
+
+@pytest.mark.parametrize("refusal", [errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT])
+def test_a_roll_that_is_refused_fails_the_producer_keeps_readers_and_heals_by_itself(small: Harness, refusal: int) -> None:
+    assert stored(small, batch(b"x" * 150)) == (0, 0)
+    disk = small.engine._filesystem
+    assert isinstance(disk, RefusingFileSystem)
+    disk.refusal = refusal
+    assert stored(small, batch(b"y" * 150)) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    small.flush()
+    code, records = read(small, 0)
+    assert code == 0
+    assert b"x" * 150 in records
+    disk.refusal = 0
+    assert stored(small, batch(b"z" * 150)) == (0, 1)
+
+
+def test_offsets_beyond_the_end_before_the_start_and_deleted_are_out_of_range(small: Harness) -> None:
+    for _ in range(5):
+        assert stored(small, batch(b"x" * 150))[0] == 0
+    small.flush()
+    small.engine.partitions.get("clicks", 0).log.delete_before(3)
+    assert [read(small, offset)[0] for offset in (-1, 0, 2, 3, 5, 6, 10**12)] == [1, 1, 1, 0, 0, 1, 1]
+
+
+def test_who_waits_for_a_log_that_a_write_takes_offline_is_told_at_once(tmp_path: Path) -> None:
+    """A producer whose flush hangs, and a consumer whose fetch may wait for a minute."""
+    disk = FailingDisk()
+    broker = Harness(tmp_path, filesystem=disk)
+    broker.create("clicks", logbus_acks_all_waits_for_flush="true")
+    broker.thread_pool.flushes_wait = True
+    producer = produce(broker, batch(b"a"))
+    consumer = fetch(broker, Wanted(topic="clicks"), wait_ms=60_000)
+    broker.turn()
+    assert isinstance(consumer, Pending)
+    assert not producer.done
+    assert not consumer.done
+    disk.writable_bytes, disk.failing = 10, {"truncate"}
+    assert stored(broker, batch(b"b")) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert produce_answer(broker.bytes_of(producer))["clicks", 0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    (row,) = fetch_answer(broker.bytes_of(consumer)).responses[0].partitions
+    assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+PASS = INSPECTED_RECORDS_PER_REQUEST_MAX // INSPECTED_RECORDS_MAX  # as many of the largest batches
+
+
+PARTITIONS = PASS + 2
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path)
+    harness.create("keyed", PARTITIONS, cleanup_policy="compact")
+    return harness
+
+
+def large(**fields: Any) -> bytes:
+    row = NewRecord(timestamp=1_700_000_000_000, key=b"k", value=b"")
+    return bytes(build_batch([row] * INSPECTED_RECORDS_MAX, codec=ZSTD, **fields))
+
+
+def produce_all(broker: Harness, batches: dict[int, bytes], *, acks: int = 1) -> tuple[Pending, dict[int, int]]:
+    """The error of each partition, none with acks=0."""
+    pending = broker.dispatch(PRODUCE, 9, produce_body({("keyed", index): batch for index, batch in batches.items()}, acks=acks))
+    assert isinstance(pending, Pending)
+    broker.turn()
+    raw = b"".join(pending.parts or [])  # type: ignore[arg-type]
+    return pending, {index: row.error_code for (_, index), row in produce_answer(raw).items()} if raw else {}
+
+
+def ends(broker: Harness) -> list[int]:
+    return [broker.engine.partitions.get("keyed", index).end_offset for index in range(PARTITIONS)]
+
+
+def test_batches_beyond_what_is_read_at_once_are_sent_again_and_stored(keyed: Harness) -> None:
+    batch = large()
+    _, errors = produce_all(keyed, dict.fromkeys(range(PARTITIONS), batch))
+    assert list(errors.values()) == [ErrorCode.NONE] * PASS + [ErrorCode.REQUEST_TIMED_OUT] * 2
+    assert ends(keyed) == [INSPECTED_RECORDS_MAX] * PASS + [0, 0]
+    _, errors = produce_all(keyed, {index: batch for index, error in errors.items() if error})
+    assert set(errors.values()) == {ErrorCode.NONE}
+    assert ends(keyed) == [INSPECTED_RECORDS_MAX] * PARTITIONS
+
+
+def test_an_idempotent_producer_sends_them_again_in_order(keyed: Harness) -> None:
+    """Its second batch, in flight already, must not become the first."""
+    first = large(producer_id=1, producer_epoch=0, base_sequence=0)
+    then = bytes(
+        build_batch(
+            [NewRecord(timestamp=1_700_000_000_000, key=b"k", value=b"")],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=INSPECTED_RECORDS_MAX,
+        )
+    )
+    late = PARTITIONS - 1
+    _, errors = produce_all(keyed, dict.fromkeys(range(PARTITIONS), first))
+    assert errors[late] == ErrorCode.REQUEST_TIMED_OUT
+    assert produce_all(keyed, {late: then})[1] == {late: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    assert produce_all(keyed, {late: first})[1] == {late: ErrorCode.NONE}
+    assert produce_all(keyed, {late: then})[1] == {late: ErrorCode.NONE}
+    assert ends(keyed)[late] == INSPECTED_RECORDS_MAX + 1
+
+
+def test_without_acknowledgements_the_connection_is_closed(keyed: Harness) -> None:
+    pending, _ = produce_all(keyed, dict.fromkeys(range(PARTITIONS), large()), acks=0)
+    assert pending.closes == "acks_0"
+
+
+def test_producer_ids_are_given_once_and_transactions_are_refused(broker: Harness) -> None:
+    ids = [broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout_ms=0).producer_id for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout_ms=0).error_code == 53
