@@ -143,7 +143,8 @@ def write_topics(data: Path, partitions: Mapping[str, int], write: Callable[[str
 
 def write_log(path: Path, batches: int, disk: FileSystem, *, began_ms: int) -> PartitionLog:
     log = PartitionLog.open(path, config=LogConfig(), filesystem=disk, clock=SystemClock(), clean=False, recovery_point=0)
-    partition = Partition(*path.name.rsplit("-", 1), uuid.UUID(int=0), log)  # type: ignore[arg-type]
+    topic, _, index = path.name.rpartition("-")
+    partition = Partition(topic, int(index), uuid.UUID(int=0), log)
     raw = build_batch([NewRecord(timestamp=began_ms, key=b"key", value=bytes(BATCH_BYTES - 200))])
     view, header = memoryview(raw), read_header(raw)
     for number in range(batches):

@@ -48,9 +48,4 @@ BY_ERROR: Mapping[type[BaseException], ExitCode] = {
 
 def of_error(error: BaseException) -> ExitCode:
     """The status that reports this error."""
-    return of_kind(type(error))
-
-
-def of_kind(kind: type[BaseException]) -> ExitCode:
-    """The status that reports errors of this kind."""
-    return next((BY_ERROR[above] for above in kind.__mro__ if above in BY_ERROR), ExitCode.FAILED)
+    return next((BY_ERROR[kind] for kind in type(error).__mro__ if kind in BY_ERROR), ExitCode.FAILED)

@@ -88,7 +88,7 @@ def errors_page() -> str:
 def error_rows(kind: type[Exception]) -> Iterator[list[str]]:
     """The error, then those below it."""
     text = inspect.getdoc(kind) or ""
-    status = str(int(exit_codes.of_kind(kind)))
+    status = str(int(exit_codes.of_error(kind(""))))
     yield [code(kind.__name__), code(kind.__bases__[0].__name__), status, plain(" ".join(text.split()))]
     for below in kind.__subclasses__():
         if below.__module__ == errors.__name__:

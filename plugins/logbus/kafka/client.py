@@ -349,8 +349,7 @@ class Client:
         return {"": self.admin().describe_cluster(**self.limits())}
 
     def ask_topics(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-        futures: Mapping[str, Future[Any]] = self.admin().describe_topics(TopicCollection(list(names)), **self.limits())
-        return futures
+        return self.admin().describe_topics(TopicCollection(list(names)), **self.limits())
 
     def ask_offsets(
         self, specs: Mapping[PartitionId, OffsetSpec], isolation_level: str = LATEST
@@ -369,17 +368,12 @@ class Client:
 
     def ask_group_names(self) -> Future[Any]:
         """The names of all groups that any broker of the cluster coordinates."""
-        future: Future[Any] = self.admin().list_consumer_groups(**self.limits())
-        return future
+        return self.admin().list_consumer_groups(**self.limits())
 
     def ask_groups(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-        futures: Mapping[str, Future[Any]] = self.admin().describe_consumer_groups(list(names), **self.limits())
-        return futures
+        return self.admin().describe_consumer_groups(list(names), **self.limits())
 
     def ask_committed(self, group: str) -> Mapping[str, Future[Any]]:
         """All committed offsets of a group; librdkafka takes only one group per call."""
         request = [ConsumerGroupTopicPartitions(group)]
-        futures: Mapping[str, Future[Any]] = self.admin().list_consumer_group_offsets(
-            request, require_stable=False, **self.limits()
-        )
-        return futures
+        return self.admin().list_consumer_group_offsets(request, require_stable=False, **self.limits())

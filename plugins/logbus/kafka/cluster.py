@@ -193,15 +193,15 @@ def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManag
     """`BrokerUnavailable` where no broker answers."""
     from kafka.errors import KafkaConnectionError
 
-    error: Exception | None = None
-    for _ in range(TRIES):
+    tries_left = TRIES
+    while True:
         with begin(client) as broker:
             try:
                 return describe_cluster(broker)
             except KafkaConnectionError as refused:
-                error = refused
-    assert error is not None
-    raise explained(client, error)
+                tries_left -= 1
+                if not tries_left:
+                    raise explained(client, refused) from None
 
 
 def describe_cluster(client: Any) -> ClusterFacts:

@@ -134,7 +134,8 @@ def read_lists(
                     yield messages[: len(offsets)], offsets
                 heard_at = time.monotonic()  # the caller's work on the records does not count as the broker's silence
             if error is not None:
-                next_offset = end_offset if _at_end(error, end_offset) else next_offset
+                if error.error().code() == KafkaError._PARTITION_EOF and error.offset() >= end_offset:
+                    next_offset = end_offset  # no record in the offsets before the end: transaction markers, say
                 raise_for(error.error(), topic, partition, next_offset, end_offset)
         if time.monotonic() - heard_at > stall_seconds_max:
             raise BrokerUnavailable(
@@ -167,11 +168,6 @@ def call_size(messages: list[Message]) -> int:
     """How many messages of this size the next call may ask for."""
     mean = sum(map(len, messages)) // len(messages) + MESSAGE_BYTES_MIN
     return max(1, min(MESSAGES_PER_CALL, BYTES_PER_CALL // mean))
-
-
-def _at_end(message: Message, end_offset: int) -> bool:
-    """The log ends at or after the range's end: the offsets in between hold no record (a transaction marker, say)."""
-    return bool(message.error().code() == KafkaError._PARTITION_EOF and message.offset() >= end_offset)
 
 
 def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, end_offset: int) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from logbus.parsing import Parser, Unparsable, decode, null, shown
@@ -72,11 +71,14 @@ def _parse_combined(value: bytes) -> Sequence[Any]:
             "FieldsBeforeClient",
             f"another field precedes the client: the parser regex reads this, `logbus try` shows its pattern: {shown(text)}",
         )
+    at = combined_time(written.encode())
+    if at is None:
+        raise Unparsable("NoSuchTime", f"{written} is not a valid time: {shown(text)}")
     return (
         host,
         null(ident),
         null(username),
-        _to_instant(written, text),
+        at,
         *_split_request(request),
         None if status == "-" else int(status),
         None if size == "-" else int(size),
@@ -98,13 +100,6 @@ def _split_request(request: str) -> tuple[str | None, str | None, str | None]:
         return None, _unescaped(request), None
     method, path, protocol = match.groups()
     return method, _unescaped(path), protocol
-
-
-def _to_instant(written: str, text: str) -> datetime:
-    at = combined_time(written.encode())
-    if at is None:
-        raise Unparsable("NoSuchTime", f"{written} is not a valid time: {shown(text)}")
-    return at
 
 
 # Column: its type, and the member names under which it is looked up, in order.

@@ -70,10 +70,6 @@ def from_text(name: str, kind: str, text: str | None) -> Any:
         raise Unparsable("WrongType", f"{name} is not a valid {kind}: {shown(text)}") from None
 
 
-def _to_boolean(text: str) -> bool:
-    return BOOLEANS[text.lower()]
-
-
 BOOLEANS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
 
 
@@ -95,7 +91,7 @@ TEXT_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
     "integer": _integers(32),
     "bigint": _integers(64),
     "double precision": _to_double,
-    "boolean": _to_boolean,
+    "boolean": lambda text: BOOLEANS[text.lower()],
     "timestamptz": instant,
     "jsonb": stored_json,
 }

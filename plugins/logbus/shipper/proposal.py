@@ -14,7 +14,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -262,8 +262,8 @@ def propose(
         extractor=extractor,
         dated=len(own),
         zoneless=sum(line.is_zoneless for line in own),
-        first=_moment(own, min),
-        last=_moment(own, max),
+        first=instant(min(line.timestamp_ms for line in own)) if own else None,
+        last=instant(max(line.timestamp_ms for line in own)) if own else None,
         is_damaged=is_damaged,
         ahead=sum(line.is_ahead for line in lines),
         months_away=months_away(Counter(line.timestamp_ms // DAY_MS for line in own)),
@@ -284,12 +284,6 @@ def _first_records(
     reading, notes = LineReading(milliseconds(utc_now()), line_bytes_max, True, times, {"": extractor}, joins), ReadingNotes()
     lines = [line for line in islice(merged([source], reading, notes), LOOKED_AT_LINES) if line.text is not None]
     return lines, bool(notes.damaged)
-
-
-def _moment(lines: Sequence[TimestampedLine], which: Callable[..., int]) -> datetime | None:
-    if not lines:
-        return None
-    return instant(which(line.timestamp_ms for line in lines))
 
 
 def _candidates(

@@ -31,26 +31,17 @@ def beside(path: Path) -> list[Path]:
     """Files that look like rotated ones of this log, the least recently written first."""
     logs = [path, path.resolve()] if path.is_symlink() else [path]  # Kubernetes' logs are rotated where their links lead
     try:
-        files = {
-            file for log in logs for file in log.parent.iterdir() if is_rotated(file.name, log.name) and _is_file_itself(file)
-        }
-        return sorted((file for file in files if not _is_being_compressed(file)), key=_written)
+        named = {file for log in logs for file in log.parent.iterdir() if is_rotated(file.name, log.name)}
+        files = [file for file in named if file.is_file() and not file.is_symlink() and not _is_being_compressed(file)]
+        return sorted(files, key=lambda file: file.stat().st_mtime)
     except OSError:
         return []
-
-
-def _is_file_itself(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
 
 
 def _is_being_compressed(path: Path) -> bool:
     """gzip and its like remove a file once its compressed copy is complete: until then the file itself is the one to read."""
     name = unpacked_name(path.name)
     return name != path.name and path.with_name(name).exists()
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 def unsent(paths: Iterable[Path], sent_before: Sequence[Source]) -> tuple[list[Path], list[Source]]:

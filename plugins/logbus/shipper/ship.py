@@ -10,7 +10,6 @@ killed run's last requests later than SETTLE_SECONDS after the next run began.
 
 from __future__ import annotations
 
-import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,13 +32,11 @@ from logbus.shipper.topic_client import TopicClient, TopicTruncation, rewound
 from logbus.waiting import Say, say_nothing
 
 PARTITIONS_DEFAULT = 3
-# Retention uses the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
-TOPIC_SETTINGS: Mapping[str, str] = {"retention.ms": "-1"}
 BATCH_BYTES_DEFAULT = 1_000_000  # librdkafka's message.max.bytes; a topic's max.message.bytes is a little more
 LINE_BYTES_MAX = 900_000  # the rest of the batch is for key, headers and framing
 CHECKPOINT_LINES = 100_000  # what a run after a kill may have to read back; about a second of sending
 SETTLE_SECONDS = 2.0  # twice the broker's default flush interval: by then a killed run's last records are visible
-KNOWN_PARTITIONER = PRODUCER_DEFAULTS["partitioner"]
+PARTITIONER = PRODUCER_DEFAULTS["partitioner"]
 FILES_MAX = 500  # open at once while merging; a process can usually open 1,024
 
 
@@ -105,7 +102,7 @@ def ship(
                 raise TopicMissing(f"topic {topic} does not exist: create it first, or leave out --no-create-topic")
             # Checked first: a file that is refused should not leave an empty topic behind.
             _extractors_of_unsent(files_seen.identify(paths, []), reading)
-            client.create(partitions=partitions, settings={**_with_room_for(line_bytes_max), **TOPIC_SETTINGS})
+            client.create(partitions=partitions, settings=_topic_settings(line_bytes_max))
         topic_id = client.topic_id()
         noted = state.topic(topic_id, topic)
         before, lost = _recover(noted, client, accept_loss=accept_loss)
@@ -125,13 +122,14 @@ def ship(
 
         checkpoint(sources, clean=False, next_offsets=before.next_offsets)  # nothing sent yet: as the topic ended a moment ago
         shipment = Shipment(
-            sources=sources,
+            sources={source.source_id: source for source in sources},
             delivery=delivery,
             checkpoint=checkpoint,
-            server_name=server_name or socket.gethostname(),
+            server_name=(server_name or socket.gethostname()).encode(),
             progress=progress or (lambda done, total, lines: None),
             checkpoint_lines=checkpoint_lines,
-            numbering=numbering(len(before.next_offsets), producer_config or {}),
+            # Another partitioner chooses their partitions itself.
+            numbering=Numbering(len(before.next_offsets)) if sending.get("partitioner", PARTITIONER) == PARTITIONER else None,
             stop=stop,
         )
         sent = shipment.run(reading._replace(extractors=extractors))
@@ -154,10 +152,11 @@ def _batch_bytes(line_bytes_max: int) -> int:
     return max(BATCH_BYTES_DEFAULT, line_bytes_max + BATCH_BYTES_DEFAULT - LINE_BYTES_MAX)
 
 
-def _with_room_for(line_bytes_max: int) -> dict[str, str]:
-    """The topic settings that such lines need, if Kafka's default is too small."""
+def _topic_settings(line_bytes_max: int) -> dict[str, str]:
+    """Those of a topic that is created: with room for such lines, if Kafka's default is too small. Retention uses the records'
+    times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once."""
     needed = _batch_bytes(line_bytes_max)
-    return {"max.message.bytes": str(needed)} if needed > BATCH_BYTES_DEFAULT else {}
+    return {"retention.ms": "-1"} | ({"max.message.bytes": str(needed)} if needed > BATCH_BYTES_DEFAULT else {})
 
 
 def _extractors_of_unsent(sources: Sequence[Source], reading: LineReading) -> dict[str, TimestampExtractor]:
@@ -204,13 +203,6 @@ def _settled_ends(client: TopicClient, ends: dict[int, int]) -> dict[int, int]:
 def _with_ahead(source: Source, positions: Mapping[int, set[int]]) -> Source:
     beyond = {position for position in {*source.ahead}.union(*positions.values()) if position >= source.position}
     return replace(source, ahead=tuple(sorted(beyond)))
-
-
-def numbering(partition_count: int, producer_config: Mapping[str, Any]) -> Numbering | None:
-    """Numbers for this run's records, unless another partitioner chooses their partitions."""
-    if producer_config.get("partitioner", KNOWN_PARTITIONER) != KNOWN_PARTITIONER:
-        return None
-    return Numbering(f"ship-{secrets.token_hex(6)}", partition_count)
 
 
 def _checkpoint(

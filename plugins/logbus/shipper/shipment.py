@@ -12,6 +12,7 @@ interrupted run did not deliver either have no number yet, or get a new one unde
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import fsencode
@@ -55,9 +56,10 @@ def partition_of(key: bytes, partition_count: int) -> int:
 
 
 class Numbering:
-    """One run's streams over the partitions of a topic. `name` is unique to this run."""
+    """One run's streams over the partitions of a topic, with a name of its own."""
 
-    def __init__(self, name: str, partition_count: int) -> None:
+    def __init__(self, partition_count: int, name: str | None = None) -> None:
+        name = name or f"ship-{secrets.token_hex(6)}"
         self._prefixes = [f"{name}-{partition}:".encode() for partition in range(partition_count)]
         self._sent = [0] * partition_count
         self._partitions: dict[bytes, int] = {}
@@ -104,37 +106,29 @@ class Sent:
     carriage_returns: tuple[str, ...] = ()  # files whose unfinished last line has "\\r" in it, which may end its lines
 
 
+@dataclass(kw_only=True)
 class Shipment:
     """Sends the lines of some sources; calls `checkpoint(sources, clean)` once everything before their positions is acknowledged.
 
     `stop` is called after each line: a stopped run ends like one that has sent everything, only earlier.
     """
 
-    def __init__(
-        self,
-        *,
-        sources: Sequence[Source],
-        delivery: Delivery,
-        checkpoint: Checkpoint,
-        server_name: str,
-        progress: Progress,
-        checkpoint_lines: int,
-        numbering: Numbering | None = None,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._sources = {source.source_id: source for source in sources}
-        self._delivery = delivery
-        self._checkpoint = checkpoint
-        self._server_name = server_name.encode()
-        self._progress = progress
-        self._checkpoint_lines = checkpoint_lines
-        self._numbering = numbering
-        self._stop = stop
-        self._headers = {name: self._fixed_headers(source) for name, source in self._sources.items()}
-        self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
-        self._group: dict[str, set[int]] = {name: set() for name in self._sources}  # sent, but the file cannot go on after them
+    sources: Mapping[str, Source]  # by id
+    delivery: Delivery
+    checkpoint: Checkpoint
+    server_name: bytes
+    progress: Progress
+    checkpoint_lines: int
+    numbering: Numbering | None = None
+    stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        server = ("server", self.server_name)
+        self._headers = {name: [server, ("file", fsencode(source.path))] for name, source in self.sources.items()}
+        self._ahead = {name: set(source.ahead) for name, source in self.sources.items()}
+        self._group: dict[str, set[int]] = {name: set() for name in self.sources}  # sent, but the file cannot go on after them
         self._last: dict[str, TimestampedLine] = {}
-        self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
+        self._dated = {name for name, source in self.sources.items() if source.timestamp_ms is not None}
         self._sent = Sent()
 
     def run(self, reading: LineReading) -> Sent:
@@ -144,17 +138,17 @@ class Shipment:
         try:
             self._send_all(reading, notes)
         except BaseException:
-            self._delivery.finish()
+            self.delivery.finish()
             raise
         self._settle(clean=True)
         self._sent.unfinished, self._sent.waiting = len(notes.unfinished), len(notes.waiting)
-        self._sent.carriage_returns = tuple(self._sources[name].path for name, has_them in notes.unfinished.items() if has_them)
+        self._sent.carriage_returns = tuple(self.sources[name].path for name, has_them in notes.unfinished.items() if has_them)
         by_day = [{day: count for day, (count,) in of_source.items()} for of_source in notes.days.values()]
         few = [day_and_count for counts in by_day for day_and_count in months_away(counts).items()]
         if few:
             self._sent.months_away, self._sent.months_away_day = sum(count for _, count in few), day_text(min(few)[0])
         self._sent.holes = tuple(
-            FilePart(path=self._sources[name].path, position=min(runs), pieces=len(runs), bytes=sum(runs.values()))
+            FilePart(path=self.sources[name].path, position=min(runs), pieces=len(runs), bytes=sum(runs.values()))
             for name, runs in notes.holes.items()
             if runs
         )
@@ -163,18 +157,18 @@ class Shipment:
         return self._sent
 
     def _send_all(self, reading: LineReading, notes: ReadingNotes) -> None:
-        bytes_in_all = sum(max(0, text_bytes(Path(source.path)) - source.position) for source in self._sources.values())
+        bytes_in_all = sum(max(0, text_bytes(Path(source.path)) - source.position) for source in self.sources.values())
         bytes_done = 0
-        for number, line in enumerate(merged(self._sources.values(), reading, notes), 1):
+        for number, line in enumerate(merged(self.sources.values(), reading, notes), 1):
             self._take(line)
             bytes_done += line.end - line.position
             if number % PROGRESS_EVERY_LINES == 0:
-                self._progress(bytes_done, bytes_in_all, self._sent.lines)
-            if number % self._checkpoint_lines == 0:
+                self.progress(bytes_done, bytes_in_all, self._sent.lines)
+            if number % self.checkpoint_lines == 0:
                 self._settle(clean=False)
-            if self._stop() or self._delivery.failure is not None:
+            if self.stop() or self.delivery.failure is not None:
                 break
-        self._progress(bytes_done, bytes_in_all, self._sent.lines)
+        self.progress(bytes_done, bytes_in_all, self._sent.lines)
 
     def _take(self, line: TimestampedLine) -> None:
         sent, name = self._sent, line.source_id
@@ -202,16 +196,16 @@ class Shipment:
             self._last[name] = line
 
     def _send(self, line: TimestampedLine, text: bytes) -> None:
-        key, partition = line.host or self._server_name, CLIENTS_CHOICE
+        key, partition = line.host or self.server_name, CLIENTS_CHOICE
         headers = [*self._headers[line.source_id], position_header(line.source_id.encode(), line.position)]
-        if self._numbering is not None:
-            partition, number = self._numbering.next(key)
+        if self.numbering is not None:
+            partition, number = self.numbering.next(key)
             headers.append(number)
-        self._delivery.send(text, key, partition, timestamp=line.timestamp_ms, headers=headers)
+        self.delivery.send(text, key, partition, timestamp=line.timestamp_ms, headers=headers)
 
     def _settle(self, *, clean: bool) -> None:
-        settle(self._delivery)
-        self._checkpoint([self._position(source) for source in self._sources.values()], clean)
+        settle(self.delivery)
+        self.checkpoint([self._position(source) for source in self.sources.values()], clean)
 
     def _position(self, source: Source) -> Source:
         """The source at its current position."""
@@ -223,9 +217,6 @@ class Shipment:
         last_line = Fingerprint.of(text, position=line.position) if text else source.last_line
         timestamp_ms = line.timestamp_ms if source.source_id in self._dated else None
         return replace(source, position=line.end, last_line=last_line, timestamp_ms=timestamp_ms, ahead=ahead)
-
-    def _fixed_headers(self, source: Source) -> list[tuple[str, bytes]]:
-        return [("server", self._server_name), ("file", fsencode(source.path))]
 
 
 PRODUCER_DEFAULTS: Mapping[str, Any] = {

@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
+from logbus.model import Pipeline
 from logbus.parsing import parser_for
 from logbus.pipelines import define_pipeline
 
 from tests.support.log_formats import FORMATS, WRITTEN, LogFormat
 
 AUTH = next(log_format for log_format in FORMATS if log_format.name == "auth.log")
+
+
+def proposed(folder: Path, name: str, lines: list[str], *words: str) -> Any:
+    return json.loads(tried(folder, name, lines, *words, "--json").stdout)
 
 
 def tried(folder: Path, name: str, lines: list[str], *words: str, written: float = WRITTEN) -> Result:
@@ -31,16 +36,13 @@ def tried(folder: Path, name: str, lines: list[str], *words: str, written: float
 @pytest.mark.parametrize("log_format", FORMATS, ids=lambda log_format: log_format.name)
 def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_path: Path) -> None:
     """What the commands do is tested with a broker and Spark in integration/pipeline/test_any_log.py."""
-    proposal = json.loads(tried(tmp_path, log_format.name, log_format.lines, *log_format.options, "--json").stdout)
+    proposal = proposed(tmp_path, log_format.name, log_format.lines, *log_format.options)
     assert (proposal["trouble"], proposal["time_format"], proposal["parse"]) == (None, [log_format.time_format], log_format.parse)
     assert proposal["samples"][0].items() >= log_format.row.items()
-    calls: list[dict[str, Any]] = []
-    exec(
-        proposal["dag"].replace("from logbus.pipelines import hourly_ingest", ""),
-        {"hourly_ingest": lambda **how: calls.append(how)},
-    )
-    (options,) = calls
-    pipeline = define_pipeline(options.pop("pipeline"), **options)
+    pipelines: list[Pipeline] = []
+    hourly_ingest = {"hourly_ingest": lambda *, pipeline, **options: pipelines.append(define_pipeline(pipeline, **options))}
+    exec(proposal["dag"].replace("from logbus.pipelines import hourly_ingest", ""), hourly_ingest)
+    (pipeline,) = pipelines
     columns = parser_for(pipeline.parse, pipeline.settings).columns.keys()
     assert columns <= {*proposal["columns"]} if pipeline.settings.get("infer") else columns == {*proposal["columns"]}
     ship, register, _ = proposal["commands"]
@@ -63,7 +65,7 @@ def test_people_see_times_columns_and_what_to_type(tmp_path: Path) -> None:
 def test_a_log_of_stack_traces_is_joined_before_a_parser_is_chosen(option: tuple[str, ...], tmp_path: Path) -> None:
     """Two thirds of the lines fit no parser but `lines`: the parser must be chosen for the joined records."""
     trace = ["2015-05-17 10:05:03 ERROR failed", "\tat Main.run(Main.java:7)", "\tat Main.main(Main.java:1)"]
-    proposal = json.loads(tried(tmp_path, "app.log", trace * 3, "--json", *option).stdout)
+    proposal = proposed(tmp_path, "app.log", trace * 3, *option)
     assert (proposal["records"], proposal["join_lines"], "--join-lines" in proposal["commands"][0]) == (3, True, True)
     assert (proposal["parse"], proposal["parsed"]["regex"]) == ("regex", 3)
     assert proposal["samples"][0]["message"].endswith("Main.main(Main.java:1)")
@@ -89,7 +91,7 @@ def test_times_ahead_of_now_are_said_with_what_may_be_the_cause(tmp_path: Path) 
 def test_a_few_times_months_away_from_the_others_are_warned_of(tmp_path: Path) -> None:
     lines = [*(f"2015-05-17 10:05:{second:02d} INFO x" for second in range(30)), "2009-01-01 00:00:00 INFO the clock was lost"]
     assert "warning: 1 record months away from the others, the first on 2009-01-01" in tried(tmp_path, "app.log", lines).stdout
-    assert json.loads(tried(tmp_path, "app.log", lines, "--json").stdout)["months_away"] == 1
+    assert proposed(tmp_path, "app.log", lines)["months_away"] == 1
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_a_few_times_months_away_from_the_others_are_warned_of(tmp_path: Path) -
 def test_nothing_of_a_message_is_lost_to_the_pattern(
     line: str, level: str, before: str | None, message: str, tmp_path: Path
 ) -> None:
-    proposal = json.loads(tried(tmp_path, "app.log", [line] * 3, "--json").stdout)
+    proposal = proposed(tmp_path, "app.log", [line] * 3)
     row = proposal["samples"][0]
     assert (row["level"], row["before"], row["message"]) == (level, before, message)
 
@@ -135,18 +137,13 @@ def test_of_a_file_that_ends_in_the_middle_of_its_compression_what_can_be_read_i
     assert shown.exit_code == 0, shown.output
     assert "the compressed file is cut off" in shown.stdout
     assert "sent" not in shown.output
-
-
-def test_a_file_of_which_nothing_can_be_unpacked_is_not_said_to_be_empty(tmp_path: Path) -> None:
-    packed = tmp_path / "app.log.gz"
-    packed.write_bytes(gzip.compress(b"2015-05-17T10:05:03Z INFO x\n")[:8])
-    shown = CliRunner().invoke(main, ["try", str(packed)])
-    assert shown.exit_code == 1
-    assert "is damaged: not one line of it can be unpacked" in shown.stderr
+    packed.write_bytes(packed.read_bytes()[:8])
+    refused = CliRunner().invoke(main, ["try", str(packed)])
+    assert (refused.exit_code, "is damaged: not one line of it can be unpacked" in refused.stderr) == (1, True)
 
 
 def test_one_parser_can_be_asked_about_and_is_not_proposed_if_it_does_not_fit(tmp_path: Path) -> None:
-    proposal = json.loads(tried(tmp_path, "auth.log", AUTH.lines, "--parse", "combined", "--json").stdout)
+    proposal = proposed(tmp_path, "auth.log", AUTH.lines, "--parse", "combined")
     assert (proposal["parsed"], proposal["errors"]) == ({"combined": 0}, {"NotCombinedLogLine": 3})
     assert "combined reads 0 of the first 3 records" in proposal["trouble"]
     shown = tried(tmp_path, "auth.log", AUTH.lines, "--parse", "combined")
@@ -188,7 +185,7 @@ def test_the_newest_time_of_a_file_is_looked_for_at_its_end(tmp_path: Path) -> N
 
 def test_the_columns_that_a_load_would_infer_are_shown(tmp_path: Path) -> None:
     lines = [f'{{"ts": "2015-05-17T10:05:0{number}Z", "user": {number}, "ok": true}}' for number in range(3)]
-    proposal = json.loads(tried(tmp_path, "app.json", lines, "--json").stdout)
+    proposal = proposed(tmp_path, "app.json", lines)
     assert (proposal["settings"], proposal["columns"]) == ({"infer": True}, ["ts", "user", "ok", "_rest"])
     assert proposal["samples"][1] == {"ts": "2015-05-17T10:05:01Z", "user": 1, "ok": True, "_rest": None}
 
@@ -206,12 +203,12 @@ def test_the_columns_that_a_load_would_infer_are_shown(tmp_path: Path) -> None:
 )
 def test_prose_is_no_pairs_and_no_fields(rest: str, parse: str, tmp_path: Path) -> None:
     lines = [f"{'time=' if '=' in rest else ''}2015-05-17T10:05:{second}Z {rest}" for second in range(10, 20)]
-    assert json.loads(tried(tmp_path, "app.log", lines, "--json").stdout)["parse"] == parse
+    assert proposed(tmp_path, "app.log", lines)["parse"] == parse
 
 
 def test_the_delimiter_is_that_of_the_header(tmp_path: Path) -> None:
     lines = ["Time;Price;Tax", *(f"2015-05-17T10:05:{second}Z;1,5;0,2" for second in range(10, 22))]
-    proposal = json.loads(tried(tmp_path, "prices.csv", lines, "--json").stdout)
+    proposal = proposed(tmp_path, "prices.csv", lines)
     assert proposal["settings"] == {"fields": ["time", "price", "tax"], "delimiter": ";"}
 
 
@@ -220,7 +217,7 @@ CSV_HEADER = "time,user,amount,comment"
 
 def test_delimiters_in_quoted_fields_are_no_delimiters(tmp_path: Path) -> None:
     rows = [f'2015-05-17T10:05:0{number}Z,u{number},1.5,"say ""hi"", {number}"' for number in range(3)]
-    proposal = json.loads(tried(tmp_path, "sales.csv", [CSV_HEADER, *rows], "--json").stdout)
+    proposal = proposed(tmp_path, "sales.csv", [CSV_HEADER, *rows])
     assert (proposal["parse"], proposal["settings"]) == ("csv", {"fields": ["time", "user", "amount", "comment"]})
     assert (proposal["samples"][0]["comment"], proposal["errors"]) == ('say "hi", 0', {})
 
@@ -229,7 +226,7 @@ def test_delimiters_in_quoted_fields_are_no_delimiters(tmp_path: Path) -> None:
 def test_quoted_fields_that_go_on_in_the_next_line_are_joined(more: list[str], tmp_path: Path) -> None:
     rows = [[f'2015-05-17T10:05:0{number}Z,u{number},1.5,"first line', *more[:-1], f'{more[-1]}"'] for number in range(9)]
     lines = [CSV_HEADER, *(line for row in rows for line in row)]
-    proposal = json.loads(tried(tmp_path, "sales.csv", lines, "--json").stdout)
+    proposal = proposed(tmp_path, "sales.csv", lines)
     assert (proposal["trouble"], proposal["parse"], proposal["join_lines"], proposal["errors"]) == (None, "csv", True, {})
     assert proposal["samples"][0]["comment"] == "\n".join(["first line", *more])
     assert "--join-lines" in proposal["commands"][0]

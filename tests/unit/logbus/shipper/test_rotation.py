@@ -98,10 +98,9 @@ def test_the_rest_of_a_rotated_file_is_found_and_what_was_sent_wholly_is_not_sen
     sent_before = [sent(log, sent_lines)]
     older = log.rename(tmp_path / "a.log.1")
     if is_compressed:
-        older.with_name("a.log.1.gz").write_bytes(gzip.compress(older.read_bytes()))
-        older.unlink()
-        older = older.with_name("a.log.1.gz")
+        older.write_bytes(gzip.compress(older.read_bytes()))
         os.utime(older, (1_000, 1_000))
+        older = older.rename(tmp_path / "a.log.1.gz")
     write(log, 2, written=2_000)
     assert unsent([log], sent_before)[0] == ([older] if sent_lines else [])
     assert never_sent([log], sent_before) == []
@@ -236,10 +235,10 @@ class Story:
         sources = identify([self.log, *files], sent_before, new_id=lambda: str(self.chance.random()))
         now_ms = time.time_ns() // 1_000_000
         shipment = Shipment(
-            sources=sources,
+            sources={source.source_id: source for source in sources},
             delivery=self,  # type: ignore[arg-type]
             checkpoint=lambda sources, clean: self.state.update((source.source_id, source) for source in sources),
-            server_name="",
+            server_name=b"",
             progress=lambda *counts: None,
             checkpoint_lines=7,
         )
@@ -259,37 +258,32 @@ class Story:
                     older.rename(older.with_name(f"app.log.{number + 1}{ending}"))
         return self.log.with_name("app.log.1")
 
-    def rename(self) -> None:
-        self.log.rename(self.make_room())
+    def rename(self, target: Path | None = None) -> None:
+        self.log.rename(target or self.make_room())
         self.is_new = True
         self.write(1)
 
     def move_out_of_sight(self) -> None:
         self.out_of_sight |= set(self.lines) - set(self.sent)
-        self.log.rename(self.log.parent / "old" / str(len(self.lines)))
-        self.is_new = True
-        self.write(1)
+        self.rename(self.log.parent / "old" / str(len(self.lines)))
 
-    def copy_and_truncate(self) -> None:
-        copy, content = self.make_room(), self.log.read_bytes()
+    def copy(self, path: Path, copy: Path, content: bytes) -> None:
+        """In two steps, with perhaps a run behind each of them."""
         for part in (content[: len(content) // 2], content):
             copy.write_bytes(part)
+            shutil.copystat(path, copy)
             if self.chance.random() < 0.5:
                 self.ship()
-        shutil.copystat(self.log, copy)
+
+    def copy_and_truncate(self) -> None:
+        self.copy(self.log, self.make_room(), self.log.read_bytes())
         os.truncate(self.log, 0)
 
     def compress(self) -> None:
-        plain = [path for path in self.log.parent.glob("app.log.*") if path.suffix not in (".gz", ".xz")]
-        if plain:
+        if plain := [path for path in self.log.parent.glob("app.log.*") if path.suffix not in (".gz", ".xz")]:
             path = self.chance.choice(plain)
             ending, pack = self.chance.choice([("gz", gzip.compress), ("xz", lzma.compress)])
-            packed, content = path.with_name(f"{path.name}.{ending}"), pack(path.read_bytes())
-            for part in (content[: len(content) // 2], content):
-                packed.write_bytes(part)
-                shutil.copystat(path, packed)
-                if self.chance.random() < 0.5:
-                    self.ship()
+            self.copy(path, path.with_name(f"{path.name}.{ending}"), pack(path.read_bytes()))
             path.unlink()
 
 
@@ -299,17 +293,9 @@ def test_each_line_is_sent_once_whatever_a_rotation_does_between_two_runs(seed: 
     story = Story(tmp_path, random.Random(seed), appends=appends)
     story.write()
     story.ship()
+    rotations = (story.rename, story.copy_and_truncate, story.compress, story.move_out_of_sight)
     for _ in range(10):
-        steps = (
-            story.write,
-            story.ship,
-            story.ship,
-            story.rename,
-            story.copy_and_truncate,
-            story.compress,
-            story.move_out_of_sight,
-        )
-        story.chance.choice(steps)()
+        story.chance.choice((story.write, story.ship, story.ship, *rotations))()
     story.ship()
     assert len(story.sent) == len(set(story.sent))
     assert set(story.lines) - set(story.sent) <= story.out_of_sight

@@ -29,7 +29,7 @@ def test_the_hash_is_that_of_the_java_client(data: bytes, hashed: int) -> None:
 
 
 def test_each_partition_has_numbers_of_its_own_from_1_on() -> None:
-    numbers, keys = Numbering("run", 3), [b"web-%d" % number for number in range(30)]
+    numbers, keys = Numbering(3, "run"), [b"web-%d" % number for number in range(30)]
     found: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     for key in keys:
         partition, (name, content) = numbers.next(key)
@@ -41,7 +41,7 @@ def test_each_partition_has_numbers_of_its_own_from_1_on() -> None:
 
 
 def test_a_key_keeps_its_partition_though_it_is_forgotten() -> None:
-    numbers = Numbering("run", 5)
+    numbers = Numbering(5, "run")
     first = [numbers.next(key)[0] for key in (b"a", b"b", b"c")]
     for number in range(KEYS_REMEMBERED):
         numbers.next(b"%d" % number)
