@@ -30,10 +30,10 @@ def main() -> int:
     # One broker has a simulation of its own: its histories are shorter, and only power cuts may lose anything.
     played_by: Any = single if options.brokers == 1 else cluster
     switches: Any = SWITCHES if options.brokers == 1 else CLUSTER_SWITCHES
-    known = sorted(KINDS if options.brokers == 1 else CLUSTER_KINDS)
+    every_kind = sorted(KINDS if options.brokers == 1 else CLUSTER_KINDS)
     kinds = options.fault or ()
-    if unknown := [kind for kind in kinds if kind not in known]:
-        sys.exit(f"no such fault: {', '.join(unknown)}; there are {', '.join(known)}")
+    if unknown := [kind for kind in kinds if kind not in every_kind]:
+        sys.exit(f"no such fault: {', '.join(unknown)}; there are {', '.join(every_kind)}")
     if options.without and options.without not in switches:
         sys.exit(f"no such rule: {options.without}; there are {', '.join(sorted(switches))}")
     with pytest.MonkeyPatch.context() as patch:
@@ -81,8 +81,8 @@ def _play(options: argparse.Namespace, played_by: Any, story: Callable[[int], An
         failures += bool(played.kind)
         if failures >= options.failures:
             break
-    told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
-    print(f"{played_count} histories, {failures} with anomalies, {time.monotonic() - began:.0f} s; in them: {told}")
+    counted = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+    print(f"{played_count} histories, {failures} with anomalies, {time.monotonic() - began:.0f} s; in them: {counted}")
     return 1 if failures else 0
 
 

@@ -183,10 +183,10 @@ class _Checker:
             log.covered.append((start, event["next"]))
 
     def _see(self, log: _Log, place: Place, offset: int, value: str, at: int, client: str) -> None:
-        known = log.values.setdefault(offset, value)
+        stored_value = log.values.setdefault(offset, value)
         log.first_seen_at.setdefault(offset, at)
-        if known != value:
-            self._found("inconsistent-offsets", place, f"{offset} was {known}, and is {value} to {client}")
+        if stored_value != value:
+            self._found("inconsistent-offsets", place, f"{offset} was {stored_value}, and is {value} to {client}")
         offsets = log.offsets.setdefault(value, [])
         if offset not in offsets:
             offsets.append(offset)
@@ -217,17 +217,17 @@ class _Checker:
 
     def _judge_acknowledged(self, send: _Send, log: _Log, offset: int, value: str) -> None:
         excused = self._is_excused(send.promise, send.sent_at)
-        seen = log.values.get(offset)
-        if seen is not None and seen != value and not excused:
+        value_there = log.values.get(offset)
+        if value_there is not None and value_there != value and not excused:
             self._found(
-                "inconsistent-offsets", send.place, f"{offset} is {seen}; {value} of {send.client} was acknowledged there"
+                "inconsistent-offsets", send.place, f"{offset} is {value_there}; {value} of {send.client} was acknowledged there"
             )
             return
         if log.drained is not None:
             start, _ = log.drained
             is_there = log.final.get(offset) == value or offset < start
         else:
-            is_there = seen == value
+            is_there = value_there == value
             if not is_there and not any(begin <= offset < end for begin, end in log.covered):
                 if not excused:
                     self._found("unseen", send.place, f"{value} of {send.client}, acknowledged at {offset}")
@@ -292,9 +292,11 @@ class _Checker:
         for place, start, end, client in skipped:
             log, promised = self._logs[place], acknowledged.get(place, {})
             for offset in range(start, end):
-                known = log.final.get(offset) if log.drained else log.values.get(offset)
-                if known is not None or (log.drained is None and offset in promised):
+                stored_value = log.final.get(offset) if log.drained else log.values.get(offset)
+                if stored_value is not None or (log.drained is None and offset in promised):
                     self._found(
-                        "poll-skip", place, f"{client} went from {start} to {end} past {known or promised[offset]} at {offset}"
+                        "poll-skip",
+                        place,
+                        f"{client} went from {start} to {end} past {stored_value or promised[offset]} at {offset}",
                     )
                     break

@@ -141,10 +141,9 @@ class Client:
         self._topics: dict[str, None] = {}
 
     def wire(self, host: str) -> Wire:
-        found = self._wires.get(host)
-        if found is None:
-            found = self._wires[host] = Wire(self.world, self._network, self.name, host)
-        return found
+        if host not in self._wires:
+            self._wires[host] = Wire(self.world, self._network, self.name, host)
+        return self._wires[host]
 
     def leader(self, topic: str, partition: int) -> Wire | None:
         host = self._leaders.get((topic, partition))
@@ -163,13 +162,13 @@ class Client:
 
     def _take_metadata(self, body: bytes | None) -> None:
         if body is not None:
-            found = wire.read_metadata(body)
-            for place, (error, leader, epoch) in found.partitions.items():
-                if error or leader not in found.hosts or epoch < self._epochs.get(place, -1):
+            answer = wire.read_metadata(body)
+            for place, (error, leader, epoch) in answer.partitions.items():
+                if error or leader not in answer.hosts or epoch < self._epochs.get(place, -1):
                     self._leaders.pop(place, None)  # metadata older than what is known is not used (KIP-320)
                 else:
                     self._epochs[place] = epoch
-                    self._leaders[place] = found.hosts[leader]
+                    self._leaders[place] = answer.hosts[leader]
         self.world.after(BACK_OFF if body is None else MS, self._tell_asking)
 
     def _tell_asking(self) -> None:

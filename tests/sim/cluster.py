@@ -177,18 +177,18 @@ class ClusterStage(Stage):
 
     def ailments(self) -> list[str]:
         """What is not as it should be with no fault active."""
-        found = [f"{node.name} is down" for node in self.nodes if not node.is_serving]
+        ailments = [f"{node.name} is down" for node in self.nodes if not node.is_serving]
         if not self.producers:
-            return [*found, "the topic is not there"]
+            return [*ailments, "the topic is not there"]
         for index in range(self.story.partitions):
             state = self.invariants.state(TOPIC, index)
             if state is None or state.leader < 0:
-                found.append(f"partition {index} has no leader: {state}")
+                ailments.append(f"partition {index} has no leader: {state}")
             elif len(state.isr) < BROKERS:
-                found.append(f"partition {index} lacks replicas: {state}")
+                ailments.append(f"partition {index} lacks replicas: {state}")
             elif (held := self.nodes[state.leader].held(TOPIC, index)) is None or not held.is_led:
-                found.append(f"partition {index} is not led by {state.leader}, which should")
-        return found
+                ailments.append(f"partition {index} is not led by {state.leader}, which should")
+        return ailments
 
     def _drained(self) -> str:
         """At the very end a new consumer reads each partition from start to end; replicas are equal."""

@@ -60,9 +60,9 @@ class Inode:
                 torn = chance(0, len(piece))
                 piece = piece[:torn] + (bytes(len(piece) - torn) if chance(0, 1) else b"")
             change(left, position, piece)
-        found = Inode(left)
-        found.modified_ms = self.modified_ms
-        return found
+        inode = Inode(left)
+        inode.modified_ms = self.modified_ms
+        return inode
 
 
 class Directory:
@@ -89,11 +89,11 @@ class Directory:
         names = dict(self.synced)
         for changed in self.changes[: chance(0, len(self.changes))]:
             rename(names, changed)
-        found = Directory()
+        directory = Directory()
         for name, node in names.items():
-            found.names[name] = node.left(chance)
-        found.synced = dict(found.names)
-        return found
+            directory.names[name] = node.left(chance)
+        directory.synced = dict(directory.names)
+        return directory
 
 
 class SimFile(OpenFile):
@@ -163,29 +163,29 @@ class SimDisk(FileSystem):
     # Finding
 
     def _find(self, path: Path) -> Inode | Directory | None:
-        found: Inode | Directory | None = self._tree
+        node: Inode | Directory | None = self._tree
         below = str(path)[self._below :]
         for name in below.split("/") if below else ():
-            if not isinstance(found, Directory):
+            if not isinstance(node, Directory):
                 return None
-            found = found.names.get(name)
-        return found
+            node = node.names.get(name)
+        return node
 
     def _inode(self, path: Path) -> Inode:
-        found = self._find(path)
-        if found is None:
+        node = self._find(path)
+        if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
-        if isinstance(found, Directory):
+        if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
-        return found
+        return node
 
     def _directory(self, path: Path) -> Directory:
-        found = self._find(path)
-        if found is None:
+        node = self._find(path)
+        if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
-        if isinstance(found, Inode):
+        if isinstance(node, Inode):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path))
-        return found
+        return node
 
     # The file system
 

@@ -71,7 +71,7 @@ class _Replica:
 
 
 @dataclass(slots=True)
-class _Known:
+class _Facts:
     """What is known of one partition of the cluster."""
 
     name: str
@@ -106,7 +106,7 @@ class Invariants:
         self.on_shown: Callable[[int], None] = lambda leader: None  # consumers see more than ever before
         self.elections = self.joins = self.cuts = 0
         self._world = world
-        self._known: dict[Key, _Known] = {}
+        self._facts: dict[Key, _Facts] = {}
         self._by_path: dict[str, Key] = {}
         self._ids: dict[str, bytes] = {}
         zookeeper.observers.append(self._committed)
@@ -120,14 +120,14 @@ class Invariants:
     def state(self, topic: str, index: int) -> PartitionState | None:
         """As stored in ZooKeeper."""
         key = self._by_path.get(znodes.state_path(topic, index))
-        return None if key is None else self._known[key].state
+        return None if key is None else self._facts[key].state
 
     def can_do_without(self, broker: int) -> bool:
         """Whether each partition has another member in sync whose disk has everything it had when it joined."""
-        states = ((known, known.state) for known in self._known.values())
+        states = ((facts, facts.state) for facts in self._facts.values())
         return all(
-            any(not self._copy(known, other).has_lost_tail for other in state.isr if other != broker)
-            for known, state in states
+            any(not self._copy(facts, other).has_lost_tail for other in state.isr if other != broker)
+            for facts, state in states
             if state is not None
         )
 
@@ -137,7 +137,7 @@ class Invariants:
         """A process sends a transaction. The member that it adds to an in-sync set is at its most vulnerable now."""
         for operation in operations:
             key = self._by_path.get(operation.path)
-            state = None if key is None else self._known[key].state
+            state = None if key is None else self._facts[key].state
             if state is None or not isinstance(operation, Set) or state.leader != self._id_of(writer):
                 continue
             for broker in znodes.decode_state(operation.data, state.version + 1).isr:
@@ -158,56 +158,56 @@ class Invariants:
             self._topic_written(parts[0], operation.data, version)
         elif parts[-1] == "state":
             key = self._ids[parts[0]], int(parts[2])
-            known = self._known.setdefault(key, _Known(name=f"{parts[0]}-{parts[2]}"))
+            facts = self._facts.setdefault(key, _Facts(name=f"{parts[0]}-{parts[2]}"))
             self._by_path[path] = key
-            self._state_written(writer, operations, known, znodes.decode_state(operation.data, version), key)
+            self._state_written(writer, operations, facts, znodes.decode_state(operation.data, version), key)
 
     def _topic_written(self, topic: str, data: bytes, version: int) -> None:
         node = znodes.decode_topic(topic, data, version)
         self._ids[topic] = node.topic_id.bytes
         for index, replicas in enumerate(node.replicas):
-            known = self._known.setdefault((node.topic_id.bytes, index), _Known(name=f"{topic}-{index}"))
-            known.replicas = tuple(replicas)
+            facts = self._facts.setdefault((node.topic_id.bytes, index), _Facts(name=f"{topic}-{index}"))
+            facts.replicas = tuple(replicas)
 
     def _state_written(
-        self, writer: str, operations: Sequence[Operation], known: _Known, state: PartitionState, key: Key
+        self, writer: str, operations: Sequence[Operation], facts: _Facts, state: PartitionState, key: Key
     ) -> None:
-        before, known.state = known.state, state
+        before, facts.state = facts.state, state
         self._world.note(
             "zookeeper",
-            known.name,
+            facts.name,
             f"by {writer}: leader {state.leader} epoch {state.leader_epoch} isr {state.isr}",
             f"eligible {state.eligible} version {state.version}" + f" to {state.handover_to}" * (state.handover_to is not None),
         )
-        if not state.isr or not set(state.isr) <= set(known.replicas) or len(set(state.isr)) != len(state.isr):
-            self._break(7, f"{known.name}: the in-sync set is {state.isr} of {known.replicas}")
+        if not state.isr or not set(state.isr) <= set(facts.replicas) or len(set(state.isr)) != len(state.isr):
+            self._break(7, f"{facts.name}: the in-sync set is {state.isr} of {facts.replicas}")
         if before is None:
             return
-        if len(known.changed_at) == CHANGES_MAX and self._world.now - known.changed_at[0] < SECOND:
-            self._break(11, f"{known.name}: {CHANGES_MAX + 1} states within a second, the last one {state}")
-        known.changed_at.append(self._world.now)
+        if len(facts.changed_at) == CHANGES_MAX and self._world.now - facts.changed_at[0] < SECOND:
+            self._break(11, f"{facts.name}: {CHANGES_MAX + 1} states within a second, the last one {state}")
+        facts.changed_at.append(self._world.now)
         if state.leader_epoch < before.leader_epoch:
-            self._break(1, f"{known.name}: the epoch falls from {before.leader_epoch} to {state.leader_epoch}")
+            self._break(1, f"{facts.name}: the epoch falls from {before.leader_epoch} to {state.leader_epoch}")
         if state.leader != before.leader and state.leader_epoch == before.leader_epoch and state.leader >= 0:
-            self._break(1, f"{known.name}: {state.leader} leads in epoch {state.leader_epoch} as {before.leader} did")
-        self._check_writer(writer, operations, known, before, state)
+            self._break(1, f"{facts.name}: {state.leader} leads in epoch {state.leader_epoch} as {before.leader} did")
+        self._check_writer(writer, operations, facts, before, state)
         added = [broker for broker in state.isr if broker not in before.isr]
         for broker in added:
             self.joins += 1
-            self._copy(known, broker).has_lost_tail = False
+            self._copy(facts, broker).has_lost_tail = False
             self._world.after(0, self.on_joined, state.leader, broker)
         if state.leader_epoch > before.leader_epoch:
             self.elections += 1
             if before.handover_to != state.leader:
-                self.on_election(known.name.rpartition("-")[0], key[1])
+                self.on_election(facts.name.rpartition("-")[0], key[1])
         if state.is_recovering and not before.is_recovering:
-            known.visible.clear()
-            known.batches.clear()
-            known.shown = known.replicated = 0
-        self._check_members(known, "the stored state is a new one")
+            facts.visible.clear()
+            facts.batches.clear()
+            facts.shown = facts.replicated = 0
+        self._check_members(facts, "the stored state is a new one")
 
     def _check_writer(
-        self, writer: str, operations: Sequence[Operation], known: _Known, before: PartitionState, state: PartitionState
+        self, writer: str, operations: Sequence[Operation], facts: _Facts, before: PartitionState, state: PartitionState
     ) -> None:
         broker = self._id_of(writer)
         checks = [operation for operation in operations if isinstance(operation, Check | Set)]
@@ -216,7 +216,7 @@ class Invariants:
             return
         gone = {one for one in (*before.isr, *before.eligible) if one not in (*state.isr, *state.eligible)}
         if gone - {broker} or set(state.isr) - set(before.isr) or state.leader not in (before.leader, -1, broker):
-            self._break(8, f"{known.name}: broker {broker} wrote {state} over {before}, which {before.leader} leads")
+            self._break(8, f"{facts.name}: broker {broker} wrote {state} over {before}, which {before.leader} leads")
 
     @staticmethod
     def _id_of(writer: str) -> int:
@@ -224,36 +224,36 @@ class Invariants:
 
     # What a machine holds
 
-    def _copy(self, known: _Known, broker: int) -> _Replica:
-        return known.copies.setdefault(broker, _Replica())
+    def _copy(self, facts: _Facts, broker: int) -> _Replica:
+        return facts.copies.setdefault(broker, _Replica())
 
     def lost_power(self, machine: Machine) -> None:
         """What it had not flushed may be gone, so others may rely on it only for what it has flushed."""
-        for known in self._known.values():
-            known.was_powerless = True
-            copy = known.copies.get(machine.broker_id)
+        for facts in self._facts.values():
+            facts.was_powerless = True
+            copy = facts.copies.get(machine.broker_id)
             if copy is not None:
                 copy.has_lost_tail = True
 
     def lost_disk(self, machine: Machine) -> None:
         self.lost_power(machine)
-        for known in self._known.values():
-            known.copies[machine.broker_id] = _Replica(has_lost_tail=True, is_new=True)
+        for facts in self._facts.values():
+            facts.copies[machine.broker_id] = _Replica(has_lost_tail=True, is_new=True)
 
     def entered(self, machine: Machine) -> None:
         """It has declared what it cannot vouch for: as a member it has all that it had, unless it is the only one. If every
         acknowledgement waits for the flush it vouches for what is on its disk, and nothing else was promised."""
-        for known in self._known.values():
-            copy = known.copies.get(machine.broker_id)
+        for facts in self._facts.values():
+            copy = facts.copies.get(machine.broker_id)
             if copy is None:
                 continue
             copy.is_new = False
             if copy.has_lost_tail and not self._waits_for_flush:
                 copy.has_lost_tail = False
-                if known.state is not None and known.state.isr == (machine.broker_id,) and copy.partition is not None:
-                    known.replicated = min(known.replicated, self._offsets_now(copy)[1])
-                    known.lowered += 1
-            self._check_members(known, f"{machine.name} has entered")
+                if facts.state is not None and facts.state.isr == (machine.broker_id,) and copy.partition is not None:
+                    facts.replicated = min(facts.replicated, self._offsets_now(copy)[1])
+                    facts.lowered += 1
+            self._check_members(facts, f"{machine.name} has entered")
 
     def turn_ended(self, machine: Machine) -> None:
         """Inspect what has moved."""
@@ -263,18 +263,18 @@ class Invariants:
             log = partition.log
             if log.offline_reason:
                 continue
-            known = self._known.get((partition.topic_id.bytes, partition.index))
-            if known is None:
+            facts = self._facts.get((partition.topic_id.bytes, partition.index))
+            if facts is None:
                 continue
-            copy = known.copies.get(machine.broker_id) or self._copy(known, machine.broker_id)
+            copy = facts.copies.get(machine.broker_id) or self._copy(facts, machine.broker_id)
             if copy.process != machine.starts or copy.partition is not partition:
                 self._process_begins(machine, copy, partition)
             if log.is_truncating:
                 continue
             offsets = (log.end_offset, log.flushed_offset, log.log_start_offset, partition.visible_offset)
-            place = (*offsets, partition.replicated, partition.is_led, partition.leader_epoch, known.lowered)
+            place = (*offsets, partition.replicated, partition.is_led, partition.leader_epoch, facts.lowered)
             if place != copy.looked_at:
-                self._look(machine, known, copy, partition)
+                self._look(machine, facts, copy, partition)
                 copy.looked_at = place
 
     def _process_begins(self, machine: Machine, copy: _Replica, partition: Partition) -> None:
@@ -283,10 +283,10 @@ class Invariants:
         copy.visible, copy.checked, copy.led_epoch, copy.looked_at = 0, log.log_start_offset, -1, ()
         copy.end, copy.flushed, copy.start = log.end_offset, log.flushed_offset, log.log_start_offset
 
-    def _look(self, machine: Machine, known: _Known, copy: _Replica, partition: Partition) -> None:
+    def _look(self, machine: Machine, facts: _Facts, copy: _Replica, partition: Partition) -> None:
         log = partition.log
         end, flushed, start, visible = log.end_offset, log.flushed_offset, log.log_start_offset, partition.visible_offset
-        me = f"{known.name} of {machine.name}"
+        me = f"{facts.name} of {machine.name}"
         if not visible <= flushed <= end or (visible < copy.visible and start <= copy.start):
             self._break(4, f"{me}: visible {visible} after {copy.visible}, flushed {flushed}, end {end}")
         if end < copy.end:
@@ -294,78 +294,78 @@ class Invariants:
             copy.checked = min(copy.checked, end)
             if end < copy.visible and start <= copy.start:
                 self._break(10, f"{me}: cut at {end}, {copy.visible} was visible")
-            self._check_members(known, f"{me} is cut at {end}")
+            self._check_members(facts, f"{me} is cut at {end}")
         if end != copy.end and partition.is_led:
-            self._check_stale(machine, known, partition, me)
-        self._compare(known, copy, partition, me)
+            self._check_stale(machine, facts, partition, me)
+        self._compare(facts, copy, partition, me)
         shown = copy.visible
         copy.end, copy.flushed, copy.start, copy.visible = end, flushed, start, visible
         if copy.led_epoch >= 0 and not partition.is_led:
             copy.led_epoch = -1
             self.on_deposed()
         if partition.is_led:
-            self._look_at_lead(machine, known, copy, partition, me)
+            self._look_at_lead(machine, facts, copy, partition, me)
         if visible > shown:
-            self._show(known, partition, shown, visible, me)
+            self._show(facts, partition, shown, visible, me)
 
-    def _look_at_lead(self, machine: Machine, known: _Known, copy: _Replica, partition: Partition, me: str) -> None:
+    def _look_at_lead(self, machine: Machine, facts: _Facts, copy: _Replica, partition: Partition, me: str) -> None:
         epoch = partition.leader_epoch
         if copy.led_epoch != epoch:
             copy.led_epoch = epoch
-            leader = known.leaders.setdefault(epoch, (machine.name, machine.starts))
+            leader = facts.leaders.setdefault(epoch, (machine.name, machine.starts))
             if leader != (machine.name, machine.starts):
                 self._break(1, f"{me}: process {machine.starts} leads in epoch {epoch}, in which {leader} has led")
-            if epoch > known.led_since[0]:
-                known.led_since = epoch, self._world.now
+            if epoch > facts.led_since[0]:
+                facts.led_since = epoch, self._world.now
         replicated = partition.replicated_offset
         if not partition.visible_offset <= replicated <= copy.end:
             self._break(4, f"{me}: visible {partition.visible_offset}, replicated {replicated}, end {copy.end}")
-        if replicated > known.replicated or partition.visible_offset > known.shown:
-            known.replicated = max(known.replicated, replicated)
-            if partition.visible_offset > known.shown:
+        if replicated > facts.replicated or partition.visible_offset > facts.shown:
+            facts.replicated = max(facts.replicated, replicated)
+            if partition.visible_offset > facts.shown:
                 self._world.after(0, self.on_shown, machine.broker_id)
-            known.shown = max(known.shown, partition.visible_offset)
-            self._check_members(known, f"{me} leads in epoch {epoch}")
+            facts.shown = max(facts.shown, partition.visible_offset)
+            self._check_members(facts, f"{me} leads in epoch {epoch}")
 
-    def _check_stale(self, machine: Machine, known: _Known, partition: Partition, me: str) -> None:
-        newest, since = known.led_since
+    def _check_stale(self, machine: Machine, facts: _Facts, partition: Partition, me: str) -> None:
+        newest, since = facts.led_since
         if partition.leader_epoch < newest and self._world.now - since > STALE_WRITES_MAX:
             self._break(
                 9,
                 f"{me} writes in epoch {partition.leader_epoch}, {(self._world.now - since) / SECOND:.3f} s into epoch {newest}",
             )
 
-    def _check_members(self, known: _Known, when: str) -> None:
+    def _check_members(self, facts: _Facts, when: str) -> None:
         """Every electable replica has all that was exposed or acknowledged."""
-        state = known.state
+        state = facts.state
         if state is None or self.broken:
             return
         for broker in (*state.isr, *state.eligible):
-            copy = known.copies.get(broker)
+            copy = facts.copies.get(broker)
             if copy is None:
-                if known.shown or known.replicated:
-                    self._break(5, f"{known.name}: broker {broker} of {state} has nothing; {when}")
+                if facts.shown or facts.replicated:
+                    self._break(5, f"{facts.name}: broker {broker} of {state} has nothing; {when}")
                 continue
             if copy.is_new or state.is_lost or (copy.partition is not None and copy.partition.log.offline_reason):
                 continue
             if copy.partition is None:
                 continue  # the previous process has ended, and this one has not opened its log yet
             flushed, end = self._offsets_now(copy)
-            if flushed < known.shown:
+            if flushed < facts.shown:
                 self._break(
-                    5, f"{known.name}: {known.shown} is visible, broker {broker} of {state} has flushed {flushed}; {when}"
+                    5, f"{facts.name}: {facts.shown} is visible, broker {broker} of {state} has flushed {flushed}; {when}"
                 )
-            if self._waits_for_flush and known.was_powerless:
+            if self._waits_for_flush and facts.was_powerless:
                 continue
-            if not copy.has_lost_tail and end < known.replicated:
-                self._break(6, f"{known.name}: {known.replicated} is replicated, broker {broker} of {state} has {end}; {when}")
+            if not copy.has_lost_tail and end < facts.replicated:
+                self._break(6, f"{facts.name}: {facts.replicated} is replicated, broker {broker} of {state} has {end}; {when}")
 
     def _offsets_now(self, copy: _Replica) -> tuple[int, int]:
         partition = copy.partition
         assert partition is not None, "it was looked at"
         return partition.log.flushed_offset, partition.log.end_offset
 
-    def _compare(self, known: _Known, copy: _Replica, partition: Partition, me: str) -> None:
+    def _compare(self, facts: _Facts, copy: _Replica, partition: Partition, me: str) -> None:
         log = partition.log
         if copy.checked < log.log_start_offset:
             copy.checked = log.log_start_offset
@@ -376,16 +376,16 @@ class Invariants:
                 continue
             place = header.leader_epoch, header.base_offset
             mine = header.crc, header.size, me
-            other = known.batches.setdefault(place, mine)
+            other = facts.batches.setdefault(place, mine)
             if other[:2] != mine[:2]:
                 self._break(2, f"{me}: the batch at {place[1]} of epoch {place[0]} is another at {other[2]}")
             copy.checked = header.next_offset
 
-    def _show(self, known: _Known, partition: Partition, shown: int, visible: int, me: str) -> None:
+    def _show(self, facts: _Facts, partition: Partition, shown: int, visible: int, me: str) -> None:
         """What is visible on this replica is what was visible on others. What lies below `shown` was compared before."""
         for header in headers_from(partition.log, max(partition.log.log_start_offset, shown)):
             if header.base_offset >= visible:
                 break
             mine = header.leader_epoch, header.crc
-            if known.visible.setdefault(header.base_offset, mine) != mine:
-                self._break(3, f"{me}: at {header.base_offset} {mine} is visible, and {known.visible[header.base_offset]} was")
+            if facts.visible.setdefault(header.base_offset, mine) != mine:
+                self._break(3, f"{me}: at {header.base_offset} {mine} is visible, and {facts.visible[header.base_offset]} was")

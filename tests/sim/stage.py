@@ -71,8 +71,8 @@ class Played:
         return self.problem.partition(":")[0] or ", ".join(self.verdict.names)
 
     def __str__(self) -> str:
-        found = [self.problem, *map(str, self.verdict.anomalies[:5])]
-        return "\n".join([str(self.story), *(f"  => {line}" for line in found if line)])
+        lines = [self.problem, *map(str, self.verdict.anomalies[:5])]
+        return "\n".join([str(self.story), *(f"  => {line}" for line in lines if line)])
 
 
 def draw_plan(

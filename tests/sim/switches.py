@@ -106,7 +106,7 @@ SWITCHES: dict[str, Switch] = {
         first=217,
     ),
     "a failed flush leaves a mark": Switch(
-        "broker.log.partition_log.leave_flush_failed",
+        "broker.log.checkpoint.leave_flush_failed",
         nothing,
         faults("failing sync", "kill", "power cut", "power cut within"),
         first=110,

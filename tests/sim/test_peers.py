@@ -15,7 +15,7 @@ from tests.sim.world import MS, SECOND, NodeClock, World
 ASKS = PeerRequest(int(ApiKey.API_VERSIONS), 0, b"")
 
 
-class Told:
+class Scene:
     """A broker's connections to one real broker, and the events it receives."""
 
     def __init__(self) -> None:
@@ -52,68 +52,68 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def scene() -> Scene:
+    return Scene()
 
 
-def test_a_broker_is_reached_and_answers_in_order(told: Told) -> None:
-    told.run(100 * MS)
-    assert told.events == ["reached"]
-    assert told.peers.is_reached(1)
-    told.ask()
-    told.ask()
-    assert told.answers == []
-    told.run(100 * MS)
-    assert told.answers == [True, True]
+def test_a_broker_is_reached_and_answers_in_order(scene: Scene) -> None:
+    scene.run(100 * MS)
+    assert scene.events == ["reached"]
+    assert scene.peers.is_reached(1)
+    scene.ask()
+    scene.ask()
+    assert scene.answers == []
+    scene.run(100 * MS)
+    assert scene.answers == [True, True]
 
 
-def test_what_cannot_be_sent_is_answered_with_nothing_and_not_at_once(told: Told) -> None:
-    told.ask()
-    assert told.answers == []
-    told.run(MS)
-    assert told.answers == [False]
+def test_what_cannot_be_sent_is_answered_with_nothing_and_not_at_once(scene: Scene) -> None:
+    scene.ask()
+    assert scene.answers == []
+    scene.run(MS)
+    assert scene.answers == [False]
 
 
-def test_a_killed_process_is_told_within_milliseconds_and_reached_again_when_it_is_back(told: Told) -> None:
-    told.run(100 * MS)
-    told.ask()
-    told.other.kill()
-    told.run(10 * MS)
-    assert told.answers == [False]
-    assert told.events == ["reached", "closed", "refused"]
-    told.other.start()
-    told.run(2 * SECOND)
-    assert told.events[-1] == "reached"
+def test_a_killed_process_is_told_within_milliseconds_and_reached_again_when_it_is_back(scene: Scene) -> None:
+    scene.run(100 * MS)
+    scene.ask()
+    scene.other.kill()
+    scene.run(10 * MS)
+    assert scene.answers == [False]
+    assert scene.events == ["reached", "closed", "refused"]
+    scene.other.start()
+    scene.run(2 * SECOND)
+    assert scene.events[-1] == "reached"
 
 
-def test_a_machine_without_power_is_neither_closed_nor_refused_before_it_is_back(told: Told) -> None:
-    told.run(100 * MS)
-    told.other.cut_power()
-    told.ask()
-    told.run(5 * SECOND)  # less than the time after which a silent broker is given up
-    assert told.events == ["reached"]
-    told.other.start()
-    told.ask()
-    told.run(2 * SECOND)
-    assert told.events == ["reached", "closed", "reached"]
-    assert told.answers == [False, False]
+def test_a_machine_without_power_is_neither_closed_nor_refused_before_it_is_back(scene: Scene) -> None:
+    scene.run(100 * MS)
+    scene.other.cut_power()
+    scene.ask()
+    scene.run(5 * SECOND)  # less than the time after which a silent broker is given up
+    assert scene.events == ["reached"]
+    scene.other.start()
+    scene.ask()
+    scene.run(2 * SECOND)
+    assert scene.events == ["reached", "closed", "reached"]
+    assert scene.answers == [False, False]
 
 
-def test_who_is_stopped_is_told_afterwards(told: Told) -> None:
-    told.run(100 * MS)
-    told.is_stopped = True
-    told.other.kill()
-    told.run(SECOND)
-    assert told.events == ["reached"]
-    told.is_stopped = False
-    told.run(MS)
-    assert told.events == ["reached", "closed"]
+def test_who_is_stopped_is_told_afterwards(scene: Scene) -> None:
+    scene.run(100 * MS)
+    scene.is_stopped = True
+    scene.other.kill()
+    scene.run(SECOND)
+    assert scene.events == ["reached"]
+    scene.is_stopped = False
+    scene.run(MS)
+    assert scene.events == ["reached", "closed"]
 
 
-def test_another_address_of_a_broker_is_another_process_and_its_loss_is_no_event(told: Told) -> None:
-    told.run(100 * MS)
-    told.ask()
-    told.peers.know({1: Endpoint(host="broker-1", port=PORT + 1)})
-    told.run(100 * MS)
-    assert told.events == ["reached", "reached"]
-    assert told.answers == [False]
+def test_another_address_of_a_broker_is_another_process_and_its_loss_is_no_event(scene: Scene) -> None:
+    scene.run(100 * MS)
+    scene.ask()
+    scene.peers.know({1: Endpoint(host="broker-1", port=PORT + 1)})
+    scene.run(100 * MS)
+    assert scene.events == ["reached", "reached"]
+    assert scene.answers == [False]

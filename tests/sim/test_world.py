@@ -31,7 +31,7 @@ def test_a_clock_keeps_its_time_when_its_rate_changes() -> None:
 
 
 def test_a_seed_gives_the_same_history_in_every_process() -> None:
-    found = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", DIGESTS],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -41,7 +41,7 @@ def test_a_seed_gives_the_same_history_in_every_process() -> None:
         ).stdout.strip()
         for hash_seed in ("1", "2")
     ]
-    assert found[0] == found[1]
+    assert outputs[0] == outputs[1]
 
 
 def test_without_its_last_fault_a_history_begins_as_it_did() -> None:

@@ -35,10 +35,10 @@ class World:
 
     def chance(self, stream: str) -> random.Random:
         """The random generator of this name."""
-        found = self._streams.get(stream)
-        if found is None:
-            found = self._streams[stream] = random.Random(f"{self.seed}/{stream}")
-        return found
+        generator = self._streams.get(stream)
+        if generator is None:
+            generator = self._streams[stream] = random.Random(f"{self.seed}/{stream}")
+        return generator
 
     def after(self, delay: int, action: Action, *arguments: Any) -> None:
         """Run this in `delay` microseconds."""
@@ -61,10 +61,10 @@ class World:
 
     def digest(self) -> str:
         """Of everything that happened: equal for equal runs."""
-        told = hashlib.sha256()
+        lines = hashlib.sha256()
         for line in self.trace:
-            told.update(repr(line).encode())
-        return told.hexdigest()
+            lines.update(repr(line).encode())
+        return lines.hexdigest()
 
     def told(self) -> str:
         """The trace, one line per event."""

@@ -171,10 +171,10 @@ class SimZooKeeper:
 
     def _handle_children(self, connection: Connection, request_id: int, path: str, watch: bool) -> None:
         server = connection.server
-        found = server.tree.children(path)
-        if watch and not isinstance(found, NoNode):
+        names = server.tree.children(path)
+        if watch and not isinstance(names, NoNode):
             server.child_watches.setdefault(path, {})[connection] = None
-        connection.answer(request_id, found)
+        connection.answer(request_id, names)
 
     def _handle_commit(self, connection: Connection, request_id: int, operations: Sequence[Operation]) -> None:
         loss = connection.store.take_loss(self.random.choice((True, False)) if self.random.random() < self.answer_loss else None)

@@ -185,8 +185,8 @@ class SimStore:
         if request_id < 0:
             self._answer_all_unknown()
             self._end()
-        elif asked := self._asked.pop(request_id, None):
-            asked[1](outcome)
+        elif waiting := self._asked.pop(request_id, None):
+            waiting[1](outcome)
 
     def fired(self, path: str) -> None:
         assert self._events is not None

@@ -15,10 +15,10 @@ ME = 1
 
 
 def image(topic: dict[str, str] | None = None, **brokers: dict[str, str]) -> MetadataImage:
-    made: dict[str, Any] = {"topic_settings": {} if topic is None else {"t": Settings(values=topic, version=0)}}
+    topics: dict[str, Any] = {"topic_settings": {} if topic is None else {"t": Settings(values=topic, version=0)}}
     names = {"every": "<default>", "mine": str(ME), "others": "2"}
     return MetadataImage(
-        broker_settings={names[name]: Settings(values=values, version=0) for name, values in brokers.items()}, **made
+        broker_settings={names[name]: Settings(values=values, version=0) for name, values in brokers.items()}, **topics
     )
 
 
@@ -50,16 +50,16 @@ def test_one_brokers_own_setting_does_not_count_for_what_all_have_to_agree_on(se
 
 def test_what_cannot_be_used_is_passed_over_and_all_else_holds(settings: ImageSettings, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        found = settings.of_topic(image({"segment.bytes": "many", "of.tomorrow": "1", "min.insync.replicas": "2"}), "t")
-    assert (found.segment_bytes, found.min_insync_replicas) == (1000, 2)
+        config = settings.of_topic(image({"segment.bytes": "many", "of.tomorrow": "1", "min.insync.replicas": "2"}), "t")
+    assert (config.segment_bytes, config.min_insync_replicas) == (1000, 2)
     assert len(caplog.records) == 2
 
 
 def test_nothing_is_deleted_where_it_cannot_be_read_what_is_to_be_kept(settings: ImageSettings) -> None:
     """The fallback is seven days, or the cluster's hour, but the value that was skipped may have meant forever."""
     for values in ({"retention.ms": "forever"}, {"retention.bytes": "1 TB"}, {"cleanup.policy": "compakt"}):
-        found = settings.of_topic(image(values, every={"log.retention.ms": "3600000"}), "t")
-        assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+        config = settings.of_topic(image(values, every={"log.retention.ms": "3600000"}), "t")
+        assert (config.retention_ms, config.retention_bytes) == (-1, -1)
     every = {"log.retention.ms": "forever"}
     assert settings.of_topic(image(every=every), "t").retention_ms == -1
     assert settings.of_topic(image({"retention.ms": "5"}, every=every), "t").retention_ms == 5, "its own says it"

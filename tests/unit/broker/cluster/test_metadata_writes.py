@@ -30,8 +30,8 @@ def broker(world: World) -> Coordinated:
     return world.started(1)
 
 
-def _make(world: World, broker: Coordinated, made: ClusterTopic, settings: Mapping[str, str] | None = None) -> None:
-    world.answered(broker, create_topic(made, settings or {}))
+def _make(world: World, broker: Coordinated, new: ClusterTopic, settings: Mapping[str, str] | None = None) -> None:
+    world.answered(broker, create_topic(new, settings or {}))
     world.run(0.5)
 
 
@@ -41,10 +41,10 @@ def _is_there(world: World, path: str) -> bool:
 
 def test_a_topic_is_there_with_all_its_leaders_for_every_broker(world: World) -> None:
     brokers = [world.started(broker_id) for broker_id in (1, 2)]
-    made = topic("access", 1)
-    _make(world, brokers[0], made, {"retention.ms": "1"})
+    access = topic("access", 1)
+    _make(world, brokers[0], access, {"retention.ms": "1"})
     for broker in brokers:
-        assert broker.image.topics == {"access": made}
+        assert broker.image.topics == {"access": access}
         assert broker.image.topic_settings["access"].values == {"retention.ms": "1"}
         (news,) = [news for news in broker.news if any(change for change in news.changes)][-1:]
         assert not news.is_everything
@@ -59,14 +59,14 @@ def test_settings_that_a_tool_left_behind_do_not_keep_a_topic_from_being_made(wo
 
 
 def test_a_topic_of_many_partitions_begins_small_and_is_grown(world: World, broker: Coordinated) -> None:
-    made = topic("a" * 249, 1, partitions=2_600)
+    access = topic("a" * 249, 1, partitions=2_600)
     sizes: list[int] = []
-    broker.watcher.listen(lambda image, _: sizes.extend(known.partition_count for known in image.topics.values()))
-    _make(world, broker, made)
+    broker.watcher.listen(lambda image, _: sizes.extend(each.partition_count for each in image.topics.values()))
+    _make(world, broker, access)
     assert sizes == sorted(sizes)
     assert len(sizes) > 2
-    assert broker.image.topics[made.name].replicas == made.replicas
-    assert all(state.leader == 1 for state in broker.image.topics[made.name].states)
+    assert broker.image.topics[access.name].replicas == access.replicas
+    assert all(state.leader == 1 for state in broker.image.topics[access.name].states)
     assert broker.image == world.truth(broker.image.position)
 
 
@@ -77,13 +77,13 @@ def test_more_partitions_than_one_node_can_name_are_refused(world: World, broker
 
 
 def test_a_topic_grows_only_from_what_its_writer_saw(world: World, broker: Coordinated) -> None:
-    made = topic("access", 1, partitions=2)
-    _make(world, broker, made)
+    access = topic("access", 1, partitions=2)
+    _make(world, broker, access)
     more = topic("access", 1, partitions=3)
-    world.answered(broker, grow_topic("access", made.topic_id, 2, more.replicas, more.states))
+    world.answered(broker, grow_topic("access", access.topic_id, 2, more.replicas, more.states))
     other = replace(more, replicas=((2, 1),) * 3)
     with pytest.raises(InvalidPartitions, match="to 5 partitions"):
-        world.answered(broker, grow_topic("access", made.topic_id, 2, other.replicas, other.states))
+        world.answered(broker, grow_topic("access", access.topic_id, 2, other.replicas, other.states))
     world.run(0.5)
     assert broker.image.topics["access"].partition_count == 5
 
@@ -101,10 +101,10 @@ def test_what_is_asked_of_another_topic_of_the_name_is_refused(world: World, bro
 
 def test_a_topic_is_marked_once_however_often_it_is_deleted(world: World) -> None:
     brokers = [world.started(broker_id) for broker_id in (1, 2)]
-    made = topic("access", 1)
-    _make(world, brokers[0], made)
+    access = topic("access", 1)
+    _make(world, brokers[0], access)
     for broker in (*brokers, *brokers):
-        world.answered(broker, delete_topic("access", made.topic_id))
+        world.answered(broker, delete_topic("access", access.topic_id))
     world.run(0.5)
     assert all(broker.image.deleting == {"access"} for broker in brokers)
 
@@ -129,9 +129,9 @@ def test_a_late_write_does_not_pass_for_one_of_the_topic_that_was_made_again(wor
     broker.store.commit(state_writes([change]), outcomes.append)
     world.run(0.5)
     assert isinstance(outcomes[0], Refused)
-    found = world.zookeeper.read(znodes.state_path("access", 0))
-    assert isinstance(found, Node)
-    assert znodes.decode_state(found.data, found.version) == new.states[0]
+    node = world.zookeeper.read(znodes.state_path("access", 0))
+    assert isinstance(node, Node)
+    assert znodes.decode_state(node.data, node.version) == new.states[0]
 
 
 def test_settings_of_two_writers_at_once_are_both_kept(world: World) -> None:
@@ -157,14 +157,14 @@ def test_settings_of_two_writers_at_once_are_both_kept(world: World) -> None:
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_each_write_whose_answer_is_lost_is_done_once(world: World, is_committed: bool) -> None:
     broker = world.started(1)
-    made = topic("access", 1, partitions=2)
+    access = topic("access", 1, partitions=2)
     more = topic("access", 1, partitions=1)
     for script in (
-        create_topic(made, {"a": "1"}),
-        grow_topic("access", made.topic_id, 2, more.replicas, more.states),
-        metadata_writes.change_topic_settings("access", made.topic_id, lambda old: {**old, "n": old.get("n", "") + "x"}),
+        create_topic(access, {"a": "1"}),
+        grow_topic("access", access.topic_id, 2, more.replicas, more.states),
+        metadata_writes.change_topic_settings("access", access.topic_id, lambda old: {**old, "n": old.get("n", "") + "x"}),
         metadata_writes.change_broker_settings("1", lambda old: {**old, "n": old.get("n", "") + "x"}),
-        delete_topic("access", made.topic_id),
+        delete_topic("access", access.topic_id),
     ):
         broker.store.lose_answer(is_committed=is_committed)
         world.answered(broker, script)
@@ -187,10 +187,10 @@ def test_of_two_brokers_that_make_one_topic_one_succeeds_whatever_answers_are_lo
         world.zookeeper.answer_loss = 0.0
         world.run(10)
         assert all(answer.is_there for answer in answers)
-        made = [number for number, answer in enumerate(answers, 1) if answer.error is None]
-        assert len(made) <= 1, "both believe that the topic is theirs"
-        if made:
-            assert brokers[0].image.topics["access"].topic_id == uuid.UUID(int=made[0])
+        winners = [number for number, answer in enumerate(answers, 1) if answer.error is None]
+        assert len(winners) <= 1, "both believe that the topic is theirs"
+        if winners:
+            assert brokers[0].image.topics["access"].topic_id == uuid.UUID(int=winners[0])
         for answer in answers:
             assert answer.error is None or isinstance(answer.error, (TopicAlreadyExists, RequestTimedOut))
 
@@ -199,17 +199,17 @@ def test_of_two_brokers_that_make_names_which_collide_one_succeeds() -> None:
     for seed in range(20):
         world = World(seed)
         brokers = [world.started(broker_id) for broker_id in (1, 2)]
-        wanted = ("page_views.raw", "page.views_raw")
+        names = ("page_views.raw", "page.views_raw")
         answers = [
             broker.ask(create_topic(topic(name, number), {}))
-            for number, (broker, name) in enumerate(zip(brokers, wanted, strict=True), 1)
+            for number, (broker, name) in enumerate(zip(brokers, names, strict=True), 1)
         ]
         world.run(5)
-        (made,) = [name for name, answer in zip(wanted, answers, strict=True) if answer.error is None]
+        (winner,) = [name for name, answer in zip(names, answers, strict=True) if answer.error is None]
         (refused,) = [answer.error for answer in answers if answer.error is not None]
         assert isinstance(refused, InvalidTopic)
-        assert f"collides with {made!r}" in str(refused)
-        assert [list(broker.image.topics) for broker in brokers] == [[made], [made]]
+        assert f"collides with {winner!r}" in str(refused)
+        assert [list(broker.image.topics) for broker in brokers] == [[winner], [winner]]
 
 
 def test_a_client_is_told_when_zookeeper_does_not_answer(world: World, broker: Coordinated) -> None:

@@ -100,7 +100,7 @@ def test_bytes_that_nobody_of_us_wrote_are_named_and_refused(data: bytes) -> Non
 
 
 def test_parents_come_before_their_children_among_the_base_paths() -> None:
-    made: list[str] = [""]
+    paths: list[str] = [""]
     for path in znodes.BASE_PATHS:
-        assert path.rpartition("/")[0] in made
-        made.append(path)
+        assert path.rpartition("/")[0] in paths
+        paths.append(path)

@@ -32,14 +32,14 @@ def state(leader: int, isr: tuple[int, ...], **others: Any) -> PartitionState:
 
 
 class Scene:
-    def __init__(self, seen: MetadataImage, *, minimum: int = 1) -> None:
+    def __init__(self, first_image: MetadataImage, *, minimum: int = 1) -> None:
         self.clock = ManualClock()
         self.announced: Any = None
         self.commits: list[Any] = []
         self.over = self.stopped = 0
         registration = SimpleNamespace(leave=lambda then: setattr(self, "announced", then))
         store = SimpleNamespace(commit=lambda operations, then: self.commits.append(operations))
-        self.member = SimpleNamespace(broker_id=ME, image=seen, registration=registration, store=store)
+        self.member = SimpleNamespace(broker_id=ME, image=first_image, registration=registration, store=store)
         self.leaving = ControlledShutdown(
             cast(Any, self.member),
             cast(Any, SimpleNamespace(stop_following=self._stop)),

@@ -97,16 +97,16 @@ def test_what_is_missing_is_made_only_where_it_may_be(scene: Scene) -> None:
     assert (there.partition is None, there.was_on_disk) == (False, True)
     assert (missing.partition, missing.was_on_disk, missing.error) == (None, False, None)
     assert "make clicks-1" not in scene.disk.did
-    (made,) = scene.open(1)
-    assert (made.partition is None, made.was_on_disk) == (False, False)
+    (created,) = scene.open(1)
+    assert (created.partition is None, created.was_on_disk) == (False, False)
 
 
 def test_the_directory_of_another_topic_of_that_name_is_not_taken(scene: Scene) -> None:
     scene.disk.there[Path("clicks-0")] = UUID(int=1)
     (missing,) = scene.open(0, may_make=False)
     assert (missing.partition, missing.was_on_disk) == (None, False)
-    (made,) = scene.open(0)
-    assert not made.was_on_disk
+    (created,) = scene.open(0)
+    assert not created.was_on_disk
     assert scene.disk.there[Path("clicks-0")] == TOPIC.topic_id
     assert scene.disk.did == ["set aside clicks-0", "sync", "make clicks-0", "sync", "build clicks-0"]
 
@@ -186,8 +186,8 @@ def test_a_log_that_is_found_again_is_not_lost() -> None:
 
 
 def test_a_hand_over_to_an_earlier_process_is_withdrawn() -> None:
-    asked = replace(FOLLOWED, handover_to=ME)
-    assert at_start(asked, LogIntegrity.PERHAPS_LESS).handover_to is None
+    handing_over = replace(FOLLOWED, handover_to=ME)
+    assert at_start(handing_over, LogIntegrity.PERHAPS_LESS).handover_to is None
     assert at_start(replace(LED, handover_to=2), LogIntegrity.WHOLE).handover_to is None
 
 
