@@ -25,7 +25,7 @@ class NotInTime(LogbusError):
 
 
 class WrongRequest(UserError):
-    """What a task is asked for can never be done: a retry would be told the same."""
+    """What a task is asked to do can never be done: a retry would fail the same way."""
 
 
 class WarehouseUnavailable(UserError):

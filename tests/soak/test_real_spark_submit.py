@@ -54,14 +54,12 @@ def test_a_load_by_kubernetes(start_task: StartTask, manager: Manager) -> None:
 @pytest.fixture
 def standalone_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A master without workers: a submitted driver waits for one. Yields the address of its REST interface."""
-    options = ["-Dspark.master.rest.port=0", "-Dspark.master.rest.enabled=true", "-Xmx256m"]
-    command = [str(SPARK_HOME / "bin" / "spark-class"), *options, "org.apache.spark.deploy.master.Master"]
+    options = "-Dspark.master.rest.port=0 -Dspark.master.rest.enabled=true -Xmx256m org.apache.spark.deploy.master.Master"
+    command = [f"{SPARK_HOME}/bin/spark-class", *f"{options} --host 127.0.0.1 --port 0 --webui-port 0".split()]
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     log = tmp_path / "master.log"
     with log.open("wb") as output:
-        master = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], stdout=output, stderr=output
-        )
+        master = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         wait_until(lambda: "New state: ALIVE" in log.read_text(), what="the master")
         (url,) = re.findall(r"Starting Spark master at (spark://\S+)", log.read_text())

@@ -107,8 +107,8 @@ def too_long(batch: pa.RecordBatch) -> Mapping[int, str]:
     for field, values in zip(batch.schema, batch.columns, strict=True):
         ends = _ends_with(field, values, ends)
     return {
-        row: f"{count} columns hold {end:,} bytes in PostgreSQL's row, which has room for {room:,} after long texts are moved "
-        "out of it: declare fewer columns, or one of the type jsonb for many members"
+        row: f"{count} columns take {end:,} bytes of a row, which has room for {room:,} once PostgreSQL has moved long texts "
+        "out of it (TOAST): declare fewer columns, or one of the type jsonb for many members"
         for row, end in enumerate(ends.to_pylist())
         if end > room
     }

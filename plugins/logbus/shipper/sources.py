@@ -124,7 +124,7 @@ def check_readable(path: Path) -> None:
     zeros = _ZEROS_NO_HOLE.search(_read(path, 0, TEXT_HEAD_BYTES))
     if zeros is not None and zeros.end() < TEXT_HEAD_BYTES:  # at the end of what was read a hole may begin
         raise UnreadableLog(
-            f"{path} is not a text of lines: its byte {zeros.start()} is NUL. Unpack it if it is an archive (files that are "
+            f"{path} is not a text file: byte {zeros.start()} is NUL. Unpack it if it is an archive (files that are "
             "gzip, bzip2, xz, zstd or lz4 alone are read as they are), and convert it if it is UTF-16 (iconv -f UTF-16 -t UTF-8)"
         )
 

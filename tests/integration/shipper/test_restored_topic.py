@@ -27,8 +27,8 @@ def append(log: Path, first: int, count: int) -> None:
 
 
 def values(restorable: RestorableBroker) -> list[bytes]:
-    found = read_topic(restorable.server.bootstrap, "t")
-    return sorted(message.value() or b"" for messages in found.values() for message in messages)
+    partitions = read_topic(restorable.server.bootstrap, "t").values()
+    return sorted(message.value() or b"" for messages in partitions for message in messages)
 
 
 def ends(restorable: RestorableBroker) -> list[int]:
@@ -60,7 +60,7 @@ def test_lines_that_a_restored_topic_lost_are_sent_again_and_no_other(restorable
     assert run(restorable, restored.parent, restored).lines == 0
 
 
-def test_it_is_said_and_a_file_that_was_not_named_is(restorable: RestorableBroker, restored: Path) -> None:
+def test_the_loss_is_reported_with_the_files_that_were_not_named(restorable: RestorableBroker, restored: Path) -> None:
     other = restored.with_name("other.log")
     append(other, 0, 3)
     command = ["ship", str(other), "--topic", "t", "--accept-times", "--state", str(restored.parent / "state.json")]
@@ -71,7 +71,7 @@ def test_it_is_said_and_a_file_that_was_not_named_is(restorable: RestorableBroke
     assert values(restorable) == lines(restored, other)
 
 
-def test_where_retention_has_been_nobody_can_tell_and_nothing_is_sent(restorable: RestorableBroker, restored: Path) -> None:
+def test_where_retention_has_deleted_records_too_nothing_is_sent(restorable: RestorableBroker, restored: Path) -> None:
     for partition, held in read_topic(restorable.server.bootstrap, "t").items():
         if held:
             delete_before(restorable.server.bootstrap, "t", partition, 1)

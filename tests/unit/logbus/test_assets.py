@@ -45,7 +45,7 @@ def test_an_event_over_very_many_windows_stays_small_and_names_them_all() -> Non
     assert load_summary(windows) == {"read": 10 * len(windows), **extra}
 
 
-def test_each_outlet_asset_is_told_and_nothing_else() -> None:
+def test_each_outlet_asset_gets_the_windows_and_nothing_else_does() -> None:
     events: dict[Any, Any] = defaultdict(SimpleNamespace)
     asset = table_asset("access_log")
     add_to_outlet_events({"outlet_events": events}, ["not an asset", asset], [window(HOUR_START, attempt=1)])
@@ -53,7 +53,7 @@ def test_each_outlet_asset_is_told_and_nothing_else() -> None:
     assert events[asset].extra["window_count"] == 1
 
 
-def test_without_outlets_nobody_is_told_and_no_window_is_looked_at() -> None:
+def test_without_outlets_no_window_is_looked_at() -> None:
     events: dict[Any, Any] = defaultdict(SimpleNamespace)
     unread = iter([window(HOUR_START)])
     add_to_outlet_events({"outlet_events": events}, [], unread)

@@ -6,14 +6,10 @@ import pytest
 from logbus.formatting import LINE_CHARACTERS_MAX, cut, first_line, inert_json, printable
 
 
-@pytest.mark.parametrize("said", ["", " \n"])
-def test_a_line_of_nothing_says_so(said: str) -> None:
-    assert first_line(said) == "no message"
-
-
 def test_a_line_is_the_first_and_has_an_end() -> None:
     assert first_line("\n one\ntwo") == "one"
     assert first_line("x" * 1000) == "x" * (LINE_CHARACTERS_MAX - 1) + "…"
+    assert {first_line(text) for text in ("", " \n")} == {"no message"}
 
 
 @pytest.mark.parametrize(

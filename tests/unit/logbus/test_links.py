@@ -39,12 +39,9 @@ def test_every_task_leads_to_the_window_of_its_run(pipeline: Pipeline) -> None:
     assert {link(operator, run_context()) for operator in operators} == {expected}
 
 
-def test_a_task_over_many_windows_leads_to_all_of_its_pipeline(pipeline: Pipeline) -> None:
+def test_a_task_over_many_windows_and_a_run_without_an_interval_lead_to_all_of_the_pipeline(pipeline: Pipeline) -> None:
     load = LoadWindowOperator(task_id="load", pipeline=pipeline, windows=["2015-05-17T10:00:00Z"], warehouse_conn_id="other db")
     assert link(load, run_context()) == f"{BASE}/logbus/windows/access_log?warehouse_conn_id=other+db"
-
-
-def test_a_run_without_an_interval_leads_to_all_of_its_pipeline(pipeline: Pipeline) -> None:
     freeze = FreezeWindowOperator(task_id="freeze", pipeline=pipeline)
     assert link(freeze, run_context(None, None)).startswith(f"{BASE}/logbus/windows/access_log?")
 

@@ -52,21 +52,13 @@ def test_a_deadline_says_the_last_error_what_is_alive_what_it_wrote_and_what_to_
     def ask() -> bool:
         raise TimeoutError("no answer in 5 s")
 
+    remedy = "to see more: logbus doctor"
     with pytest.raises(NotInTime) as late:
         wait_until(
-            ask,
-            what="the broker",
-            timeout_seconds=0,
-            not_yet=TimeoutError,
-            processes=[Program(looks_left=5)],
-            remedy="to see more: logbus doctor",
+            ask, what="the broker", timeout_seconds=0, not_yet=TimeoutError, processes=[Program(looks_left=5)], remedy=remedy
         )
-    expected = [
-        "gave up waiting for the broker after 0 s: no answer in 5 s",
-        *Program(5).report().splitlines(),
-        "to see more: logbus doctor",
-    ]
-    assert str(late.value).splitlines() == expected
+    gave_up = "gave up waiting for the broker after 0 s: no answer in 5 s"
+    assert str(late.value).splitlines() == [gave_up, *Program(5).report().splitlines(), "to see more: logbus doctor"]
 
 
 def test_a_long_wait_is_announced_while_a_single_call_holds_it_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,14 +33,14 @@ def client() -> Client:
     return Client({"bootstrap.servers": "b:1"})
 
 
-def test_what_will_be_known_soon_is_read_again_until_it_is(client: Client) -> None:
+def test_what_the_broker_is_not_ready_for_is_read_again_until_it_is(client: Client) -> None:
     batches = iter([[Reading(SOON), Reading()], [Reading(SOON)], [Reading(), Reading(TopicMissing("gone"))]])
     readings = client.settled(lambda: next(batches))
     assert [type(reading.error) for reading in readings] == [type(None), TopicMissing]
     assert next(batches, None) is None
 
 
-def test_when_the_time_is_over_what_is_known_is_given(client: Client) -> None:
+def test_after_the_time_limit_the_last_readings_are_returned(client: Client) -> None:
     client.timeout_seconds = -1
     assert client.settled(lambda: [Reading(SOON), Reading()]) == [Reading(SOON), Reading()]
     with pytest.raises(BrokerNotReady):
@@ -135,7 +135,7 @@ def test_each_kind_of_handle_gets_the_settings_that_are_its_own() -> None:
     assert client.admin() is client.admin()
 
 
-def test_settings_that_no_client_takes_are_the_callers_to_mend() -> None:
+def test_settings_that_no_client_takes_are_an_error_of_the_caller() -> None:
     with pytest.raises(UserError, match="the client settings cannot be used: No such configuration property"):
         Client({"no.such.thing": 1}).admin()
 
@@ -189,7 +189,7 @@ def test_a_broker_that_is_only_slow_is_waited_for_longer_than_one_that_is_away(s
         client.metadata()
 
 
-def test_who_waits_for_a_slow_broker_is_told_what_for(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_slow_broker_is_announced(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "SILENCE_SECONDS_MAX", 0.5)
     messages: list[str] = []
     client = Client({"bootstrap.servers": silent, "log_level": 0}, slow_seconds_max=1.5, say=messages.append)

@@ -49,7 +49,7 @@ def test_partitions_come_in_the_order_of_topics_and_numbers() -> None:
     assert ids(PARTITIONS) == [("clicks", 0), ("clicks", 1), ("clicks", 2), ("views", 0)]
 
 
-def test_what_nobody_leads_is_offline_and_what_lacks_a_replica_is_under_replicated() -> None:
+def test_a_partition_without_a_leader_is_offline_and_one_that_lacks_a_replica_under_replicated() -> None:
     assert ids(CLUSTER.offline) == [("clicks", 1)]
     assert ids(CLUSTER.under_replicated) == [("clicks", 0)]
 
@@ -113,7 +113,7 @@ def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others() -> None:
     assert brokers.asked == 3
 
 
-def test_where_everybody_refuses_it_is_said() -> None:
+def test_an_error_of_every_broker_is_raised() -> None:
     brokers = Brokers(refused=100)
     with pytest.raises(BrokerUnavailable, match="ECONNREFUSED"):
         cluster_facts(Client({"bootstrap.servers": "h:1"}), brokers.begin)
@@ -144,7 +144,7 @@ def test_an_answer_becomes_sizes_by_partition_and_what_a_broker_does_not_know_is
         ({"total_bytes": None}, "note"),
     ],
 )
-def test_a_disk_that_fills_is_said_before_it_is_full(changes: dict[str, Any], severity: str) -> None:
+def test_a_disk_that_fills_is_reported_before_it_is_full(changes: dict[str, Any], severity: str) -> None:
     assert str(room(directory(**changes)).severity) == severity
 
 
@@ -167,14 +167,14 @@ def test_settings_of_librdkafka_become_those_of_kafka_python_and_others_are_left
         (OSError(58, "not an error of Kafka's"), BrokerUnavailable, "not an error of Kafka's"),
     ],
 )
-def test_errors_of_kafka_python_are_told_by_the_same_table(error: Exception, kind: type[LogbusError], words: str) -> None:
+def test_errors_of_kafka_python_are_explained_by_the_same_table(error: Exception, kind: type[LogbusError], words: str) -> None:
     found = explained(Client({"bootstrap.servers": "b:1"}), error)
     assert type(found) is kind
     assert words in str(found)
     assert "b:1" in str(found) or kind is AccessDenied
 
 
-def test_where_no_broker_is_the_sentence_says_where_it_was_looked_for() -> None:
+def test_without_a_broker_the_error_names_its_address() -> None:
     with (
         pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 did not answer"),
         admin_client(Client({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.1)),

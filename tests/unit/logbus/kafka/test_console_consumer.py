@@ -27,10 +27,8 @@ HOUR_MS = 3_600_000
     ("words", "span"),
     [
         ((), PositionSpan()),
-        (("beginning",), PositionSpan(kind=PositionKind.BEGINNING)),
-        (("earliest",), PositionSpan(kind=PositionKind.BEGINNING)),
-        (("end",), PositionSpan(kind=PositionKind.END)),
-        (("latest",), PositionSpan(kind=PositionKind.END)),
+        *(((word,), PositionSpan(kind=PositionKind.BEGINNING)) for word in ("beginning", "earliest")),
+        *(((word,), PositionSpan(kind=PositionKind.END)) for word in ("end", "latest")),
         (("stored",), PositionSpan(kind=PositionKind.STORED)),
         (("12",), PositionSpan(kind=PositionKind.OFFSET, number=12)),
         (("-3",), PositionSpan(kind=PositionKind.BEFORE_END, number=3)),
@@ -47,7 +45,7 @@ def test_a_position_is_spelled_as_kcat_spells_it(words: tuple[str, ...], span: P
 
 
 @pytest.mark.parametrize("words", [("somewhere",), ("1", "2"), ("s@noon",), ("s@",), ("1.5",)])
-def test_what_is_no_position_is_refused(words: tuple[str, ...]) -> None:
+def test_what_is_not_a_position_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"not a position|second start|not a time"):
         parse_span(words)
 
@@ -55,34 +53,23 @@ def test_what_is_no_position_is_refused(words: tuple[str, ...]) -> None:
 @pytest.fixture
 def log() -> FakeLog:
     """Topic t: partition 0 holds offsets 2 to 9 stamped at hours 2 to 9, partition 1 is empty."""
-    made = FakeLog.of("t", range(0, 10 * HOUR_MS, HOUR_MS), [])
-    made.delete_records("t", before_offset=2)
-    return made
+    log = FakeLog.of("t", range(0, 10 * HOUR_MS, HOUR_MS), [])
+    log.delete_records("t", before_offset=2)
+    return log
 
 
 @pytest.mark.parametrize(
-    ("words", "stretch"),
+    ("words", "bounds"),
     [
-        (("beginning",), (2, 10)),
-        (("end",), (10, 10)),
-        (("5",), (5, 10)),
-        (("0",), (2, 10)),
-        (("99",), (10, 10)),
-        (("-3",), (7, 10)),
-        (("-99",), (2, 10)),
-        (("s@14400000",), (4, 10)),
-        (("s@14400001",), (5, 10)),
-        (("s@99999999999",), (10, 10)),
-        (("e@14400000",), (2, 4)),
-        (("e@99999999999",), (2, 10)),
-        (("s@14400000", "e@21600000"), (4, 6)),
-        (("stored",), (6, 10)),
+        *((("beginning",), (2, 10)), (("end",), (10, 10)), (("stored",), (6, 10))),
+        *((("5",), (5, 10)), (("0",), (2, 10)), (("99",), (10, 10)), (("-3",), (7, 10)), (("-99",), (2, 10))),
+        *((("s@14400000",), (4, 10)), (("s@14400001",), (5, 10)), (("s@99999999999",), (10, 10))),
+        *((("e@14400000",), (2, 4)), (("e@99999999999",), (2, 10)), (("s@14400000", "e@21600000"), (4, 6))),
     ],
 )
-def test_a_place_becomes_offsets_inside_the_log(log: FakeLog, words: tuple[str, ...], stretch: tuple[int, int]) -> None:
-    found = offset_bounds(log, "t", [0, 1], parse_span(words), "read_committed", {0: 6})
-    assert (found[0].start_offset, found[0].end_offset) == stretch
-    assert (found[1].start_offset, found[1].end_offset) == (0, 0)
+def test_a_place_becomes_offsets_inside_the_log(log: FakeLog, words: tuple[str, ...], bounds: tuple[int, int]) -> None:
+    read = offset_bounds(log, "t", [0, 1], parse_span(words), "read_committed", {0: 6})
+    assert [(part.start_offset, part.end_offset) for part in (read[0], read[1])] == [bounds, (0, 0)]
 
 
 def test_partitions_are_those_named_or_all() -> None:

@@ -118,7 +118,7 @@ def test_null_has_the_length_minus_one_and_headers_are_pairs() -> None:
     assert console_format.compiled("%h")(Record(headers=[("a", b"1"), ("a", None)])) == b"a=1,a=NULL"
 
 
-def test_a_token_that_there_is_not_is_said() -> None:
+def test_an_unknown_token_is_named() -> None:
     with pytest.raises(ValueError, match="%y is unknown"):
         console_format.compiled("%y")
 

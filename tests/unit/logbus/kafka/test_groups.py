@@ -18,7 +18,7 @@ def member(name: str, *places: tuple[str, int]) -> GroupMember:
     return GroupMember(member_id=f"{name}-1", client_id=name, host="10.0.0.1", assignments=places)
 
 
-def test_lag_is_told_of_each_partition_each_member_and_the_group() -> None:
+def test_lag_is_reported_by_partition_by_member_and_for_the_group() -> None:
     group = GroupReading(
         name="g",
         state="Stable",
@@ -33,7 +33,7 @@ def test_lag_is_told_of_each_partition_each_member_and_the_group() -> None:
     assert (as_json["lag"], as_json["state"], as_json["protocol"]) == (14, "Stable", "range")
 
 
-def test_a_group_without_offsets_has_a_lag_that_nobody_knows() -> None:
+def test_the_lag_of_a_group_without_offsets_is_unknown() -> None:
     group = GroupReading(name="g", state="Stable", members=(member("a", ("t", 0)),))
     as_json = group_json(group, ENDS)
     assert (as_json["lag"], as_json["members"][0]["lag"]) == (None, None)
@@ -49,7 +49,7 @@ def test_offsets_of_a_topic_that_is_gone_or_was_made_again_are_no_lag() -> None:
     assert as_json["lag"] == 0
 
 
-def test_ends_are_those_of_the_partitions_that_somebody_reads_and_that_can_be_asked_for() -> None:
+def test_end_offsets_are_those_of_the_partitions_that_a_group_reads_and_that_have_a_leader() -> None:
     log = FakeLog.of("t", [1, 2], [1, 2], [1, 2])
     group = GroupReading(name="g", state="Empty", committed={("t", 0): 1, ("t", 1): 1, ("gone", 0): 5, ("t", 7): 1})
     assert end_offsets_of(FakeBatches(log, [("t", 1)]), [group]) == {("t", 0): 2}
@@ -65,7 +65,7 @@ def answered(*parts: tuple[str, int, int, Any]) -> Any:
     return SimpleNamespace(topic_partitions=[SimpleNamespace(**dict(zip(fields, part, strict=True))) for part in parts])
 
 
-def test_a_group_is_told_in_kafkas_words() -> None:
+def test_a_group_is_described_in_kafkas_words() -> None:
     assignment = SimpleNamespace(topic_partitions=[SimpleNamespace(topic="t", partition=part) for part in (1, 0)])
     members = [SimpleNamespace(member_id=name, client_id="c", host="/10.0.0.1", assignment=assignment) for name in ("z", "a")]
     reading = to_group("g", described("COMPLETING_REBALANCING", *members), answered(("t", 0, 5, None), ("t", 1, -1001, None)))
@@ -88,7 +88,7 @@ def test_a_group_is_active_if_it_has_members_or_is_about_to_get_some() -> None:
         validate("STABLE", SimpleNamespace(client_id="c"), SimpleNamespace(client_id="d"))
 
 
-def test_what_is_not_told_of_a_group_is_its_error() -> None:
+def test_what_is_missing_of_a_group_is_explained_by_its_error() -> None:
     assert isinstance(to_group("g", described("DEAD"), answered()).error, GroupMissing)
     gone = to_group("g", GroupMissing("no such group"), answered())
     assert (gone.state, str(gone.error)) == ("Dead", "no such group")

@@ -25,7 +25,7 @@ def read(log: FakeLog, *leaderless: tuple[str, int]) -> dict[str, TopicReading]:
     return {topic.name: topic for topic in read_topics(FakeBatches(log, leaderless))}
 
 
-def test_a_topic_is_told_by_its_partitions() -> None:
+def test_a_topic_is_described_by_its_partitions() -> None:
     log = FakeLog.of("t", [1, 2, 3], [4])
     log.delete_records("t", 1)
     described = topic_json(read(log)["t"], TopicOwners(pipelines=["p"], is_managed=True, bytes_each=10.5))
@@ -44,7 +44,7 @@ def test_bytes_on_disk_go_before_an_estimate() -> None:
     assert [part["size_bytes"] for part in described["partition_list"]] == [700, 0]
 
 
-def test_a_broker_that_tells_no_sizes_is_no_trouble() -> None:
+def test_a_broker_that_reports_no_sizes_is_no_error() -> None:
     def refuse() -> dict[tuple[str, int], int]:
         raise BrokerUnavailable("not for you")
 
@@ -52,12 +52,12 @@ def test_a_broker_that_tells_no_sizes_is_no_trouble() -> None:
     assert (topic.sizes, topic.size_bytes, topic.error) == ({}, None, None)
 
 
-def test_where_nobody_has_loaded_anything_nobody_knows_a_size() -> None:
+def test_without_loaded_records_no_size_is_estimated() -> None:
     described = topic_json(read(FakeLog.of("t", []))["t"], TopicOwners())
     assert (described["size_bytes"], described["size_is_estimated"], described["records"]) == (None, False, 0)
 
 
-def test_what_the_broker_did_not_tell_is_none_and_said() -> None:
+def test_what_the_broker_did_not_report_is_none_with_the_reason() -> None:
     described = topic_json(TopicReading(name="t", description=None, error=BrokerUnavailable("no answer")), TopicOwners())
     assert (described["partitions"], described["problem"]) == (0, "no answer")
     assert {described[name] for name in ("records", "topic_id", "retention")} == {None}
@@ -78,7 +78,7 @@ def test_bytes_of_some_partitions_are_not_those_of_the_topic() -> None:
     assert (topic.size_bytes, topic.sizes) == (None, {0: 700})
 
 
-def test_topics_come_in_the_order_in_which_they_were_named_and_without_settings_where_nobody_wants_them() -> None:
+def test_topics_come_in_the_order_in_which_they_were_named_and_without_settings_if_none_are_asked_for() -> None:
     log = FakeLog()
     for name in ("a", "b", "__own"):
         log.create(name)
@@ -90,7 +90,7 @@ def test_topics_come_in_the_order_in_which_they_were_named_and_without_settings_
     assert batches.rounds == 2, "one for all topics"
 
 
-def test_how_fast_a_topic_grows_is_known_at_the_second_look_at_all_of_it() -> None:
+def test_a_topics_rate_needs_two_readings_of_all_its_partitions() -> None:
     log, rates = FakeLog.of("t", [], []), ProduceRates()
     later = NOW + timedelta(seconds=10)
     assert [topic.produced_per_second for topic in with_rates(read(log).values(), rates, NOW)] == [None]
@@ -109,7 +109,7 @@ def test_a_topic_that_is_only_compacted_loses_nothing_by_age_or_size() -> None:
 SECOND = timedelta(seconds=1)
 
 
-def test_a_rate_takes_two_looks() -> None:
+def test_a_rate_needs_two_samples() -> None:
     rates = ProduceRates()
     rates.record("t", {0: 100, 1: 50}, NOW)
     assert rates.per_second("t") is None
@@ -124,7 +124,7 @@ def test_what_is_long_ago_does_not_count() -> None:
     assert rates.per_second("t") == 0.0
 
 
-def test_two_looks_at_once_are_one_and_a_log_that_shrank_is_none() -> None:
+def test_two_samples_at_once_are_one_and_a_log_that_shrank_gives_none() -> None:
     rates = ProduceRates()
     rates.record("t", {0: 100}, NOW)
     rates.record("t", {0: 999}, NOW + SECOND)

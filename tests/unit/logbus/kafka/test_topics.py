@@ -21,12 +21,12 @@ def test_limits_are_in_force_where_the_policy_deletes(policy: str, is_deleting: 
     assert age_kept(settings) == (timedelta(days=7) if is_deleting else None)
 
 
-def test_a_broker_that_does_not_tell_the_policy_deletes() -> None:
+def test_without_a_known_cleanup_policy_the_broker_deletes() -> None:
     assert limits_in_force(WEEK) == {"retention.ms": WEEK_MS, "retention.bytes": 1000}
 
 
 @pytest.mark.parametrize("retention_ms", ["-1", str(2**63 - 1)])
-def test_no_limit_and_one_that_nobody_lives_to_see_are_none(retention_ms: str) -> None:
+def test_no_limit_and_one_of_millennia_are_none(retention_ms: str) -> None:
     settings = {"retention.ms": retention_ms, "retention.bytes": str(2**63 - 1)}
     assert limits_in_force(settings) == {"retention.bytes": 2**63 - 1}
     assert age_kept(settings) is None

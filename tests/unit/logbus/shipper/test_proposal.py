@@ -52,7 +52,7 @@ def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_p
     assert (words[words.index("--parse") + 1], given) == (log_format.parse, proposal["settings"])
 
 
-def test_people_see_times_columns_and_what_to_type(tmp_path: Path) -> None:
+def test_times_columns_and_what_to_type_are_shown(tmp_path: Path) -> None:
     shown = tried(tmp_path, "auth.log", AUTH.lines, "--timezone", "Europe/Berlin")
     assert shown.exit_code == 0
     assert "time      syslog (RFC 3164): 3 of 3 records, from 2015-05-17T08:05:00Z" in shown.stdout
@@ -71,13 +71,13 @@ def test_a_log_of_stack_traces_is_joined_before_a_parser_is_chosen(option: tuple
     assert proposal["samples"][0]["message"].endswith("Main.main(Main.java:1)")
 
 
-def test_people_see_that_lines_are_joined(tmp_path: Path) -> None:
+def test_that_lines_are_joined_is_shown(tmp_path: Path) -> None:
     shown = tried(tmp_path, "app.log", ["2015-05-17 10:05:03 ERROR failed", "\tat Main.run(Main.java:7)"] * 3)
     assert "3 lines that continue the one before are joined to it (--join-lines)" in shown.stdout
     assert "parse     regex: 3 of 3 records" in shown.stdout
 
 
-def test_times_ahead_of_now_are_said_with_what_may_be_the_cause(tmp_path: Path) -> None:
+def test_times_ahead_of_now_are_reported_with_the_likely_cause(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     lines = [f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} INFO x" for hours in (-3, -3, 3, 3)]
     shown = tried(tmp_path, "app.log", lines, written=now.timestamp())
@@ -114,7 +114,7 @@ def test_nothing_of_a_message_is_lost_to_the_pattern(
     assert (row["level"], row["before"], row["message"]) == (level, before, message)
 
 
-def test_a_log_without_times_says_what_would_tell_and_proposes_nothing(tmp_path: Path) -> None:
+def test_a_log_without_times_is_refused_with_the_options_that_may_help(tmp_path: Path) -> None:
     refused = tried(tmp_path, "odd.log", ["on the 22nd at ten: Accepted"] * 3)
     assert refused.exit_code == 1
     assert "such as line 1: 'on the 22nd" in refused.stderr
@@ -123,10 +123,10 @@ def test_a_log_without_times_says_what_would_tell_and_proposes_nothing(tmp_path:
     assert "--time-format '%d.%m.%Y %H:%M:%S'" in shown.stdout
 
 
-def test_an_empty_file_and_one_that_is_no_text_are_said(tmp_path: Path) -> None:
+def test_an_empty_file_and_one_that_is_not_text_are_reported(tmp_path: Path) -> None:
     assert "holds no lines yet" in tried(tmp_path, "empty.log", []).stdout
     (tmp_path / "program").write_bytes(b"\x7fELF\x00")
-    assert "is not a text of lines" in CliRunner().invoke(main, ["try", str(tmp_path / "program")]).stderr
+    assert "is not a text file" in CliRunner().invoke(main, ["try", str(tmp_path / "program")]).stderr
 
 
 def test_of_a_file_that_ends_in_the_middle_of_its_compression_what_can_be_read_is_looked_at(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_zone_that_is_not_read_is_named(tmp_path: Path) -> None:
     assert "from 2015-05-17T08:05:03.123" in tried(tmp_path, "pg.log", lines, "--timezone", "Europe/Berlin").stdout
 
 
-def test_times_far_from_the_files_own_are_said_and_sent_only_if_that_is_asked_for(tmp_path: Path) -> None:
+def test_times_far_from_the_files_own_are_refused_unless_they_are_accepted(tmp_path: Path) -> None:
     lines = ["05/07/14 10:05:03 INFO x"] * 3  # the 7th of May, or the 5th of July
     refused = tried(tmp_path, "app.log", lines)
     assert (refused.exit_code, "To load it" in refused.stdout) == (1, False)
@@ -232,7 +232,7 @@ def test_quoted_fields_that_go_on_in_the_next_line_are_joined(more: list[str], t
     assert "--join-lines" in proposal["commands"][0]
 
 
-def test_where_joining_would_leave_no_line_without_a_time_that_is_said(tmp_path: Path) -> None:
+def test_joining_is_proposed_where_it_would_leave_no_line_without_a_time(tmp_path: Path) -> None:
     lines = ["2015-05-17 10:05:03 INFO x", "a second line", "a third line"] * 3
     refused = tried(tmp_path, "app.log", lines)
     assert (refused.exit_code, "--join-lines makes them one record" in refused.stderr) == (1, True)

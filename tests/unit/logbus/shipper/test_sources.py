@@ -152,7 +152,7 @@ def test_different_files_keep_the_order_they_were_named_in(tmp_path: Path) -> No
 def test_a_run_of_zero_bytes_is_a_hole_and_fewer_are_no_text(content: bytes, is_text: bool, tmp_path: Path) -> None:
     path = tmp_path / "app.log"
     path.write_bytes(content)
-    with nullcontext() if is_text else pytest.raises(UnreadableLog, match=r"not a text of lines: its byte \d+ is NUL. Unpack it"):
+    with nullcontext() if is_text else pytest.raises(UnreadableLog, match=r"not a text file: byte \d+ is NUL. Unpack it"):
         check_readable(path)
 
 
@@ -177,7 +177,7 @@ def test_a_file_in_a_directory_that_may_not_be_read_is_an_error_and_no_traceback
         check_readable(Closed(tmp_path / "a.log"))
 
 
-def test_a_file_that_is_renamed_while_it_is_identified_is_said(log: Path) -> None:
+def test_a_file_that_is_renamed_while_it_is_identified_is_reported(log: Path) -> None:
     class Renamed(type(log)):  # type: ignore[misc]
         looks = 0
 

@@ -153,7 +153,7 @@ def test_a_date_in_a_message_is_no_time_of_its_line() -> None:
     assert extractor.stamp(quoting.encode()).timestamp_ms == ms(TIME.replace(minute=6, second=0))
 
 
-def test_one_date_among_lines_that_nobody_understands_dates_none_of_them() -> None:
+def test_a_single_date_among_lines_without_times_dates_none_of_them() -> None:
     lines = [f"at the stroke of {number}: nothing" for number in range(300)]
     lines[183] = "at the stroke of 183: see 2015-05-17T10:05:03Z"
     extractor = detected(*lines)
