@@ -9,12 +9,11 @@ from click.testing import CliRunner, Result
 from logbus.cli import main
 
 from tests.support.broker import AnyBroker, any_broker
+from tests.support.commands import Run
 from tests.support.consumers import GROUP_SETTINGS
 from tests.support.databases import ledger_databases, warehouse_url  # noqa: F401
 from tests.support.postgres import empty_warehouse_url, postgres_server, server_directory  # noqa: F401
 from tests.support.topics import topic  # noqa: F401
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="package")

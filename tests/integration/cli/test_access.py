@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from logbus.kafka import client
 
 from tests.support.broker import AnyBroker
+from tests.support.commands import Run
 
-Run = Callable[..., Result]
 LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
 
 

@@ -9,24 +9,17 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from logbus.cli import main
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
-from logbus.loads.engine import connect
-from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
+from tests.support.commands import Run
 from tests.support.programs import program_or_skip
-
-Run = Callable[..., Result]
 
 
 def completed(*words: str, **environment: str) -> list[str]:
@@ -41,10 +34,7 @@ def test_names_of_topics_groups_and_pipelines_are_offered(run: Run, broker: AnyB
     run("topic", "create", topic, f"{topic}-b")
     run("produce", topic, stdin="x\n")
     run("consume", topic, "-G", f"group-of-{topic}")
-    log = Topics(Client({"bootstrap.servers": broker.bootstrap}))
-    Ledger(connect(warehouse_url)).register(
-        Pipeline(name="orders", topic=topic, table="t", parse="lines"), log, datetime.now(UTC)
-    )
+    run("pipeline", "register", "orders", "--topic", topic, "--table", "t", "--parse", "lines", "--warehouse", warehouse_url)
     there = {"LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap, "LOGBUS_WAREHOUSE_URL": warehouse_url}
     assert completed("consume", topic, **there) == [topic, f"{topic}-b"]
     assert completed("group", "describe", f"group-of-{topic}", **there) == [f"group-of-{topic}"]

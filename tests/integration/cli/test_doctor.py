@@ -5,26 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from click.testing import Result
 from confluent_kafka import Producer
 from logbus.kafka import client
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import api_versions, log_directories
-from logbus.kafka.topics import Topics
-from logbus.loads.engine import connect
-from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline
 from logbus.status.broker_checks import check_clocks
 from logbus.status.checks import Machine
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
-
-Run = Callable[..., Result]
+from tests.support.commands import Run
 
 
 def test_broker_disk_and_versions_are_well_here(run: Run, broker: AnyBroker) -> None:
@@ -75,8 +68,7 @@ def test_a_record_from_the_future_is_named(run: Run, broker: AnyBroker, warehous
     producer = Producer(config)
     producer.produce(topic, b"early", timestamp=int((time.time() + 600) * 1000))
     assert producer.flush(PATIENCE_SECONDS) == 0
-    pipeline = Pipeline(name="p", topic=topic, table="t", parse="lines")
-    Ledger(connect(warehouse_url)).register(pipeline, Topics(Client(config)), datetime.now(UTC))
+    run("pipeline", "register", "p", "--topic", topic, "--table", "t", "--parse", "lines", "--warehouse", warehouse_url)
     around = Machine(clock=lambda: datetime.now(UTC), client_config=config, warehouse_url=warehouse_url)
     (_, found) = check_clocks(around)
     assert found.message.startswith(f"topic {topic} has a record from the future")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from click.testing import Result
 
 from tests.support.broker import AnyBroker
+from tests.support.commands import Run, Shown
 from tests.support.consumers import GroupMember, poll_until
 from tests.support.kafka_peer import JvmTools, jvm_tools_or_skip
 
-Run = Callable[..., Result]
-Shown = Callable[..., Any]
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
+from tests.support.commands import Run, Shown
 from tests.support.programs import program_or_skip
 from tests.support.topics import delete_topic, read_partition
-
-Run = Callable[..., Result]
-Shown = Callable[..., Any]
 
 
 @pytest.fixture

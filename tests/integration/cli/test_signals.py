@@ -8,20 +8,19 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from confluent_kafka.admin import OffsetSpec
 from logbus.formatting import many
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import AnyBroker
+from tests.support.commands import Run
 from tests.support.topics import offset_of, read_partition
 
-Run = Callable[..., Result]
 PROGRAM = [sys.executable, "-m", "logbus"]
 
 

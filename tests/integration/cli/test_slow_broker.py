@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 
 import pytest
-from click.testing import Result
 from logbus import waiting
 from logbus.kafka import client
 from logbus.shipper import topic_client
 
 from tests.support.broker import AnyBroker
+from tests.support.commands import Run
 
-Run = Callable[..., Result]
 LIMIT_SECONDS = 0.5  # for a broker that is away
 STOPPED_SECONDS = 1.5
 
@@ -37,16 +36,8 @@ def stopped(broker: AnyBroker) -> Iterator[None]:
 @pytest.mark.parametrize(
     "words",
     [
-        "topic ls",
-        "topic create TOPIC-2",
-        "group ls",
-        "cluster",
-        "produce TOPIC",
-        "consume TOPIC",
-        "ship LOG --topic TOPIC --state STATE",
-        "lag --pipeline p",
-        "window ls --pipeline p",
-        "retention plan",
+        *("topic ls", "topic create TOPIC-2", "group ls", "cluster", "produce TOPIC", "consume TOPIC"),
+        *("ship LOG --topic TOPIC --state STATE", "lag --pipeline p", "window ls --pipeline p", "retention plan"),
     ],
 )
 def test_a_broker_that_answers_late_ends_no_command(

@@ -9,15 +9,12 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
 from pathlib import Path
 
-from click.testing import Result
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
-
-Run = Callable[..., Result]
+from tests.support.commands import Run
 
 
 def on_terminal(broker: AnyBroker, *words: str, columns: int = 100, is_error: bool = False) -> str:

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
-
-from click.testing import Result
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
-from logbus.loads.engine import connect
-from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline
-
 from tests.support.broker import AnyBroker
+from tests.support.commands import Run, Shown
 from tests.support.topics import partitions_of
-
-Run = Callable[..., Result]
-Shown = Callable[..., Any]
 
 
 def test_a_topic_is_made_shown_changed_and_deleted(run: Run, shown: Shown, broker: AnyBroker, topic: str) -> None:
@@ -49,9 +36,7 @@ def test_a_topic_is_not_deleted_unloaded_without_a_word(
 ) -> None:
     run("topic", "create", topic)
     run("produce", topic, stdin="a\nb\n")
-    config = {"bootstrap.servers": broker.bootstrap}
-    pipeline = Pipeline(name="p", topic=topic, table="t", parse="lines")
-    Ledger(connect(warehouse_url)).register(pipeline, Topics(Client(config)), datetime.now(UTC))
+    run("pipeline", "register", "p", "--topic", topic, "--table", "t", "--parse", "lines", "--warehouse", warehouse_url)
     there = ("--warehouse", warehouse_url)
     dry = shown("topic", "delete", topic, *there)
     assert [(one["pipeline"], one["records"]) for one in dry["unloaded"]] == [("p", 2)]

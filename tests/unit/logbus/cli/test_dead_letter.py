@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 from logbus.cli.dead_letter import write
@@ -12,20 +13,9 @@ from logbus.loads.dead_letters import DeadLetter
 from tests.support.ledgers import at
 
 VALUE = "v\x1b]0;pwn\x07 \x9b31m".encode()
-LETTER = DeadLetter(
-    window_start=at(10),
-    topic="t",
-    partition=0,
-    offset=1,
-    timestamp=None,
-    key=None,
-    value=VALUE,
-    headers=None,
-    error_class="NotUtf8",
-    error="no",
-    attempt=1,
-    run_id=None,
-)
+PLACE: dict[str, Any] = {"window_start": at(10), "topic": "t", "partition": 0, "offset": 1, "attempt": 1}
+NOTHING = dict.fromkeys(("timestamp", "key", "headers", "run_id"))
+LETTER = DeadLetter(value=VALUE, error_class="NotUtf8", error="no", **PLACE, **NOTHING)
 
 
 def written(form: str, *, is_terminal: bool) -> bytes:

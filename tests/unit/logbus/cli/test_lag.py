@@ -33,16 +33,7 @@ def test_all_pipelines_are_shown_and_problems_said(capsys: pytest.CaptureFixture
     row = next(line for line in said.out.splitlines() if line.startswith("a "))
     cells = re.split("  +", row)
     assert cells == [
-        "a",
-        "t",
-        "3",
-        "2",
-        "2026-11-21T08:00:00Z",
-        "4:30:00",
-        "35",
-        "-",
-        "7",
-        "0",
+        *["a", "t", "3", "2", "2026-11-21T08:00:00Z", "4:30:00", "35", "-", "7", "0"],
         "in 2 days 0 h by retention.ms",
     ]
     assert said.err == "b: the topic was made again\n"

@@ -23,8 +23,7 @@ from logbus.cli.local_airflow import (
 from logbus.errors import NotInTime
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def test_the_environment_is_ours_and_the_users_without_his_own_airflow(tmp_path: Path) -> None:
     settings = AirflowSettings(
         home=tmp_path / "airflow",
         run_directory=tmp_path / "run",
@@ -34,21 +33,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
         connections={"kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": "h:1"}}},
     )
     inherited = {"PATH": "/usr/bin", "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor", "AIRFLOW_HOME": "/mine", "LANG": "C"}
-    inherited["LOGBUS_AIRFLOW_HOSTS"] = "build.example.com"
-    return airflow_environment(settings, inherited)
-
-
-def test_the_users_own_airflow_does_not_leak_in_and_the_rest_of_the_environment_stays(environment: dict[str, str]) -> None:
+    environment = airflow_environment(settings, {**inherited, "LOGBUS_AIRFLOW_HOSTS": "build.example.com"})
     assert environment["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor"
     assert environment["AIRFLOW_HOME"] != "/mine"
     assert environment["LANG"] == "C"
-
-
-def test_airflow_reads_every_dag_file_whatever_words_are_in_it(environment: dict[str, str]) -> None:
-    assert environment["AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE"] == "False"
-
-
-def test_the_api_server_is_told_the_names_it_answers_to(environment: dict[str, str]) -> None:
+    assert environment["AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE"] == "False"  # a DAG file need not hold the word "airflow"
     assert environment["LOGBUS_AIRFLOW_HOSTS"] == "127.0.0.1,localhost,build.example.com"
 
 
@@ -82,24 +71,21 @@ def api(answers: Answers, requests: list[httpx.Request] | None = None) -> Airflo
 
 
 def health(scheduler: str | None, dag_processor: str | None, triggerer: str | None) -> Answers:
-    beats = {
-        "scheduler": {"latest_scheduler_heartbeat": scheduler},
-        "dag_processor": {"latest_dag_processor_heartbeat": dag_processor},
-        "triggerer": {"latest_triggerer_heartbeat": triggerer},
-    }
-    return {("GET", "/api/v2/monitor/health"): beats}
+    beats = {"scheduler": scheduler, "dag_processor": dag_processor, "triggerer": triggerer}
+    return {("GET", "/api/v2/monitor/health"): {name: {f"latest_{name}_heartbeat": beat} for name, beat in beats.items()}}
 
 
 NEW, OLD = "2026-11-21T12:00:05+00:00", "2026-11-21T11:00:00+00:00"
 
 
-def test_airflow_is_healthy_when_every_component_has_beaten_since_the_start() -> None:
-    assert api(health(NEW, NEW, NEW)).is_healthy(STARTED)
-
-
-@pytest.mark.parametrize("beats", [(NEW, NEW, None), (OLD, NEW, NEW), (NEW, OLD, NEW)])
-def test_the_heartbeats_of_a_former_run_do_not_count(beats: tuple[str | None, str | None, str | None]) -> None:
-    assert not api(health(*beats)).is_healthy(STARTED)
+@pytest.mark.parametrize(
+    ("beats", "is_healthy"),
+    [((NEW, NEW, NEW), True), ((NEW, NEW, None), False), ((OLD, NEW, NEW), False), ((NEW, OLD, NEW), False)],
+)
+def test_airflow_is_healthy_when_every_component_has_beaten_since_the_start(
+    beats: tuple[str | None, str | None, str | None], is_healthy: bool
+) -> None:
+    assert api(health(*beats)).is_healthy(STARTED) == is_healthy
 
 
 def test_an_airflow_that_is_not_up_yet_neither_answers_nor_is_healthy() -> None:

@@ -154,27 +154,19 @@ def test_commands_print_and_draw_only_by_what_shows_texts_as_they_are() -> None:
 
 
 ORDER = "an order: it prints one sentence, and its status says whether it was done"
+ORDERS = (
+    *("airflow setup", "ledger upgrade", "pipeline rebase", "pipeline forget-dag", "pipeline register"),
+    *("retention adopt", "retention give-back", "retention hold", "retention release", "retention set"),
+    *("sample", "topic alter", "topic create", "window accept-loss"),
+)
 WITHOUT_JSON = {
-    "airflow setup": ORDER,
+    **dict.fromkeys(ORDERS, ORDER),
     "broker": "hands its arguments to another program",
     "completion": "prints a script for a shell",
     "consume": "prints records: -o says where to begin, or json; -J and --output are the same",
     "dead-letter export": "prints records: --format says how, and JSON is the default",
     "demo": "its figures go to --report FILE as JSON",
     "exporter": "serves until it is ended, and prints nothing",
-    "ledger upgrade": ORDER,
-    "pipeline rebase": ORDER,
-    "pipeline forget-dag": ORDER,
-    "pipeline register": ORDER,
-    "retention adopt": ORDER,
-    "retention give-back": ORDER,
-    "retention hold": ORDER,
-    "retention release": ORDER,
-    "retention set": ORDER,
-    "sample": ORDER,
-    "topic alter": ORDER,
-    "topic create": ORDER,
-    "window accept-loss": ORDER,
 }
 
 

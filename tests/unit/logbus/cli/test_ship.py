@@ -15,19 +15,8 @@ from logbus.shipper.ship import ShipReport
 
 NOTHING_TO_SEND = "nothing to send: what the files hold was sent before, or they are empty"
 
-NOTHING = ShipReport(
-    files=1,
-    lines=0,
-    bytes=0,
-    skipped=0,
-    undated=0,
-    undated_before_any=0,
-    undated_by_file=0,
-    ahead=0,
-    zoneless=0,
-    recovered=0,
-    seconds=1.0,
-)
+COUNTS = ("lines", "bytes", "skipped", "undated", "undated_before_any", "undated_by_file", "ahead", "zoneless", "recovered")
+NOTHING = ShipReport(files=1, seconds=1.0, **dict.fromkeys(COUNTS, 0))
 
 
 @pytest.fixture(autouse=True)

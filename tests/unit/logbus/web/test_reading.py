@@ -20,23 +20,18 @@ from logbus.web.reading import (
 )
 
 
-class Clock:
+class Source:
+    """Counts its reads, which block at the gate if a test closes it; and a clock that the test moves."""
+
     def __init__(self) -> None:
         self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Reader:
-    """Counts its reads; blocks at the gate if a test closes it."""
-
-    def __init__(self) -> None:
         self.reads = 0
-        self.gate = threading.Event()
+        self.gate, self.began = threading.Event(), threading.Event()
         self.gate.set()
-        self.began = threading.Event()
         self.error: Exception | None = None
+
+    def clock(self) -> float:
+        return self.now
 
     def __call__(self) -> int:
         self.reads += 1
@@ -46,23 +41,33 @@ class Reader:
             raise self.error
         return self.reads
 
+    def open(self) -> None:
+        """Opens the gate, and waits until nothing reads."""
+        self.gate.set()
+        for thread in threading.enumerate():
+            if thread.name == Reading(self, self.clock).name:
+                thread.join()
 
-def test_many_looks_within_some_seconds_are_one_reading() -> None:
-    clock, reader = Clock(), Reader()
-    shared = Reading(reader, clock)
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+def test_many_looks_within_some_seconds_are_one_reading(source: Source) -> None:
+    shared = Reading(source, source.clock)
     assert [shared.get() for _ in range(20)] == [1] * 20
-    clock.now += KEPT_SECONDS
+    source.now += KEPT_SECONDS
     assert shared.get() == 2
 
 
-def test_a_failure_is_kept_like_an_answer() -> None:
-    clock, reader = Clock(), Reader()
-    reader.error = ValueError("down")
-    shared = Reading(reader, clock)
+def test_a_failure_is_kept_like_an_answer(source: Source) -> None:
+    source.error = ValueError("down")
+    shared = Reading(source, source.clock)
     for _ in range(3):
         with pytest.raises(ValueError, match="down"):
             shared.get()
-    assert reader.reads == 1
+    assert source.reads == 1
 
 
 def begin(shared: Reading[int], answers: list[int]) -> threading.Thread:
@@ -71,159 +76,136 @@ def begin(shared: Reading[int], answers: list[int]) -> threading.Thread:
     return thread
 
 
-def join_readers() -> None:
-    for thread in threading.enumerate():
-        if thread.name == Reading(Reader(), Clock()).name:
-            thread.join()
-
-
-def test_those_who_come_while_it_is_read_get_what_was_before() -> None:
-    clock, reader = Clock(), Reader()
-    shared = Reading(reader, clock, patience_seconds=0)
+def test_those_who_come_while_it_is_read_get_what_was_before(source: Source) -> None:
+    shared = Reading(source, source.clock, patience_seconds=0)
     shared.get()
-    clock.now += KEPT_SECONDS
-    reader.gate.clear()
+    source.now += KEPT_SECONDS
+    source.gate.clear()
     assert [shared.get(), shared.get()] == [1, 1]
-    reader.gate.set()
-    join_readers()
-    assert (shared.get(), reader.reads) == (2, 2)
+    source.open()
+    assert (shared.get(), source.reads) == (2, 2)
 
 
-def test_who_has_patience_gets_what_is_new() -> None:
-    clock, reader = Clock(), Reader()
-    shared = Reading(reader, clock, patience_seconds=60)
+def test_who_has_patience_gets_what_is_new(source: Source) -> None:
+    shared = Reading(source, source.clock, patience_seconds=60)
     shared.get()
-    clock.now += KEPT_SECONDS
+    source.now += KEPT_SECONDS
     assert shared.get() == 2
 
 
-def test_patience_is_counted_from_when_the_reading_began() -> None:
-    clock, reader = Clock(), Reader()
-    shared = Reading(reader, clock, patience_seconds=20)
+def test_patience_is_counted_from_when_the_reading_began(source: Source) -> None:
+    shared = Reading(source, source.clock, patience_seconds=20)
     shared.get()
-    clock.now += KEPT_SECONDS
-    reader.gate.clear()
+    source.now += KEPT_SECONDS
+    source.gate.clear()
     shared.begin()
-    clock.now += 20
+    source.now += 20
     assert shared.get() == 1
-    reader.gate.set()
-    join_readers()
+    source.open()
 
 
-def slow_reading(clock: Clock, reader: Reader, answers_first_seconds: float, seconds: float = 1.5) -> Reading[int]:
+def slow_reading(source: Source, answers_first_seconds: float, seconds: float = 1.5) -> Reading[int]:
     """Its first reading took longer than a request has patience; the value is too old by now."""
-    shared = Reading(reader, clock, patience_seconds=1, answers_first_seconds=answers_first_seconds)
-    reader.gate.clear()
+    shared = Reading(source, source.clock, patience_seconds=1, answers_first_seconds=answers_first_seconds)
+    source.gate.clear()
     shared.begin()
-    reader.began.wait()
-    clock.now += seconds
-    reader.gate.set()
-    join_readers()
-    clock.now += KEPT_SECONDS
+    source.began.wait()
+    source.now += seconds
+    source.open()
+    source.now += KEPT_SECONDS
     return shared
 
 
-def test_nobody_waits_for_what_took_too_long_the_last_time() -> None:
-    clock, reader = Clock(), Reader()
-    shared = slow_reading(clock, reader, answers_first_seconds=0)
-    reader.gate.clear()
+def test_nobody_waits_for_what_took_too_long_the_last_time(source: Source) -> None:
+    shared = slow_reading(source, answers_first_seconds=0)
+    source.gate.clear()
     assert shared.get() == 1  # a request that waited would never end
-    reader.gate.set()
-    join_readers()
-    clock.now += KEPT_SECONDS
+    source.open()
+    source.now += KEPT_SECONDS
     assert shared.get() == 3  # the second reading was quick: waiting is worth it again
 
 
-def test_a_reading_that_nobody_waits_for_lets_the_answers_go_first_until_somebody_waits() -> None:
-    clock, reader = Clock(), Reader()
-    shared = slow_reading(clock, reader, answers_first_seconds=3600)
-    assert (shared.get(), shared.get(), reader.reads) == (1, 1, 1)
-    assert (shared.fresh(), reader.reads) == (2, 2)
+def test_a_reading_that_nobody_waits_for_lets_the_answers_go_first_until_somebody_waits(source: Source) -> None:
+    shared = slow_reading(source, answers_first_seconds=3600)
+    assert (shared.get(), shared.get(), source.reads) == (1, 1, 1)
+    assert (shared.fresh(), source.reads) == (2, 2)
 
 
-def test_a_reading_that_waited_for_a_broker_that_was_down_says_nothing_of_the_next() -> None:
-    clock, reader = Clock(), Reader()
-    shared = slow_reading(clock, reader, answers_first_seconds=3600, seconds=DOWN_SECONDS)
+def test_a_reading_that_waited_for_a_broker_that_was_down_says_nothing_of_the_next(source: Source) -> None:
+    shared = slow_reading(source, answers_first_seconds=3600, seconds=DOWN_SECONDS)
     assert shared.get() == 2
 
 
-def test_a_failure_says_nothing_of_the_next_reading() -> None:
-    clock, reader = Clock(), Reader()
-    reader.error = ValueError("down")
-    shared = slow_reading(clock, reader, answers_first_seconds=3600)
-    reader.error = None
+def test_a_failure_says_nothing_of_the_next_reading(source: Source) -> None:
+    source.error = ValueError("down")
+    shared = slow_reading(source, answers_first_seconds=3600)
+    source.error = None
     assert shared.get() == 2
 
 
-def test_what_is_too_old_for_an_answer_is_read_without_delay() -> None:
-    clock, reader = Clock(), Reader()
-    shared = slow_reading(clock, reader, answers_first_seconds=3600)
+def test_what_is_too_old_for_an_answer_is_read_without_delay(source: Source) -> None:
+    shared = slow_reading(source, answers_first_seconds=3600)
     assert shared.get() == 1
-    clock.now += STALE_SECONDS_MAX
-    assert (shared.get(), reader.reads) == (2, 2)
+    source.now += STALE_SECONDS_MAX
+    assert (shared.get(), source.reads) == (2, 2)
 
 
-def test_what_is_begun_is_read_once_and_there_for_who_gets_it() -> None:
-    clock, reader = Clock(), Reader()
-    shared = Reading(reader, clock)
+def test_what_is_begun_is_read_once_and_there_for_who_gets_it(source: Source) -> None:
+    shared = Reading(source, source.clock)
     assert shared.before() is None
     shared.begin()
     shared.begin()
-    assert (shared.get(), reader.reads, shared.before()) == (1, 1, 1)
+    assert (shared.get(), source.reads, shared.before()) == (1, 1, 1)
     shared.begin()
-    assert reader.reads == 1
+    assert source.reads == 1
 
 
-def test_the_first_ones_wait_for_one_reading() -> None:
-    clock, reader, answers = Clock(), Reader(), list[int]()
-    shared = Reading(reader, clock)
-    reader.gate.clear()
+def test_the_first_ones_wait_for_one_reading(source: Source) -> None:
+    answers = list[int]()
+    shared = Reading(source, source.clock)
+    source.gate.clear()
     threads = [begin(shared, answers) for _ in range(5)]
-    reader.began.wait()
-    reader.gate.set()
+    source.began.wait()
+    source.gate.set()
     for thread in threads:
         thread.join()
-    assert (answers, reader.reads) == ([1] * 5, 1)
+    assert (answers, source.reads) == ([1] * 5, 1)
 
 
-def test_what_is_too_old_is_nobodys_answer() -> None:
-    clock, reader, answers = Clock(), Reader(), list[int]()
-    shared = Reading(reader, clock, patience_seconds=0)
+def test_what_is_too_old_is_nobodys_answer(source: Source) -> None:
+    answers = list[int]()
+    shared = Reading(source, source.clock, patience_seconds=0)
     shared.get()
-    clock.now += STALE_SECONDS_MAX + 1
+    source.now += STALE_SECONDS_MAX + 1
     threads = [begin(shared, answers) for _ in range(2)]
     for thread in threads:
         thread.join()
     assert answers == [2, 2]
 
 
-def test_a_page_that_got_what_was_read_before_a_pause_asks_again_soon() -> None:
-    clock, reader = Clock(), Reader()
-    shared = Reading(reader, clock, patience_seconds=0, answers_first_seconds=0)
+def test_a_page_that_got_what_was_read_before_a_pause_asks_again_soon(source: Source) -> None:
+    shared = Reading(source, source.clock, patience_seconds=0, answers_first_seconds=0)
     assert (shared.get(), shared.refresh_seconds()) == (1, REFRESH_SECONDS)
     for previous in (1, 2, 3):  # an open page gets what was read for its previous refresh, and goes on as it does
-        reader.gate.clear()
-        clock.now += REFRESH_SECONDS
+        source.gate.clear()
+        source.now += REFRESH_SECONDS
         assert (shared.get(), shared.refresh_seconds()) == (previous, REFRESH_SECONDS)
-        reader.gate.set()
-        join_readers()
-    reader.gate.clear()
-    clock.now += STALE_SECONDS_MAX
+        source.open()
+    source.gate.clear()
+    source.now += STALE_SECONDS_MAX
     assert (shared.get(), shared.refresh_seconds()) == (4, SOON_SECONDS)
-    reader.gate.set()
-    join_readers()
-    clock.now += SOON_SECONDS
+    source.open()
+    source.now += SOON_SECONDS
     assert (shared.get(), shared.refresh_seconds()) == (5, REFRESH_SECONDS)
 
 
-def test_who_has_a_deadline_gets_nothing_by_then_and_the_reading_is_not_begun_again() -> None:
-    clock, reader = Clock(), Reader()
-    shared = Reading(reader, clock)
-    reader.gate.clear()
+def test_who_has_a_deadline_gets_nothing_by_then_and_the_reading_is_not_begun_again(source: Source) -> None:
+    shared = Reading(source, source.clock)
+    source.gate.clear()
     assert shared.begin().wait_for(0.0) is None
     later = shared.begin()
-    reader.gate.set()
-    assert (later.wait().value, reader.reads) == (1, 1)
+    source.gate.set()
+    assert (later.wait().value, source.reads) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -247,14 +229,14 @@ def test_a_failure_is_logged_once_for_each_change(caplog: pytest.LogCaptureFixtu
     def read() -> int:
         raise errors.pop(0)
 
-    broker = Reading(logged_failures("broker", read), Clock(), max_age_seconds=0.0)
+    broker = Reading(logged_failures("broker", read), lambda: 0.0, max_age_seconds=0.0)
     reasons = [broker.begin().wait().reason for _ in range(4)]
     assert reasons == ["unreachable", "unreachable", "unreachable", "refused"]
     assert [record.getMessage() for record in caplog.records] == ["broker: no", "broker: refused"]
 
 
-def test_an_engine_is_not_tried_again_right_after_a_failure_and_made_once() -> None:
-    clock, tries = Clock(), list[None]()
+def test_an_engine_is_not_tried_again_right_after_a_failure_and_made_once(source: Source) -> None:
+    tries = list[None]()
 
     def connect() -> Any:
         tries.append(None)
@@ -262,11 +244,11 @@ def test_an_engine_is_not_tried_again_right_after_a_failure_and_made_once() -> N
             raise WarehouseUnavailable("down")
         return object()
 
-    engine = LazyEngine(connect, clock)
+    engine = LazyEngine(connect, source.clock)
     for _ in range(2):
         with pytest.raises(WarehouseUnavailable, match="down"):
             engine.get()
     assert len(tries) == 1
-    clock.now += KEPT_SECONDS
+    source.now += KEPT_SECONDS
     assert engine.get() is engine.get()
     assert len(tries) == 2
