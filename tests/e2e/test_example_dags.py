@@ -38,7 +38,7 @@ START = datetime(2015, 5, 17, tzinfo=UTC)
 HOURS = 6
 VIEWS_PER_HOUR = 5
 PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "page_views_partition_sizes"
-ORDERS, RETENTION, MAINTENANCE = "orders", "logbus_retention", "logbus_maintenance"
+ORDERS, MAINTENANCE = "orders", "logbus_maintenance"
 LINK = "Window in the ledger"
 
 
@@ -98,9 +98,8 @@ def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> di
     """Runs by their DAGs: an hour of one of the many topics, an ad hoc program, the housekeeping DAGs, and one hour cleared."""
     produce_json(stack, ORDERS, [(at(hour), {"id": number, "amount": 1.5}) for number, hour in enumerate((0.1, 0.2, 1.1))])
     runs = {name: ask_for_run(api, name, Interval(at(0), at(1))) for name in (ORDERS, SIZES)}
-    for name, conf in ((RETENTION, {"dry_run": True}), (MAINTENANCE, {})):
-        runs[name] = api.trigger(name, conf=conf)
-        api.unpause(name)
+    runs[MAINTENANCE] = api.trigger(MAINTENANCE)
+    api.unpause(MAINTENANCE)
     runs[PAGE_VIEWS] = max(backfilled, key=lambda found: found.run_id)
     api.clear_run(PAGE_VIEWS, runs[PAGE_VIEWS].run_id)
     api.unpause(PAGE_VIEWS)
@@ -214,9 +213,8 @@ def logs_of(stack: LocalStack, dag_id: str) -> list[Path]:
     return sorted((stack.home / "airflow" / "logs").rglob(f"dag_id={dag_id}/**/*.log"))
 
 
-@pytest.mark.parametrize("dag_id", [RETENTION, MAINTENANCE])
-def test_what_keeps_house_runs(dag_id: str, asked: dict[str, ApiDagRun], api: AirflowApi) -> None:
-    assert finished(api, asked[dag_id]).state == "success"
+def test_what_keeps_house_runs(asked: dict[str, ApiDagRun], api: AirflowApi) -> None:
+    assert finished(api, asked[MAINTENANCE]).state == "success"
 
 
 @pytest.mark.parametrize("conn_id", ["kafka_default", "warehouse_default"])

@@ -50,12 +50,6 @@ class Site:
             )
         return self.clients[name]
 
-    def api(self, method: str, path: str, **arguments: Any) -> Any:
-        """Airflow's own API, as the administrator."""
-        answer = self.by("admin").request(method, f"/api/v2/{path}", **arguments)
-        assert answer.is_success, answer.text
-        return answer.json()
-
 
 @pytest.fixture(scope="module")
 def site(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:  # noqa: F811
@@ -151,22 +145,22 @@ def test_a_viewer_looks_and_changes_nothing(site: Site) -> None:
 
 def test_a_rerun_clears_the_run_of_the_hour_or_asks_for_one(site: Site) -> None:
     fields = {"logical_date": TEN, "data_interval_start": TEN, "data_interval_end": ELEVEN, "run_after": ELEVEN}
-    site.api("POST", f"dags/{OPEN}/dagRuns", json={"dag_run_id": RUN, **fields})
+    site.server.api("POST", f"dags/{OPEN}/dagRuns", json={"dag_run_id": RUN, **fields})
     rerun = actions(site, "admin")["rerun"]
     assert (rerun["allowed"], "is paused" in rerun["why_not"]) == (False, True)
     paused = site.by("admin").post(rerun["href"], json={})
     assert (paused.status_code, f"airflow dags unpause {OPEN}" in paused.json()["detail"]) == (409, True)
     assert OPEN in site.by("admin").get("/logbus/api/overview").json()["paused_dag_ids"]
-    site.api("PATCH", f"dags/{OPEN}", json={"is_paused": False})
+    site.server.api("PATCH", f"dags/{OPEN}", json={"is_paused": False})
     assert OPEN not in site.by("admin").get("/logbus/api/overview").json()["paused_dag_ids"]
     busy = site.by("admin").post(rerun["href"], json={})
     assert (busy.status_code, "wait until it has ended" in busy.json()["detail"]) == (409, True)
-    site.api("PATCH", f"dags/{OPEN}/dagRuns/{RUN}", json={"state": "success"})
+    site.server.api("PATCH", f"dags/{OPEN}/dagRuns/{RUN}", json={"state": "success"})
     done = site.by("admin").post(rerun["href"], json={})
     assert done.status_code == 200, done.text
     assert (done.json()["run_id"], done.json()["url"]) == (RUN, f"/dags/{OPEN}/runs/{RUN}")
-    assert site.api("GET", f"dags/{OPEN}/dagRuns/{RUN}")["state"] == "queued"
+    assert site.server.api("GET", f"dags/{OPEN}/dagRuns/{RUN}")["state"] == "queued"
     other = site.by(ONLY_OPEN).post(actions(site, ONLY_OPEN, ELEVEN)["rerun"]["href"], json={})
-    made = site.api("GET", f"dags/{OPEN}/dagRuns/{other.json()['run_id']}")
+    made = site.server.api("GET", f"dags/{OPEN}/dagRuns/{other.json()['run_id']}")
     assert (made["data_interval_start"], made["data_interval_end"]) == (ELEVEN, TWELVE)
     assert made["triggering_user_name"] == ONLY_OPEN

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import httpx
 from logbus.cli.local_airflow import AirflowSettings, airflow_environment
@@ -67,6 +68,14 @@ class ApiServer:
             f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=PATIENCE_SECONDS, trust_env=False
         )
         return str(answer.raise_for_status().json()["access_token"])
+
+    def api(self, method: str, path: str, **arguments: Any) -> Any:
+        """Airflow's own API, as the administrator."""
+        headers = {"Authorization": f"Bearer {self.token('admin')}"}
+        address = f"{self.url}/api/v2/{path}"
+        answer = httpx.request(method, address, headers=headers, timeout=PATIENCE_SECONDS, trust_env=False, **arguments)
+        assert answer.is_success, answer.text
+        return answer.json()
 
     def _start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)

@@ -78,8 +78,6 @@ def test_topics_and_groups_are_those_of_the_broker_in_both_spellings(exported: E
     assert value(found, "kafka_partition_latest_offset", topic=name, partition="0", cluster_name="test") == ends[0]
     assert value(found, "kafka_consumergroup_lag", consumergroup=GROUP, topic=name, partition="0") == 6
     assert value(found, "kafka_consumergroup_group_lag", group=GROUP, topic=name, partition="0", cluster_name="test") == 6
-    assert value(found, "kafka_consumergroup_group_sum_lag", group=GROUP) == 6
-    assert value(found, "kafka_consumergroup_lag_sum", consumergroup=GROUP, topic=name) == 6
     assert value(found, "kafka_consumergroup_members", consumergroup=GROUP) == 0
     assert value(found, "kafka_consumergroup_group_lag_seconds", group=GROUP, partition="1") == 0
     assert value(found, "kafka_consumergroup_group_lag_seconds", group=GROUP, partition="0") is None, "nobody saw it come"

@@ -115,11 +115,8 @@ def test_the_heat_map_shows_each_hour_of_the_ledger(places: UiClient, pipeline: 
         assert cell["loaded"] == (window.counts.loaded if window and window.counts else 0)
         assert cell["attempts"] == (window.last_attempt if window else 0)
     assert one["states"] == Counter(states(one).values())
-    assert (
-        sum(one["states"].get(state, 0) for state in ("closed", "failed", "expiring", "loading"))
-        == one["lag"]["hours_behind"]
-        == 3
-    )
+    waiting = sum(one["states"].get(state, 0) for state in ("closed", "failed", "expiring", "loading"))
+    assert waiting == one["lag"]["hours_behind"] == 3
 
 
 def test_lag_is_what_the_command_line_says(places: UiClient, pipeline: RealPipeline) -> None:
@@ -195,8 +192,11 @@ def test_dead_letters_are_counted_by_error_and_sampled(
     places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str
 ) -> None:
     bad = RealPipeline(broker.bootstrap, engine)
-    bad.send([(10.1 + n / 10, b"record") for n in range(4)])
+    bad.send([(10.1 + n / 10, b"record") for n in range(4)] + [(11.1, b"record"), (11.2, b"record")])
     load(bad, warehouse_url, 10, bad=frozenset({1, 3}))
+    load(bad, warehouse_url, 11, bad=frozenset({4}))
+    (kind,) = places.json(f"/api/pipelines/{bad.name}")["dead_letters"]
+    assert (kind["count"], kind["windows"], kind["last"]) == (3, 2, instant_text(at(11)))
     found = places.json(f"/api/windows/{bad.name}/{instant_text(at(10))}")
     history = window_history(engine, bad.name, at(10))
     assert {one["error_class"]: one["count"] for one in found["dead_letters"]["by_error"]} == dict(history.dead_letters)
@@ -246,31 +246,10 @@ def test_a_pipeline_shows_what_it_is_how_its_hours_went_and_who_tried(places: Ui
         [getattr(one, name) for one in counts] for name in ("read", "late", "dead_lettered")
     ]
     assert all(seconds >= 0 for seconds in found["hours"]["seconds"])
-    assert [(one["start"], one["state"]) for one in found["attempts"]] == [
-        (instant_text(at(11)), "committed"),
-        (instant_text(at(10)), "committed"),
-    ]
+    attempts = [(one["start"], one["state"]) for one in found["attempts"]]
+    assert attempts == [(instant_text(at(11)), "committed"), (instant_text(at(10)), "committed")]
     assert found["lag"] == shown(places, pipeline)["lag"]
     assert (found["dead_letters"], found["dag_ids"]) == ([], [])
-
-
-def test_the_dead_letters_of_a_pipelines_hours_are_counted_by_kind(
-    places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str
-) -> None:
-    bad = RealPipeline(broker.bootstrap, engine)
-    bad.send([(number + 0.1 + n / 10, b"record") for number in (10, 11) for n in range(3)])
-    load(bad, warehouse_url, 10, bad=frozenset({1}))
-    load(bad, warehouse_url, 11, bad=frozenset({3, 4}))
-    (kind,) = places.json(f"/api/pipelines/{bad.name}")["dead_letters"]
-    assert (kind["count"], kind["windows"], kind["last"]) == (3, 2, instant_text(at(11)))
-
-
-def test_a_pipeline_of_a_dag_that_one_may_not_read_is_not_there(places: UiClient, own: RealPipeline) -> None:
-    remember_dag(own.ledger, own.name, "secret")
-    assert places.get(f"/api/pipelines/{own.name}").status_code == 404
-    places.readable.add("secret")
-    assert places.json(f"/api/pipelines/{own.name}")["dag_ids"] == ["secret"]
-    assert places.get("/api/pipelines/nowhere").status_code == 404
 
 
 def offsets_of(found: dict[str, Any]) -> list[tuple[int, int]]:
@@ -338,6 +317,8 @@ def test_records_are_for_those_who_may_see_a_pipeline_of_the_topic_or_the_connec
     assert places.get(f"/api/topics/{nobodys}/records").status_code == 403
     places.connections.add("kafka_default")
     assert places.json(f"/api/topics/{nobodys}/records")["records"] == []
+    gone = places.get("/api/topics/nowhere/records")
+    assert (gone.status_code, "no longer has a topic of that name" in gone.json()["detail"]) == (409, True)
 
 
 def test_a_connection_that_is_not_the_default_is_for_those_who_may_see_it(
@@ -412,24 +393,17 @@ def test_a_look_that_makes_no_sense_is_refused(places: UiClient, pipeline: RealP
     assert answers == [400] * len(NONSENSE)
 
 
-def test_a_look_at_a_topic_that_is_gone_says_so(places: UiClient) -> None:
-    places.connections.add("kafka_default")
-    answer = places.get("/api/topics/nowhere/records")
-    assert (answer.status_code, "no longer has a topic of that name" in answer.json()["detail"]) == (409, True)
-
-
 def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipeline) -> None:
-    found = {one["name"]: one for one in places.json("/api/topics")["topics"]}[pipeline.name]
+    (found,) = [one for one in places.json("/api/topics")["topics"] if one["name"] == pipeline.name]
     log = Topics(Client(pipeline.client_config))
     assert found["topic_id"] == log.topic(pipeline.name).topic_id
     ends = log.end_offsets(pipeline.name, (0, 1), "read_uncommitted")
     assert {one["partition"]: one["end_offset"] for one in found["partition_list"]} == ends
     assert (found["partitions"], found["records"], found["pipelines"]) == (2, sum(ends.values()), [pipeline.name])
-    sizes = partition_bytes(log_directories(Client(pipeline.client_config)))
-    assert {one["partition"]: one["size_bytes"] for one in found["partition_list"]} == {
-        part: sizes[pipeline.name, part] for part in (0, 1)
-    }
-    assert (found["size_bytes"], found["size_is_estimated"]) == (sum(sizes[pipeline.name, part] for part in (0, 1)), False)
+    directories = partition_bytes(log_directories(Client(pipeline.client_config)))
+    sizes = {part: directories[pipeline.name, part] for part in (0, 1)}
+    assert {one["partition"]: one["size_bytes"] for one in found["partition_list"]} == sizes
+    assert (found["size_bytes"], found["size_is_estimated"]) == (sum(sizes.values()), False)
     assert found["retention"] == {"ms": None, "bytes": None, "managed": False}
 
 
@@ -512,7 +486,7 @@ def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, own:
     assert [one["name"] for one in places.json("/api/overview", **DAY)["pipelines"]] == []
     topics = {one["name"]: one for one in places.json("/api/topics")["topics"]}
     assert topics[own.name]["pipelines"] == []
-    for unseen in (path, f"{path}/replay_plan", f"/windows/{own.name}"):
+    for unseen in (path, f"{path}/replay_plan", f"/windows/{own.name}", f"/api/pipelines/{own.name}"):
         assert places.get(unseen).status_code == 404
     places.paused = {"secret_dag", "another"}
     assert places.json("/api/overview", **DAY)["paused_dag_ids"] == []
@@ -523,7 +497,7 @@ def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, own:
     remember_dag(own.ledger, own.name, "another")
     assert list(places.json("/api/overview", **DAY)["dag_ids"].values()) == [["secret_dag"]]
     assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
-    assert places.get(path).json()["dag_ids"] == ["secret_dag"]
+    assert places.get(path).json()["dag_ids"] == places.json(f"/api/pipelines/{own.name}")["dag_ids"] == ["secret_dag"]
 
 
 def test_programs_get_json_and_browsers_are_led_to_the_page(places: UiClient, pipeline: RealPipeline) -> None:
@@ -541,10 +515,8 @@ def test_programs_get_json_and_browsers_are_led_to_the_page(places: UiClient, pi
 
 
 THERE_IS_NOT = {
-    "/windows/q": 404,
-    "/windows/{name}/2015-05-17T09:00:00Z": 404,
-    "/api/windows/{name}/2015-05-17T09:00:00Z": 404,
-    "/api/windows/q/2015-05-17T10:00:00Z": 404,
+    **dict.fromkeys(("/windows/q", "/windows/{name}/2015-05-17T09:00:00Z", "/api/pipelines/q"), 404),
+    **dict.fromkeys(("/api/windows/{name}/2015-05-17T09:00:00Z", "/api/windows/q/2015-05-17T10:00:00Z"), 404),
     "/windows/{name}/yesterday": 400,
     **dict.fromkeys((f"/api/overview?{span}" for span in ("since=no", "hours=0", "since=2015-01-02&until=2015-01-01")), 400),
 }
@@ -558,11 +530,8 @@ def test_what_there_is_not_and_what_is_no_span_is_said(places: UiClient, pipelin
 
 def test_without_a_span_the_last_hours_that_there_are_are_shown(places: UiClient, pipeline: RealPipeline) -> None:
     found = places.json("/api/overview", hours=24)
-    assert [found["span"][name] for name in ("start", "end", "step_seconds")] == [
-        instant_text(at(-7)),
-        instant_text(at(17)),
-        3600,
-    ]
+    shown_span = [found["span"][name] for name in ("start", "end", "step_seconds")]
+    assert shown_span == [instant_text(at(-7)), instant_text(at(17)), 3600]
     places.now = at(24 * 400)
     later = places.json("/api/overview", hours=24)
     assert later["span"]["end"] == instant_text(hour(14).end)

@@ -116,10 +116,15 @@ def test_a_requirement_that_is_not_met_is_an_error_with_the_version_that_is_want
     assert found[1][1] == "no-such-thing is not installed, logbus needs no-such-thing==1"
 
 
-def airflow(tmp_path: Path, found: Mapping[str, Any] | str) -> list[tuple[str, str]]:
+THERE = {name: {"type": kind, "place": "here"} for name, kind in installation_checks.CONNECTIONS.items()}
+
+
+def airflow(tmp_path: Path, output: str | None = None, **changes: Any) -> list[tuple[str, str]]:
+    """What is found in an Airflow that is well but for the changes, or whose query ends with this output."""
     (tmp_path / "airflow").mkdir(exist_ok=True)
     (tmp_path / "airflow" / "airflow.cfg").touch()
-    said = found if isinstance(found, str) else f"a warning\n{installation_checks.MARK}{json.dumps(found)}\n"
+    answer = json.dumps({"connections": THERE, "has_pool": True, "skipped": [], **changes})
+    said = output or f"a warning\n{installation_checks.MARK}{answer}\n"
     return told(installation_checks.check_airflow, around({Path(sys.executable).name: said}, home=tmp_path))
 
 
@@ -128,21 +133,17 @@ def test_an_airflow_that_is_not_set_up_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_an_airflow_has_the_connections_and_the_pool(tmp_path: Path) -> None:
-    there = {name: {"type": kind, "place": "here"} for name, kind in installation_checks.CONNECTIONS.items()}
-    assert [severity for severity, _ in airflow(tmp_path, {"connections": there, "has_pool": True, "skipped": []})] == ["ok"]
-    assert airflow(
-        tmp_path, {"connections": {**there, "kafka_default": {"type": "http", "place": ""}}, "has_pool": False, "skipped": []}
-    ) == [
+    assert [severity for severity, _ in airflow(tmp_path)] == ["ok"]
+    assert airflow(tmp_path, connections={**THERE, "kafka_default": {"type": "http", "place": ""}}, has_pool=False) == [
         ("error", "connection kafka_default is of type http, not kafka"),
         ("error", "there is no pool logbus_load: loads stay in the state scheduled forever"),
     ]
-    missing = airflow(tmp_path, {"connections": {}, "has_pool": True, "skipped": []})
+    missing = airflow(tmp_path, connections={})
     assert [message for _, message in missing] == [f"there is no connection {name}" for name in installation_checks.CONNECTIONS]
 
 
 def test_a_dag_that_airflow_skips_is_an_error_that_says_how_it_is_seen(tmp_path: Path) -> None:
-    there = {name: {"type": kind, "place": "here"} for name, kind in installation_checks.CONNECTIONS.items()}
-    found = airflow(tmp_path, {"connections": there, "has_pool": True, "skipped": ["/dags/web.py"]})
+    found = airflow(tmp_path, skipped=["/dags/web.py"])
     assert found[0] == ("error", "/dags/web.py uses logbus.pipelines, but Airflow skips it without a message")
 
 
