@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from broker.cluster.controller import ClusterController
 from broker.cluster.membership import ClusterMember
 from broker.cluster.metadata_image import BrokerNode, ClusterTopic, Endpoint, MetadataDelta, MetadataImage, PartitionState
 from broker.cluster.metadata_watcher import read_controller, read_image
-from broker.cluster.store import Node, Script, run_script
+from broker.cluster.store import Script, run_script
 from broker.errors import BrokerError
 from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
@@ -182,27 +183,15 @@ class World:
 
     def truth(self, position: int) -> MetadataImage:
         """The image as a full read of the leading server's tree shows it."""
-        image = self._run(read_image(position))
-        brokers = self.zookeeper.children(znodes.BROKERS)
-        leaving = self.zookeeper.children(znodes.LEAVING)
-        assert isinstance(brokers, tuple)
-        assert isinstance(leaving, tuple)
-        nodes: dict[int, BrokerNode] = {}
-        for name in brokers:
-            node = self.zookeeper.read(f"{znodes.BROKERS}/{name}")
-            assert isinstance(node, Node)
-            nodes[int(name)] = znodes.decode_broker(int(name), node.data)
-        return MetadataImage(
-            cluster_id=image.cluster_id,
-            brokers=nodes,
-            incarnations=image.incarnations,
+        zookeeper = self.zookeeper
+        return replace(
+            self._run(read_image(position)),
+            brokers={
+                int(name): znodes.decode_broker(int(name), zookeeper.node(f"{znodes.BROKERS}/{name}").data)
+                for name in zookeeper.names(znodes.BROKERS)
+            },
             controller=self._run(read_controller()),
-            topics=image.topics,
-            topic_settings=image.topic_settings,
-            broker_settings=image.broker_settings,
-            deleting=image.deleting,
-            leaving=frozenset(map(int, leaving)),
-            position=position,
+            leaving=frozenset(map(int, zookeeper.names(znodes.LEAVING))),
         )
 
     def _run(self, script: Script[Any]) -> Any:
@@ -225,7 +214,7 @@ class _TruthStore:
         then(self._zookeeper.read(path))
 
     def children(self, path: str, then: Any, *, watch: bool = False) -> None:
-        then(self._zookeeper.children(path))
+        then(self._zookeeper.names(path))
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the truth is only read: {name}")
@@ -246,10 +235,3 @@ def create(
     world.answered(broker, metadata_writes.create_topic(created, {}))
     world.run(0.1)  # until every broker has read it
     return created
-
-
-def stored(world: World, name: str, index: int = 0) -> PartitionState:
-    """The state of a partition as stored in ZooKeeper."""
-    node = world.zookeeper.read(znodes.state_path(name, index))
-    assert isinstance(node, Node)
-    return znodes.decode_state(node.data, node.version)

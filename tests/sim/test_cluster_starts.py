@@ -10,7 +10,7 @@ import pytest
 
 from broker.cluster import znodes
 from broker.cluster.metadata_image import EVERY_BROKER
-from broker.cluster.store import Create, Node, Set
+from broker.cluster.store import Create, Set
 from broker.disk.file_names import PARTITION_METADATA
 from broker.errors import BrokerError
 from broker.log.log_directory import LogDirectory
@@ -160,8 +160,7 @@ def test_the_logs_of_a_topic_that_cannot_be_read_stay(stage: ClusterStage) -> No
     again nor one that is starting may remove its logs of that topic; once the node is restored, the next start continues."""
     node = stage.nodes[0]
     path = znodes.topic_path(TOPIC)
-    node_before = stage.zookeeper.read(path)
-    assert isinstance(node_before, Node)
+    data = stage.zookeeper.node(path).data
     _write_by_hand(stage, path, b"{}")
     for other in stage.nodes:
         assert other.store is not None
@@ -171,7 +170,7 @@ def test_the_logs_of_a_topic_that_cannot_be_read_stay(stage: ClusterStage) -> No
     node.restart()
     assert stage.until(lambda: node.is_serving, 20 * SECOND)
     assert node.disk.is_directory(DATA / f"{TOPIC}-0")
-    _write_by_hand(stage, path, node_before.data)
+    _write_by_hand(stage, path, data)
     for other in stage.nodes:
         other.restart()
     assert stage.until(lambda: not stage.ailments(), 60 * SECOND), stage.ailments()
@@ -186,9 +185,7 @@ def _write_by_hand(stage: ClusterStage, path: str, data: bytes, *, is_new: bool 
     store.commit([write], lambda outcome: None)
     stage.run(stage.world.now + 1 * SECOND)
     stage.zookeeper.observers = observers
-    node_before = stage.zookeeper.read(path)
-    assert isinstance(node_before, Node)
-    assert node_before.data == data
+    assert stage.zookeeper.node(path).data == data
 
 
 def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterStage) -> None:

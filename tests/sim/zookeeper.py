@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
+from broker.cluster import metadata_log, znodes
+from broker.cluster.metadata_image import PartitionState
 from broker.cluster.store import Committed, Node, NoNode, Operation, Unknown
 from tests.sim.world import Timeline
 from tests.sim.znode_tree import Change, Kind
@@ -76,8 +78,26 @@ class SimZooKeeper:
         """The committed state, for checks."""
         return self._leader.tree.read(path)
 
-    def children(self, path: str) -> tuple[str, ...] | NoNode:
-        return self._leader.tree.children(path)
+    def node(self, path: str) -> Node:
+        """One that exists."""
+        node = self.read(path)
+        assert isinstance(node, Node), path
+        return node
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Those below a node that exists."""
+        names = self._leader.tree.children(path)
+        assert not isinstance(names, NoNode), path
+        return names
+
+    def state(self, topic: str, index: int = 0) -> PartitionState:
+        """Of a partition."""
+        node = self.node(znodes.state_path(topic, index))
+        return znodes.decode_state(node.data, node.version)
+
+    def log_positions(self) -> list[int]:
+        """Of the entries of the metadata log."""
+        return metadata_log.entry_positions(self.names(znodes.CHANGES))
 
     @property
     def nodes(self) -> Sequence[str]:

@@ -13,7 +13,7 @@ from uuid import UUID
 from broker.api.error_codes import code_of
 from broker.cluster import znodes
 from broker.cluster.metadata_image import PartitionState
-from broker.cluster.store import Create, Node, Operation, Set, StoreEvents
+from broker.cluster.store import Create, Operation, Set, StoreEvents
 from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSlice
 from broker.log.partition_log import PartitionLog
@@ -77,9 +77,7 @@ class StoredStates:
         self.timeline.run(0.1)
 
     def stored(self, index: int = 0) -> PartitionState:
-        node = self.zookeeper.read(znodes.state_path("clicks", index))
-        assert isinstance(node, Node)
-        return znodes.decode_state(node.data, node.version)
+        return self.zookeeper.state("clicks", index)
 
     def overwrite(self, state: PartitionState, index: int = 0) -> None:
         """Another broker writes it."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.cluster import metadata_writes, znodes
 from broker.cluster.metadata_image import EVERY_BROKER, ClusterTopic, MetadataImage, StateChange, TopicDeleted
-from broker.cluster.metadata_log import entry_path, entry_positions, log_entry, state_writes
+from broker.cluster.metadata_log import entry_path, log_entry, state_writes
 from broker.cluster.store import Delete, Operation
 from tests.sim.coordinated import Coordinated, World, topic
 from tests.support.examples import examples
@@ -127,9 +127,7 @@ class _History:
 
     def trim(self) -> None:
         """Delete any entries but the newest."""
-        names = self.world.zookeeper.children(znodes.CHANGES)
-        assert isinstance(names, tuple)
-        for position in entry_positions(names)[:-1]:
+        for position in self.world.zookeeper.log_positions()[:-1]:
             if self.random.random() < 0.6:
                 self._broker().store.commit([Delete(path=entry_path(position))], lambda outcome: None)
 

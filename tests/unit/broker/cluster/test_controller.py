@@ -17,9 +17,9 @@ from broker.cluster.controller import SUSPECT_SECONDS, FailureDetector
 from broker.cluster.controller_writes import Mandate, write_reassigned, write_states
 from broker.cluster.leader_election import Decision
 from broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState, StateChange
-from broker.cluster.metadata_log import entry_positions, log_entry, state_writes
+from broker.cluster.metadata_log import log_entry, state_writes
 from broker.cluster.store import Committed, Node, NoNode, commit
-from tests.sim.coordinated import Controlled, World, create, stored
+from tests.sim.coordinated import Controlled, World, create
 
 SETTLED = 7.0  # seconds after which a broker that is not registered counts as dead
 
@@ -37,7 +37,7 @@ def controllers(brokers: list[Controlled]) -> list[Mandate]:
 
 def write_state(world: World, broker: Controlled, **changes: Any) -> None:
     """Change the state of the topic's first partition, as its leader does."""
-    old, topic_id = stored(world, "t"), broker.image.topics["t"].topic_id
+    old, topic_id = world.zookeeper.state("t"), broker.image.topics["t"].topic_id
     change = StateChange(topic="t", topic_id=topic_id, index=0, state=replace(old, version=old.version + 1, **changes))
     assert isinstance(world.answered(broker, commit(state_writes([change]))), Committed)
 
@@ -48,10 +48,10 @@ def test_leaders_are_elected_for_a_broker_whose_session_has_ended() -> None:
     _three.kill()
     world.run(10)
     for index in (0, 250, 599):
-        state = stored(world, "t", index)
+        state = world.zookeeper.state("t", index)
         assert (state.leader, state.leader_epoch, state.isr) == (2, 1, (2, 1))
         assert state.controller_epoch == 1
-    assert two.image.topics["t"].states[0] == stored(world, "t")
+    assert two.image.topics["t"].states[0] == world.zookeeper.state("t")
 
 
 def test_the_next_controller_takes_over_from_one_whose_port_refuses_and_elects() -> None:
@@ -62,7 +62,7 @@ def test_the_next_controller_takes_over_from_one_whose_port_refuses_and_elects()
     three.controller.suspect({1})
     world.run(0.2)
     assert [mandate.epoch for mandate in controllers([two, three])] == [2]
-    assert stored(world, "t").leader == 2
+    assert world.zookeeper.state("t").leader == 2
 
 
 def test_a_controller_that_was_deposed_writes_nothing_and_notices() -> None:
@@ -71,7 +71,7 @@ def test_a_controller_that_was_deposed_writes_nothing_and_notices() -> None:
     one.store.pause()
     two.controller.suspect({1})
     world.run(1)
-    old = stored(world, "t")
+    old = world.zookeeper.state("t")
     assert old.leader == 2
     mandate = one.controller.mandate
     assert mandate is not None
@@ -81,7 +81,7 @@ def test_a_controller_that_was_deposed_writes_nothing_and_notices() -> None:
         world.answered(one, write_states(mandate, [forged], {"t": topic.topic_id}))
     world.run(2)
     assert one.controller.mandate is None
-    assert stored(world, "t").leader == 2
+    assert world.zookeeper.state("t").leader == 2
 
 
 def test_after_an_outage_of_zookeeper_nobody_is_dead_before_they_could_be_back() -> None:
@@ -92,7 +92,7 @@ def test_after_an_outage_of_zookeeper_nobody_is_dead_before_they_could_be_back()
     world.zookeeper.start()
     world.zookeeper.expire(two.store.session_id)
     world.run(3)
-    state = stored(world, "t")
+    state = world.zookeeper.state("t")
     assert (state.leader, state.leader_epoch, state.isr) == (2, 0, (2, 1))
 
 
@@ -124,7 +124,7 @@ def test_with_lost_answers_everybody_has_a_leader_in_the_end(seed: int) -> None:
     world.run(20)
     assert len(controllers([two])) == 1
     for index in (0, 259):
-        state = stored(world, "t", index)
+        state = world.zookeeper.state("t", index)
         assert (state.leader, state.isr) == (2, (2,))
 
 
@@ -137,12 +137,12 @@ def test_a_reassignment_ends_once_the_new_replica_is_in_sync() -> None:
     assert not world.answered(two, write_reassigned(step, None)), "the version is another"
     write_state(world, one, isr=(1, 2, 3))
     world.run(1)
-    assert stored(world, "t").handover_to == 3
+    assert world.zookeeper.state("t").handover_to == 3
     write_state(world, one, leader=3, leader_epoch=1, handover_to=None)
     world.run(1)
     topic = two.image.topics["t"]
     assert (topic.replicas, dict(topic.adding), dict(topic.removing)) == (((3, 2),), {}, {})
-    assert stored(world, "t").isr == (2, 3)
+    assert world.zookeeper.state("t").isr == (2, 3)
 
 
 def test_a_deleted_topics_name_is_free_for_one_that_counts_as_the_same() -> None:
@@ -182,7 +182,7 @@ def test_a_deletion_goes_on_whatever_is_lost_and_spares_the_next_topic_of_that_n
     assert dict(two.image.topics) == {}
     create(world, two, "t", (2,), number=2)
     world.run(5)
-    assert stored(world, "t").leader == 2
+    assert world.zookeeper.state("t").leader == 2
 
 
 def test_the_metadata_log_keeps_the_newest_two_thousand_and_all_of_the_last_minute() -> None:
@@ -190,20 +190,14 @@ def test_the_metadata_log_keeps_the_newest_two_thousand_and_all_of_the_last_minu
     for _ in range(2_300):
         one.ask(commit([log_entry([])]))
     world.run(5)
-    before = len(entries(world))
+    before = len(world.zookeeper.log_positions())
     assert before >= 2_300
     world.run(70)
-    assert len(entries(world)) == before, "none was a minute old when it was looked at"
+    assert len(world.zookeeper.log_positions()) == before, "none was a minute old when it was looked at"
     world.run(60)
-    left = entries(world)
+    left = world.zookeeper.log_positions()
     assert len(left) == 2_000
     assert left == list(range(left[0], left[0] + 2_000))
-
-
-def entries(world: World) -> list[int]:
-    names = world.zookeeper.children(znodes.CHANGES)
-    assert isinstance(names, tuple)
-    return entry_positions(names)
 
 
 def test_preferred_leaders_are_asked_for_where_somebody_asks() -> None:
@@ -211,14 +205,14 @@ def test_preferred_leaders_are_asked_for_where_somebody_asks() -> None:
     create(world, one, "t", (2, 1), partitions=1)
     write_state(world, two, leader=1, leader_epoch=1)
     world.run(2)
-    assert stored(world, "t").handover_to is None
+    assert world.zookeeper.state("t").handover_to is None
     one.controller.elect([("t", 0)], is_unclean=False)
     world.run(1)
-    assert stored(world, "t").handover_to == 2
+    assert world.zookeeper.state("t").handover_to == 2
     world.run(5)
-    assert stored(world, "t").handover_to is None, "nobody answered"
+    assert world.zookeeper.state("t").handover_to is None, "nobody answered"
     world.run(287)
-    assert stored(world, "t").handover_to == 2, "all of broker 2's leads are elsewhere"
+    assert world.zookeeper.state("t").handover_to == 2, "all of broker 2's leads are elsewhere"
 
 
 def test_an_unclean_election_is_held_where_somebody_asks() -> None:
@@ -227,10 +221,10 @@ def test_an_unclean_election_is_held_where_somebody_asks() -> None:
     write_state(world, three, isr=(3,))
     three.kill()
     world.run(10)
-    assert stored(world, "t").leader == NO_LEADER
+    assert world.zookeeper.state("t").leader == NO_LEADER
     one.controller.elect([("t", 0)], is_unclean=True)
     world.run(1)
-    state = stored(world, "t")
+    state = world.zookeeper.state("t")
     assert (state.leader, state.isr, state.is_recovering) == (2, (2,), True)
     assert isinstance(world.zookeeper.read(znodes.CONTROLLER), Node)
 

@@ -78,8 +78,7 @@ def test_after_a_lost_answer_it_is_found_out_whose_the_seat_is(seed: int) -> Non
     world.run(1)
     mandate = claimed(world, broker, 1)
     assert mandate is not None
-    epoch = world.zookeeper.read("/controller_epoch")
-    assert isinstance(epoch, Node)
+    epoch = world.zookeeper.node("/controller_epoch")
     assert (mandate.epoch, mandate.epoch_version) == (int(epoch.data), epoch.version)
 
 

@@ -13,7 +13,7 @@ from broker.cluster.metadata_image import (
     PartitionState,
     StateChange,
 )
-from broker.cluster.metadata_log import entry_path, entry_positions, state_writes
+from broker.cluster.metadata_log import entry_path, state_writes
 from broker.cluster.store import READS_AT_ONCE, Create, Delete, Set, commit
 from tests.sim.coordinated import Coordinated, World, topic
 
@@ -26,12 +26,6 @@ def world() -> World:
 @pytest.fixture
 def broker(world: World) -> Coordinated:
     return world.started(1)
-
-
-def _positions(world: World) -> list[int]:
-    names = world.zookeeper.children(znodes.CHANGES)
-    assert isinstance(names, tuple)
-    return entry_positions(names)
 
 
 def _make(world: World, broker: Coordinated, *names: str) -> None:
@@ -73,7 +67,7 @@ def test_a_change_costs_one_read_of_the_journal(world: World) -> None:
     changes = [StateChange(topic="access", topic_id=topic_id, index=index, state=state) for index in range(3)]
     world.answered(first, commit(state_writes(changes)))
     world.run(1)
-    assert paths == [entry_path(_positions(world)[-1])]
+    assert paths == [entry_path(world.zookeeper.log_positions()[-1])]
     assert second.news[-1] == MetadataDelta(changes=tuple(changes))
     assert second.image.topics["access"].states == (state,) * 3
 
@@ -109,7 +103,7 @@ def test_an_entry_of_a_newer_broker_means_that_everything_is_read(world: World) 
     world.answered(first, commit([Create(path=znodes.broker_settings_path("1"), data=data), entry]))
     world.run(1)
     assert second.image.broker_settings["1"].values == {"new": "1"}
-    assert second.image.position == _positions(world)[-1]
+    assert second.image.position == world.zookeeper.log_positions()[-1]
 
 
 def test_one_topic_that_cannot_be_read_leaves_the_others_served(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,7 +126,7 @@ def test_an_image_never_goes_back_where_zookeeper_lost_its_data(world: World, ca
     broker = world.started(1)
     _make(world, broker, "access")
     image = broker.image
-    paths = [entry_path(position) for position in _positions(world)]
+    paths = [entry_path(position) for position in world.zookeeper.log_positions()]
     world.answered(broker, commit([Delete(path=path) for path in paths]))
     world.zookeeper.expire(broker.store.session_id)
     world.run(3)

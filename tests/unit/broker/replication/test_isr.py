@@ -13,7 +13,7 @@ import pytest
 
 from broker.cluster.metadata_image import PartitionState
 from broker.cluster.metadata_log import STATES_MAX, decode_changes
-from broker.cluster.store import Node, Operation, Outcome, Unknown
+from broker.cluster.store import Operation, Outcome, Unknown
 from broker.cluster.znodes import CHANGES
 from broker.replication.isr import RETRY_SECONDS, Proposal, Proposals, propose_handover, propose_isr, takes_records
 from broker.replication.led_partition import Departures, LedPartition, PartitionProgress
@@ -153,8 +153,7 @@ def test_a_proposal_is_stored_with_a_journal_entry_and_over_when_the_image_shows
     scene.offer(led)
     scene.send()
     assert scene.stored(led.index) == replace(STATE, isr=(0, 1, 2), version=1)
-    entry = scene.zookeeper.read(f"{CHANGES}/c-0000000000")
-    assert isinstance(entry, Node)
+    entry = scene.zookeeper.node(f"{CHANGES}/c-0000000000")
     (change,) = decode_changes(entry.data)
     assert change.state == scene.stored(led.index)  # type: ignore[union-attr]
     assert scene.proposals.is_pending(led), "only the image says what became of it"
