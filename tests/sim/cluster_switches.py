@@ -104,20 +104,15 @@ def written_counts_as_flushed(
     return fetched(progress, broker, replica_epoch, written, written, now, **named)
 
 
-def joins_with_what_was_learnt(
-    progress: PartitionProgress, broker: int, may_join: Callable[..., bool] = PartitionProgress.may_join
-) -> bool:
-    """A joining replica needs only what this leader knows to be visible."""
-    progress.flushed_at_start = 0
-    return may_join(progress, broker)
+def joins_without(offset: str) -> Callable[[PartitionProgress, int], bool]:
+    """A joining replica need not have what the leader had at `offset`, one of its attributes."""
+    may_join = PartitionProgress.may_join
 
+    def joins(progress: PartitionProgress, broker: int) -> bool:
+        setattr(progress, offset, 0)
+        return may_join(progress, broker)
 
-def joins_below_the_start(
-    progress: PartitionProgress, broker: int, may_join: Callable[..., bool] = PartitionProgress.may_join
-) -> bool:
-    """A joining replica need not have followed into this epoch."""
-    progress.start_offset = 0
-    return may_join(progress, broker)
+    return joins
 
 
 def nobody_is_late(
@@ -150,11 +145,11 @@ CLUSTER_SWITCHES: Mapping[str, Switch] = {
     "who joins is who has fetched": _rule("broker.replication.leader.propose_isr", whoever_it_is_now, STORIES["replaced"]),
     "visible is flushed by all": _rule(f"{PROGRESS}.fetched", written_counts_as_flushed, any_of(POWER)),
     "who joins has flushed what the leader had": _rule(
-        f"{PROGRESS}.may_join", joins_with_what_was_learnt, STORIES["shown before"]
+        f"{PROGRESS}.may_join", joins_without("flushed_at_start"), STORIES["shown before"]
     ),
     "who joins has followed into the epoch": _rule(
         f"{PROGRESS}.may_join",
-        joins_below_the_start,
+        joins_without("start_offset"),
         STORIES["behind the epoch"],
         too=(f"{PROGRESS}.departures", nobody_is_late),
     ),

@@ -171,18 +171,20 @@ class SimDisk(FileSystem):
             node = node.names.get(name)
         return node
 
-    def _inode(self, path: Path) -> Inode:
+    def _existing(self, path: Path) -> Inode | Directory:
         node = self._find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return node
+
+    def _inode(self, path: Path) -> Inode:
+        node = self._existing(path)
         if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
         return node
 
     def _directory(self, path: Path) -> Directory:
-        node = self._find(path)
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        node = self._existing(path)
         if isinstance(node, Inode):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path))
         return node

@@ -25,8 +25,7 @@ from broker.cluster.metadata_image import PartitionState
 from broker.cluster.store import Committed, Node, NoNode, Operation, Unknown
 from tests.sim.world import Timeline
 from tests.sim.znode_tree import Change, Kind
-from tests.sim.zookeeper_connection import Connection, Request
-from tests.sim.zookeeper_server import Server, Session
+from tests.sim.zookeeper_server import Connection, Request, Server, Session
 from tests.sim.zookeeper_store import SimStore
 
 FIRST_SESSION_ID = 0x1000_0000_0000_0001
@@ -181,7 +180,7 @@ class SimZooKeeper:
         if self.is_frozen:
             self._held.append((connection, request))
         elif self.is_serving and session.id in self.sessions and session.connection in (connection, None):
-            _HANDLERS[request.kind](self, connection, request.id, *request.arguments)
+            getattr(self, f"_handle_{request.kind}")(connection, request.id, *request.arguments)
 
     def _handle_read(self, connection: Connection, request_id: int, path: str, watch: bool) -> None:
         server = connection.server
@@ -232,11 +231,3 @@ class SimZooKeeper:
         waiting, self._waiting = self._waiting, {}
         for store in waiting:
             store.connect_later()
-
-
-_HANDLERS: dict[str, Callable[..., None]] = {
-    "read": SimZooKeeper._handle_read,
-    "children": SimZooKeeper._handle_children,
-    "commit": SimZooKeeper._handle_commit,
-    "close": SimZooKeeper._handle_close,
-}

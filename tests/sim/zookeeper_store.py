@@ -18,7 +18,7 @@ from broker.cluster.store import (
     Unknown,
     transaction_bytes,
 )
-from tests.sim.zookeeper_connection import Connection, Item, Request
+from tests.sim.zookeeper_server import Connection, Item, Request
 
 if TYPE_CHECKING:
     from tests.sim.zookeeper import SimZooKeeper

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from broker.api.error_codes import code_of
@@ -145,20 +145,10 @@ class LeaderScene:
         self.server.expire(self.now)
 
 
-class LeaderSide(Protocol):
-    """Anything with a server and a clock."""
-
-    @property
-    def server(self) -> ReplicaServer: ...
-
-    @property
-    def now(self) -> float: ...
-
-
 class Follower:
-    """Sends requests to a leader's server; `answers` are those received, in order."""
+    """Sends requests to the server of a scene, at the scene's time; `answers` are those received, in order."""
 
-    def __init__(self, scene: LeaderSide, broker_id: int = 1, incarnation: int = 1) -> None:
+    def __init__(self, scene: Any, broker_id: int = 1, incarnation: int = 1) -> None:
         self.scene = scene
         self.broker_id = broker_id
         self.incarnation = incarnation
@@ -211,14 +201,14 @@ def wants(
     return ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed)
 
 
-def fetching(scene: LeaderSide, *partitions: ReplicaPartition, **settings: Any) -> Follower:
+def fetching(scene: Any, *partitions: ReplicaPartition, **settings: Any) -> Follower:
     """A follower that has opened its session."""
     follower = Follower(scene, **settings)
     follower.send(*(partitions or (wants(0, 0),)))
     return follower
 
 
-def waiting(scene: LeaderSide, *partitions: ReplicaPartition, **settings: Any) -> Follower:
+def waiting(scene: Any, *partitions: ReplicaPartition, **settings: Any) -> Follower:
     """One whose second fetch has found nothing."""
     follower = fetching(scene, *partitions, **settings)
     follower.send()

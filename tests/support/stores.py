@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
@@ -80,31 +80,6 @@ class StoreClient:
     def _answer(self, outcomes: list[Any]) -> Any:
         self._stores.until(lambda: bool(outcomes))
         return outcomes[0]
-
-
-class Stores(Protocol):
-    """What the contract's tests need of either."""
-
-    def client(self, *, session_timeout_ms: int = 4_000, is_connected: bool = True) -> StoreClient:
-        """One more store."""
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Let things happen until this holds."""
-
-    def let_pass(self, seconds: float) -> None:
-        """Let everything happen that would within `seconds`."""
-
-    def drop(self, client: StoreClient) -> None:
-        """Its connection breaks."""
-
-    def cut(self, client: StoreClient) -> None:
-        """Nothing passes on its connection, and no new one can be made."""
-
-    def heal(self, client: StoreClient) -> None:
-        """The end of a cut."""
-
-    def lose_answer(self, client: StoreClient, *, is_committed: bool) -> None:
-        """Its next transaction is not answered: the connection breaks after its commit, or before."""
 
 
 class SimulatedStores:
@@ -179,9 +154,11 @@ class RealStores:
         return self._links[client]
 
     def until(self, condition: Callable[[], bool]) -> None:
+        """Let things happen until this holds."""
         wait_until(lambda: self._drained(condition), what="what the stores lead to", poll_seconds=0)
 
     def let_pass(self, seconds: float) -> None:
+        """Let everything happen that would within `seconds`."""
         deadline = time.monotonic() + seconds
         while not self._drained(lambda: time.monotonic() >= deadline):
             pass
@@ -197,15 +174,19 @@ class RealStores:
         return False
 
     def drop(self, client: StoreClient) -> None:
+        """Its connection breaks."""
         self._links[client].reset()
 
     def cut(self, client: StoreClient) -> None:
+        """Nothing passes on its connection, and no new one can be made."""
         self._links[client].hold()
 
     def heal(self, client: StoreClient) -> None:
+        """The end of a cut."""
         self._links[client].let_go()
 
     def lose_answer(self, client: StoreClient, *, is_committed: bool) -> None:
+        """Its next transaction is not answered: the connection breaks after its commit, or before."""
         link = self._links[client]
         link.hold(to_target=not is_committed, to_client=is_committed)
 
@@ -214,3 +195,6 @@ class RealStores:
             link.let_go()
 
         threading.Timer(LOSS_SECONDS, break_it).start()
+
+
+Stores = SimulatedStores | RealStores

@@ -11,10 +11,15 @@ from logbus.waiting import PATIENCE_SECONDS
 
 from broker.cluster import store
 from broker.cluster.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
-from tests.support.stores import RealStores
+from tests.support.stores import RealStores, StoreClient
 from tests.support.zookeeper import RunningServer, RunningZooKeeper
 
 TIMEOUT_MS = 6_000
+
+
+@pytest.fixture
+def client(stores: RealStores) -> StoreClient:
+    return stores.client(session_timeout_ms=TIMEOUT_MS)
 
 
 def test_one_that_is_cut_off_is_told_nothing_of_the_end_of_its_session(stores: RealStores) -> None:
@@ -34,9 +39,8 @@ def test_one_that_is_cut_off_is_told_nothing_of_the_end_of_its_session(stores: R
 
 
 def test_a_session_survives_an_outage_of_the_server_that_is_longer_than_its_timeout(
-    stores: RealStores, server: RunningServer
+    stores: RealStores, client: StoreClient, server: RunningServer
 ) -> None:
-    client = stores.client(session_timeout_ms=TIMEOUT_MS)
     session_id = client.store.session_id
     client.commit(Create(path="/e", is_ephemeral=True))
     attempts = stores.link(client).attempts
@@ -49,8 +53,9 @@ def test_a_session_survives_an_outage_of_the_server_that_is_longer_than_its_time
     assert stores.link(client).attempts - attempts > 10
 
 
-def test_what_is_asked_in_an_outage_may_happen_long_after_it_was_given_up(stores: RealStores, server: RunningServer) -> None:
-    client = stores.client(session_timeout_ms=TIMEOUT_MS)
+def test_what_is_asked_in_an_outage_may_happen_long_after_it_was_given_up(
+    stores: RealStores, client: StoreClient, server: RunningServer
+) -> None:
     client.commit(Create(path="/a"))
     suspensions = client.events.count(("suspended",))
     server.kill()
@@ -83,8 +88,7 @@ def test_a_server_that_is_stopped_for_less_than_the_timeout_costs_no_session(sto
     assert client.store.session_id == session_id
 
 
-def test_an_answer_that_takes_long_to_handle_does_not_cost_the_session(stores: RealStores) -> None:
-    client = stores.client(session_timeout_ms=TIMEOUT_MS)
+def test_an_answer_that_takes_long_to_handle_does_not_cost_the_session(stores: RealStores, client: StoreClient) -> None:
     client.commit(Create(path="/e", is_ephemeral=True))
     slow: list[object] = []
 
@@ -98,8 +102,7 @@ def test_an_answer_that_takes_long_to_handle_does_not_cost_the_session(stores: R
     assert len(client.events) == 1
 
 
-def test_what_kazoo_does_not_expect_costs_the_session_and_nothing_more(stores: RealStores) -> None:
-    client = stores.client(session_timeout_ms=TIMEOUT_MS)
+def test_what_kazoo_does_not_expect_costs_the_session_and_nothing_more(stores: RealStores, client: StoreClient) -> None:
     first = client.store.session_id
     stores.link(client).send_to_clients(b"\xff" * 64)
     stores.until(lambda: len(client.sessions()) == 2)
