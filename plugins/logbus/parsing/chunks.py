@@ -20,36 +20,31 @@ from logbus.parsing.schemas import to_batch, too_long, unstorable
 ONE_BY_ONE_MAX = 64
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Parsed:
     """The result for a chunk. `rows` are the values at `indexes`; every other value was rejected, with a reason, or filtered."""
 
-    rows: pa.RecordBatch
-    indexes: Sequence[int]
-    rejected: Sequence[tuple[int, Unparsable]] = ()
-    filtered: Sequence[int] = ()
-
-
-@dataclass(slots=True)
-class PartialResult:
-    """The results so far of a chunk in progress."""
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)  # while the chunk is parsed; then one, with all rows
     indexes: list[int] = field(default_factory=list)
     rejected: list[tuple[int, Unparsable]] = field(default_factory=list)
     filtered: list[int] = field(default_factory=list)
 
+    @property
+    def rows(self) -> pa.RecordBatch:
+        return self.batches[0]
+
 
 def parse_chunk(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]) -> Parsed:
     """Every value becomes a row, a rejection, or is filtered. `schema` is that of the parser's columns."""
-    result = PartialResult()
+    result = Parsed()
     for start, end in _spans(parser, schema, values, result):
         _one_by_one(parser, schema, values[start:end], start, result)
-    rows = result.batches[0] if len(result.batches) == 1 else _joined(result.batches, schema)
-    return Parsed(rows=rows, indexes=result.indexes, rejected=result.rejected, filtered=result.filtered)
+    if len(result.batches) != 1:
+        result.batches = [_joined(result.batches, schema)]
+    return result
 
 
-def _spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], result: PartialResult) -> Iterator[tuple[int, int]]:
+def _spans(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], result: Parsed) -> Iterator[tuple[int, int]]:
     """Adds to `result`, in order, what the quick path can take; yields the spans in between that it cannot."""
     if parser.quick is None:
         yield 0, len(values)
@@ -82,7 +77,7 @@ def _quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None
     return None if rows is None or rows.num_rows != len(values) or unstorable(rows) or too_long(rows) else rows
 
 
-def _one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, result: PartialResult) -> None:
+def _one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, result: Parsed) -> None:
     rows: dict[int, Sequence[Any]] = {}
     for index, value in enumerate(values, start):
         try:
@@ -99,7 +94,7 @@ def _one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None
 WRONG_TYPE = (TypeError, ValueError, OverflowError)
 
 
-def _add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, result: PartialResult) -> None:
+def _add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, result: Parsed) -> None:
     """Rows by their indexes. A user's parser may return values of the wrong type, or what no sink can store: only those rows are
     rejected."""
     try:
@@ -118,7 +113,7 @@ def _add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, result: Part
             _add_rows(dict(half), schema, result)
 
 
-def _add_fitting(batch: pa.RecordBatch, indexes: Sequence[int], result: PartialResult) -> None:
+def _add_fitting(batch: pa.RecordBatch, indexes: Sequence[int], result: Parsed) -> None:
     """Rows of a batch and their indexes; those that are too long for a table are rejected."""
     reasons = too_long(batch)
     if reasons:

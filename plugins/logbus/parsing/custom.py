@@ -29,7 +29,12 @@ from logbus.pipeline_settings import COLUMN_NAMES, is_column_name
 
 def custom_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     """The parser that `module:function` makes for the settings."""
-    parser = _imported(name)(settings)
+    module_name, _, attribute = name.partition(":")
+    try:
+        make: Callable[[Mapping[str, Any]], Any] = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"the parser {name} cannot be imported: {error}") from None
+    parser = make(settings)
     if not isinstance(parser, Parser):
         raise UserError(
             f"{name} returned {type(parser).__name__}; a function that makes a parser returns a logbus.parsing.Parser"
@@ -41,15 +46,6 @@ def custom_parser(name: str, settings: Mapping[str, Any]) -> Parser:
         )
     quick = None if parser.quick is None else _checked_quick(parser.quick, parser.columns)
     return replace(parser, parse=_checked(parser.parse, parser.columns), quick=quick)
-
-
-def _imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    module_name, _, attribute = name.partition(":")
-    try:
-        function: Callable[[Mapping[str, Any]], Any] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"the parser {name} cannot be imported: {error}") from None
-    return function
 
 
 def _checked(parse: Callable[[bytes], Sequence[Any]], columns: Mapping[str, str]) -> Callable[[bytes], Sequence[Any]]:

@@ -336,7 +336,10 @@ def _looks_like_nginx(texts: Sequence[bytes]) -> bool:
 
 
 def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[TimestampedLine]) -> ParserTrial:
-    parser: Parser = parser_for(parse, _with_inferred(parse, settings, lines))
+    given = settings
+    if parse == "json" and settings.get("infer"):  # as a load would infer them from these lines
+        given = {**settings, "columns": {**inferred_columns(line.text for line in lines), **settings.get("columns", {})}}
+    parser: Parser = parser_for(parse, given)
     names, errors, parsed = tuple(parser.columns), Counter[str](), 0
     samples: list[Mapping[str, Any]] = []
     for line in lines:
@@ -354,13 +357,6 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[TimestampedLi
     return ParserTrial(
         parse=parse, settings=settings, columns=names, parsed=parsed, samples=tuple(samples), errors=dict(errors.most_common())
     )
-
-
-def _with_inferred(parse: str, settings: Mapping[str, Any], lines: Sequence[TimestampedLine]) -> Mapping[str, Any]:
-    """The settings with the columns that a load would infer from these lines."""
-    if parse != "json" or not settings.get("infer"):
-        return settings
-    return {**settings, "columns": {**inferred_columns(line.text for line in lines), **settings.get("columns", {})}}
 
 
 def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:

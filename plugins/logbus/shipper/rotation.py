@@ -19,7 +19,7 @@ A file that is named may be a link, as the logs of Kubernetes are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from logbus.errors import LogGone
@@ -44,18 +44,16 @@ def _is_being_compressed(path: Path) -> bool:
     return name != path.name and path.with_name(name).exists()
 
 
-def unsent(paths: Iterable[Path], sent_before: Sequence[Source]) -> tuple[list[Path], list[Source]]:
+def unsent(paths: Sequence[Path], sent_before: Sequence[Source]) -> tuple[list[Path], list[Source]]:
     """Rotated files of these logs that hold lines not yet sent; and the sources that were last known under these names and are
     neither there nor beside them: whether they got more lines is unknown. LogGone if a rotation is under way."""
-    paths = list(paths)
     looks = [_look_at(path, sent_before) for path in paths]
     files = [file for with_more, _ in looks for file in with_more if file not in paths]
     return files, [source for _, gone in looks for source in gone]
 
 
-def never_sent(paths: Iterable[Path], sent_before: Sequence[Source]) -> list[Path]:
+def never_sent(paths: Sequence[Path], sent_before: Sequence[Source]) -> list[Path]:
     """Rotated files of logs that are sent for the first time: they are left alone, and only mentioned."""
-    paths = list(paths)
     return [file for path in paths if not _sources_of(path, sent_before) for file in beside(path) if file not in paths]
 
 

@@ -182,7 +182,8 @@ def _recover(before: ShippedTopic, client: TopicClient, *, accept_loss: bool) ->
     lost = TopicTruncation.of(before.topic, before.next_offsets, ends)
     if lost.records and not accept_loss:
         starts = client.start_offsets()
-        sources = rewound(before.sources, lost, client.positions(starts, ends), starts)
+        stored = client.positions(starts, ends)
+        sources = {name: rewound(source, lost, stored.get(name, {}), starts) for name, source in before.sources.items()}
         return replace(before, next_offsets=ends, sources=sources), lost
     if before.clean:
         return replace(before, next_offsets=ends), lost

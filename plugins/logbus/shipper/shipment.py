@@ -68,15 +68,11 @@ class Numbering:
         """The partition of a record with this key, and the header with its number."""
         partition = self._partitions.get(key)
         if partition is None:
-            partition = self._remember(key)
+            if len(self._partitions) >= KEYS_REMEMBERED:
+                self._partitions.clear()
+            partition = self._partitions[key] = partition_of(key, len(self._sent))
         self._sent[partition] += 1
         return partition, (SENT_HEADER, self._prefixes[partition] + b"%d" % self._sent[partition])
-
-    def _remember(self, key: bytes) -> int:
-        if len(self._partitions) >= KEYS_REMEMBERED:
-            self._partitions.clear()
-        self._partitions[key] = partition_of(key, len(self._sent))
-        return self._partitions[key]
 
 
 PROGRESS_EVERY_LINES = 10_000

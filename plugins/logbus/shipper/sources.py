@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -146,9 +146,8 @@ def _random_id() -> str:
     return secrets.token_hex(8)
 
 
-def identify(paths: Iterable[Path], sent_before: Sequence[Source], *, new_id: Callable[[], str] = _random_id) -> list[Source]:
+def identify(paths: Sequence[Path], sent_before: Sequence[Source], *, new_id: Callable[[], str] = _random_id) -> list[Source]:
     """The source that each path is now; a path that turns out to be the same file as an earlier one is left out."""
-    paths = list(paths)
     inodes = {(source.device, source.inode) for source in sent_before}
     sources: dict[str, Source] = {}
     for path in sorted(paths, key=lambda path: _device_and_inode(path) not in inodes):  # the file itself before its copies

@@ -121,9 +121,6 @@ def _source_and_position(message: Message) -> tuple[str, int]:
     return "", 0
 
 
-# By source and partition, the positions of its lines that the topic holds.
-PositionsBySource = Mapping[str, Mapping[int, set[int]]]
-
 # If an interrupted run was resumed, the topic may hold a file's lines in another order than the file, but only within what was
 # sent since a checkpoint. So this many lines before the last one stored are checked again.
 LINES_LOOKED_BACK = 200_000
@@ -152,18 +149,12 @@ class TopicTruncation:
 
 
 def rewound(
-    sources: Mapping[str, Source], truncation: TopicTruncation, stored: PositionsBySource, start_offsets: Mapping[int, int]
-) -> dict[str, Source]:
-    """The sources, set back to a position before the first lost line, with the later lines that the topic still holds."""
-    return {
-        name: _rewound_source(source, truncation, stored.get(name, {}), start_offsets) if source.position else source
-        for name, source in sources.items()
-    }
-
-
-def _rewound_source(
     source: Source, truncation: TopicTruncation, stored: Mapping[int, set[int]], start_offsets: Mapping[int, int]
 ) -> Source:
+    """The source, set back to a position before the first lost line, with the later lines that the topic still holds; `stored`
+    are, by partition, the positions of its lines in the topic."""
+    if not source.position:
+        return source
     positions = sorted(position for in_partition in stored.values() for position in in_partition)
     last_stored = min(max(stored.get(partition, {0}), default=0) for partition in truncation.ends)
     index = max(0, bisect_left(positions, last_stored) - LINES_LOOKED_BACK)

@@ -50,9 +50,6 @@ def test_costs_are_compared_per_million_records():
     rate, cpu = compare_costs("producer", (ours, peer), against="RabbitMQ")
     assert (rate.ratio, cpu.ours, cpu.peer, cpu.ratio) == (10.0, 1.0, 10.0, 0.1)
     assert (ours.rounds[0].disk_bytes_per_record, peer.rounds[0].disk_bytes_per_record) == (210.0, 400.0)
-
-
-def test_both_reasons_are_reported():
     rate, _ = compare_costs("producer", (Measured(reason="died"), Measured(reason="no `mvn`")), against="Kafka")
     assert rate.note == "ours failed: died; no `mvn`"
 

@@ -46,8 +46,6 @@ def test_the_links_of_our_tasks_are_registered() -> None:
 
 def test_what_the_provider_says_is_what_airflow_takes() -> None:
     schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
-    refusals = jsonschema.Draft7Validator(schema).iter_errors(get_provider_info())
-    assert [error.message for error in refusals] == []
-    assert [error.path[0] for error in jsonschema.Draft7Validator(schema).iter_errors({**get_provider_info(), "name": 7})] == [
-        "name"
-    ]
+    validator = jsonschema.Draft7Validator(schema)
+    assert [error.message for error in validator.iter_errors(get_provider_info())] == []
+    assert [error.path[0] for error in validator.iter_errors({**get_provider_info(), "name": 7})] == ["name"]

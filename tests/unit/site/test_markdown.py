@@ -30,12 +30,9 @@ def test_a_link_leads_to_where_the_site_has_it(text: str, expected: str) -> None
     assert rewritten(text) == expected
 
 
-def test_a_link_from_a_page_below_goes_up_first() -> None:
+def test_a_link_from_a_page_below_goes_up_first_and_one_of_the_front_page_starts_at_the_root_of_the_repository() -> None:
     assert rewritten("[a](../sinks.md)", "docs/how-to", "how-to/lag.md") == "[a](../sinks.md)"
     assert rewritten("[a](../../README.md)", "docs/how-to", "how-to/lag.md") == "[a](../index.md)"
-
-
-def test_a_link_of_the_front_page_starts_at_the_root_of_the_repository() -> None:
     assert rewritten("[a](docs/sinks.md), [b](broker/)", "", "index.md") == "[a](sinks.md), b"
 
 
@@ -45,7 +42,5 @@ def test_what_leads_elsewhere_or_nowhere_stays_as_it_is_written(text: str) -> No
 
 
 def test_targets_are_named_as_the_repository_names_them() -> None:
-    assert list(targets("[a](../dags/examples/backfill.py) and [b](sinks.md#x)", "docs")) == [
-        "dags/examples/backfill.py",
-        "docs/sinks.md",
-    ]
+    text = "[a](../dags/examples/backfill.py) and [b](sinks.md#x)"
+    assert list(targets(text, "docs")) == ["dags/examples/backfill.py", "docs/sinks.md"]

@@ -21,22 +21,19 @@ CONFIG = yaml.load((PROJECT / "mkdocs.yml").read_text(), Loader)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("pages")
-    (place / "of_before.md").write_text("a page that is none any more")
-    write_pages(place)
-    return place
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "of_before.md").write_text("a page that is none any more")
+    write_pages(folder)
+    return folder
 
 
 def test_every_page_and_picture_is_there_and_nothing_of_before(folder: Path) -> None:
     docs = PROJECT / "docs"
-    wanted = {str(file.relative_to(docs)) for file in docs.rglob("*") if file.is_file()}
-    found = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert wanted | set(PAGES) | {"index.md", "changelog.md", "contributing.md"} <= found
-    assert {one for one in found - wanted - set(PAGES) if not one.startswith("source/")} == {
-        "index.md",
-        "changelog.md",
-        "contributing.md",
-    }
+    pages = {str(file.relative_to(docs)) for file in docs.rglob("*") if file.is_file()} | set(PAGES)
+    written = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert pages <= written
+    others = {name for name in written - pages if not name.startswith("source/")}
+    assert others == {"index.md", "changelog.md", "contributing.md"}
 
 
 def test_no_link_leads_out_of_the_site(folder: Path) -> None:

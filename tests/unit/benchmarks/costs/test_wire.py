@@ -6,16 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.costs.wire import (
-    FETCH_VERSION,
-    PRODUCE_VERSION,
-    Refused,
-    check_produced,
-    fetch_frame,
-    fetched,
-    produce_frame,
-    whole_batches,
-)
+from benchmarks.costs import wire
 from broker.protocol.api import ApiKey
 from broker.protocol.batch import read_header
 from tests.support.engine import Harness, batch
@@ -37,26 +28,26 @@ def ask(broker: Harness, api_key: ApiKey, version: int, frame: bytes) -> bytes:
 
 
 def produce(broker: Harness, topic: str, raw: bytes) -> bytes:
-    return ask(broker, ApiKey.PRODUCE, PRODUCE_VERSION, produce_frame(topic, raw))
+    return ask(broker, ApiKey.PRODUCE, wire.PRODUCE_VERSION, wire.produce_frame(topic, raw))
 
 
 def test_what_was_produced_is_fetched_batch_by_batch(broker: Harness) -> None:
     for raw in (batch(b"one", b"two"), batch(b"three")):
-        check_produced(produce(broker, "t", bytes(raw)), "t")
+        wire.check_produced(produce(broker, "t", bytes(raw)), "t")
     broker.flush()
-    answer = ask(broker, ApiKey.FETCH, FETCH_VERSION, fetch_frame("t", 0, wait_ms=0))
-    assert [read_header(one).next_offset for one in whole_batches(fetched(answer, "t"))] == [2, 3]
+    answer = ask(broker, ApiKey.FETCH, wire.FETCH_VERSION, wire.fetch_frame("t", 0, wait_ms=0))
+    assert [read_header(one).next_offset for one in wire.whole_batches(wire.fetched(answer, "t"))] == [2, 3]
 
 
 def test_a_batch_that_is_cut_off_is_not_taken(broker: Harness) -> None:
     whole = bytes(batch(b"one"))
-    assert [bytes(one) for one in whole_batches(whole + whole[:-1])] == [whole]
-    assert list(whole_batches(whole[:60])) == []
+    assert [bytes(one) for one in wire.whole_batches(whole + whole[:-1])] == [whole]
+    assert list(wire.whole_batches(whole[:60])) == []
 
 
 def test_errors_are_told_from_answers(broker: Harness) -> None:
-    with pytest.raises(Refused, match="no-such-topic: Produce was answered with error 3"):
-        check_produced(produce(broker, "no-such-topic", bytes(batch(b"one"))), "no-such-topic")
-    answer = ask(broker, ApiKey.FETCH, FETCH_VERSION, fetch_frame("t", 7, wait_ms=0))
-    with pytest.raises(Refused, match="t: Fetch was answered with error 1"):
-        fetched(answer, "t")
+    with pytest.raises(wire.Refused, match="no-such-topic: Produce was answered with error 3"):
+        wire.check_produced(produce(broker, "no-such-topic", bytes(batch(b"one"))), "no-such-topic")
+    answer = ask(broker, ApiKey.FETCH, wire.FETCH_VERSION, wire.fetch_frame("t", 7, wait_ms=0))
+    with pytest.raises(wire.Refused, match="t: Fetch was answered with error 1"):
+        wire.fetched(answer, "t")

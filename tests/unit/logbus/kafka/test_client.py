@@ -6,7 +6,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,20 +43,16 @@ def test_what_the_broker_is_not_ready_for_is_read_again_until_it_is(client: Clie
 def test_after_the_time_limit_the_last_readings_are_returned(client: Client) -> None:
     client.timeout_seconds = -1
     assert client.settled(lambda: [Reading(SOON), Reading()]) == [Reading(SOON), Reading()]
-    with pytest.raises(BrokerNotReady):
-        client.patiently(raising(SOON))
 
 
-def test_an_error_that_no_waiting_mends_is_raised_at_once(client: Client) -> None:
-    with pytest.raises(BrokerUnavailable, match="no answer"):
-        client.patiently(raising(BrokerUnavailable("no answer")))
-
-
-def raising(error: Exception) -> Callable[[], None]:
+@pytest.mark.parametrize("error", [SOON, AWAY])
+def test_an_error_that_no_waiting_mends_is_raised_at_once(client: Client, error: LogbusError) -> None:
     def question() -> None:
         raise error
 
-    return question
+    client.timeout_seconds = -1
+    with pytest.raises(type(error), match=str(error)):
+        client.patiently(question)
 
 
 def failed(code: int) -> Future[Any]:

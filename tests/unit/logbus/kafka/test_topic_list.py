@@ -42,6 +42,8 @@ def test_bytes_on_disk_go_before_an_estimate() -> None:
     described = topic_json(topic, TopicOwners(bytes_each=10.0))
     assert (described["size_bytes"], described["size_is_estimated"]) == (700, False)
     assert [part["size_bytes"] for part in described["partition_list"]] == [700, 0]
+    (topic,) = read_topics(FakeBatches(log), sizes=lambda: {("t", 0): 700})
+    assert (topic.size_bytes, topic.sizes) == (None, {0: 700}), "bytes of some partitions are not those of the topic"
 
 
 def test_a_broker_that_reports_no_sizes_is_no_error() -> None:
@@ -71,11 +73,6 @@ def test_a_partition_without_a_leader_hides_nothing_of_the_others_and_makes_tota
     parts = [(part["leader"], part["end_offset"], part["size_bytes"]) for part in described["partition_list"]]
     assert parts == [(0, 3, 30), (None, None, None)]
     assert (described["records"], described["size_bytes"]) == (None, None)
-
-
-def test_bytes_of_some_partitions_are_not_those_of_the_topic() -> None:
-    (topic,) = read_topics(FakeBatches(FakeLog.of("t", [], [])), sizes=lambda: {("t", 0): 700})
-    assert (topic.size_bytes, topic.sizes) == (None, {0: 700})
 
 
 def test_topics_come_in_the_order_in_which_they_were_named_and_without_settings_if_none_are_asked_for() -> None:

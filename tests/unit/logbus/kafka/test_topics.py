@@ -12,17 +12,14 @@ WEEK = {"retention.ms": str(WEEK_MS), "retention.bytes": "1000"}
 
 
 @pytest.mark.parametrize(
-    ("policy", "is_deleting"), [("delete", True), ("compact,delete", True), ("delete,compact", True), ("compact", False)]
+    ("policy", "is_deleting"),
+    [(None, True), ("delete", True), ("compact,delete", True), ("delete,compact", True), ("compact", False)],
 )
-def test_limits_are_in_force_where_the_policy_deletes(policy: str, is_deleting: bool) -> None:
-    settings = {**WEEK, "cleanup.policy": policy}
+def test_limits_are_in_force_where_the_policy_deletes(policy: str | None, is_deleting: bool) -> None:
+    settings = {**WEEK, **({"cleanup.policy": policy} if policy else {})}
     assert deletes(settings) == is_deleting
     assert limits_in_force(settings) == ({"retention.ms": WEEK_MS, "retention.bytes": 1000} if is_deleting else {})
     assert age_kept(settings) == (timedelta(days=7) if is_deleting else None)
-
-
-def test_without_a_known_cleanup_policy_the_broker_deletes() -> None:
-    assert limits_in_force(WEEK) == {"retention.ms": WEEK_MS, "retention.bytes": 1000}
 
 
 @pytest.mark.parametrize("retention_ms", ["-1", str(2**63 - 1)])
