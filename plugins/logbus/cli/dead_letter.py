@@ -178,18 +178,13 @@ def redrive_command(
         now=options.clock,
     )
     redrive.refuse_other_sinks()
-    windows = named_windows(redrive.windows(since, until), starts)
+    windows = [window for window in redrive.windows(since, until) if not starts or window.interval.start in starts]
     act = redrive.run if is_executed else redrive.plan
     outcomes = [act(window) for window in windows]
     if as_json:
         output.show_json({"executed": is_executed, "windows": [outcome.summary() for outcome in outcomes]})
     else:
         tell_redriven(outcomes, is_executed)
-
-
-def named_windows(windows: Sequence[model.FrozenWindow], starts: Sequence[datetime]) -> list[model.FrozenWindow]:
-    """The windows with dead letters; of those named, if any are."""
-    return [window for window in windows if not starts or window.interval.start in starts]
 
 
 def tell_redriven(outcomes: Sequence[Redriven], executed: bool) -> None:

@@ -47,26 +47,16 @@ def command(
     port: int,
     warehouse_url: str,
     config: Mapping[str, Any],
-    cluster_name: str | None,
-    topic_filter: str,
-    group_filter: str,
     deadline: float,
     max_age: float,
+    **chosen: Any,
 ) -> None:
     """Serve lag, windows, topics and groups to Prometheus at /metrics."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     limits = Limits(deadline_seconds=deadline, max_age_seconds=max_age)
-    sources = make_sources(
-        warehouse_url,
-        config,
-        options.clock,
-        limits,
-        cluster_name=cluster_name,
-        topic_filter=topic_filter,
-        group_filter=group_filter,
-    )
+    sources = make_sources(warehouse_url, config, options.clock, limits, **chosen)
     collector, registry, stop = PipelineCollector(sources, limits), CollectorRegistry(), threading.Event()
     registry.register(collector)
     ProcessCollector(registry=registry)

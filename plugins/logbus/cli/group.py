@@ -44,11 +44,7 @@ def opened(config: Mapping[str, Any]) -> Groups:
 @options.json_option
 def list_groups(config: Mapping[str, Any], as_json: bool) -> None:
     """List groups and their states."""
-    states = opened(config).states()
-    if as_json:
-        output.show_json([{"group": name, "state": state} for name, state in states.items()])
-    else:
-        output.show_columns([("GROUP", "STATE"), *states.items()])
+    show_rows(("GROUP", "STATE"), ("group", "state"), list(opened(config).states().items()), as_json)
 
 
 def of_groups(function: Callable[..., None]) -> Callable[..., None]:
@@ -120,11 +116,15 @@ def show_offsets(broker: Groups, groups: Sequence[GroupReading], as_json: bool, 
         if not group.members:
             output.echo_err(f"Consumer group '{group.name}' has no active members.")
     ends = end_offsets_of(TopicBatches(broker.client), groups)
-    rows = [row for group in groups for row in position_rows(group, ends)]
+    show_rows(OFFSET_COLUMNS, POSITION_NAMES, [row for group in groups for row in position_rows(group, ends)], as_json)
+
+
+def show_rows(columns: Sequence[str], names: Sequence[str], rows: Sequence[tuple[Any, ...]], as_json: bool) -> None:
+    """Under Kafka's own columns, or as JSON under our names."""
     if as_json:
-        output.show_json([dict(zip(POSITION_NAMES, row, strict=True)) for row in rows])
+        output.show_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        output.show_columns([OFFSET_COLUMNS, *rows])
+        output.show_columns([columns, *rows])
 
 
 def position_rows(group: GroupReading, ends: Mapping[PartitionId, int]) -> Iterable[tuple[Any, ...]]:
@@ -165,11 +165,7 @@ def member_summary(group: str, member: GroupMember) -> dict[str, Any]:
 
 def show_states(broker: Groups, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
     rows = [(group.name, group.coordinator, group.protocol, group.state, len(group.members)) for group in groups]
-    if as_json:
-        names = ("group", "coordinator", "assignment_strategy", "state", "members")
-        output.show_json([dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        output.show_columns([STATE_COLUMNS, *rows])
+    show_rows(STATE_COLUMNS, ("group", "coordinator", "assignment_strategy", "state", "members"), rows, as_json)
 
 
 SHOWN: Mapping[str, Callable[..., None]] = {"offsets": show_offsets, "members": show_members, "state": show_states}

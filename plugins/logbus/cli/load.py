@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import click
@@ -33,40 +32,15 @@ from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, LoadPlan
 )
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def command(
-    pipeline_name: str,
-    since: datetime | None,
-    until: datetime | None,
-    warehouse_url: str,
-    config: Mapping[str, Any],
-    as_json: bool,
-    limit: int | None,
-    only_missing: bool,
-    supersede: bool,
-    is_agreed: bool,
-    accept_other_records: bool,
-    master: str,
+    pipeline_name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool, is_agreed: bool, **chosen: Any
 ) -> None:
     """Freeze the closed hours of a pipeline, load them in one Spark application, and audit each.
 
     These are all hours that are not loaded and, without --only-missing, also loaded ones that the broker still holds. Hours
     that an interrupted load has left without an audit are audited, too.
     """
-    loader = loading.Loader(
-        warehouse_url=warehouse_url,
-        client_config=config,
-        now=options.clock,
-        say=output.echo_err,
-    )
-    load = loading.Load(
-        pipeline=pipeline_name,
-        since=since,
-        until=until,
-        limit=limit,
-        only_missing=only_missing,
-        supersede=supersede,
-        accept_other_records=accept_other_records,
-        master=master,
-    )
+    loader = loading.Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.echo_err)
+    load = loading.Load(pipeline=pipeline_name, **chosen)  # the other options have the names of its fields
     with raising():
         reports = loader.load(load, (lambda plan: None) if is_agreed else ask)
     show_reports(reports, as_json)

@@ -248,25 +248,25 @@ def with_broker(function: Function) -> Function:
 
 def settings_of(path: Path) -> Mapping[str, Any]:
     try:
-        settings = json.loads(path.read_text())
+        text = path.read_text()
     except OSError as error:
         raise errors.UserError(f"cannot read the client settings {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise errors.UserError(f"the client settings {path} are not JSON: {error}") from None
-    if not isinstance(settings, dict):
-        raise errors.UserError(f'the client settings {path} must be a JSON object, such as {{"security.protocol": "SSL"}}')
-    return settings
+    return _json_object(text, f"the client settings {path}", {"security.protocol": "SSL"})
 
 
 def parse_settings(text: str) -> dict[str, Any]:
     """A parser's settings, as `--settings` takes them."""
+    return _json_object(text, "--settings", {"fields": ["time"]})
+
+
+def _json_object(text: str, what: str, example: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        settings = json.loads(text)
+        value, reason = json.loads(text), ""
     except ValueError as error:
-        raise errors.UserError(f'--settings must be JSON, such as {{"fields": ["time"]}}: {error}') from None
-    if not isinstance(settings, dict):
-        raise errors.UserError('--settings must be a JSON object, such as {"fields": ["time"]}')
-    return settings
+        value, reason = None, f": {error}"
+    if not isinstance(value, dict):
+        raise errors.UserError(f"{what} must be a JSON object, such as {json.dumps(example)}{reason}")
+    return value
 
 
 def open_ledger(warehouse_url: str) -> Ledger:

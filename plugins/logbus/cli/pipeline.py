@@ -51,31 +51,21 @@ def command() -> None:
 @options.with_client
 def register(
     name: str,
-    topic: str,
-    table: str,
-    parse: str,
     lateness_minutes: float,
-    starts_at: datetime | None,
     settings: str,
     may_change: bool,
     warehouse_url: str,
     config: Mapping[str, Any],
+    **fields: Any,
 ) -> None:
     """Register NAME, once. Registering it again with other values shows the difference; --change applies it."""
-    pipeline = model.Pipeline(
-        name=name,
-        topic=topic,
-        table=table,
-        parse=parse,
-        lateness=timedelta(minutes=lateness_minutes),
-        starts_at=starts_at,
-        settings=options.parse_settings(settings),
-    )
+    lateness = timedelta(minutes=lateness_minutes)
+    pipeline = model.Pipeline(name=name, lateness=lateness, settings=options.parse_settings(settings), **fields)
     pipeline_definition.check_pipeline(pipeline)
-    if not pipeline_definition.is_own_parser(parse):  # which may be installed only where Spark runs
+    if not pipeline_definition.is_own_parser(pipeline.parse):  # which may be installed only where Spark runs
         from logbus.parsing import parser_for
 
-        parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
+        parser_for(pipeline.parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
     log, ledger = topics.Topics(client.Client.for_command(config)), Ledger(connect(warehouse_url))
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,18 +53,11 @@ def of_span(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("plan")
 @of_span
 def show_plan(
-    pipeline_name: str,
-    since: datetime | None,
-    until: datetime | None,
-    starts: tuple[datetime, ...],
-    warehouse_url: str,
-    config: Mapping[str, Any],
-    read: bool | None,
-    as_json: bool,
+    pipeline_name: str, warehouse_url: str, config: Mapping[str, Any], read: bool | None, as_json: bool, **span_of: Any
 ) -> None:
     """Show windows, records, bytes, whether they are still retained and the same, rows to be replaced, and which runs are
     working on them."""
-    span = Span(since=since, until=until, starts=starts)
+    span = Span(**span_of)
     replay_plan = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, read)
     if as_json:
         output.show_json(replay_plan.summary())
@@ -87,9 +79,6 @@ def show_plan(
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def run(
     pipeline_name: str,
-    since: datetime | None,
-    until: datetime | None,
-    starts: tuple[datetime, ...],
     warehouse_url: str,
     config: Mapping[str, Any],
     read: bool | None,
@@ -98,23 +87,24 @@ def run(
     supersede: bool,
     accept_other_records: bool,
     master: str,
+    **span_of: Any,
 ) -> None:
     """Load the windows again with one Spark application, and audit each. All or nothing, except with --skip-lost."""
-    span = Span(since=since, until=until, starts=starts)
+    span = Span(**span_of)
     compares = False if accept_other_records and read is None else read  # the comparison would change nothing
     replay_plan = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, compares)
     chosen = replay_plan.starts(skip_lost=skip_lost, supersede=supersede, accept_other_records=accept_other_records)
     for line in (*totals(replay_plan), *replay_plan.notes):
         output.echo_err(line)
     loader = loading.Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.echo_err)
+    load = loading.Load(
+        pipeline=pipeline_name,
+        master=master,
+        run_id="logbus replay",
+        supersede=supersede,
+        accept_other_records=accept_other_records,
+    )
     with raising():
-        load = loading.Load(
-            pipeline=pipeline_name,
-            master=master,
-            run_id="logbus replay",
-            supersede=supersede,
-            accept_other_records=accept_other_records,
-        )
         reports = loader.reload(load, chosen)
     show_reports(reports, as_json)
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 from rich.console import Console
@@ -87,23 +86,14 @@ def default_state_path(topic: str) -> Path:
 def command(
     files: tuple[Path, ...],
     topic: str,
-    partitions: int,
     no_create_topic: bool,
     state: Path | None,
-    server_name: str | None,
-    include_partial_line: bool,
-    zone: ZoneInfo | None,
-    time_format: str | None,
-    time_field: str | None,
-    allow_undated: bool,
-    accept_times: bool,
-    join_lines: bool,
     follow: bool,
     line_bytes_max: int,
     producer_settings: Sequence[tuple[str, str]],
-    accept_loss: bool,
     config: Mapping[str, Any],
     as_json: bool,
+    **chosen: Any,
 ) -> None:
     """Send the lines of log FILEs to a topic, oldest first; the next run sends only what is new.
 
@@ -119,20 +109,11 @@ def command(
             state_path=state or default_state_path(topic),
             progress=progress,
             create_topic=not no_create_topic,
-            partitions=partitions,
             producer_config=dict(producer_settings),
-            server_name=server_name,
-            include_partial_line=include_partial_line,
-            zone=zone,
-            time_format=time_format,
-            time_field=time_field,
-            allow_undated=allow_undated,
-            accept_times=accept_times,
-            join_lines=join_lines,
             line_bytes_max=line_bytes_max,
-            accept_loss=accept_loss,
             stop=stop,
             say=output.echo_err,
+            **chosen,  # the other options have the names of `ship`'s own parameters
         )
 
     if follow:

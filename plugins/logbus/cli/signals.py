@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
@@ -74,37 +74,37 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Handles both signals while it is active. Only the main thread receives signals, so elsewhere nothing changes."""
+    """Both signals set the flag while it is active."""
     stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
+    with _handled(SIGNALS, stop.note):
         yield stop
-        return
-    former = {number: signal.signal(number, stop.note) for number in SIGNALS}
-    try:
-        yield stop
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def raising() -> Iterator[None]:
     """SIGTERM and a closed terminal raise as Ctrl-C does: for work that stops what it started when it is interrupted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
     # A closed terminal ends nothing that was started to survive it, as under nohup.
-    numbers = [signal.SIGTERM, *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else [])]
-    former = {number: signal.signal(number, leave) for number in numbers}
+    is_watched = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    with _handled((signal.SIGTERM, signal.SIGHUP) if is_watched else (signal.SIGTERM,), leave):
+        yield
+
+
+@contextmanager
+def _handled(numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Only the main thread receives signals, so elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        for number, previous in former.items():
+            signal.signal(number, previous)
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> ExitCode:

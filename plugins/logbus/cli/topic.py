@@ -37,10 +37,6 @@ class TopicSettings(options.Setting):
         return tuple((name, text.removeprefix("[").removesuffix("]")) for name, text in pairs)
 
 
-def opened(config: Mapping[str, Any]) -> Client:
-    return Client.for_question(config)
-
-
 def read(client: Client, names: Sequence[str]) -> list[topic_list.TopicReading]:
     """The topics as they are now; an error about one is printed and does not hide the others."""
     # Settled: a topic that was created a moment ago may be unknown to the broker that is asked first.
@@ -75,7 +71,7 @@ def named(client: Client, names: Sequence[str]) -> list[topic_list.TopicReading]
 @options.json_option
 def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: bool, as_json: bool) -> None:
     """List topics with their partitions, records and bytes on disk."""
-    client = opened(config)
+    client = Client.for_question(config)
     names = topic_list.TopicBatches(client).topic_names(with_internal=not exclude_internal)
     if names_only:
         output.echo(*names)
@@ -97,7 +93,7 @@ def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: b
 @options.json_option
 def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) -> None:
     """Show partitions, leaders, offsets and overridden settings of TOPICS, by default of all."""
-    client = opened(config)
+    client = Client.for_question(config)
     readings = (
         named(client, existing_topics(client, topics)) if topics else read(client, topic_list.TopicBatches(client).topic_names())
     )
@@ -127,7 +123,7 @@ def create(
     config: Mapping[str, Any],
 ) -> None:
     """Create TOPICS."""
-    client, values = opened(config), flat(settings)
+    client, values = Client.for_question(config), flat(settings)
     for name in topics:
         is_made = Topics(client).create(
             name,
@@ -153,7 +149,7 @@ def alter(
     config: Mapping[str, Any],
 ) -> None:
     """Add partitions to TOPICS, change their settings."""
-    client, values, gone = opened(config), flat(settings), flat_names(deleted)
+    client, values, gone = Client.for_question(config), flat(settings), flat_names(deleted)
     if partitions is None and not values and not gone:
         raise click.UsageError("name what to change: --partitions, --config or --delete-config")
     existing_topics(client, topics)
@@ -193,7 +189,7 @@ def config_command(
     as_json: bool,
 ) -> None:
     """Show the settings of TOPICS, or change them, as kafka-configs does."""
-    client, values, gone = opened(config), flat(settings), flat_names(deleted)
+    client, values, gone = Client.for_question(config), flat(settings), flat_names(deleted)
     if is_altered and not values and not gone:
         raise click.UsageError("--alter needs --add-config name=value or --delete-config name")
     if is_described and (values or gone):
@@ -238,7 +234,7 @@ def delete(
 
     If the ledger shows that a pipeline has not loaded all of a topic yet, it is refused, unless --accept-loss is given.
     """
-    client = opened(config)
+    client = Client.for_question(config)
     names = (
         [name for name in topics if name in topic_list.TopicBatches(client).topic_names(with_internal=True)]
         if if_exists

@@ -139,15 +139,14 @@ def cell(value: object) -> str:
 @click.option("--force", is_flag=True, help="Overwrite a FILE that exists.")
 def sample_command(file: Path, lines: int, hours: int, seed: int, end: datetime | None, force: bool) -> None:
     """Write a small realistic access log of the last hours to FILE, or to standard output if that is -."""
+    ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
     if str(file) == "-":
-        ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
         for line in sample_lines(lines=lines, hours=hours, seed=seed, end=ends_at):
             output.write_raw(line)
         return
     if file.exists() and not force:
         # The obvious name for a sample is often that of a real log.
         raise errors.UserError(f"{file} already exists: choose another name, or --force to overwrite it")
-    ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
     try:
         write_sample(file, lines=lines, hours=hours, seed=seed, end=ends_at)
     except OSError as error:

@@ -33,7 +33,7 @@ from logbus.kafka.topics import (
     limits_in_force,
 )
 from logbus.loads.ledger import Ledger
-from logbus.status.retention_plan import DELETE, Deletion, Held, Hold, RetentionPolicy, TopicPlan, TopicState, plan_topic
+from logbus.status.retention_plan import DELETE, Deletion, Hold, RetentionPolicy, TopicPlan, TopicState, plan_topic
 from logbus.windows import pipeline_chains, schema
 from logbus.windows.rows import Row, pipeline_rows
 
@@ -59,16 +59,13 @@ class RetentionReport:
 
     def metrics(self) -> list[str]:
         """Lines of Prometheus text, for a log that is scraped: what is held back and for how long."""
+        labels = 'topic="{}",partition="{}",pipeline="{}"'
         return [
-            f"logbus_retention_held_{name}{labels(plan.policy.topic, hold)} {value:.0f}"
+            f"logbus_retention_held_{name}{{{labels.format(plan.policy.topic, hold.partition, hold.pipeline)}}} {value:.0f}"
             for plan in self.plans
             for hold in plan.holds
             for name, value in (("records", hold.records), ("seconds", (hold.overdue or timedelta(0)).total_seconds()))
         ]
-
-
-def labels(topic: str, hold: Held) -> str:
-    return f'{{topic="{topic}",partition="{hold.partition}",pipeline="{hold.pipeline}"}}'
 
 
 class RetentionRun:
@@ -270,7 +267,7 @@ class RetentionStore:
         if not reason.strip():
             raise errors.UserError("a hold needs a reason: who wonders in a year why nothing is deleted shall find it")
         row_of = schema.retention_hold
-        values = {"topic": topic, "reason": reason, "until": until and until, "made_at": now}
+        values = {"topic": topic, "reason": reason, "until": until, "made_at": now}
         with self.engine.begin() as connection:
             lock_topic(connection, topic)
             row = connection.execute(insert(row_of).values(values).returning(row_of)).mappings().one()

@@ -14,10 +14,29 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from logbus.provider import HOSTS_VARIABLE
-from logbus.web.views import EXTERNAL_VIEWS
 
 # The pages, and what the first request to the warehouse (in SQLAlchemy) and to the broker (logbus.kafka.cluster) imports.
 NEEDED = ("logbus.web.app", "psycopg", "kafka.admin")
+
+# Where Airflow shows our pages: in its navigation, and as a tab of each Dag and Dag run. In its navigation Airflow's own address
+# follows the frame: /plugin/logbus-ingestion/logbus/ui/window?... is a link to an hour. Addresses have no leading slash: they are
+# relative to Airflow's own, which may be below a path (`[api] base_url`).
+NAME = "Ingestion"
+NAV_ROUTE = "logbus-ingestion"
+PAGE = "logbus/ui/ingestion"
+
+EXTERNAL_VIEWS: list[dict[str, Any]] = [
+    {
+        "name": NAME,
+        "href": PAGE,
+        "destination": "nav",
+        "url_route": NAV_ROUTE,
+        "nav_top_level": True,
+        "icon": "logbus/static/icon.svg",
+    },
+    {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}", "destination": "dag", "url_route": "logbus-dag"},
+    {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}&run_id={{RUN_ID}}", "destination": "dag_run", "url_route": "logbus-run"},
+]
 
 logger = logging.getLogger("logbus.web")
 

@@ -16,7 +16,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 
-from logbus.web.views import NAV_ROUTE
+from logbus.web.plugin import NAV_ROUTE
 
 STATIC_DIRECTORY = Path(__file__).parent / "static"
 

@@ -14,17 +14,15 @@ from logbus.provider import HOSTS_VARIABLE
 from logbus.web import app as module
 from logbus.web import plugin
 from logbus.web.shell import STATIC_DIRECTORY, TITLES
-from logbus.web.views import EXTERNAL_VIEWS, NAV_ROUTE
 from starlette.routing import Route
 
 ROUTES = [route for route in module.app.routes if isinstance(route, Route)]
 
 
-def ask(method: str, path: str) -> httpx.Response:
+def ask(method: str, path: str, app: FastAPI = module.app, **headers: str) -> httpx.Response:
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app=module.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-            return await client.request(method, path)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://airflow") as client:
+            return await client.request(method, path, headers=headers)
 
     return asyncio.run(send())
 
@@ -41,14 +39,6 @@ def test_only_the_two_actions_change_anything() -> None:
     assert changing == {"rerun", "redrive"}
 
 
-def get(path: str) -> httpx.Response:
-    async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=module.app), base_url="http://airflow") as client:
-            return await client.get(path)
-
-    return asyncio.run(ask())
-
-
 @pytest.fixture
 def let_in() -> Iterator[None]:
     for dependency in module.app.router.dependencies:
@@ -60,7 +50,7 @@ def let_in() -> Iterator[None]:
 @pytest.mark.usefixtures("let_in")
 @pytest.mark.parametrize("page", TITLES)
 def test_a_shell_names_only_files_that_are_there_and_runs_none_but_ours(page: str) -> None:
-    shell = get(f"/ui/{page}")
+    shell = ask("GET", f"/ui/{page}")
     files = re.findall(r'(?:src|href)="\.\./static/([^"]+)"', shell.text)
     assert f"{page}.js" in files
     assert [name for name in files if not (STATIC_DIRECTORY / name).exists()] == []
@@ -70,15 +60,15 @@ def test_a_shell_names_only_files_that_are_there_and_runs_none_but_ours(page: st
 
 @pytest.mark.usefixtures("let_in")
 def test_there_is_no_other_page() -> None:
-    assert get("/ui/passwords").status_code == 404
+    assert ask("GET", "/ui/passwords").status_code == 404
 
 
 def test_static_files_are_anybodys_and_asked_for_again_after_an_upgrade() -> None:
-    script = get("/static/ingestion.js")
+    script = ask("GET", "/static/ingestion.js")
     assert script.status_code == 200
     assert "javascript" in script.headers["content-type"]
     assert script.headers["cache-control"] == "no-cache"
-    assert get("/static/../shell.py").status_code == 404
+    assert ask("GET", "/static/../shell.py").status_code == 404
 
 
 def test_every_module_that_a_script_imports_is_there() -> None:
@@ -94,12 +84,12 @@ def test_no_script_makes_html_of_text() -> None:
 
 
 def test_airflow_shows_the_page_in_its_navigation_and_on_dags_and_runs() -> None:
-    assert {view["destination"]: view["href"] for view in EXTERNAL_VIEWS} == {
+    assert {view["destination"]: view["href"] for view in plugin.EXTERNAL_VIEWS} == {
         "nav": "logbus/ui/ingestion",
         "dag": "logbus/ui/ingestion?dag_id={DAG_ID}",
         "dag_run": "logbus/ui/ingestion?dag_id={DAG_ID}&run_id={RUN_ID}",
     }
-    assert len({view["url_route"] for view in EXTERNAL_VIEWS} | {NAV_ROUTE}) == 3
+    assert len({view["url_route"] for view in plugin.EXTERNAL_VIEWS} | {plugin.NAV_ROUTE}) == 3
 
 
 def test_whoever_asks_for_the_applications_has_the_pages_imported() -> None:
@@ -123,11 +113,7 @@ def status_by_host(host: str) -> int:
     for one in plugin.LogbusPlugin().fastapi_root_middlewares:
         app.add_middleware(one["middleware"], **one["kwargs"])
 
-    async def ask() -> int:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1:8080") as client:
-            return (await client.get("/openapi.json", headers={"Host": host})).status_code
-
-    return asyncio.run(ask())
+    return ask("GET", "/openapi.json", app, Host=host).status_code
 
 
 def test_a_local_airflow_answers_to_no_name_that_a_website_could_have(monkeypatch: pytest.MonkeyPatch) -> None:
