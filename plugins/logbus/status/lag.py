@@ -17,16 +17,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from logbus.formatting import many
-from logbus.kafka.topics import (
-    LIMIT_SETTINGS,
-    RETENTION_BYTES,
-    RETENTION_MS,
-    SettingsLog,
-    age_kept,
-    deletes,
-    end_of,
-    limits_in_force,
-)
+from logbus.kafka import topics
 from logbus.model import Pipeline, instant_text
 from logbus.status import retention_plan, retention_run
 from logbus.windows import boundaries, missing, pipeline_chains, rows, witnesses
@@ -95,7 +86,7 @@ class Lag:
         return {"pipeline": self.pipeline, "topic": self.topic, **values, "problem": self.problem}
 
 
-def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:
+def lag_of(engine: Engine, log: topics.SettingsLog, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:
     """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
     with engine.connect() as connection:
         row = rows.pipeline_row(connection, pipeline_name)
@@ -113,7 +104,7 @@ def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, 
 def lag_over(
     pipeline: Pipeline,
     chain: pipeline_chains.PipelineChain,
-    log: SettingsLog,
+    log: topics.SettingsLog,
     now: datetime,
     partitions: Sequence[int],
     policy: retention_plan.RetentionPolicy | None = None,
@@ -129,7 +120,7 @@ def lag_over(
     if lag.oldest_hour is not None:
         lag = replace(lag, oldest_record_at=boundaries.first_record_at(log, pipeline, undone, offsets, lag.oldest_hour))
     size = None if measure is None else measured(pipeline.topic, undone, offsets, measure)
-    return replace(lag, bytes_behind=size, **expiry(lag, pipeline, policy, log.settings(pipeline.topic, LIMIT_SETTINGS)))
+    return replace(lag, bytes_behind=size, **expiry(lag, pipeline, policy, log.settings(pipeline.topic, topics.LIMIT_SETTINGS)))
 
 
 def count(
@@ -173,17 +164,17 @@ def measured(
 
 def expiry(lag: Lag, pipeline: Pipeline, policy: retention_plan.RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
     """When the oldest record that is behind would be deleted, and by what; empty if nothing deletes it."""
-    if lag.oldest_hour is None or not lag.records or not deletes(own):
+    if lag.oldest_hour is None or not lag.records or not topics.deletes(own):
         return {}
-    kept, limits = age_kept(own), dict[datetime | None, str]()
+    kept, limits = topics.age_kept(own), dict[datetime | None, str]()
     if kept is not None and lag.oldest_record_at is not None:
-        limits[end_of(lag.oldest_record_at, kept)] = RETENTION_MS
+        limits[topics.end_of(lag.oldest_record_at, kept)] = topics.RETENTION_MS
     if policy is not None and policy.when_overdue == retention_plan.DELETE:
-        limits[end_of(lag.oldest_hour + pipeline.interval, (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
+        limits[topics.end_of(lag.oldest_hour + pipeline.interval, (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
     soonest = min((at for at in limits if at is not None), default=None)
     if soonest is not None:
         return {"expires_at": soonest, "expires_by": limits[soonest]}
-    return {"expires_by": RETENTION_BYTES} if RETENTION_BYTES in limits_in_force(own) else {}
+    return {"expires_by": topics.RETENTION_BYTES} if topics.RETENTION_BYTES in topics.limits_in_force(own) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +197,10 @@ class Unloaded:
         return {"pipeline": self.pipeline, "topic": self.topic, "records": self.records, "problem": self.problem}
 
 
-def unloaded_of(engine: Engine, log: SettingsLog, topics: Collection[str], now: datetime) -> Iterator[Unloaded]:
+def unloaded_of(engine: Engine, log: topics.SettingsLog, names: Collection[str], now: datetime) -> Iterator[Unloaded]:
     """Of the pipelines that read these topics, those that have not loaded everything."""
     with engine.connect() as connection:
-        places = [(row["name"], row["topic"]) for row in rows.pipeline_rows(connection) if row["topic"] in topics]
+        places = [(row["name"], row["topic"]) for row in rows.pipeline_rows(connection) if row["topic"] in names]
     for name, topic in places:
         lag = lag_of(engine, log, name, now)
         if lag.problem is not None:

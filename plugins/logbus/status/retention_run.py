@@ -21,17 +21,8 @@ from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, te
 from sqlalchemy.dialects.postgresql import insert as insert_or_update
 
 from logbus import errors, model
+from logbus.kafka import topics
 from logbus.kafka.client import LATEST
-from logbus.kafka.topics import (
-    LIMIT_SETTINGS,
-    NO_LIMIT,
-    RETENTION_BYTES,
-    LogAdmin,
-    TopicFacts,
-    age_kept,
-    deletes,
-    limits_in_force,
-)
 from logbus.loads.ledger import Ledger
 from logbus.status.retention_plan import DELETE, Deletion, Hold, RetentionPolicy, TopicPlan, TopicState, plan_topic
 from logbus.windows import pipeline_chains, schema
@@ -71,7 +62,7 @@ class RetentionReport:
 class RetentionRun:
     """The entry point. Nothing is kept in memory; the clock is passed in as `now`."""
 
-    def __init__(self, engine: Engine, log: LogAdmin) -> None:
+    def __init__(self, engine: Engine, log: topics.LogAdmin) -> None:
         self.store = RetentionStore(engine)
         self.ledger = Ledger(engine)
         self.log = log
@@ -94,9 +85,9 @@ class RetentionRun:
 
     def adopt(self, topic: str, now: datetime) -> RetentionPolicy:
         """Converts the topic's own limits to a policy and sets them to "no limit" at the broker."""
-        own = self.log.settings(topic, LIMIT_SETTINGS)
-        limits = limits_in_force(own)
-        if not deletes(own):
+        own = self.log.settings(topic, topics.LIMIT_SETTINGS)
+        limits = topics.limits_in_force(own)
+        if not topics.deletes(own):
             raise errors.UserError(
                 f"topic {topic} is only compacted: the broker deletes nothing of it by age or size, so leave it to the broker"
             )
@@ -109,11 +100,11 @@ class RetentionRun:
             raise errors.UserError(f"no pipeline reads topic {topic}, so no window says what may go: leave it to the broker")
         policy = RetentionPolicy(
             topic=topic,
-            retain=age_kept(own),
-            retain_bytes=limits[RETENTION_BYTES] * len(facts.partitions) if RETENTION_BYTES in limits else None,
+            retain=topics.age_kept(own),
+            retain_bytes=limits[topics.RETENTION_BYTES] * len(facts.partitions) if topics.RETENTION_BYTES in limits else None,
         )
         self.store.set_policy(policy, now, adopted={name: own[name] for name in limits})
-        self.log.change_settings(topic, dict.fromkeys(limits, NO_LIMIT))
+        self.log.change_settings(topic, dict.fromkeys(limits, topics.NO_LIMIT))
         return policy
 
     def give_back(self, topic: str) -> dict[str, str]:
@@ -160,10 +151,10 @@ class RetentionRun:
             starts=self.log.start_offsets(facts.name, facts.partitions),
             ends=ends,
             young=self._young(policy, facts, ends, now),
-            settings=self.log.settings(facts.name, LIMIT_SETTINGS),
+            settings=self.log.settings(facts.name, topics.LIMIT_SETTINGS),
         )
 
-    def _young(self, policy: RetentionPolicy, facts: TopicFacts, ends: Mapping[int, int], now: datetime) -> dict[int, int]:
+    def _young(self, policy: RetentionPolicy, facts: topics.TopicFacts, ends: Mapping[int, int], now: datetime) -> dict[int, int]:
         """By partition, the first record that the policy keeps because of its age."""
         if policy.retain is None:
             return {}

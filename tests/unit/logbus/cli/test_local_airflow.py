@@ -9,22 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from logbus.cli.local_airflow import (
-    LOG_LINE_CHARACTERS_MAX,
-    AirflowApi,
-    AirflowApiError,
-    AirflowSettings,
-    ApiDagRun,
-    RunFailed,
-    airflow_environment,
-    instance_keys,
-    log_line,
-)
+from logbus.cli import local_airflow
 from logbus.errors import NotInTime
 
 
 def test_the_environment_is_ours_and_the_users_without_his_own_airflow(tmp_path: Path) -> None:
-    settings = AirflowSettings(
+    settings = local_airflow.AirflowSettings(
         home=tmp_path / "airflow",
         run_directory=tmp_path / "run",
         project=Path("/project"),
@@ -33,7 +23,7 @@ def test_the_environment_is_ours_and_the_users_without_his_own_airflow(tmp_path:
         connections={"kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": "h:1"}}},
     )
     inherited = {"PATH": "/usr/bin", "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor", "AIRFLOW_HOME": "/mine", "LANG": "C"}
-    environment = airflow_environment(settings, {**inherited, "LOGBUS_AIRFLOW_HOSTS": "build.example.com"})
+    environment = local_airflow.airflow_environment(settings, {**inherited, "LOGBUS_AIRFLOW_HOSTS": "build.example.com"})
     assert environment["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor"
     assert environment["AIRFLOW_HOME"] != "/mine"
     assert environment["LANG"] == "C"
@@ -43,18 +33,18 @@ def test_the_environment_is_ours_and_the_users_without_his_own_airflow(tmp_path:
 
 def test_keys_are_made_once_and_are_for_the_owners_eyes(tmp_path: Path) -> None:
     path = tmp_path / "home" / "keys.json"
-    made = instance_keys(path)
-    assert instance_keys(path) == made
+    made = local_airflow.instance_keys(path)
+    assert local_airflow.instance_keys(path) == made
     assert len(made["jwt_secret"]) >= 64
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-RUN = ApiDagRun(dag_id="access_log", run_id="r1", state="queued")
+RUN = local_airflow.ApiDagRun(dag_id="access_log", run_id="r1", state="queued")
 STARTED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 Answers = dict[tuple[str, str], Callable[[httpx.Request], httpx.Response] | Any]
 
 
-def api(answers: Answers, requests: list[httpx.Request] | None = None) -> AirflowApi:
+def api(answers: Answers, requests: list[httpx.Request] | None = None) -> local_airflow.AirflowApi:
     """A client whose server answers from a table of (method, path); a list holds successive responses."""
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -67,7 +57,7 @@ def api(answers: Answers, requests: list[httpx.Request] | None = None) -> Airflo
             found = found.pop(0)
         return found if isinstance(found, httpx.Response) else httpx.Response(200, json=found)
 
-    return AirflowApi("http://airflow", transport=httpx.MockTransport(answer))
+    return local_airflow.AirflowApi("http://airflow", transport=httpx.MockTransport(answer))
 
 
 def health(scheduler: str | None, dag_processor: str | None, triggerer: str | None) -> Answers:
@@ -92,14 +82,14 @@ def test_an_airflow_that_is_not_up_yet_neither_answers_nor_is_healthy() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    starting = AirflowApi("http://airflow", transport=httpx.MockTransport(refuse))
+    starting = local_airflow.AirflowApi("http://airflow", transport=httpx.MockTransport(refuse))
     assert not starting.answers()
     assert not starting.is_healthy(STARTED)
 
 
 def test_a_refused_request_is_told_in_airflows_words() -> None:
     answers = {("POST", "/api/v2/dags/access_log/dagRuns"): httpx.Response(404, json={"detail": "no such DAG"})}
-    with pytest.raises(AirflowApiError, match="no such DAG"):
+    with pytest.raises(local_airflow.AirflowApiError, match="no such DAG"):
         api(answers).trigger("access_log")
 
 
@@ -141,7 +131,7 @@ def test_waiting_ends_with_success() -> None:
     assert api(answers).wait(RUN, 60).state == "success"
 
 
-def slow(times: int, *, reads: bool) -> tuple[AirflowApi, list[str]]:
+def slow(times: int, *, reads: bool) -> tuple[local_airflow.AirflowApi, list[str]]:
     """An Airflow that is held up this many times, and the methods that it was sent."""
     sent: list[str] = []
 
@@ -153,7 +143,7 @@ def slow(times: int, *, reads: bool) -> tuple[AirflowApi, list[str]]:
             raise httpx.ReadTimeout("timed out") if reads else httpx.ConnectError("refused")
         return httpx.Response(200, json={"import_errors": [], "dag_id": "d", "dag_run_id": "r", "state": "queued"})
 
-    return AirflowApi("http://airflow", transport=httpx.MockTransport(answer)), sent
+    return local_airflow.AirflowApi("http://airflow", transport=httpx.MockTransport(answer)), sent
 
 
 def test_a_question_is_asked_again_until_it_is_answered() -> None:
@@ -167,7 +157,7 @@ def test_a_change_is_sent_again_only_if_it_was_not_received() -> None:
     assert asked.trigger("d").state == "queued"
     assert sent == ["POST"] * 4
     asked, sent = slow(1, reads=True)
-    with pytest.raises(AirflowApiError, match="whether it was done"):
+    with pytest.raises(local_airflow.AirflowApiError, match="whether it was done"):
         asked.trigger("d")
     assert sent == ["POST"]
 
@@ -183,7 +173,7 @@ def test_a_failed_run_shows_the_end_of_the_failed_tasks_log() -> None:
         ("GET", f"{run}/taskInstances"): {"task_instances": tasks},
         ("GET", f"{run}/taskInstances/load/logs/3"): {"content": [{"event": "out of luck"}]},
     }
-    with pytest.raises(RunFailed, match="load failed, audit upstream_failed") as failure:
+    with pytest.raises(local_airflow.RunFailed, match="load failed, audit upstream_failed") as failure:
         api(answers).wait(RUN, 60)
     assert "out of luck" in str(failure.value)
 
@@ -196,9 +186,9 @@ def test_a_run_that_does_not_end_is_given_up_with_its_story() -> None:
 
 
 def test_a_very_long_log_line_is_cut() -> None:
-    assert len(log_line({"event": "x" * 10_000})) == LOG_LINE_CHARACTERS_MAX
+    assert len(local_airflow.log_line({"event": "x" * 10_000})) == local_airflow.LOG_LINE_CHARACTERS_MAX
 
 
 def test_an_error_in_a_log_line_is_named() -> None:
     error = {"exc_type": "LoadFailed", "exc_value": "short read"}
-    assert log_line({"event": "Task failed", "error_detail": [error]}) == "Task failed LoadFailed: short read"
+    assert local_airflow.log_line({"event": "Task failed", "error_detail": [error]}) == "Task failed LoadFailed: short read"

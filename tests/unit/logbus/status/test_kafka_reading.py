@@ -9,34 +9,32 @@ from logbus.status.kafka_reading import Arrivals
 PLACE = ("t", 0)
 
 
-def test_a_record_waits_since_the_first_note_behind_it() -> None:
+def observed(*notes: tuple[int, float]) -> Arrivals:
+    """After scrapes that saw these ends at these times."""
     arrivals = Arrivals()
-    for end, now in ((10, 100.0), (20, 115.0), (30, 130.0)):
+    for end, now in notes:
         arrivals.observe({PLACE: end}, now)
+    return arrivals
+
+
+def test_a_record_waits_since_the_first_note_behind_it() -> None:
+    arrivals = observed((10, 100.0), (20, 115.0), (30, 130.0))
     assert arrivals.waiting_seconds(PLACE, 15, 140.0) == 25.0
     assert arrivals.waiting_seconds(PLACE, 20, 140.0) == 10.0
 
 
 def test_a_group_at_the_end_waits_for_nothing() -> None:
-    arrivals = Arrivals()
-    arrivals.observe({PLACE: 10}, 100.0)
-    assert arrivals.waiting_seconds(PLACE, 10, 500.0) == 0.0
+    assert observed((10, 100.0)).waiting_seconds(PLACE, 10, 500.0) == 0.0
 
 
 def test_what_was_there_before_the_first_note_has_no_known_age() -> None:
-    arrivals = Arrivals()
-    arrivals.observe({PLACE: 10}, 100.0)
-    arrivals.observe({PLACE: 20}, 115.0)
+    arrivals = observed((10, 100.0), (20, 115.0))
     assert arrivals.waiting_seconds(PLACE, 9, 140.0) is None
     assert arrivals.waiting_seconds(("other", 0), 0, 140.0) is None
 
 
 def test_a_quiet_partition_does_not_make_records_younger() -> None:
-    arrivals = Arrivals()
-    arrivals.observe({PLACE: 10}, 0.0)
-    arrivals.observe({PLACE: 11}, 10.0)
-    for now in range(20, 200, 10):
-        arrivals.observe({PLACE: 11}, float(now))
+    arrivals = observed((10, 0.0), *((11, float(now)) for now in range(10, 200, 10)))
     assert arrivals.waiting_seconds(PLACE, 10, 200.0) == 190.0
 
 

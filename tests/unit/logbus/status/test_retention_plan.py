@@ -134,8 +134,7 @@ def test_a_partition_that_came_later_is_kept_until_its_own_windows_are_loaded() 
 def test_what_lies_before_a_pipelines_start_goes_when_the_start_is_older_than_the_limit() -> None:
     young = chain([], anchors={0: Anchor(offset=40, at=at(11))})
     old = chain([], anchors={0: Anchor(offset=40, at=at(10))})
-    assert ends(planned(young)) == {}
-    assert ends(planned(old)) == {0: 40}
+    assert (ends(planned(young)), ends(planned(old))) == ({}, {0: 40})
 
 
 def test_a_limit_by_size_keeps_at_least_so_many_bytes_of_the_newest_windows() -> None:
@@ -150,35 +149,28 @@ def test_windows_that_are_not_loaded_count_no_bytes_so_more_is_kept() -> None:
     assert ends(planned(chain(windows), limit=policy(hours=None, retain_bytes=250))) == {0: 150}
 
 
-def test_a_hold_stops_everything_and_says_why() -> None:
-    hold = Hold(id=7, topic="t", reason="the auditors look at October", made_at=at(1), until=at(99))
-    plan = planned(chain(LOADED), holds=(hold,))
-    assert plan.deletions == ()
-    assert plan.notes == ("hold 7 until 2026-11-05T03:00:00Z: the auditors look at October",)
-
-
-def test_a_topic_without_a_pipeline_is_left_to_the_broker() -> None:
-    plan = planned()
-    assert plan.deletions == ()
-    assert "leave it to the broker" in plan.notes[0]
-
-
-def test_a_compacted_topic_is_left_alone() -> None:
-    plan = planned(chain(LOADED), log=state(settings={"cleanup.policy": "compact"}))
-    assert plan.deletions == ()
-    assert "cleanup.policy is compact" in plan.notes[0]
-
-
 def test_limits_that_the_broker_applies_by_itself_are_named() -> None:
     plan = planned(chain(LOADED), log=state(settings={"retention.ms": "604800000", "retention.bytes": "-1"}))
     assert plan.notes == ("its own retention.ms=604800000 deletes too, loaded or not: `logbus retention adopt t` takes it over",)
     assert ends(plan) == {0: 100}
 
 
-def test_a_topic_that_was_made_again_is_not_touched_until_the_pipeline_is_rebased() -> None:
-    plan = planned(chain(LOADED), chain([], pipeline="q", is_other_topic=True))
+HOLD = Hold(id=7, topic="t", reason="the auditors look at October", made_at=at(1), until=at(99))
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        (planned(chain(LOADED), holds=(HOLD,)), "hold 7 until 2026-11-05T03:00:00Z: the auditors look at October"),
+        (planned(), "leave it to the broker"),
+        (planned(chain(LOADED), log=state(settings={"cleanup.policy": "compact"})), "cleanup.policy is compact"),
+        (planned(chain(LOADED), chain([], pipeline="q", is_other_topic=True)), "`logbus pipeline rebase q`"),
+    ],
+    ids=["a hold", "no pipeline", "compacted", "recreated"],
+)
+def test_nothing_of_a_topic_is_deleted_and_it_says_why(plan: TopicPlan, why: str) -> None:
     assert plan.deletions == ()
-    assert "`logbus pipeline rebase q`" in plan.alarms[0]
+    assert why in (*plan.notes, *plan.alarms)[0]
 
 
 def test_only_when_told_so_it_gives_up_what_held_back_for_too_long() -> None:
