@@ -253,10 +253,10 @@ class RetentionStore:
         `under_way` lists it."""
         if until is not None and until <= now:
             raise errors.UserError(
-                f"a hold until {model.instant_text(until)} would be over already; it is {model.instant_text(now)} now"
+                f"a hold until {model.instant_text(until)} would already be over: it is {model.instant_text(now)} now"
             )
         if not reason.strip():
-            raise errors.UserError("a hold needs a reason: who wonders in a year why nothing is deleted shall find it")
+            raise errors.UserError("a hold needs a reason, for whoever wonders in a year why nothing is deleted")
         row_of = schema.retention_hold
         values = {"topic": topic, "reason": reason, "until": until, "made_at": now}
         with self.engine.begin() as connection:
@@ -312,7 +312,7 @@ class RetentionStore:
             lock_topic(connection, topic)
             plan = decide(connection)
             if plan.deletions:
-                refuse_changed(connection, plan.cut)
+                validate_unchanged(connection, plan.cut)
                 connection.execute(
                     insert(schema.retention_deletion), [_deletion_values(number, deletion) for deletion in plan.deletions]
                 )
@@ -358,7 +358,7 @@ def lock_topic(connection: Connection, topic: str) -> None:
     connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:topic))"), {"key": TOPIC_LOCK, "topic": topic})
 
 
-def refuse_changed(connection: Connection, windows: Sequence[model.FrozenWindow]) -> None:
+def validate_unchanged(connection: Connection, windows: Sequence[model.FrozenWindow]) -> None:
     """`UserError` unless the windows are as planned. They stay locked until the transaction ends: no attempt, redrive or rebase
     can change them before that."""
     row_of = schema.window

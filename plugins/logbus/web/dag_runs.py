@@ -82,7 +82,7 @@ def _runs_path(dag_id: str, run_id: str | None = None) -> str:
 def body_of(response: httpx.Response) -> dict[str, Any]:
     """The response's JSON; an error of Airflow's becomes ours."""
     if response.is_error:
-        raise HTTPException(_status_of(response.status_code), f"Airflow refuses: {reason_of(response)}")
+        raise HTTPException(_status_of(response.status_code), f"Airflow refused: {reason_of(response)}")
     return dict(response.json() or {}) if response.content else {}
 
 

@@ -29,17 +29,9 @@ TITLES: dict[Page, str] = {
     "records": "Records",
 }
 
-POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "frame-ancestors 'self'",
-        "base-uri 'none'",
-        "form-action 'self'",
-    ]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'self'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,

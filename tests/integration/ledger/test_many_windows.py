@@ -9,7 +9,7 @@ import pytest
 from logbus.errors import UserError, WindowUnknown
 from logbus.loads.attempt_outcomes import outcomes_of
 from logbus.model import Interval
-from logbus.status.retention_run import refuse_changed
+from logbus.status.retention_run import validate_unchanged
 from logbus.windows import announcements, witnesses
 from logbus.windows.migrations import create_ledger
 from logbus.windows.rows import lock_windows
@@ -29,7 +29,7 @@ def test_the_ledger_finds_the_few_that_it_has(world: World) -> None:
     assert world.ledger.at_work_elsewhere("p", STARTS, None, NOW) == {}
     assert witnesses.witnesses_of(engine, many).needed_by == {}
     with engine.begin() as connection, pytest.raises(UserError, match="a window changed"):
-        refuse_changed(connection, [replace(window, id=window.id + number) for number in range(len(STARTS))])
+        validate_unchanged(connection, [replace(window, id=window.id + number) for number in range(len(STARTS))])
     with engine.begin() as connection, pytest.raises(WindowUnknown, match="freeze it first"):
         lock_windows(connection, "p", STARTS)
     (attempt,) = world.ledger.begin_attempts("p", [window.interval.start], "run", 1, NOW)

@@ -291,7 +291,7 @@ def test_a_hold_of_a_topic_from_which_no_run_deletes_says_so(retention: Retentio
 
 
 def test_a_hold_without_sense_is_refused(retention: RetentionRun) -> None:
-    with pytest.raises(UserError, match="would be over already"):
+    with pytest.raises(UserError, match="would already be over"):
         retention.store.hold("t", "a reason", at(3), LATER)
     with pytest.raises(UserError, match="needs a reason"):
         retention.store.hold("t", " ", None, LATER)
