@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
-from logbus.cli import main, options
+from logbus.cli import exporter, load, main, options, pipeline, replay, ship
 from logbus.cli.topic import TopicSettings
+from logbus.loading import Load
+from logbus.model import Pipeline
+from logbus.status.replay import Span
 
 
 @click.command()
@@ -105,3 +109,21 @@ def test_a_pipeline_in_the_place_of_an_instant_is_recognised() -> None:
     assert "'web' is not an instant; write it like 2015-05-17T10:00:00Z; a pipeline is named by --pipeline web" in result.stderr
     assert "--pipeline" not in CliRunner().invoke(main, ["load", "--since", "yesterday"]).stderr
     assert "--pipeline 2015" not in CliRunner().invoke(main, ["window", "show", "2015-05-20 20 h"]).stderr
+
+
+BY_WRAPPERS = {"bootstrap", "client_config", "client_settings", "output_form", "is_json"}
+PASSED_ON: list[tuple[click.Command, Callable[..., Any]]] = [
+    *((ship.command, ship.ship), (load.command, Load), (replay.show_plan, Span), (replay.run, Span)),
+    *((pipeline.register, Pipeline), (exporter.command, exporter.make_sources)),
+]
+
+
+@pytest.mark.parametrize(("command", "taker"), PASSED_ON)
+def test_options_that_a_command_only_passes_on_have_the_names_of_what_takes_them(
+    command: click.Command, taker: Callable[..., Any]
+) -> None:
+    assert command.callback is not None
+    own = inspect.signature(inspect.unwrap(command.callback)).parameters.keys()
+    passed_on = {str(option.name) for option in command.params} - own - BY_WRAPPERS
+    assert passed_on
+    assert passed_on <= inspect.signature(taker).parameters.keys()
