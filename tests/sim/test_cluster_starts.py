@@ -17,7 +17,7 @@ from broker.log.log_directory import LogDirectory
 from broker.metrics import health, metrics_page
 from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
 from tests.sim.nodes import DATA
-from tests.sim.stage import FINISHING, TOPIC
+from tests.sim.stage import TOPIC
 from tests.sim.world import MS, SECOND, Timeline
 from tests.sim.zookeeper import SimZooKeeper
 
@@ -200,7 +200,7 @@ def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterS
 
 def test_a_restarted_broker_begins_with_what_it_knew_to_be_visible(stage: ClusterStage) -> None:
     """Before it hears from any other broker, so a leader serves consumers at once, and a follower guards what they have seen."""
-    assert stage.until(lambda: all(producer.is_done for producer in stage.producers), FINISHING)
+    assert not stage.finish()
     stage.run(stage.world.now + 10 * SECOND)  # long enough for a checkpoint
     _, node, _, _, before = stage.leader()
     assert before.visible_offset == before.end_offset > 0
@@ -216,7 +216,7 @@ def test_a_restarted_broker_begins_with_what_it_knew_to_be_visible(stage: Cluste
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: ClusterStage, is_killed: bool) -> None:
     """Also if the process ends before the checkpoints record the cut."""
-    assert stage.until(lambda: all(producer.is_done for producer in stage.producers), FINISHING)
+    assert not stage.finish()
     stage.run(stage.world.now + 10 * SECOND)
     leader = stage.leader().node
     node = next(node for node in stage.nodes if node is not leader)

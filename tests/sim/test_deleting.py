@@ -13,7 +13,7 @@ from broker.protocol.api import ApiKey
 from broker.protocol.codec import request_class
 from broker.protocol.framing import Request
 from tests.sim.cluster import ClusterStage, quiet_stage
-from tests.sim.stage import FINISHING, TOPIC
+from tests.sim.stage import TOPIC
 from tests.sim.world import MS, SECOND
 
 
@@ -21,7 +21,7 @@ from tests.sim.world import MS, SECOND
 def stage() -> ClusterStage:
     """Three brokers, a topic with records in several segments, and no further writes."""
     stage = quiet_stage(segment_bytes=600)
-    assert stage.until(lambda: bool(stage.producers) and all(one.is_done for one in stage.producers), FINISHING)
+    assert not stage.finish()
     stage.run(stage.world.now + 5 * SECOND)
     return stage
 

@@ -47,11 +47,6 @@ def test_without_the_epochs_node_nobody_rules() -> None:
         judge(NoNode(), NoNode(), ME, ())
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def claimed(world: World, broker: Coordinated, broker_id: int, suspects: tuple[int, ...] = ()) -> Mandate | None:
     mandate = world.answered(broker, claim(broker.store, broker_id, suspects, 0))
     assert mandate is None or isinstance(mandate, Mandate)

@@ -7,12 +7,7 @@ import pytest
 from broker.cluster.metadata_image import MetadataImage
 from broker.cluster.metadata_writes import create_topic
 from broker.errors import BrokerError, RequestTimedOut
-from tests.sim.coordinated import Coordinated, World, topic
-
-
-@pytest.fixture
-def process() -> Coordinated:
-    return World().started(1)
+from tests.sim.coordinated import Coordinated, topic
 
 
 @pytest.fixture
@@ -25,25 +20,25 @@ def _has_clicks(image: MetadataImage) -> bool:
 
 
 def test_whoever_waits_for_the_image_is_told_when_it_shows_what_was_waited_for(
-    process: Coordinated, outcomes: list[BrokerError | None]
+    broker: Coordinated, outcomes: list[BrokerError | None]
 ) -> None:
-    process.member.when_seen(_has_clicks, outcomes.append, 10_000)
+    broker.member.when_seen(_has_clicks, outcomes.append, 10_000)
     assert outcomes == []
-    process.ask(create_topic(topic("clicks", 1), {}))
-    process.world.run(2)
+    broker.ask(create_topic(topic("clicks", 1), {}))
+    broker.world.run(2)
     assert outcomes == [None]
-    process.world.run(20)
+    broker.world.run(20)
     assert outcomes == [None], "told once"
 
 
-def test_what_the_image_shows_already_is_told_at_once(process: Coordinated, outcomes: list[BrokerError | None]) -> None:
-    process.member.when_seen(lambda image: True, outcomes.append, 10_000)
+def test_what_the_image_shows_already_is_told_at_once(broker: Coordinated, outcomes: list[BrokerError | None]) -> None:
+    broker.member.when_seen(lambda image: True, outcomes.append, 10_000)
     assert outcomes == [None]
 
 
-def test_whoever_waits_in_vain_is_told_when_the_time_is_over(process: Coordinated, outcomes: list[BrokerError | None]) -> None:
-    process.member.when_seen(_has_clicks, outcomes.append, 3_000)
-    process.world.run(2)
+def test_whoever_waits_in_vain_is_told_when_the_time_is_over(broker: Coordinated, outcomes: list[BrokerError | None]) -> None:
+    broker.member.when_seen(_has_clicks, outcomes.append, 3_000)
+    broker.world.run(2)
     assert outcomes == []
-    process.world.run(2)
+    broker.world.run(2)
     assert [type(error) for error in outcomes] == [RequestTimedOut]

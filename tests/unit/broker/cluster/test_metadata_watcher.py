@@ -18,16 +18,6 @@ from broker.cluster.store import READS_AT_ONCE, Create, Delete, Set, commit
 from tests.sim.coordinated import Coordinated, World, topic
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def broker(world: World) -> Coordinated:
-    return world.started(1)
-
-
 def _make(world: World, broker: Coordinated, *names: str) -> None:
     for number, name in enumerate(names, 1):
         world.answered(broker, metadata_writes.create_topic(topic(name, number), {}))

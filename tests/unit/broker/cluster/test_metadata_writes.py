@@ -20,16 +20,6 @@ from broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, Topi
 from tests.sim.coordinated import Coordinated, World, topic
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def broker(world: World) -> Coordinated:
-    return world.started(1)
-
-
 def _make(world: World, broker: Coordinated, new: ClusterTopic, settings: Mapping[str, str] | None = None) -> None:
     world.answered(broker, create_topic(new, settings or {}))
     world.run(0.5)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from broker.cluster import znodes
 from broker.cluster.registration import IdTaken, RunningElsewhere
 from broker.cluster.store import Delete, Node, commit
 from broker.errors import StartupError
 from tests.sim.coordinated import SESSION_TIMEOUT_MS, Coordinated, World
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 def _registered(world: World, broker_id: int = 1) -> Node | None:
