@@ -51,12 +51,12 @@ class ApacheKafka(Server):
         """Writes the properties and formats the directory, the first time."""
         super().prepare()
         if not self._properties.exists():
-            self._properties.write_text(self._server_properties())
+            self._properties.write_text("".join(f"{name}={value}\n" for name, value in self.server_properties().items()))
             self.tools.run("kafka.tools.StorageTool", "format", "-t", uuid4().hex[:22], "-c", str(self._properties))
 
-    def _server_properties(self) -> str:
+    def server_properties(self) -> dict[str, str]:
         controller = f"127.0.0.1:{self._controller_port}"
-        lines = {
+        return {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{controller}",
@@ -71,4 +71,3 @@ class ApacheKafka(Server):
             "group.initial.rebalance.delay.ms": "0",
             **self._settings,
         }
-        return "".join(f"{name}={value}\n" for name, value in lines.items())

@@ -6,7 +6,6 @@ between two keys. What does not answer within a second completes to nothing, and
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -76,10 +75,11 @@ def completer(ask: Ask, seconds_max: float = SECONDS_MAX) -> Callable[[click.Con
 
 def client(ctx: click.Context) -> Any:
     from logbus.kafka.client import Client
+    from logbus.kafka.client_config import read_client_config
 
     given = ctx.params.get("bootstrap") or os.environ.get("LOGBUS_BOOTSTRAP_SERVER") or "127.0.0.1:9092"
     path = ctx.params.get("client_config") or os.environ.get("LOGBUS_CLIENT_CONFIG")
-    settings = json.loads(Path(path).read_text()) if path else {}
+    settings = read_client_config(Path(path)) if path else {}
     return Client.for_page({"bootstrap.servers": given, **settings, "log_level": 0}, SECONDS_MAX)
 
 

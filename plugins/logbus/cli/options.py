@@ -21,6 +21,7 @@ from click.core import ParameterSource
 from logbus import errors, model
 from logbus.cli.completion import complete_groups, complete_pipelines, complete_topics
 from logbus.cli.suggestions import note_origin
+from logbus.kafka.client_config import read_client_config
 
 if TYPE_CHECKING:
     from logbus.loads.ledger import Ledger
@@ -133,7 +134,7 @@ _client_config_option: Decorator = click.option(
     envvar="LOGBUS_CLIENT_CONFIG",
     show_envvar=True,
     metavar="FILE",
-    help="JSON file with more client settings (security.protocol, sasl.password, ...).",
+    help="File with more client settings: client.properties as Kafka's tools take it, kcat's, or JSON.",
 )
 pipeline_option: Decorator = click.option(
     "--pipeline",
@@ -216,7 +217,7 @@ def with_client(function: Function) -> Function:
 
     @functools.wraps(function)
     def command(*arguments: Any, bootstrap: str, client_config: Path | None, **options: Any) -> Any:
-        of_file = settings_of(client_config) if client_config else {}
+        of_file = read_client_config(client_config) if client_config else {}
         context = click.get_current_context()
         file = client_config if "bootstrap.servers" in of_file else None
         note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)
@@ -246,27 +247,15 @@ def with_broker(function: Function) -> Function:
     return with_client(setting(command))
 
 
-def settings_of(path: Path) -> Mapping[str, Any]:
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise errors.UserError(f"cannot read the client settings {path}: {error.strerror}") from None
-    return _json_object(text, f"the client settings {path}", {"security.protocol": "SSL"})
-
-
 def parse_settings(text: str) -> dict[str, Any]:
     """A parser's settings, as `--settings` takes them."""
-    return _json_object(text, "--settings", {"fields": ["time"]})
-
-
-def _json_object(text: str, what: str, example: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        value, reason = json.loads(text), ""
+        settings, reason = json.loads(text), ""
     except ValueError as error:
-        value, reason = None, f": {error}"
-    if not isinstance(value, dict):
-        raise errors.UserError(f"{what} must be a JSON object, such as {json.dumps(example)}{reason}")
-    return value
+        settings, reason = None, f": {error}"
+    if not isinstance(settings, dict):
+        raise errors.UserError(f'--settings must be a JSON object, such as {{"fields": ["time"]}}{reason}')
+    return settings
 
 
 def open_ledger(warehouse_url: str) -> Ledger:

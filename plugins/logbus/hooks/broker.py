@@ -16,6 +16,7 @@ from airflow.sdk.log import mask_secret
 from logbus.errors import UserError
 from logbus.kafka import groups, topics
 from logbus.kafka.client import Client
+from logbus.kafka.client_config import translated
 from logbus.kafka.producing import produce
 
 SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # in names of librdkafka settings that hold credentials
@@ -36,7 +37,7 @@ class BrokerHook(BaseHook):
 
     def client_config(self) -> dict[str, Any]:
         """The configuration for a confluent-kafka client; its secrets are masked in logs from now on."""
-        config: dict[str, Any] = dict(self.get_connection(self.kafka_conn_id).extra_dejson)
+        config = translated(self.get_connection(self.kafka_conn_id).extra_dejson)
         if "bootstrap.servers" not in config:
             raise UserError(
                 f'the connection {self.kafka_conn_id!r} names no broker: set its extra to {{"bootstrap.servers": "host:9092"}}'

@@ -16,6 +16,7 @@ import logging
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError
@@ -49,6 +50,8 @@ AWAY = (
 CONNECTING = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
 TLS_FAILED = "SSL handshake failed"  # if the peer hung up, librdkafka gives the code _TRANSPORT: the port may not speak TLS
 
+CERTIFICATE_REFUSED = -10_000  # a code of ours: librdkafka has none for an alert, and reports a connection that ended
+
 # What librdkafka puts around such a message: "ssl://host:9093/bootstrap: ... (after 2ms in state SSL_HANDSHAKE)".
 AROUND = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")
 
@@ -73,6 +76,8 @@ REFUSED: Mapping[int, str] = {
 DENIED: Mapping[int, str] = {
     KafkaError._SSL: "no TLS connection to {broker}: {message}. Set security.protocol to SSL or SASL_SSL only if the port speaks "
     "TLS, and ssl.ca.location to the certificate of the authority that signed the broker's",
+    CERTIFICATE_REFUSED: "{broker} wants a certificate of this client, one that it trusts ({message}): set "
+    "ssl.certificate.location and ssl.key.location, or their like in ssl.keystore",
     KafkaError._AUTHENTICATION: _AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED: _AUTHENTICATION,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} does not support this SASL mechanism: set sasl.mechanism to one of its "
@@ -125,6 +130,8 @@ def unavailable(
     reason: str, about: str = "", *, broker: str = THE_BROKER, kind: type[BrokerUnavailable] = BrokerUnavailable
 ) -> BrokerUnavailable:
     """The error when there was no answer."""
+    if reason == HANGS_UP:
+        return kind(f"{broker} {reason}")
     subject = f" about {about!r}" if about else ""
     return kind(
         f"{broker} did not answer a request{subject}: {reason}. "
@@ -140,8 +147,17 @@ LOOK_SECONDS_MAX = 1.0  # a refusal comes at once
 # "ssl://host:9093/bootstrap: Connect to ipv4#10.0.0.1:9093 failed: Connection refused (after 0ms in state CONNECT)"
 ADDRESS = re.compile(r"^(?:\w+://)?(\S+:\d+)/\S+: ")
 # The same after "[thrd:...]: ", about a peer that ends the connection when asked which requests it supports.
-HUNG_UP = re.compile(r"(?:\w+://)?([^\s/]+:\d+)/\S+: Disconnected.* in state APIVERSION_QUERY")
-HANGS_UP = "the port hangs up: does a Kafka broker listen there, and does security.protocol fit?"
+# A listener with SASL answers that question, and ends the connection at the next one: within moments, if nobody logged in.
+HUNG_UP = re.compile(
+    r"(?:\w+://)?([^\s/]+:\d+)/\S+: Disconnected.*(?: in state APIVERSION_QUERY|\(after \d{1,3}ms in state UP\))"
+)
+HANG_UPS_MIN = 2  # a broker that is stopped ends young connections, too, and then there is none
+HANGS_UP = (
+    "ends each connection at once: security.protocol is not what this listener speaks (PLAINTEXT, SSL, SASL_PLAINTEXT or "
+    "SASL_SSL), or it is no Kafka broker's port"
+)
+# "ssl://...: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate: SSL alert number 42 (after 3ms in ...)"
+ALERT = re.compile(r"/tls alert ([\w ]+): SSL alert number")
 
 
 class ConnectionReports:
@@ -152,12 +168,15 @@ class ConnectionReports:
         self._logger = logger
         self._handshake: tuple[float, KafkaError] | None = None  # the last one that failed
         self._failed: set[str] = set()  # addresses
-        self._hung_up: set[str] = set()
+        self._hang_ups: Counter[str] = Counter()
 
     def log(self, level: int, template: str, *values: object) -> None:
         """Called by librdkafka, which reports only here that a peer hangs up."""
-        if (report := HUNG_UP.search(template % values)) is not None:
-            self._hung_up.add(report[1])
+        line = template % values
+        if (report := HUNG_UP.search(line)) is not None:
+            self._hang_ups[report[1]] += 1
+        if (alert := ALERT.search(line)) is not None:
+            self._handshake = (time.monotonic(), KafkaError(CERTIFICATE_REFUSED, f"TLS alert {alert[1]}"))
         self._logger.log(level, template, *values)
 
     def note(self, error: KafkaError) -> None:
@@ -170,7 +189,7 @@ class ConnectionReports:
         """A broker has answered."""
         self._handshake = None
         self._failed.clear()
-        self._hung_up.clear()
+        self._hang_ups.clear()
 
     def failed_handshake(self) -> KafkaError | None:
         if self._handshake is None or self._handshake[0] < time.monotonic() - HANDSHAKE_SECONDS_MAX:
@@ -181,7 +200,7 @@ class ConnectionReports:
         """Why, for each broker that is. An error may be over, or about one of a host's addresses only: so each is looked at."""
         reasons = {address: _connect_error(address) for address in tuple(self._failed)}
         self._failed.difference_update(address for address, reason in reasons.items() if reason is None)
-        reasons |= dict.fromkeys(tuple(self._hung_up), HANGS_UP)
+        reasons |= {address: HANGS_UP for address, count in tuple(self._hang_ups.items()) if count >= HANG_UPS_MIN}
         return [reason for reason in reasons.values() if reason is not None]
 
 

@@ -168,7 +168,7 @@ def test_an_address_at_which_nothing_listens_is_given_up_without_waiting_for_one
 def test_a_port_that_hangs_up_is_no_slow_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         Thread(target=hang_up_on_all, args=(listening,), daemon=True).start()
-        assert "the port hangs up" in asked(f"127.0.0.1:{listening.getsockname()[1]}", 0.5, 60.0)
+        assert "ends each connection at once" in asked(f"127.0.0.1:{listening.getsockname()[1]}", 0.5, 60.0)
 
 
 def hang_up_on_all(listening: socket.socket) -> None:

@@ -1,0 +1,166 @@
+"""Client settings as people have them already, in librdkafka's names.
+
+A file is JSON, or lines of `name=value`: what kcat reads (`-F`), and the `client.properties` of Kafka's own tools and of JVM
+clients. These say in a JAAS line and in stores what librdkafka has settings for; Airflow's connections may hold them, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from logbus.errors import UserError
+
+Settings = dict[str, Any]
+
+# Settings of JVM clients that name classes, or tune what librdkafka does by itself: a properties file that is shared with an
+# application has them, and they say nothing about where the brokers are or who asks.
+OF_THE_JVM = re.compile(
+    r"(?:key|value)\.(?:de)?serializer(?:\..*)?|(?:ssl|sasl)\.(?:engine\.factory|(?:\w+\.)*callback\.handler)\.class|sasl\.login\..*|"
+    r"ssl\.(?:protocol|enabled\.protocols|provider|cipher\.suites\.jvm|secure\.random\.implementation|"
+    r"(?:trust|key)manager\.algorithm|truststore\.password)|interceptor\.classes|metric(?:s\.|\.reporters).*|partitioner\.class|"
+    r"max\.block\.ms|buffer\.memory|max\.request\.size|default\.api\.timeout\.ms|request\.timeout\.ms|max\.poll\.records|"
+    r"partition\.assignment\.strategy|auto\.include\.jmx\.reporter|enable\.metrics\.push|schema\.registry\..*|"
+    r"basic\.auth\..*|security\.providers"
+)
+
+# PLAIN and SCRAM have the user in the JAAS line; OAUTHBEARER has a client there, or since Kafka 4.1 in settings of its own.
+JAAS = re.compile(
+    r"([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b((?:\s+[\w.-]+\s*=\s*(?:\"(?:[^\"\\]|\\.)*\"|[^\s;]+))*)\s*;?"
+)
+JAAS_OPTION = re.compile(r"([\w.-]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s;]+))")
+OF_JAAS: Mapping[str, Mapping[str, str]] = {
+    "PlainLoginModule": {"username": "sasl.username", "password": "sasl.password"},
+    "ScramLoginModule": {"username": "sasl.username", "password": "sasl.password"},
+    "OAuthBearerLoginModule": {
+        "clientId": "sasl.oauthbearer.client.id",
+        "clientSecret": "sasl.oauthbearer.client.secret",
+        "scope": "sasl.oauthbearer.scope",
+    },
+}
+RENAMED: Mapping[str, str] = {
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+}
+
+TO_PEM = "openssl pkcs12 -in {store} -nokeys -out ca.pem"
+TO_PKCS12 = "keytool -importkeystore -srckeystore {store} -destkeystore {name}.p12 -deststoretype PKCS12"
+
+
+def read_client_config(path: Path) -> Settings:
+    """The settings of a file. UserError with what to do where it cannot be read, or has what librdkafka cannot use."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the client settings {path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return translated(_json(text) if text.lstrip().startswith(("{", "[")) else dict(_properties(text)))
+    except UserError as error:
+        raise UserError(f"the client settings {path}: {error}") from None
+
+
+def translated(settings: Mapping[str, Any]) -> Settings:
+    """The same in librdkafka's names; settings that are its own stay as they are, and win."""
+    rest = {name: value for name, value in settings.items() if not OF_THE_JVM.fullmatch(name)}
+    own: Settings = {}
+    if (jaas := rest.pop("sasl.jaas.config", None)) is not None:
+        own |= _of_jaas(str(jaas))
+    own |= _of_truststore(rest) | _of_keystore(rest)
+    if rest.get("ssl.endpoint.identification.algorithm") == "":  # as the JVM switches it off
+        rest["ssl.endpoint.identification.algorithm"] = "none"
+    own |= {RENAMED.get(name, name): value for name, value in rest.items()}
+    if own.get("sasl.oauthbearer.token.endpoint.url"):
+        own.setdefault("sasl.oauthbearer.method", "oidc")
+    return own
+
+
+def _json(text: str) -> Settings:
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"this begins like JSON and is not: {error}") from None
+    if not isinstance(settings, dict):
+        raise UserError('JSON has to be an object here, such as {"security.protocol": "SSL"}')
+    return settings
+
+
+ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+KEY = re.compile(r"((?:[^\\=:\s]|\\.)+)\s*[=:\s]\s*(.*)", re.DOTALL)
+
+
+def _properties(text: str) -> Iterator[tuple[str, str]]:
+    """The lines of a properties file, as Java reads them: comments, continued lines, escapes."""
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        whole = line.lstrip()
+        if not whole or whole[0] in "#!":
+            continue
+        while (len(whole) - len(whole.rstrip("\\"))) % 2:  # an odd number of backslashes continues the line
+            whole = whole[:-1] + next(lines, (0, ""))[1].lstrip()
+        match = KEY.fullmatch(whole)
+        if match is None:
+            raise UserError(f"line {number} is not of the form name=value (or write JSON)")
+        yield _unescaped(match[1]), _unescaped(match[2].rstrip())
+
+
+def _unescaped(text: str) -> str:
+    return ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) == 5 else ESCAPED.get(match[1], match[1]), text)
+
+
+def _of_jaas(line: str) -> Settings:
+    match = JAAS.fullmatch(line.strip())
+    if match is None:
+        raise UserError("sasl.jaas.config is not understood: set sasl.username and sasl.password instead")
+    module = match[1].rpartition(".")[2]
+    if module == "Krb5LoginModule":
+        raise UserError("GSSAPI (Kerberos) is not supported: use a listener with SCRAM, OAUTHBEARER or mTLS")
+    if module not in OF_JAAS:
+        raise UserError(
+            f"sasl.jaas.config names {module}, which is a class of the JVM: PLAIN, SCRAM and OAUTHBEARER are understood"
+        )
+    names = OF_JAAS[module]
+    options = {name: re.sub(r"\\(.)", r"\1", quoted) or plain for name, quoted, plain in JAAS_OPTION.findall(match[2])}
+    return {names[name]: value for name, value in options.items() if name in names}
+
+
+def _of_truststore(settings: Settings) -> Settings:
+    """Takes the trust store from `settings`."""
+    kind, store = str(settings.pop("ssl.truststore.type", "JKS")).upper(), settings.pop("ssl.truststore.location", None)
+    if store is None:
+        return {}
+    if kind == "PEM":
+        return {"ssl.ca.location": store}
+    commands = (
+        [TO_PEM.format(store=store)]
+        if kind == "PKCS12"
+        else [
+            TO_PKCS12.format(store=store, name="ca"),
+            TO_PEM.format(store="ca.p12"),
+        ]
+    )
+    raise UserError(
+        f"ssl.truststore.location is a {kind} store, which only the JVM reads: make a PEM file of it "
+        f"(`{' && '.join(commands)}`) and set ssl.ca.location to that"
+    )
+
+
+def _of_keystore(settings: Settings) -> Settings:
+    """Takes a key store in PEM from `settings`. librdkafka reads PKCS12 itself, by the same setting but without a type."""
+    store = settings.get("ssl.keystore.location")
+    kind = str(settings.pop("ssl.keystore.type", "JKS" if str(store).endswith(".jks") else "PKCS12")).upper()
+    if store is None or kind == "PKCS12":
+        return {}
+    if kind != "PEM":
+        raise UserError(
+            f"ssl.keystore.location is a {kind} store, which only the JVM reads: convert it "
+            f"(`{TO_PKCS12.format(store=store, name='keys')}`) and set ssl.keystore.type=PKCS12"
+        )
+    del settings["ssl.keystore.location"]
+    return {"ssl.certificate.location": store, "ssl.key.location": store}

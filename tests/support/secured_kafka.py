@@ -1,0 +1,166 @@
+"""An Apache Kafka as others run it: TLS, SASL and an authorizer, each on a listener of its own, and users with few rights.
+
+    kafka.settings("SASL_SSL", "reader")      what a client needs that connects to that listener as that user
+
+`admin` is a super user; `reader` may read topics that begin with `read.`, and nothing else; `nobody` may nothing. The certificate
+that clients present (listener SSL) is reader's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from benchmarks import processes
+from benchmarks.peers.kafka import ApacheKafka
+from tests.support.kafka_peer import Missing
+
+PASSWORDS = {"admin": "admin-password", "reader": 'reader\'s "password"; \\', "nobody": "nothing"}
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL", "SSL")
+LOGIN = "org.apache.kafka.common.security"
+
+
+class Authority:
+    """A certificate authority of ours, and the certificates it signs, as PEM files in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
+        self.certificate = directory / "ca.pem"
+        self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None), self.certificate)
+
+    def issue(self, name: str) -> Path:
+        """Key and certificate of `name`, in one file, for the loopback address or as a client."""
+        key, path = ec.generate_private_key(ec.SECP256R1()), self.directory / f"{name}.pem"
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._sign(subject, key, x509.BasicConstraints(ca=False, path_length=None), path)
+        encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        path.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()) + path.read_bytes())
+        return path
+
+    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, basic: x509.BasicConstraints, path: Path) -> None:
+        now = datetime.now(UTC)
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+        builder = x509.CertificateBuilder(
+            issuer_name=self._name,
+            subject_name=subject,
+            public_key=key.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - timedelta(days=1),
+            not_valid_after=now + timedelta(days=1),
+        ).add_extension(basic, critical=True)
+        if not basic.ca:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+            builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+
+class SecuredKafka(ApacheKafka):
+    """One node with the four listeners; anonymous clients may nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, heap="512m", settings={"offsets.topic.num.partitions": "1"})
+        directory.mkdir(parents=True, exist_ok=True)
+        self._ports = {"PLAINTEXT": self.port} | {name: processes.free_port() for name in LISTENERS[1:]}
+        self.authority = Authority(directory)
+        self._server = self.authority.issue("server")
+        self.certificate = self.authority.issue("reader")
+
+    def address(self, listener: str) -> str:
+        return f"127.0.0.1:{self._ports[listener]}"
+
+    def settings(self, listener: str, user: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+        """Of librdkafka, for a client."""
+        settings = {"bootstrap.servers": self.address(listener), "security.protocol": listener}
+        if listener.startswith("SASL"):
+            settings |= {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": PASSWORDS[user]}
+        elif listener == "SSL":
+            settings |= {"ssl.certificate.location": str(self.certificate), "ssl.key.location": str(self.certificate)}
+        return settings | ({"ssl.ca.location": str(self.authority.certificate)} if listener.endswith("SSL") else {})
+
+    def server_properties(self) -> dict[str, str]:
+        lines = super().server_properties()
+        controller = lines["listeners"].partition(",")[2]
+        listeners = ",".join(f"{name}://{self.address(name)}" for name in LISTENERS)
+        escaped = {user: password.replace("\\", "\\\\").replace('"', '\\"') for user, password in PASSWORDS.items()}
+        plain = f"{LOGIN}.plain.PlainLoginModule required username=admin password=admin-password" + "".join(
+            f' user_{user}="{password}"' for user, password in escaped.items()
+        )
+        lines |= {
+            "listeners": f"{listeners},{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in LISTENERS) + ",CONTROLLER:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "SASL_PLAINTEXT",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._server),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.certificate),
+            "listener.name.ssl.ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+        }
+        for listener in ("sasl_plaintext", "sasl_ssl", "controller"):
+            prefix = f"listener.name.{listener}"
+            lines[f"{prefix}.plain.sasl.jaas.config"] = (plain + ";").replace("\\", "\\\\")
+            for mechanism in MECHANISMS[1:]:
+                lines[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = f"{LOGIN}.scram.ScramLoginModule required;"
+        return lines
+
+    def grant(self, user: str, operation: AclOperation, name: str, kind: ResourceType = ResourceType.TOPIC) -> None:
+        """An ACL on everything of that kind whose name begins with `name`."""
+        pattern, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
+        binding = AclBinding(kind, name, pattern, f"User:{user}", "*", operation, allow)
+        admin = self.admin()
+        for future in admin.create_acls([binding]).values():
+            future.result()
+
+    def add_scram_users(self) -> None:
+        admin = self.admin()
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a user once in each request
+            info = ScramCredentialInfo(mechanism, 4096)
+            changes = [UserScramCredentialUpsertion(user, info, password.encode()) for user, password in PASSWORDS.items()]
+            for future in admin.alter_user_scram_credentials(changes).values():
+                future.result()
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self.settings("SASL_SSL", "admin", "PLAIN"))
+
+
+@pytest.fixture(scope="session")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """One for all who ask, started."""
+    try:
+        kafka = SecuredKafka(tmp_path_factory.mktemp("secured"))
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with kafka:
+        kafka.add_scram_users()
+        for operation in (AclOperation.READ, AclOperation.DESCRIBE):
+            kafka.grant("reader", operation, "read.")
+        yield kafka
