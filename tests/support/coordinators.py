@@ -14,10 +14,10 @@ from broker.groups.committed_offsets import OFFSETS_TOPIC
 from broker.log.partition import Partition
 from broker.log.topic_admin import Growth, NewTopic
 from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class, response_class
+from broker.protocol.codec import response_class
 from broker.protocol.validation import split_replicated
 from tests.support.engine import Harness
-from tests.support.group_client import Client, encode
+from tests.support.group_client import Client, commit_values, encode
 from tests.support.replicas import ScriptedWatermarks
 
 COMMIT_VERSION = 9
@@ -50,21 +50,7 @@ class Coordinator:
 
     def begin_commit(self, offset: int, *, member: Any = None, group: str = "g") -> Pending:
         """Written in this turn; answered once it is replicated or refused."""
-        row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
-        part = row.OffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-        )
-        body = encode(
-            ApiKey.OFFSET_COMMIT,
-            COMMIT_VERSION,
-            {
-                "group_id": group,
-                "generation_id_or_member_epoch": -1 if member is None else member.generation_id,
-                "member_id": "" if member is None else member.member_id,
-                "group_instance_id": None,
-                "topics": [row(name="clicks", partitions=[part])],
-            },
-        )
+        body = encode(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, commit_values(offset, group, member=member))
         answer = self.broker.dispatch(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, body)
         if not isinstance(answer, Pending):
             pending = Pending()
@@ -75,11 +61,8 @@ class Coordinator:
 
     def fetch(self, group: str = "g") -> tuple[int, int]:
         """The group's error code and committed offset."""
-        row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
-        topic = row.OffsetFetchRequestTopics(name="clicks", partition_indexes=[0])
-        asked = row(group_id=group, member_id=None, member_epoch=-1, topics=[topic])
-        (found,) = self.client.ask(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=True).groups
-        return found.error_code, found.topics[0].partitions[0].committed_offset if found.topics else -1
+        row = self.client.offsets_of(group)
+        return row.error_code, row.topics[0].partitions[0].committed_offset if row.topics else -1
 
 
 def code_of(pending: Pending) -> int | None:

@@ -25,6 +25,7 @@ from broker.protocol.api import ApiKey
 from broker.protocol.batch_builder import NewRecord, build_batch
 from broker.protocol.codec import request_class, response_class
 from broker.protocol.framing import Request
+from tests.support import admin
 from tests.support.manual_clock import ManualClock
 
 _IDS = count(1)  # of topics and members; a directory that is reopened gets other ones
@@ -154,23 +155,10 @@ class Harness:
         return b"".join(read_part(part) for part in answer)
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
-        row = request_class(ApiKey.CREATE_TOPICS)
-        topic = row.CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=1,
-            assignments=[],
-            configs=[
-                row.CreatableTopic.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
-            ],
-        )
-        (result,) = self.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=False).topics
-        return result
+        return admin.create(self, name, partitions, **configs)
 
     def delete(self, name: str) -> Any:
-        row = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState(name=name, topic_id=None)
-        (result,) = self.ask(ApiKey.DELETE_TOPICS, 6, topics=[row], timeout_ms=1000).responses
-        return result
+        return admin.delete(self, name)
 
     def close(self) -> None:
         self._is_over()

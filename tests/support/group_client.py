@@ -1,7 +1,8 @@
-"""Group requests to an engine in this process. Every answer is decoded with kio as well."""
+"""Group requests: to an engine in this process, where every answer is decoded with kio as well, or by any other way to ask."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from broker.api.handler import Pending
@@ -13,29 +14,12 @@ from tests.support.kio_messages import read_response
 SESSION_MS = 10_000
 
 
-class Client:
-    """Sends requests in the highest version offered, unless one is passed."""
+class GroupRequests:
+    """The requests of members and administrators of `group`. `ask` sends one in the highest version, unless one is passed."""
 
-    def __init__(self, harness: Harness) -> None:
-        self.harness = harness
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self.ask = ask
         self.group = "g"
-
-    def send(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
-        """Returns the decoded answer, or a Pending if there is none yet."""
-        version = APIS[api_key].last if version is None else version
-        answer = self.harness.dispatch(api_key, version, encode(api_key, version, values))
-        return answer if isinstance(answer, Pending) and not answer.done else self.read(answer, api_key, version)
-
-    def ask(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
-        """Returns the decoded answer, after as many turns as it takes."""
-        version = APIS[api_key].last if version is None else version
-        return self.read(self.harness.dispatch(api_key, version, encode(api_key, version, values)), api_key, version)
-
-    def read(self, answer: Any, api_key: ApiKey, version: int | None = None) -> Any:
-        version = APIS[api_key].last if version is None else version
-        raw = self.harness.bytes_of(answer)
-        read_response(api_key, version, raw)
-        return response_class(api_key).decode(raw, version=version)
 
     def join(self, member_id: str = "", *, version: int = 9, instance_id: str | None = None, **changes: Any) -> Any:
         row = request_class(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
@@ -51,10 +35,10 @@ class Client:
         }
         return self._send_as_member(ApiKey.JOIN_GROUP, version, **{**values, **changes})
 
-    def enter(self, *, version: int = 9) -> Any:
+    def enter(self, *, version: int = 9, **changes: Any) -> Any:
         """Join an empty group; versions that require a member id get it by a first request."""
-        told = self.join(version=version)
-        return self.join(told.member_id, version=version) if told.error_code == 79 else told
+        first = self.join(version=version, **changes)
+        return self.join(first.member_id, version=version, **changes) if first.error_code == 79 else first
 
     def sync(self, joined: Any, *, version: int = 5, assignment: bytes = b"0,1", **changes: Any) -> Any:
         row = request_class(ApiKey.SYNC_GROUP).SyncGroupRequestAssignment
@@ -70,11 +54,7 @@ class Client:
         return self._send_as_member(ApiKey.SYNC_GROUP, version, **{**values, **changes})
 
     def _send_as_member(self, api_key: ApiKey, version: int, **values: Any) -> Any:
-        """Like `send`, after as many turns as it takes to write the group."""
-        answer = self.send(api_key, version, **values)
-        if isinstance(answer, Pending):
-            self.harness.settle()
-        return self.read(answer, api_key, version) if isinstance(answer, Pending) and answer.done else answer
+        return self.ask(api_key, version, **values)
 
     def heartbeat(self, joined: Any, version: int = 4, instance_id: str | None = None) -> int:
         return self.ask(
@@ -85,13 +65,6 @@ class Client:
             member_id=joined.member_id,
             group_instance_id=instance_id,
         ).error_code
-
-    def restart(self) -> None:
-        """Stop the broker, and go on with another one in its directory."""
-        config = self.harness.engine.config
-        self.harness.settle()
-        self.harness.close()
-        self.harness = Harness(config.log_dirs, group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms)
 
     def leave(self, *members: tuple[str, str | None]) -> Any:
         row = request_class(ApiKey.LEAVE_GROUP).MemberIdentity
@@ -108,34 +81,23 @@ class Client:
         metadata: str = "note",
         version: int = 9,
     ) -> int:
-        row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
-        part = row.OffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
-        )
-        answer = self.ask(
-            ApiKey.OFFSET_COMMIT,
-            version,
-            group_id=self.group if group is None else group,
-            generation_id_or_member_epoch=-1 if member is None else member.generation_id,
-            member_id="" if member is None else member.member_id,
-            group_instance_id=None,
-            retention_time_ms=-1,
-            topics=[row(name=topic, partitions=[part])],
-        )
-        return answer.topics[0].partitions[0].error_code
+        values = commit_values(offset, self.group if group is None else group, topic=topic, member=member, metadata=metadata)
+        answer = self.ask(ApiKey.OFFSET_COMMIT, version, **values)
+        return int(answer.topics[0].partitions[0].error_code)
 
     def committed(self, topic: str = "clicks", group: str = "g") -> int:
         return int(self.committed_row(topic, group).committed_offset)
 
     def committed_row(self, topic: str = "clicks", group: str = "g") -> Any:
+        return self.offsets_of(group, topic).topics[0].partitions[0]
+
+    def offsets_of(self, group: str = "g", topic: str = "clicks") -> Any:
+        """The group's row in an answer about one partition of the topic."""
         row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
-        asked = row(
-            group_id=group,
-            member_id=None,
-            member_epoch=-1,
-            topics=[row.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
-        )
-        return self.ask(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=True).groups[0].topics[0].partitions[0]
+        topics = [row.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
+        groups = [row(group_id=group, member_id=None, member_epoch=-1, topics=topics)]
+        (answered,) = self.ask(ApiKey.OFFSET_FETCH, groups=groups, require_stable=True).groups
+        return answered
 
     def describe(self, group: str = "g", version: int = 6) -> Any:
         (row,) = self.ask(ApiKey.DESCRIBE_GROUPS, version, groups=[group], include_authorized_operations=False).groups
@@ -153,6 +115,60 @@ class Client:
         part = row.OffsetDeleteRequestPartition(partition_index=0)
         answer = self.ask(ApiKey.OFFSET_DELETE, 0, group_id=group, topics=[row(name=topic, partitions=[part])])
         return answer.error_code, [part.error_code for topic_row in answer.topics for part in topic_row.partitions]
+
+
+class Client(GroupRequests):
+    """Requests to the engine; a member's are answered after as many turns as it takes to write the group."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(self._ask)
+        self.harness = harness
+
+    def send(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
+        """Returns the decoded answer, or a Pending if there is none yet."""
+        version = APIS[api_key].last if version is None else version
+        answer = self.harness.dispatch(api_key, version, encode(api_key, version, values))
+        return answer if isinstance(answer, Pending) and not answer.done else self.read(answer, api_key, version)
+
+    def _ask(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
+        """Returns the decoded answer, after as many turns as it takes."""
+        version = APIS[api_key].last if version is None else version
+        return self.read(self.harness.dispatch(api_key, version, encode(api_key, version, values)), api_key, version)
+
+    def read(self, answer: Any, api_key: ApiKey, version: int | None = None) -> Any:
+        version = APIS[api_key].last if version is None else version
+        raw = self.harness.bytes_of(answer)
+        read_response(api_key, version, raw)
+        return response_class(api_key).decode(raw, version=version)
+
+    def _send_as_member(self, api_key: ApiKey, version: int, **values: Any) -> Any:
+        answer = self.send(api_key, version, **values)
+        if isinstance(answer, Pending):
+            self.harness.settle()
+        return self.read(answer, api_key, version) if isinstance(answer, Pending) and answer.done else answer
+
+    def restart(self) -> None:
+        """Stop the broker, and go on with another one in its directory."""
+        config = self.harness.engine.config
+        self.harness.settle()
+        self.harness.close()
+        self.harness = Harness(config.log_dirs, group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms)
+
+
+def commit_values(offset: int, group: str, *, topic: str = "clicks", member: Any = None, metadata: str = "") -> dict[str, Any]:
+    """The fields of an OffsetCommit of one partition."""
+    row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
+    part = row.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
+    )
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1 if member is None else member.generation_id,
+        "member_id": "" if member is None else member.member_id,
+        "group_instance_id": None,
+        "retention_time_ms": -1,
+        "topics": [row(name=topic, partitions=[part])],
+    }
 
 
 def encode(api_key: ApiKey, version: int, values: dict[str, Any]) -> bytes:

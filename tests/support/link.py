@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -133,12 +133,18 @@ class Link:
             return
         with self._lock:
             self._sockets |= {client: gates, target: gates}
-        self._start(lambda: self._forward(client, target, gates, gates.to_target))
-        self._start(lambda: self._forward(target, client, gates, gates.to_client))
+        self._start(lambda: self._forward(client, target, self._requests(client), gates, gates.to_target))
+        self._start(lambda: self._forward(target, client, chunks(target), gates, gates.to_client))
 
-    def _forward(self, source: socket.socket, sink: socket.socket, gates: Gates, gate: threading.Event) -> None:
+    def _requests(self, client: socket.socket) -> Iterator[bytes]:
+        """What the client sends, in the pieces that are passed on."""
+        return chunks(client)
+
+    def _forward(
+        self, source: socket.socket, sink: socket.socket, pieces: Iterator[bytes], gates: Gates, gate: threading.Event
+    ) -> None:
         with suppress(OSError):
-            while data := source.recv(CHUNK_BYTES):
+            for data in pieces:
                 if gates.delay_seconds:
                     time.sleep(gates.delay_seconds)
                 gate.wait()
@@ -186,12 +192,17 @@ class PeerLink(Link):
         self._join(client, self.gates_of(client_id))
 
 
+def chunks(source: socket.socket) -> Iterator[bytes]:
+    while data := source.recv(CHUNK_BYTES):
+        yield data
+
+
 def client_id_of(sock: socket.socket) -> str:
     """The client id in the first request, which stays unread. OSError if there is none."""
-    seen = sock.recv(HEADER.size, socket.MSG_PEEK | socket.MSG_WAITALL)
-    if len(seen) < HEADER.size:
+    header = sock.recv(HEADER.size, socket.MSG_PEEK | socket.MSG_WAITALL)
+    if len(header) < HEADER.size:
         raise ConnectionResetError("nothing was asked")
-    length = HEADER.unpack(seen)[-1]
+    length = HEADER.unpack(header)[-1]
     return sock.recv(HEADER.size + length, socket.MSG_PEEK | socket.MSG_WAITALL)[HEADER.size :].decode()
 
 

@@ -25,7 +25,8 @@ from broker.protocol.batch import read_header
 from broker.protocol.batch_builder import NewRecord, build_batch
 from broker.protocol.codec import request_class, response_class
 from broker.protocol.records import Record, read_records
-from tests.support.group_client import encode
+from tests.support import admin
+from tests.support.group_client import GroupRequests, encode
 from tests.support.raw_client import Closed, RawClient
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
@@ -96,6 +97,7 @@ class Workload:
         self.rounds = 0
         self._numbers = itertools.count(1)
         self._connection: RawClient | None = None
+        self.groups = GroupRequests(self.ask)
 
     def __enter__(self) -> Self:
         self.create_topics()
@@ -162,8 +164,8 @@ class Workload:
         yield lambda: self.create(f"{MADE}.{number}", 1, {})
         yield lambda: self.grow(f"{MADE}.{number}", 2)
         yield lambda: self.delete(f"{MADE}.{number - 1}")
-        yield lambda: self.alter_topic(PLAIN, "retention.ms", str(10**9 + number))
-        yield lambda: self.alter_broker("log.retention.ms", str(10**9 + number))
+        yield lambda: self.alter(admin.TOPIC, PLAIN, "retention.ms", str(10**9 + number))
+        yield lambda: self.alter(admin.BROKER, "", "log.retention.ms", str(10**9 + number))
         yield lambda: self.ask(ApiKey.DESCRIBE_LOG_DIRS, topics=None)
         yield lambda: self.ask(
             ApiKey.METADATA, topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
@@ -171,9 +173,9 @@ class Workload:
 
     # -- requests ----------------------------------------------------------------------------------------------------------------
 
-    def ask(self, api_key: ApiKey, **values: Any) -> Any:
-        """Send a request in the highest version and decode the answer."""
-        version = APIS[api_key].last
+    def ask(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
+        """Send a request, in the highest version unless one is passed, and decode the answer."""
+        version = APIS[api_key].last if version is None else version
         flexible = version >= APIS[api_key].flexible_from
         body = encode(api_key, version, values)
         return response_class(api_key).decode(self.connection.request(api_key, version, body, flexible=flexible), version=version)
@@ -231,14 +233,9 @@ class Workload:
         self.offset_of(topic, index, timestamp=time.time_ns() // 1_000_000 - 1_000)
 
     def offset_of(self, topic: str, index: int, *, timestamp: int) -> int:
-        row = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-        part = row.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
-        asked = [row(name=topic, partitions=[part])]
-        answer = self.ask(ApiKey.LIST_OFFSETS, replica_id=-1, isolation_level=0, topics=asked, timeout_ms=5_000)
-        found = answer.topics[0].partitions[0]
-        check(f"list offsets of {topic}-{index}", found.error_code)
-        offset: int = found.offset
-        return offset
+        (row,) = admin.list_offsets(self, timestamp, index, topic=topic)
+        check(f"list offsets of {topic}-{index}", row.error_code)
+        return int(row.offset)
 
     def cut(self, index: int) -> None:
         """DeleteRecords up to the third-last acknowledged record."""
@@ -253,99 +250,36 @@ class Workload:
 
     def commit(self) -> None:
         offset = self.committed + 1
-        row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
-        part = row.OffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-        )
-        answer = self.ask(
-            ApiKey.OFFSET_COMMIT,
-            group_id=GROUP,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[row(name=PLAIN, partitions=[part])],
-        )
-        check("commit", answer.topics[0].partitions[0].error_code)
+        check("commit", self.groups.commit(offset, topic=PLAIN, group=GROUP))
         self.committed = offset
 
     def committed_offset(self) -> int:
-        row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
-        topic = row.OffsetFetchRequestTopics(name=PLAIN, partition_indexes=[0])
-        asked = row(group_id=GROUP, member_id=None, member_epoch=-1, topics=[topic])
-        answer = self.ask(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=False)
-        check("offset fetch", answer.groups[0].error_code)
-        check("offset fetch", answer.groups[0].topics[0].partitions[0].error_code)
-        offset: int = answer.groups[0].topics[0].partitions[0].committed_offset
-        return offset
+        group = self.groups.offsets_of(GROUP, PLAIN)
+        check("offset fetch", group.error_code)
+        check("offset fetch", group.topics[0].partitions[0].error_code)
+        return int(group.topics[0].partitions[0].committed_offset)
 
     def join_and_leave(self, group: str) -> None:
         """The join completes when its delay is over, the sync by the leader's assignment."""
-        row = request_class(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
-        values = {
-            "group_id": group,
-            "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 1_000,
-            "group_instance_id": None,
-            "protocol_type": "consumer",
-            "protocols": [row(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")],
-            "reason": None,
-        }
-        told = self.ask(ApiKey.JOIN_GROUP, member_id="", **values)
-        if told.error_code != ErrorCode.MEMBER_ID_REQUIRED:
-            check("join", told.error_code)
-        joined = self.ask(ApiKey.JOIN_GROUP, member_id=told.member_id, **values)
+        self.groups.group = group
+        joined = self.groups.enter(rebalance_timeout_ms=1_000)
         check("join", joined.error_code)
-        share = request_class(ApiKey.SYNC_GROUP).SyncGroupRequestAssignment
-        synced = self.ask(
-            ApiKey.SYNC_GROUP,
-            group_id=group,
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            group_instance_id=None,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=[share(member_id=joined.member_id, assignment=b"0")],
-        )
-        check("sync", synced.error_code)
-        member = request_class(ApiKey.LEAVE_GROUP).MemberIdentity
-        left = self.ask(
-            ApiKey.LEAVE_GROUP,
-            group_id=group,
-            members=[member(member_id=joined.member_id, group_instance_id=None, reason=None)],
-        )
-        check("leave", left.error_code)
+        check("sync", self.groups.sync(joined).error_code)
+        check("leave", self.groups.leave((joined.member_id, None)).error_code)
 
     def create(self, name: str, count: int, config: dict[str, str]) -> None:
-        row = request_class(ApiKey.CREATE_TOPICS).CreatableTopic
-        configs = [row.CreatableTopicConfig(name=key, value=value) for key, value in config.items()]
-        topic = row(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=configs)
-        answer = self.ask(ApiKey.CREATE_TOPICS, topics=[topic], timeout_ms=5_000, validate_only=False)
-        check(f"create {name}", answer.topics[0].error_code)
+        check(f"create {name}", admin.create(self, name, count, **config).error_code)
 
     def grow(self, name: str, count: int) -> None:
-        topic = request_class(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic(name=name, count=count, assignments=None)
-        answer = self.ask(ApiKey.CREATE_PARTITIONS, topics=[topic], timeout_ms=5_000, validate_only=False)
-        check(f"grow {name}", answer.results[0].error_code)
+        check(f"grow {name}", admin.grow(self, name, count)[0])
 
     def delete(self, name: str) -> None:
-        topic = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState(name=name, topic_id=None)
-        answer = self.ask(ApiKey.DELETE_TOPICS, topics=[topic], timeout_ms=5_000)
-        code = answer.responses[0].error_code
+        code = admin.delete(self, name).error_code
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # its creation failed, or the answer to its deletion was lost
             check(f"delete {name}", code)
 
-    def alter_topic(self, name: str, key: str, value: str) -> None:
-        self._alter(2, name, key, value)
-
-    def alter_broker(self, key: str, value: str) -> None:
-        self._alter(4, "", key, value)
-
-    def _alter(self, kind: int, name: str, key: str, value: str) -> None:
-        row = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
-        config = row.AlterableConfig(name=key, config_operation=0, value=value)
-        resource = row(resource_type=kind, resource_name=name, configs=[config])
-        answer = self.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=False)
-        check(f"alter {name or 'the broker'}", answer.responses[0].error_code)
+    def alter(self, kind: int, name: str, key: str, value: str) -> None:
+        check(f"alter {name or 'the broker'}", admin.alter(self, kind, name, (key, admin.SET, value))[0])
 
     # -- what is true --------------------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def crash(broker: LogbusBroker, proxy: RecordingProxy) -> None:
 
 
 def spoken(proxy: RecordingProxy) -> set[int]:
-    return proxy.seen[ApiKey.OFFSET_FOR_LEADER_EPOCH]
+    return proxy.sent[ApiKey.OFFSET_FOR_LEADER_EPOCH]
 
 
 def claimed(client: str) -> set[int]:
