@@ -40,26 +40,25 @@ class ByHand:
 
     # Rows
 
-    def change_row(self, place: float) -> None:
+    def row_changed(self, place: float, other: float) -> None:
         if self.directory:
-            return self.rewrite(place, lambda table: with_column(table, "forged"))
-        column = self.value_column()
-        self.at_row(place, f"update {self.name} set {column} = 'forged' where ctid = :row and tableoid = :part")
-        return None
+            self.rewrite(place, lambda table: with_column(table, "forged"))
+        else:
+            self.at_row(place, f"update {self.name} set {self.value_column()} = 'forged' where ctid = :row and tableoid = :part")
 
-    def delete_row(self, place: float) -> None:
+    def row_deleted(self, place: float, other: float) -> None:
         if self.directory:
-            return self.rewrite(place, lambda table: table.slice(1))
-        self.at_row(place, f"delete from {self.name} where ctid = :row and tableoid = :part")
-        return None
+            self.rewrite(place, lambda table: table.slice(1))
+        else:
+            self.at_row(place, f"delete from {self.name} where ctid = :row and tableoid = :part")
 
-    def double_row(self, place: float) -> None:
+    def row_doubled(self, place: float, other: float) -> None:
         if self.directory:
-            return self.rewrite(place, lambda table: pa.concat_tables([table, table.slice(0, 1)]))
-        self.at_row(place, f"insert into {self.name} select * from {self.name} where ctid = :row and tableoid = :part")
-        return None
+            self.rewrite(place, lambda table: pa.concat_tables([table, table.slice(0, 1)]))
+        else:
+            self.at_row(place, f"insert into {self.name} select * from {self.name} where ctid = :row and tableoid = :part")
 
-    def swap_rows(self, place: float, other: float) -> None:
+    def row_swapped(self, place: float, other: float) -> None:
         """Two records swap their values."""
         with self.engine.begin() as connection:
             one, two = self.row_at(connection, place), self.row_at(connection, other)
@@ -72,7 +71,7 @@ class ByHand:
             for row, value in zip((two, one), values, strict=True):
                 connection.execute(update, {**row, "value": value})
 
-    def move_row(self, place: float, other: float) -> None:
+    def row_moved(self, place: float, other: float) -> None:
         """A row is moved to another loaded hour."""
         with self.engine.begin() as connection:
             one, two = self.row_at(connection, place), self.row_at(connection, other)
@@ -102,10 +101,10 @@ class ByHand:
         with self.engine.connect() as connection:
             return str(connection.execute(text(query), {"name": self.name}).scalars().first() or "line")
 
-    def delete_dead_letter(self, place: float) -> None:
+    def dead_letter_deleted(self, place: float, other: float) -> None:
         self.at_dead_letter(place, "delete from logbus.dead_letter where ctid = :row")
 
-    def change_dead_letter(self, place: float) -> None:
+    def dead_letter_changed(self, place: float, other: float) -> None:
         self.at_dead_letter(place, "update logbus.dead_letter set value = 'forged' where ctid = :row")
 
     def at_dead_letter(self, place: float, statement: str) -> None:
@@ -142,11 +141,11 @@ class ByHand:
         files = [path for path in self.public_files() if path.exists()]
         return files[int(place * len(files))] if files else None
 
-    def remove_file(self, place: float) -> None:
+    def file_removed(self, place: float, other: float) -> None:
         if path := self.file_at(place):
             path.unlink()
 
-    def copy_file(self, place: float, other: float) -> None:
+    def file_of_another(self, place: float, other: float) -> None:
         """One window's file replaces another's."""
         one, two = self.file_at(place), self.file_at(other)
         if one and two and one != two:

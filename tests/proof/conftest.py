@@ -12,9 +12,9 @@ from tests.support.postgres import postgres_server, server_directory  # noqa: F4
 
 @pytest.fixture(scope="session")
 def bench_of_the_session(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:  # noqa: F811
-    found = Bench(postgres_server.create_database("proof"), tmp_path_factory.mktemp("proof"))
-    yield found
-    found.close()
+    bench = Bench(postgres_server.create_database("proof"), tmp_path_factory.mktemp("proof"))
+    yield bench
+    bench.close()
 
 
 @pytest.fixture

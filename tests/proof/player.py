@@ -68,7 +68,7 @@ class Reading(Tasks):
 
 
 class Player:
-    """One story, step by step. The steps' kinds are methods of this class."""
+    """One story, step by step. The steps' kinds are methods of this class, or of `ByHand`."""
 
     def __init__(self, bench: Bench, story: Story, log: Log) -> None:
         self.bench, self.story, self.log = bench, story, log
@@ -105,7 +105,7 @@ class Player:
 
     def play(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            getattr(self, step.kind)(**step.arguments)
+            getattr(self.hand if hasattr(self.hand, step.kind) else self, step.kind)(**step.arguments)
 
     @contextmanager
     def refusable(self, what: str, start: datetime | None = None) -> Iterator[None]:
@@ -120,7 +120,7 @@ class Player:
     def produce(self, partition: float, minutes: Sequence[Any], kinds: Sequence[str]) -> None:
         number = chosen(range(len(self.partitions)), partition)
         records = [Record(self.stamp(ago), self.value(kind)) for ago, kind in zip(minutes, kinds, strict=True)]
-        self.log.append(self.name, number, records)
+        self.log.append_values(self.name, records, number)
         self.truth.produced(number, records)
 
     @property
@@ -283,7 +283,7 @@ class Player:
 
     def add_partition(self) -> None:
         if len(self.partitions) < 3 and self.truth.known.chain == self.truth.log:
-            self.log.widen(self.name, len(self.partitions) + 1)
+            self.log.add_partitions(self.name, len(self.partitions) + 1)
             self.truth.widened()
 
     def retention(self, partition: float, share: float) -> None:
@@ -299,7 +299,7 @@ class Player:
     def delete(self, number: int, offset: int) -> None:
         offset = min(offset, len(self.partitions[number].records))
         if offset > self.partitions[number].start:
-            self.log.delete(self.name, number, offset)
+            self.log.delete_records(self.name, offset, number)
             self.truth.deleted(number, offset)
 
     def upkeep(self) -> None:
@@ -324,7 +324,7 @@ class Player:
     def election(self, partition: float, count: int, regrow: int) -> None:
         number = chosen(range(len(self.partitions)), partition)
         offset = max(0, len(self.partitions[number].records) - count)
-        self.memory.cut(self.name, number, offset)
+        self.memory.cut(self.name, offset, number)
         self.truth.cut(number, offset)
         self.regrow(number, regrow)
 
@@ -349,7 +349,7 @@ class Player:
         """Some or all records except the newest are compacted away."""
         number = chosen(range(len(self.partitions)), partition)
         gone = [at for at, _ in self.partitions[number].readable()][: -1 : 2 if share < 0.5 else 1]
-        self.memory.compact(self.name, number, gone)
+        self.memory.compact(self.name, *gone, partition=number)
         self.truth.compacted(number, gone)
 
     def greedy_retention(self, partition: float, share: float) -> None:
@@ -371,33 +371,6 @@ class Player:
                 self.truth.produced(number, [None])
 
     # What goes wrong with the table, the ledger, the configuration
-
-    def row_changed(self, place: float, other: float) -> None:
-        self.hand.change_row(place)
-
-    def row_deleted(self, place: float, other: float) -> None:
-        self.hand.delete_row(place)
-
-    def row_doubled(self, place: float, other: float) -> None:
-        self.hand.double_row(place)
-
-    def row_swapped(self, place: float, other: float) -> None:
-        self.hand.swap_rows(place, other)
-
-    def row_moved(self, place: float, other: float) -> None:
-        self.hand.move_row(place, other)
-
-    def dead_letter_deleted(self, place: float, other: float) -> None:
-        self.hand.delete_dead_letter(place)
-
-    def dead_letter_changed(self, place: float, other: float) -> None:
-        self.hand.change_dead_letter(place)
-
-    def file_removed(self, place: float, other: float) -> None:
-        self.hand.remove_file(place)
-
-    def file_of_another(self, place: float, other: float) -> None:
-        self.hand.copy_file(place, other)
 
     def save_ledger(self) -> None:
         self.saved = self.hand.dump(), self.truth.save()
@@ -423,7 +396,7 @@ class Player:
         topic = other if own_topic else self.name
         if own_topic:
             self.log.create(other, 1)
-            self.log.append(other, 0, [Record(self.stamp(90), b'{"name": "stranger"}')])
+            self.log.append_values(other, [Record(self.stamp(90), b'{"name": "stranger"}')], 0)
         pipeline = self.pipeline(name=other, topic=topic, table=f"public.{self.name}", parse="json")
         frozen = sorted(self.truth.known.windows)
         with self.refusable("register"):

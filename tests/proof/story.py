@@ -14,18 +14,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Step:
-    """`kind` is the name of a method of the player."""
+    """`kind` is the name of a method of the player, or of `ByHand`."""
 
     kind: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.kind}({', '.join(f'{name}={told(value)}' for name, value in self.arguments.items())})"
+        return f"{self.kind}({', '.join(f'{name}={as_text(value)}' for name, value in self.arguments.items())})"
 
 
-def told(value: Any) -> str:
+def as_text(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(told, value))}]"
+        return f"[{', '.join(map(as_text, value))}]"
     return f"{value:.2f}" if isinstance(value, float) else str(value) if isinstance(value, Step) else repr(value)
 
 

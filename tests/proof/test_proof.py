@@ -25,9 +25,9 @@ NOTICED_WITHIN = 60
 
 @pytest.mark.timeout(7_200)  # for a long run
 def test_nothing_false_is_called_exact(bench: Bench) -> None:
-    told: list[str] = []
-    summary = run(bench, range(FIRST, FIRST + SEEDS), tell=told.append)
-    assert not summary.failures, told[0]
+    stories: list[str] = []
+    summary = run(bench, range(FIRST, FIRST + SEEDS), tell=stories.append)
+    assert not summary.failures, stories[0]
     tried = [summary.verdicts[word] > 0 for word in ("exact", "refused", "named")]
     assert all(tried) or (SEEDS < USUAL and any(tried)), f"nothing was tried: {summary}"
 
@@ -42,9 +42,9 @@ def broker_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerLog]:
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("fault", [None, "restored", "made_again_and_rebased", "greedy_retention"])
 def test_nothing_false_is_called_exact_over_a_real_broker(bench: Bench, broker_log: BrokerLog, fault: str | None) -> None:
-    told: list[str] = []
-    summary = run(bench, range(FIRST, FIRST + examples(1)), fault=fault, log=broker_log, tell=told.append)
-    assert not summary.failures, told[0]
+    stories: list[str] = []
+    summary = run(bench, range(FIRST, FIRST + examples(1)), fault=fault, log=broker_log, tell=stories.append)
+    assert not summary.failures, stories[0]
 
 
 @pytest.mark.parametrize("fault", sorted({*FAULTS, *FILE_FAULTS}))

@@ -86,9 +86,7 @@ def fill_topic(made: Platform) -> None:
 def fill_ledger(made: Platform) -> None:
     log, engine = Topics(Client({"bootstrap.servers": made.bootstrap})), connect(made.url)
     mirror = FakeLog()  # the same offsets and timestamps, as the source of loads without Spark
-    mirror.create(made.name, partitions=len(MINUTES))
-    for partition in MINUTES:
-        mirror.append(made.name, *stamps(made, partition), partition=partition)
+    mirror.fill(made.name, *(stamps(made, partition) for partition in MINUTES))
     world = World(ledger=Ledger(engine), log=mirror)
     world.ledger.register(Pipeline(name=made.name, topic=made.name, table=made.name, parse="lines"), log, made.now)
     hours = [world.ledger.freeze_or_get(made.name, Interval.hour(made.at(hour)), log, made.now) for hour in range(3)]

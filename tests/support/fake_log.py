@@ -86,15 +86,29 @@ class FakeLog:
     def of(cls, topic: str, *partitions: Iterable[int]) -> FakeLog:
         """One topic, whose partitions hold records with these timestamps."""
         log = cls()
-        log.create(topic, len(partitions))
-        for number, stamps_ms in enumerate(partitions):
-            log.append(topic, *stamps_ms, partition=number)
+        log.fill(topic, *partitions)
         return log
 
     def create(self, name: str, partitions: int = 1) -> None:
         """Create the topic, or recreate it: then it is empty and has another id."""
         self.topics[name] = [FakePartition() for _ in range(partitions)]
         self.ids[name] = f"id-{next(_ids)}"
+
+    def fill(self, name: str, *partitions: Iterable[int | None]) -> None:
+        """Create the topic with these partitions, whose records have these timestamps."""
+        self.create(name, len(partitions))
+        for number, stamps_ms in enumerate(partitions):
+            self.append(name, *stamps_ms, partition=number)
+
+    def before(self, question: str, act: Callable[[], None]) -> None:
+        """Calls `act` once, before the next answer to this question."""
+
+        def asked(name: str) -> None:
+            if name == question:
+                self.interrupt = lambda question: None
+                act()
+
+        self.interrupt = asked
 
     def add_partitions(self, name: str, count: int) -> None:
         """Add partitions to the topic, until it has `count`."""

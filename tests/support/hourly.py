@@ -43,9 +43,7 @@ class Hourly:
     @classmethod
     def make(cls, url: str, engine: Engine, name: str) -> Hourly:
         log = FakeLog()
-        log.create(name, partitions=2)
-        log.append(name, *stamps(10, 10.2, 10.4, 11, 11.3, 12))
-        log.append(name, *stamps(10.1, 10.9, 11.5), partition=1)
+        log.fill(name, stamps(10, 10.2, 10.4, 11, 11.3, 12), stamps(10.1, 10.9, 11.5))
         return cls(url, engine, log, name)
 
     def run(self, engine: Engine) -> list[WindowOutcome]:

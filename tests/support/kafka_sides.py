@@ -43,9 +43,7 @@ def fake_side() -> Side:
     log, groups = FakeLog(), FakeGroups()
 
     def fill(topic: str) -> None:
-        log.create(topic, len(PARTITIONS))
-        for partition in PARTITIONS:
-            log.append(topic, *range(1, RECORDS + 1), partition=partition)
+        log.fill(topic, *[range(1, RECORDS + 1)] * len(PARTITIONS))
 
     @contextmanager
     def member(group: str, topic: str) -> Iterator[None]:

@@ -30,6 +30,12 @@ from tests.support.mended import MENDED
 BAD = b"\xff"
 
 
+def load_hours(world: World, *numbers: int, **how: Any) -> None:
+    """Freezes and loads these hours of `world`."""
+    for number in numbers:
+        Loading.of(world, number, **how).load()
+
+
 @dataclass
 class Loading:
     """One attempt at one window, step by step, so that a test can stop or disturb it anywhere."""

@@ -23,8 +23,8 @@ class LogFormat:
 
     name: str
     line: str
-    time_format: str
-    parse: str
+    parse: str = "regex"
+    time_format: str = ""  # by default the one that `options` name, or ISO 8601
     row: dict[str, Any] = field(default_factory=dict)
     header: tuple[str, ...] = ()
     more: tuple[str, ...] = ()  # continuation lines, after each of the others
@@ -32,6 +32,9 @@ class LogFormat:
     has_zone: bool = True
     key: str | None = None
     options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time_format", self.time_format or (self.options[-1] if self.options else "ISO 8601"))
 
     @property
     def lines(self) -> list[str]:
@@ -41,8 +44,8 @@ class LogFormat:
     @property
     def times_ms(self) -> list[int]:
         """The records' timestamps; a header has that of the line after it."""
-        found = [int(BEGIN.timestamp() + number) * 1000 + self.fraction_ms for number in range(COUNT)]
-        return [*found[:1] * len(self.header), *found]
+        times = [int(BEGIN.timestamp() + number) * 1000 + self.fraction_ms for number in range(COUNT)]
+        return [*times[:1] * len(self.header), *times]
 
     def write(self, folder: Path) -> Path:
         log = folder / self.name
@@ -64,7 +67,6 @@ FORMATS = [
         name="other_vhosts_access.log",
         line='www.example.com:443 10.0.0.7 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "curl"',
         time_format="access log",
-        parse="regex",
         row={
             "vhost": "www.example.com",
             "port": 443,
@@ -88,7 +90,6 @@ FORMATS = [
         name="nginx_main.log",
         line='192.0.2.16 - jane [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "Mozilla/5.0 (X11; Linux; rv)" "10.0.0.9"',
         time_format="access log",
-        parse="regex",
         row={
             "host": "192.0.2.16",
             "username": "jane",
@@ -102,7 +103,6 @@ FORMATS = [
         name="traefik.log",
         line='192.0.2.16 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/2.0" 200 1 "-" "curl" 1 "web@docker" "http://10.0.0.9:80" 3ms',
         time_format="access log",
-        parse="regex",
         row={"path": "/0", "agent": "curl", "rest": '1 "web@docker" "http://10.0.0.9:80" 3ms'},
         key="192.0.2.16",
     ),
@@ -110,7 +110,6 @@ FORMATS = [
         name="access_by_site.log",
         line='www.example.com 192.0.2.16 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 0.003',
         time_format="access log",
-        parse="regex",
         row={"before": "www.example.com", "host": "192.0.2.16", "ident": None, "bytes": 1, "referer": None, "rest": "0.003"},
     ),
     LogFormat(
@@ -151,8 +150,6 @@ FORMATS = [
     LogFormat(
         name="service.log",
         line="2015-05-17T12:05:0~.250+02:00 INFO worker: item ~",
-        time_format="ISO 8601",
-        parse="regex",
         row={"level": "INFO", "message": "worker: item 0"},
         fraction_ms=250,
     ),
@@ -175,7 +172,6 @@ FORMATS = [
         name="log4j.log",
         line="17 May 2015 10:05:0~,007 [main] WARN  org.example.App - started ~",
         time_format="DD Mon YYYY",
-        parse="regex",
         row={"level": "WARN", "before": "[main]", "message": "org.example.App - started 0"},
         fraction_ms=7,
         has_zone=False,
@@ -183,8 +179,6 @@ FORMATS = [
     LogFormat(
         name="zookeeper.log",
         line="2015-05-17 10:05:0~,747 - INFO  [QuorumPeer[myid=1]@774] - Notification time out: ~",
-        time_format="ISO 8601",
-        parse="regex",
         row={"level": "INFO", "before": None, "message": "[QuorumPeer[myid=1]@774] - Notification time out: 0"},
         fraction_ms=747,
         has_zone=False,
@@ -193,7 +187,6 @@ FORMATS = [
         name="spark.log",
         line="15/05/17 10:05:0~ INFO SparkContext: Running Spark version 1.3.~",
         time_format="YY/MM/DD",
-        parse="regex",
         row={"level": "INFO", "message": "SparkContext: Running Spark version 1.3.0"},
         has_zone=False,
     ),
@@ -201,7 +194,6 @@ FORMATS = [
         name="hdfs.log",
         line="150517 10050~ 143 INFO dfs.DataNode$PacketResponder: ~ for block blk_38 terminating",
         time_format="YYMMDD HHMMSS",
-        parse="regex",
         row={"written": "150517 100500", "before": "143", "level": "INFO"},
         has_zone=False,
     ),
@@ -209,7 +201,6 @@ FORMATS = [
         name="kubelet.log",
         line="W0517 10:05:0~.000123       7 controller.go:12] started ~",
         time_format="klog",
-        parse="regex",
         row={"level": "W", "thread": "7", "source": "controller.go:12", "message": "started 0"},
         has_zone=False,
     ),
@@ -217,7 +208,6 @@ FORMATS = [
         name="apache_error.log",
         line="[Sun May 17 10:05:0~.000123 2015] [core:error] [pid 7:tid 12] [client 10.0.0.1:4711] File ~ does not exist",
         time_format="Apache's error log",
-        parse="regex",
         row={"module": "core", "level": "error", "client": "10.0.0.1:4711", "message": "File 0 does not exist"},
         has_zone=False,
     ),
@@ -225,15 +215,12 @@ FORMATS = [
         name="nginx_error.log",
         line='2015/05/17 10:05:0~ [error] 7#7: *1 open() "/~" failed',
         time_format="YY/MM/DD",
-        parse="regex",
         row={"level": "error", "message": '7#7: *1 open() "/0" failed'},
         has_zone=False,
     ),
     LogFormat(
         name="python.log",
         line="2015-05-17 10:05:0~,123 - shop.orders - WARNING - order ~ is late",
-        time_format="ISO 8601",
-        parse="regex",
         row={"before": "shop.orders", "level": "WARNING", "message": "order 0 is late"},
         fraction_ms=123,
         has_zone=False,
@@ -241,8 +228,6 @@ FORMATS = [
     LogFormat(
         name="server.log",
         line="[2015-05-17 10:05:0~,123] INFO [KafkaServer id=0] started ~ (kafka.server.KafkaServer)",
-        time_format="ISO 8601",
-        parse="regex",
         row={"level": "INFO", "before": None, "message": "[KafkaServer id=0] started 0 (kafka.server.KafkaServer)"},
         fraction_ms=123,
         has_zone=False,
@@ -250,8 +235,6 @@ FORMATS = [
     LogFormat(
         name="postgresql.log",
         line="2015-05-17 10:05:0~.123 UTC [17] app@shop LOG:  duration: ~ ms",
-        time_format="ISO 8601",
-        parse="regex",
         row={"before": "[17] app@shop", "level": "LOG", "message": "duration: 0 ms"},
         fraction_ms=123,
     ),
@@ -259,8 +242,6 @@ FORMATS = [
         name="traces.log",
         line="2015-05-17 10:05:0~ ERROR Main - failed",
         more=("java.lang.IllegalStateException: no", "\tat Main.run(Main.java:7)", "\tat Main.main(Main.java:1)"),
-        time_format="ISO 8601",
-        parse="regex",
         row={
             "level": "ERROR",
             "message": "Main - failed\njava.lang.IllegalStateException: no\n\tat Main.run(Main.java:7)\n\tat Main.main(Main.java:1)",
@@ -277,20 +258,17 @@ FORMATS = [
     LogFormat(
         name="logfmt_iso.log",
         line='time=2015-05-17T10:05:0~Z level=info msg="started up"',
-        time_format="ISO 8601",
         parse="logfmt",
     ),
     LogFormat(
         name="vmware.log",
         line="2015-05-17T10:05:0~Z In(05) vmx - app=vmx pid=~ -- the disk is full",
-        time_format="ISO 8601",
         parse="lines",
         row={"line": "2015-05-17T10:05:00Z In(05) vmx - app=vmx pid=0 -- the disk is full"},
     ),
     LogFormat(
         name=f"web-5d78-x2x_default_web-{'0f' * 32}.log",
         line="2015-05-17T10:05:0~.123456789Z stdout F item ~, user jane, done",
-        time_format="ISO 8601",
         parse="lines",
         row={"line": "2015-05-17T10:05:00.123456789Z stdout F item 0, user jane, done"},
         fraction_ms=123,
@@ -334,7 +312,6 @@ FORMATS = [
         name="sales.csv",
         header=("time,user,amount",),
         line="2015-05-17T10:05:0~Z,jane,~.5",
-        time_format="ISO 8601",
         parse="csv",
         row={"time": "2015-05-17T10:05:00Z", "user": "jane", "amount": "0.5"},
     ),
@@ -342,7 +319,6 @@ FORMATS = [
         name="export.csv",
         header=("Time,User Name,Amount (EUR),ctid,user name",),
         line="2015-05-17T10:05:0~Z,jane,~.5,7,j",
-        time_format="ISO 8601",
         parse="csv",
         row={"time": "2015-05-17T10:05:00Z", "user_name": "jane", "amount_eur": "0.5", "ctid_": "7", "user_name_2": "j"},
     ),
@@ -355,7 +331,6 @@ FORMATS = [
             "#Fields: date time cs-method cs-uri-stem cs(User-Agent)",
         ),
         line="2015-05-17 10:05:0~ GET /~ -",
-        time_format="ISO 8601",
         parse="csv",
         row={"date": "2015-05-17", "time": "10:05:00", "cs_method": "GET", "cs_uri_stem": "/0", "cs_user_agent": None},
         has_zone=False,
@@ -382,7 +357,6 @@ FORMATS = [
         name="visits.csv",
         header=("user;pages;at",),
         line="jane;~;143185710~",
-        time_format="%s",
         parse="csv",
         row={"user": "jane", "pages": "0", "at": "1431857100"},
         options=("--time-format", "%s"),
@@ -390,7 +364,6 @@ FORMATS = [
     LogFormat(
         name="dotted.log",
         line="17.05.2015 10:05:0~ started ~",
-        time_format="%d.%m.%Y %H:%M:%S",
         parse="lines",
         has_zone=False,
         options=("--time-format", "%d.%m.%Y %H:%M:%S"),
@@ -398,7 +371,6 @@ FORMATS = [
     LogFormat(
         name="american.log",
         line="05/17/2015 10:05:0~ AM started ~",
-        time_format="%m/%d/%Y %I:%M:%S %p",
         parse="lines",
         has_zone=False,
         options=("--time-format", "%m/%d/%Y %I:%M:%S %p"),
@@ -406,23 +378,18 @@ FORMATS = [
     LogFormat(
         name="postgresql_saopaulo.log",
         line="2015-05-17 07:05:0~.123 -03 [17] app@shop LOG:  duration: ~ ms",
-        time_format="ISO 8601",
-        parse="regex",
         row={"written": "2015-05-17 07:05:00.123 -03", "before": "[17] app@shop", "level": "LOG"},
         fraction_ms=123,
     ),
     LogFormat(
         name="utc_plus.log",
         line="2015-05-17 18:05:0~ UTC+8 INFO started ~",
-        time_format="ISO 8601",
-        parse="regex",
         row={"written": "2015-05-17 18:05:00 UTC+8", "level": "INFO", "message": "started 0"},
     ),
     LogFormat(
         name="php_errors.log",
         line="[17-May-2015 12:05:0~ Europe/Berlin] PHP Warning:  item ~ is missing",
         time_format="DD Mon YYYY",
-        parse="regex",
         row={"written": "17-May-2015 12:05:00 Europe/Berlin", "before": "PHP", "message": "item 0 is missing"},
     ),
     LogFormat(
@@ -435,7 +402,6 @@ FORMATS = [
     LogFormat(
         name="distribution.tsv",
         line="2015-05-17\t10:05:0~\tFRA2\t~\t192.0.2.7",
-        time_format="ISO 8601",
         parse="csv",
         row={"field_3": "FRA2", "field_4": "0"},
         has_zone=False,
@@ -443,7 +409,6 @@ FORMATS = [
     LogFormat(
         name="redis.log",
         line="1:M 17 May 2015 10:05:0~.018 * Ready ~",
-        time_format="%d %b %Y %H:%M:%S.%f",
         parse="lines",
         fraction_ms=18,
         has_zone=False,
@@ -452,21 +417,18 @@ FORMATS = [
     LogFormat(
         name="backup.log",
         line="Sun May 17 10:05:0~ UTC 2015 backup ~",
-        time_format="%a %b %d %H:%M:%S %Z %Y",
         parse="lines",
         options=("--time-format", "%a %b %d %H:%M:%S %Z %Y"),
     ),
     LogFormat(
         name="proxy.log",
         line="17-05-2015 13:05:0~ +0300 PROXY.3128 0000~",
-        time_format="%d-%m-%Y %H:%M:%S %z",
         parse="lines",
         options=("--time-format", "%d-%m-%Y %H:%M:%S %z"),
     ),
     LogFormat(
         name="game.log",
         line='L 05/17/2015 - 10:05:0~: Bad Rcon: "rcon 1146003691" ~',
-        time_format="%m/%d/%Y - %H:%M:%S",
         parse="lines",
         has_zone=False,
         options=("--time-format", "%m/%d/%Y - %H:%M:%S"),
@@ -474,14 +436,12 @@ FORMATS = [
     LogFormat(
         name="cluster.log",
         line="- 143185710~ 2015.05.17 node7 May 17 12:05:0~ node7/node7 kernel: item ~",
-        time_format="%s",
         parse="lines",
         options=("--time-format", "%s"),
     ),
     LogFormat(
         name="steps.log",
         line="20150517-10:5:~:444|Step|30002312|item ~",
-        time_format="%Y%m%d-%H:%M:%S",
         parse="csv",
         fraction_ms=444,
         has_zone=False,

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -309,25 +308,18 @@ class ApiException(Exception):
 
 @dataclass
 class CoreApi:
-    """The two requests that the provider makes through the Kubernetes client, which logbus does not depend on, over HTTP."""
+    """The two requests that the provider makes through the Kubernetes client, which logbus does not depend on."""
 
-    port: int
+    cluster: Cluster
 
     def read_namespaced_pod(self, name: str, namespace: str) -> Any:
-        status = self.request("GET", name, namespace)["status"]
-        return SimpleNamespace(status=SimpleNamespace(phase=status["phase"], container_statuses=None))
+        status, pod = self.cluster.pod(name)
+        if status != 200:
+            raise ApiException(status)
+        return SimpleNamespace(status=SimpleNamespace(phase=pod["status"]["phase"], container_statuses=None))
 
     def delete_namespaced_pod(self, name: str, namespace: str, **options: Any) -> None:
-        self.request("DELETE", name, namespace)
-
-    def request(self, method: str, name: str, namespace: str) -> Any:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
-        connection.request(method, f"/api/v1/namespaces/{namespace}/pods/{name}")
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
-        if answer.status != 200:
-            raise ApiException(answer.status)
-        return body
+        self.cluster.kill(name)
 
 
 @contextmanager
@@ -342,7 +334,7 @@ def running(
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", cluster.connection)
-    client = SimpleNamespace(get_kube_client=lambda: CoreApi(cluster.port), ApiException=ApiException)
+    client = SimpleNamespace(get_kube_client=lambda: CoreApi(cluster), ApiException=ApiException)
     for module in (provider_hook, provider_operator):
         monkeypatch.setattr(module, "kube_client", client, raising=False)
     monkeypatch.setitem(sys.modules, "kubernetes", SimpleNamespace(client=SimpleNamespace(V1DeleteOptions=dict)))  # type: ignore[arg-type]

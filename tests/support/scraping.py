@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import urllib.request
-
-from logbus.waiting import PATIENCE_SECONDS
-
 from benchmarks.processes import free_port
 from tests.support.broker import LogbusBroker
+from tests.support.exporting import fetch
 
 
 def metrics_settings() -> dict[str, str]:
@@ -20,9 +17,7 @@ def metrics_port(broker: LogbusBroker) -> int:
 
 
 def get(broker: LogbusBroker, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port(broker)}{path}", timeout=PATIENCE_SECONDS) as answer:
-        text: str = answer.read().decode()
-    return text
+    return fetch(f"http://127.0.0.1:{metrics_port(broker)}{path}")
 
 
 def scrape(broker: LogbusBroker) -> dict[str, float]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from logbus.loads.directory import AttemptFile
-from logbus.loads.sinks import Sink, sink_for
+from logbus.loads.sinks import MaintenanceOptions, Sink, sink_for
 from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.model import AuditReport, Pipeline
 from logbus.windows.table_names import quoted
-from sqlalchemy import Engine, text
 
 from tests.support.ledgers import World, stamps
 from tests.support.loads import Loading
@@ -23,51 +23,35 @@ from tests.support.loads import Loading
 Row = tuple[Any, ...]
 
 
-class Reader(Protocol):
-    """Reads columns, sorted, as a user would, and changes rows without the ledger's knowledge."""
-
-    def rows(self, *columns: str) -> list[Row]: ...
-
-    def remove_row(self, offset: int) -> None: ...
-
-    def repeat_row(self, offset: int) -> None: ...
-
-    def forge_row(self, offset: int) -> None:
-        """Replace the record's line and leave everything else as it is."""
-
-    def change(self, statement: str) -> None:
-        """Run SQL, if the sink is a database."""
-
-
 @dataclass
 class PostgresReader:
-    engine: Engine
+    """Reads columns, sorted, as a user would, and changes rows without the ledger's knowledge."""
+
+    world: World
 
     def rows(self, *columns: str) -> list[Row]:
-        with self.engine.connect() as connection:
-            return sorted(tuple(row) for row in connection.execute(text(f"select {', '.join(map(quoted, columns))} from t")))
+        return sorted(self.world.rows(f"select {', '.join(map(quoted, columns))} from t"))
 
     def remove_row(self, offset: int) -> None:
-        self.change(f"delete from t where _offset = {offset}")
+        self.world.execute(f"delete from t where _offset = {offset}")
 
     def repeat_row(self, offset: int) -> None:
-        self.change(f"insert into t select * from t where _offset = {offset}")
+        self.world.execute(f"insert into t select * from t where _offset = {offset}")
 
     def forge_row(self, offset: int) -> None:
-        self.change(f"update t set line = 'forged' where _offset = {offset}")
-
-    def change(self, statement: str) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(text(statement))
+        """Replaces the record's line and leaves everything else as it is."""
+        self.world.execute(f"update t set line = 'forged' where _offset = {offset}")
 
 
 @dataclass
 class IcebergReader:
+    """The same, in an Iceberg table."""
+
     sink: Any
 
     def rows(self, *columns: str) -> list[Row]:
-        found = self.sink.table().scan(selected_fields=columns).to_arrow()
-        return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
+        rows = self.sink.table().scan(selected_fields=columns).to_arrow().to_pylist()
+        return sorted(tuple(row[name] for name in columns) for row in rows)
 
     def remove_row(self, offset: int) -> None:
         self.sink.table().delete(f"_offset = {offset}")
@@ -95,10 +79,7 @@ class Bench:
     kind: str
     settings: dict[str, Any]
 
-    def register(self, **settings: Any) -> Pipeline:
-        return self.world.register(settings={**self.settings, **settings})
-
-    def register_parse(self, parse: str, settings: dict[str, Any]) -> Pipeline:
+    def register(self, parse: str = "lines", **settings: Any) -> Pipeline:
         return self.world.register(parse=parse, settings={**self.settings, **settings})
 
     @property
@@ -110,13 +91,11 @@ class Bench:
         return isinstance(self.sink, IcebergSink)
 
     @property
-    def reader(self) -> Reader:
-        if self.kind == "iceberg":
-            return IcebergReader(self.sink)
-        return PostgresReader(self.world.ledger.engine)
+    def reader(self) -> PostgresReader | IcebergReader:
+        return IcebergReader(self.sink) if self.kind == "iceberg" else PostgresReader(self.world)
 
     def start(self, hour: int = 10, bad: Sequence[int] = (), **how: Any) -> Loading:
-        return Loading(world=self.world, url=self.url, window=self.world.freeze(hour), bad_offsets=frozenset(bad), **how)
+        return Loading.of(self.world, hour, bad_offsets=frozenset(bad), **how)
 
     def rows(self) -> list[Row]:
         return self.reader.rows("_partition", "_offset", "line")
@@ -131,22 +110,15 @@ KINDS = ("partitioned", "own", "iceberg")
 
 
 @pytest.fixture(params=KINDS)
-def bench(request: pytest.FixtureRequest, world: World, warehouse_url: str, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, world: World, warehouse_url: str, tmp_path: Path) -> Bench:
     settings = {"sink": "iceberg", "warehouse": f"file://{tmp_path}/lake"} if request.param == "iceberg" else {}
-    world.log.create("t", partitions=2)
-    world.log.append("t", *stamps(10, 10.2, 10.4, 11, 11.5), partition=0)
-    world.log.append("t", *stamps(10.1, 10.3, 11.1), partition=1)
-    found = Bench(world=world, url=warehouse_url, kind=request.param, settings=settings)
+    world.log.fill("t", stamps(10, 10.2, 10.4, 11, 11.5), stamps(10.1, 10.3, 11.1))
+    bench = Bench(world=world, url=warehouse_url, kind=request.param, settings=settings)
     if request.param == "own":
-        make_own_table(world.ledger.engine)
-    found.register()
-    yield found
-
-
-def make_own_table(engine: Engine) -> None:
-    columns = ", ".join(f"{name} {kind}" for name, kind in SYSTEM_COLUMNS.items())
-    with engine.begin() as connection:
-        connection.execute(text(f"create table t (line text, {columns})"))
+        columns = ", ".join(f"{name} {kind}" for name, kind in SYSTEM_COLUMNS.items())
+        world.execute(f"create table t (line text, {columns})")
+    bench.register()
+    return bench
 
 
 def expected(*places: tuple[int, int]) -> list[Row]:
@@ -159,6 +131,12 @@ HOUR_ELEVEN = expected((0, 3), (0, 4), (1, 2))
 
 def audit(bench: Bench, hour: int = 10) -> AuditReport:
     return bench.world.audit(hour)
+
+
+def maintain(bench: Bench, **later: int) -> list[str]:
+    """What maintenance does so many hours or days after the newest file was written."""
+    now = max(file.changed_at for file in files_of(bench)) + timedelta(**later)
+    return bench.sink.maintain(MaintenanceOptions(now=now, sleep=lambda seconds: None))
 
 
 def files_of(bench: Bench) -> list[AttemptFile]:

@@ -90,6 +90,7 @@ class SimulatedStores:
         self.zookeeper = SimZooKeeper(self.timeline, Random(seed))
 
     def client(self, *, session_timeout_ms: int = 4_000, is_connected: bool = True) -> StoreClient:
+        """One more store."""
         store = self.zookeeper.client("client", lambda: self.timeline.at(self.timeline.now, store.drain), session_timeout_ms)
         client = StoreClient(self, store)
         store.begin(client)
@@ -98,21 +99,27 @@ class SimulatedStores:
         return client
 
     def until(self, condition: Callable[[], bool]) -> None:
+        """Let things happen until this holds."""
         self.timeline.run_until(condition, PATIENCE_SECONDS)
 
     def let_pass(self, seconds: float) -> None:
+        """Let everything happen that would within `seconds`."""
         self.timeline.run(seconds)
 
     def drop(self, client: StoreClient) -> None:
+        """Its connection breaks."""
         client.store.drop()  # type: ignore[attr-defined]
 
     def cut(self, client: StoreClient) -> None:
+        """Nothing passes on its connection, and no new one can be made."""
         client.store.cut()  # type: ignore[attr-defined]
 
     def heal(self, client: StoreClient) -> None:
+        """The end of a cut."""
         client.store.heal()  # type: ignore[attr-defined]
 
     def lose_answer(self, client: StoreClient, *, is_committed: bool) -> None:
+        """Its next transaction is not answered: the connection breaks after its commit, or before."""
         client.store.lose_answer(is_committed=is_committed)  # type: ignore[attr-defined]
 
 

@@ -1,5 +1,3 @@
 from __future__ import annotations
 
-from tests.support.broker import broker  # noqa: F401
-from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
 from tests.support.spark import load_in_process, spark_session  # noqa: F401

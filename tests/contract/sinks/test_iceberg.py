@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from logbus.errors import UserError
-from logbus.loads.sinks import MaintenanceOptions, iceberg
+from logbus.loads.sinks import iceberg
 from logbus.loads.sinks.iceberg_table import open_catalog
 from logbus.loads.sinks.snapshot_entry import LedgerEntry, from_json
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -18,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from tests.support.ledgers import at
-from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit, files_of
+from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit, files_of, maintain
 
 pytestmark = pytest.mark.parametrize("bench", ["iceberg"], indirect=True)
 
@@ -99,11 +98,9 @@ def test_snapshots_expire_where_the_pipeline_says_so_and_what_only_they_read_goe
     for _ in range(3):
         bench.start(10).load()
     bench.start(11).load()
-    newest = max(file.changed_at for file in files_of(bench))
-    upkeep = MaintenanceOptions(now=newest + timedelta(days=8), sleep=lambda seconds: None)
-    assert bench.sink.maintain(upkeep) == []
+    assert maintain(bench, days=8) == []
     bench.register(keep_snapshots_days=7)
-    assert bench.sink.maintain(upkeep) == [
+    assert maintain(bench, days=8) == [
         "3 snapshots older than 7 days expired",
         "2 files removed that are not public (any more)",
     ]
@@ -133,10 +130,7 @@ def test_a_warehouse_may_be_a_plain_path(bench: Bench, tmp_path: Path) -> None:
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN
     assert [file.number for file in files_of(bench)] == [2]
-    assert (
-        bench.sink.maintain(MaintenanceOptions(now=files_of(bench)[0].changed_at + timedelta(days=2), sleep=lambda seconds: None))
-        == []
-    )
+    assert maintain(bench, days=2) == []
     assert audit(bench).ok
 
 
@@ -159,7 +153,7 @@ def test_a_table_of_the_users_own_is_loaded_like_ours(bench: Bench) -> None:
 
 def test_a_table_of_the_users_own_that_lacks_columns_is_not_altered(bench: Bench) -> None:
     make_own_table(bench)
-    bench.register_parse("json", {"columns": {"line": "text", "status": "integer"}})
+    bench.register("json", columns={"line": "text", "status": "integer"})
     with pytest.raises(UserError, match="it is yours, so add them: status int"):
         bench.start(10).begin().create()
     assert "status" not in table(bench).schema().column_names

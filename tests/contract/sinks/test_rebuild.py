@@ -7,21 +7,19 @@ import json
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.errors import OtherRecords, UserError
+from logbus.errors import OtherRecords
 from logbus.loads.rebuild import rebuild
 from logbus.loads.stamped_hours import StampedHours, stamped_hours
 from logbus.model import FrozenWindow, WindowState
-from sqlalchemy import text
 
-from tests.support.ledgers import World, at, hour
+from tests.support.ledgers import at, hour
 from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit
 
-on_iceberg = pytest.mark.parametrize("bench", ["iceberg"], indirect=True)
+pytestmark = pytest.mark.parametrize("bench", ["iceberg"], indirect=True)
 
 
 def lose_the_ledger(bench: Bench) -> None:
-    with bench.world.ledger.engine.begin() as connection:
-        connection.execute(text("drop schema logbus cascade"))
+    bench.world.execute("drop schema logbus cascade")
     bench.register()
 
 
@@ -30,7 +28,6 @@ def facts(window: FrozenWindow) -> tuple[object, ...]:
     return window.interval, window.ranges, window.topic_id, *counted
 
 
-@on_iceberg
 def test_windows_are_made_again_as_they_were_and_the_audit_is_exact(bench: Bench) -> None:
     bench.start(9).load()
     bench.start(10).load()
@@ -45,7 +42,6 @@ def test_windows_are_made_again_as_they_were_and_the_audit_is_exact(bench: Bench
     assert bench.world.ledger.window("p", at(10)).state is WindowState.AUDITED
 
 
-@on_iceberg
 def test_that_records_were_replaced_by_others_is_not_forgotten_with_the_ledger(bench: Bench) -> None:
     bench.start(10).load()
     bench.start(10, accept_other_records=True).load(value=b"others")
@@ -59,7 +55,6 @@ def test_that_records_were_replaced_by_others_is_not_forgotten_with_the_ledger(b
         bench.start(10).load()
 
 
-@on_iceberg
 def test_the_hours_that_records_are_stamped_with_ride_in_the_tables_own_commit(bench: Bench) -> None:
     for number in (10, 11):
         bench.start(number).load()
@@ -75,7 +70,6 @@ def stamped(bench: Bench, window: FrozenWindow) -> StampedHours | None:
         return stamped_hours(connection, window)
 
 
-@on_iceberg
 def test_a_rebuilt_pipeline_goes_on_where_it_was(bench: Bench) -> None:
     bench.start(10).load()
     bench.start(10).load()
@@ -88,7 +82,6 @@ def test_a_rebuilt_pipeline_goes_on_where_it_was(bench: Bench) -> None:
     assert bench.world.offsets(11) == (3, 5)
 
 
-@on_iceberg
 def test_windows_whose_records_retention_has_taken_since_are_made_again_too(bench: Bench) -> None:
     bench.start(10).load()
     bench.world.log.delete_records("t", before_offset=4, partition=0)
@@ -100,7 +93,6 @@ def test_windows_whose_records_retention_has_taken_since_are_made_again_too(benc
     assert "no longer replayable" in report.notes[0]
 
 
-@on_iceberg
 def test_windows_that_had_dead_letters_are_named(bench: Bench) -> None:
     bench.start(10, bad=[1]).load()
     lose_the_ledger(bench)
@@ -110,23 +102,16 @@ def test_windows_that_had_dead_letters_are_named(bench: Bench) -> None:
     assert audit(bench).ok
 
 
-@on_iceberg
 def test_a_window_that_the_ledger_has_frozen_otherwise_since_is_named_and_left(bench: Bench) -> None:
     bench.start(10).load()
     lose_the_ledger(bench)
-    freeze_with_fewer_records(bench.world)
+    bench.world.freeze(10)
+    bench.world.execute('update logbus.window_range set end_offset = end_offset - 1 where "partition" = 0')
     done = rebuild(bench.world.ledger.engine, "p")
     assert done.rebuilt == []
     assert "load the window again" in done.refused[0]
 
 
-def freeze_with_fewer_records(world: World) -> None:
-    world.freeze(10)
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text('update logbus.window_range set end_offset = end_offset - 1 where "partition" = 0'))
-
-
-@on_iceberg
 def test_rebuilding_again_changes_nothing(bench: Bench) -> None:
     bench.start(10).load()
     lose_the_ledger(bench)
@@ -135,7 +120,6 @@ def test_rebuilding_again_changes_nothing(bench: Bench) -> None:
     assert (done.rebuilt, done.unchanged) == ([], [hour(10)])
 
 
-@on_iceberg
 def test_the_command_says_what_it_did(bench: Bench) -> None:
     bench.start(10, bad=[1]).load()
     lose_the_ledger(bench)
@@ -146,9 +130,3 @@ def test_the_command_says_what_it_did(bench: Bench) -> None:
     again = CliRunner().invoke(main, ["ledger", "rebuild", "--pipeline", "p", "--warehouse", bench.url, "-o", "json"])
     known = {"rebuilt": [], "unchanged": ["2015-05-17T10:00:00Z"], "without_dead_letters": [], "refused": []}
     assert json.loads(again.stdout) == known
-
-
-@pytest.mark.parametrize("bench", ["partitioned"], indirect=True)
-def test_a_ledger_that_lies_beside_its_rows_is_not_rebuilt(bench: Bench) -> None:
-    with pytest.raises(UserError, match="one database"):
-        rebuild(bench.world.ledger.engine, "p")

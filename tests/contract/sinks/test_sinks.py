@@ -11,20 +11,17 @@ from typing import Any
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
 from logbus.loads.checksum import WITHOUT_CHECKSUM
+from logbus.loads.rebuild import rebuild
 from logbus.model import FrozenWindow, WindowState
 from logbus.parsing import Parser, Unparsable
 from logbus.waiting import PATIENCE_SECONDS
-from sqlalchemy import text
 
 from tests.support.ledgers import NOW, at
 from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit
 
 
 def dead_letters(bench: Bench) -> list[tuple[int, int]]:
-    with bench.world.ledger.engine.connect() as connection:
-        return [
-            tuple(row) for row in connection.execute(text('select "partition", "offset" from logbus.dead_letter order by 1, 2'))
-        ]
+    return bench.world.rows('select "partition", "offset" from logbus.dead_letter order by 1, 2')
 
 
 def test_a_load_puts_exactly_the_windows_records_into_the_target(bench: Bench) -> None:
@@ -220,8 +217,7 @@ def test_the_audit_finds_a_row_whose_values_were_changed_by_hand(bench: Bench) -
 
 def test_the_audit_finds_a_dead_letter_that_was_changed_by_hand(bench: Bench) -> None:
     bench.start(10, bad=[1]).load()
-    with bench.world.ledger.engine.begin() as connection:
-        connection.execute(text("update logbus.dead_letter set value = 'forged' where \"partition\" = 1"))
+    bench.world.execute("update logbus.dead_letter set value = 'forged' where \"partition\" = 1")
     assert audit(bench).problems == (
         "partition 1: logbus.dead_letter does not hold the values that were loaded, dead letters were changed",
     )
@@ -234,7 +230,7 @@ def test_a_window_of_which_a_filter_leaves_records_out_is_witnessed_too(bench: B
     assert audit(bench).ok
     if bench.is_files:
         return
-    bench.reader.change("update t set _offset = 1, _fingerprint = _fingerprint + 5 where _partition = 0")
+    bench.world.execute("update t set _offset = 1, _fingerprint = _fingerprint + 5 where _partition = 0")
     problems = audit(bench).problems
     assert any(problem.startswith("t-0 [0, 3): the rows' fingerprint is") for problem in problems)
 
@@ -265,11 +261,11 @@ FULL = (
 
 def test_values_of_every_type_and_nulls_arrive_as_they_are(bench: Bench) -> None:
     if bench.kind == "own":
-        bench.reader.change(
+        bench.world.execute(
             "alter table t add small integer, add large bigint, add share double precision, add known boolean, "
             "add happened timestamptz, add more jsonb"
         )
-    bench.register_parse("json", {"columns": ALL_TYPES})
+    bench.register("json", columns=ALL_TYPES)
     bench.start(10).load(value=FULL)
     bench.start(11).load(value=b"{}")
     *full, more = bench.values(*ALL_TYPES)[0]
@@ -300,33 +296,33 @@ def test_a_load_under_way_shows_no_reader_anything(bench: Bench) -> None:
 
 def test_a_reader_sees_all_of_a_window_or_nothing_while_it_is_replaced_again_and_again(bench: Bench) -> None:
     bench.start(10).load()
-    seen: list[list[object]] = []
+    readings: list[list[object]] = []
     stop = threading.Event()
-    reader = threading.Thread(target=lambda: read_until(bench, stop, seen))
+    reader = threading.Thread(target=lambda: read_until(bench, stop, readings))
     reader.start()
     for _ in range(3):
         bench.start(10).load()
     stop.set()
     reader.join(PATIENCE_SECONDS)
-    assert seen
-    assert all(rows == HOUR_TEN for rows in seen)
+    assert readings
+    assert all(rows == HOUR_TEN for rows in readings)
 
 
-def read_until(bench: Bench, stop: threading.Event, seen: list[list[object]]) -> None:
+def read_until(bench: Bench, stop: threading.Event, readings: list[list[object]]) -> None:
     while True:
-        seen.append(list(bench.rows()))
+        readings.append(list(bench.rows()))
         if stop.is_set():
             return
 
 
 def test_a_column_that_the_parser_has_got_since_is_added_and_older_rows_have_none(bench: Bench) -> None:
-    bench.register_parse("json", {"columns": {"line": "text"}})
+    bench.register("json", columns={"line": "text"})
     bench.start(10).load(value=b'{"line": "a", "status": 200}')
-    bench.register_parse("json", {"columns": {"line": "text", "status": "integer"}})
+    bench.register("json", columns={"line": "text", "status": "integer"})
     if bench.kind == "own":  # never altered by logbus
         with pytest.raises(UserError, match=r'it is yours, so add them: alter table public.t add column "status" integer'):
             bench.start(11).load(value=b'{"line": "b", "status": 404}')
-        bench.reader.change("alter table t add column status integer")
+        bench.world.execute("alter table t add column status integer")
     bench.start(11).load(value=b'{"line": "b", "status": 404}')
     assert bench.values("line", "status") == [("a", None)] * 5 + [("b", 404)] * 3
     bench.start(10).load(value=b'{"line": "a", "status": 200}')
@@ -344,9 +340,9 @@ def test_a_column_that_the_parser_has_got_since_is_added_and_older_rows_have_non
 def test_a_column_that_changed_its_type_or_case_is_refused_and_nothing_is_touched(
     columns: dict[str, str], why: str, bench: Bench
 ) -> None:
-    bench.register_parse("json", {"columns": {"line": "text"}})
+    bench.register("json", columns={"line": "text"})
     bench.start(10).load(value=b'{"line": "a"}')
-    bench.register_parse("json", {"columns": columns})
+    bench.register("json", columns=columns)
     with pytest.raises(UserError, match=why):
         bench.start(11).load(value=b'{"line": 1}')
     assert bench.values("line") == [("a",)] * 5
@@ -358,13 +354,13 @@ ODD_NAMES = (":method", "a :b", "a::b", "a\\:b", "http.method", 'q"x', "100%", "
 def test_a_column_may_have_any_name_that_a_member_of_json_has(bench: Bench) -> None:
     """Declared or added later; loaded, loaded again, counted and compared."""
     row = {name: number for number, name in enumerate(ODD_NAMES)}
-    bench.register_parse("json", {"columns": {":method": "bigint"}})
+    bench.register("json", columns={":method": "bigint"})
     if bench.kind == "own":
         with pytest.raises(UserError, match='it is yours, so add them: alter table .* add column ":method" bigint'):
             bench.start(10).load(json.dumps(row).encode())
         return
     bench.start(10).load(json.dumps(row).encode())
-    bench.register_parse("json", {"columns": dict.fromkeys(ODD_NAMES, "bigint")})
+    bench.register("json", columns=dict.fromkeys(ODD_NAMES, "bigint"))
     for _ in range(2):
         bench.start(11).load(json.dumps(row).encode())
     assert audit(bench, 10).ok
@@ -384,13 +380,18 @@ def careless_lines(settings: Mapping[str, Any]) -> Parser:
 
 
 def test_a_nul_in_a_users_own_rows_and_reasons_makes_dead_letters_in_every_sink(bench: Bench) -> None:
-    bench.register_parse("tests.contract.sinks.test_sinks:careless_lines", {"max_error_rate": 1.0})
+    bench.register("tests.contract.sinks.test_sinks:careless_lines", max_error_rate=1.0)
     counts = bench.start(10).load()
     assert (counts.loaded, counts.dead_lettered) == (3, 2)
     assert bench.rows() == [row for row in HOUR_TEN if row[1] != 1]
     assert audit(bench).ok
-    with bench.world.ledger.engine.connect() as connection:
-        found = connection.execute(text('select error_class, error from logbus.dead_letter order by "partition"')).all()
-    assert found[0].error_class == "WrongType"
-    assert "line holds a NUL character" in found[0].error
-    assert tuple(found[1]) == ("odd\\0", "line 1/1\\0")
+    wrong, odd = bench.world.rows('select error_class, error from logbus.dead_letter order by "partition"')
+    assert wrong[0] == "WrongType"
+    assert "line holds a NUL character" in wrong[1]
+    assert odd == ("odd\\0", "line 1/1\\0")
+
+
+@pytest.mark.parametrize("bench", ["partitioned"], indirect=True)
+def test_a_ledger_that_lies_beside_its_rows_is_not_rebuilt(bench: Bench) -> None:
+    with pytest.raises(UserError, match="one database"):
+        rebuild(bench.world.ledger.engine, "p")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,17 @@ from logbus.errors import AttemptSuperseded, LoadFailed, OtherRecords, UserError
 from logbus.loads.checksum import Published
 from logbus.loads.directory import Directory
 from logbus.loads.engine import libpq_uri
-from logbus.loads.sinks import MaintenanceOptions, iceberg
+from logbus.loads.sinks import iceberg
 from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.loads.sinks.snapshot_entry import LedgerEntry, entry_of, from_json
 from logbus.model import FrozenWindow, WindowState
 from pyiceberg.table import Table
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from spark_jobs.load_task import load
 from tests.support.ledgers import NOW, at
 from tests.support.loads import Loading
-from tests.support.sinks import HOUR_TEN, Bench, audit, files_of
+from tests.support.sinks import HOUR_TEN, Bench, audit, files_of, maintain
 
 pytestmark = pytest.mark.parametrize("bench", ["iceberg"], indirect=True)
 
@@ -156,18 +156,17 @@ def test_publishing_again_changes_nothing(bench: Bench) -> None:
 def test_a_table_that_knows_more_attempts_than_the_ledger_refuses_a_load_and_names_the_way_out(bench: Bench) -> None:
     for _ in range(3):
         bench.start(10).load()
-    with bench.world.ledger.engine.begin() as connection:  # a ledger restored from yesterday's backup
-        connection.execute(text("update logbus.window set last_attempt = 1, loaded_attempt = 1"))
-        connection.execute(text("delete from logbus.attempt where number > 1"))
+    restore_the_ledger_to_the_first_load(bench)
     with pytest.raises(UserError, match="logbus ledger rebuild --pipeline p"):
         bench.start(10).begin().create()
     assert bench.rows() == HOUR_TEN
 
 
 def restore_the_ledger_to_the_first_load(bench: Bench) -> None:
-    with bench.world.ledger.engine.begin() as connection:
-        connection.execute(text("update logbus.window set last_attempt = 1, loaded_attempt = 1"))
-        connection.execute(text("delete from logbus.attempt where number > 1"))
+    """As from yesterday's backup."""
+    bench.world.execute(
+        "update logbus.window set last_attempt = 1, loaded_attempt = 1", "delete from logbus.attempt where number > 1"
+    )
 
 
 @pytest.mark.parametrize("bad", [[], [1]], ids=["rows", "dead letters"])
@@ -187,9 +186,8 @@ def test_an_entry_of_the_same_number_from_before_a_restore_is_not_taken_for_the_
 def test_files_that_a_restored_ledger_knows_nothing_of_are_not_called_exact(bench: Bench) -> None:
     bench.start(10).load()
     bench.start(10).load()
-    with bench.world.ledger.engine.begin() as connection:  # of the first load, including its checksums
-        other = "jsonb_set(values_hash, '{files}', jsonb_build_object('w1_a1', '1'))"
-        connection.execute(text(f"update logbus.window set values_hash = {other}"))
+    other = "jsonb_set(values_hash, '{files}', jsonb_build_object('w1_a1', '1'))"  # of the first load
+    bench.world.execute(f"update logbus.window set values_hash = {other}")
     restore_the_ledger_to_the_first_load(bench)
     assert "does not name w1_a1 any more" in audit(bench).problems[0]
 
@@ -270,12 +268,8 @@ def test_upkeep_removes_old_files_that_nobody_needs_and_no_others(bench: Bench) 
     bench.start(10).load()
     bench.start(11).begin().create().run_task(1)
     bench.start(11).begin().create().run_task(1)
-    sink = bench.sink
-    assert (
-        sink.maintain(MaintenanceOptions(now=files_of(bench)[0].changed_at + timedelta(hours=23), sleep=lambda seconds: None))
-        == []
-    )
-    done = sink.maintain(MaintenanceOptions(now=files_of(bench)[0].changed_at + timedelta(hours=25), sleep=lambda seconds: None))
+    assert maintain(bench, hours=23) == []
+    done = maintain(bench, hours=25)
     kept = sorted((file.start.hour, file.number) for file in files_of(bench))
     # An older snapshot can still be read.
     assert (kept, done) == ([(10, 1), (10, 2), (11, 2)], ["1 files removed that are not public (any more)"])

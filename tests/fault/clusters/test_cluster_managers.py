@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, LogbusError, UserError
-from logbus.model import WindowState
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.waiting import wait_until
 
@@ -151,23 +150,6 @@ def test_a_run_that_starts_beside_a_shared_load_has_its_own_hour_and_both_are_lo
 
     assert task.run(beside, waiting=[at(HOUR + 1), at(HOUR + 2)])["adopted"] is False
     assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [1, 2, 1, None]
-
-
-@NEAR_AND_FAR
-def test_a_backfill_leaves_an_hour_alone_that_somebody_else_is_loading(task: Task) -> None:
-    """The other run finds it loaded, or loads it."""
-    hours = [at(HOUR + 1), at(HOUR + 2)]
-    task.world.ledger.begin_attempts("p", hours[:1], "another", 1, NOW)
-    task.run(waiting=hours)
-    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [1, None, 1, None]
-    assert [window.state for window in task.world.ledger.windows("p")][1] is WindowState.LOADING
-
-
-@NEAR_AND_FAR
-def test_of_many_windows_in_one_task_the_one_without_a_commit_is_named(task: Task) -> None:
-    windows = [f"2015-05-17T{number}:00:00Z" for number in (10, 11, 12)]
-    with pytest.raises(LoadFailed, match=r"^not loaded, according to the ledger: 1 of 3 windows: 2015-05-17T12:00:00Z"):
-        task.run(lambda arguments: task.load(arguments[:-2]), windows=windows)
 
 
 # A newer attempt takes the hour over. A superseded driver ends successfully.

@@ -11,10 +11,9 @@ from airflow.sdk import timezone
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus.model import Interval, milliseconds
-from logbus.operators.waiting_runs import Beside
 from logbus.task_context import run_interval
 
-from tests.support.airflow_context import Runs, run_context, runs  # noqa: F401
+from tests.support.airflow_context import run_context
 from tests.support.ledgers import NOW, World
 from tests.support.loads import Loading
 
@@ -25,9 +24,9 @@ NIGHTS = {
 HOURS = 6
 
 
-def scheduled(start: datetime, zone: str, cron: str = "0 * * * *") -> Iterator[Interval]:
-    """The windows of a DAG's runs from `start` on, as Airflow itself schedules them."""
-    timetable = CronDataIntervalTimetable(cron, timezone=zone)
+def scheduled(start: datetime, zone: str) -> Iterator[Interval]:
+    """The windows of an hourly DAG's runs from `start` on, as Airflow itself schedules them."""
+    timetable = CronDataIntervalTimetable("0 * * * *", timezone=zone)
     restriction = TimeRestriction(earliest=timezone.coerce_datetime(start), latest=None, catchup=True)
     last: DataInterval | None = None
     while True:
@@ -57,24 +56,3 @@ def test_every_hour_of_the_night_is_loaded_once_in_any_zone(world: World, wareho
     expected = [sum(interval.start <= minute < interval.end for minute in minutes) for interval in intervals]
     assert counts == expected
     assert sum(counts) == sum(minute >= intervals[0].start for minute in minutes)
-
-
-@pytest.mark.parametrize(
-    ("start", "hours"), [(datetime(2015, 3, 27, 23, tzinfo=UTC), 23), (datetime(2015, 10, 23, 22, tzinfo=UTC), 25)]
-)
-def test_a_day_that_is_longer_or_shorter_is_frozen_as_its_own_run_asks_for_it_whoever_freezes_it(
-    world: World,
-    runs: Runs,  # noqa: F811
-    start: datetime,
-    hours: int,
-) -> None:
-    """A backfill of a daily DAG: the run of the day before finds the long or short day waiting, and loads it too."""
-    days = scheduled(start, "Europe/Berlin", "0 0 * * *")
-    own, jumped = next(days), next(days)
-    assert jumped.end - jumped.start == timedelta(hours=hours)
-    world.log.append("t", milliseconds(own.start), milliseconds(jumped.start), milliseconds(jumped.end))
-    world.register(interval=timedelta(days=1))
-    runs.intervals = {f"backfill__{jumped.start.isoformat()}": jumped}
-    beside = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=NOW)
-    assert beside.hours(run_context(own.start, own.end, waiting=[jumped.start]), 83) == [jumped.start]
-    assert world.ledger.freeze_or_get("p", jumped, world.log, NOW).interval == jumped

@@ -10,10 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from logbus.errors import OtherRecords
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
-from logbus.loads import attempts
 from logbus.loads.engine import connect
 from logbus.model import milliseconds
 from logbus.waiting import wait_until
@@ -167,23 +163,3 @@ def test_holes_of_compaction_are_refused_until_they_are_declared_and_the_rest_is
     assert states(pipeline.load(10)) == [LoadState.COMMITTED]
     assert pipeline.audit(10).problems == ()
     assert 0 < len(pipeline.found()) < 1_400
-
-
-def test_an_hour_that_was_loaded_before_its_topic_was_compacted_keeps_its_rows(make: Make, broker: AnyBroker) -> None:
-    pipeline = make(partitions=1, config={"segment.bytes": "20000"}, settings={"offset_gaps": True})
-    for start in range(0, 1_500, 100):
-        pipeline.send([(10 + number / 2_000, b"%d" % number + b"." * 50) for number in range(start, start + 100)])
-    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
-    loaded = pipeline.found()
-    assert len(loaded) == 1_500
-    policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-    Topics(Client(pipeline.client_config)).change_settings(pipeline.name, policy)
-    wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, what="the compaction")
-    (refused,) = pipeline.load(10, freeze=False)
-    assert refused.state is LoadState.FAILED
-    assert "partition 0: 1,500 records then" in str(refused.error)
-    assert pipeline.found() == loaded
-    assert pipeline.audit(10).problems == ()
-    with pipeline.engine.connect() as connection:
-        attempt = attempts.find(connection, pipeline.name, "2015-05-17T10:00:00Z=2")
-    assert isinstance(pipeline.ledger.beyond_retry([attempt]), OtherRecords)

@@ -11,15 +11,14 @@ from sqlalchemy import text
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import FakeBroker
 from tests.support.ledgers import World, at
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 
 @pytest.fixture
 def loaded(world: World) -> World:
     """Hours 9 and 10, with one and four records."""
     world.fill(9.5, 10, 10.2, 10.4, 10.6, 11)
-    for number in (9, 10):
-        Loading.of(world, number).load()
+    load_hours(world, 9, 10)
     return world
 
 

@@ -14,7 +14,7 @@ from logbus.sensors.window_loaded import WindowLoadedSensor, WindowLoadedTrigger
 
 from tests.support.airflow_context import run_context
 from tests.support.ledgers import NOW, World, at
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 SPAN = {"start": instant_text(at(10)), "end": instant_text(at(11))}
 
@@ -69,8 +69,7 @@ def test_without_deferring_it_looks_again(frozen: World) -> None:
 def late(world: World) -> World:
     """A record stamped in hour 10 arrives in hour 11; both hours are loaded."""
     world.fill(10, 10.2, 11, 10.4, 12)
-    for number in (10, 11):
-        Loading.of(world, number).load()
+    load_hours(world, 10, 11)
     return world
 
 

@@ -92,14 +92,6 @@ def test_a_window_of_the_former_topic_fails_alone_after_a_rebase(world: World, a
     assert by_hour(outcomes) == {12: LoadState.FAILED, 13: LoadState.COMMITTED}
 
 
-def test_a_window_is_loaded_as_the_pipeline_was_when_its_attempt_began(world: World, application: Application) -> None:
-    world.register(parse="json", settings={"columns": {"url": "text", "visitor": "bigint"}})
-    begun = tokens(world, 9)
-    world.register(parse="json", settings={"columns": {"address": "text"}})
-    application.load("p", begun)
-    assert [name for name in world.columns() if name in ("url", "visitor", "address")] == ["url", "visitor"]
-
-
 def test_attempts_that_were_begun_with_other_definitions_are_each_loaded_by_their_own(
     world: World, application: Application
 ) -> None:

@@ -7,13 +7,12 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import TooManyWindows
-from logbus.model import HOUR, Interval
+from logbus.model import Interval
 from logbus.status.lag import lag_of
 from logbus.windows import catch_up
 
-from tests.support.fake_log import NO_TIMESTAMP
 from tests.support.ledgers import NOW, World, at, intervals_of, stamps
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 YEARS = 24 * 365
 Hours = Callable[..., list[int]]
@@ -34,38 +33,22 @@ def missing(world: World, now: datetime = NOW) -> list[datetime]:
     return [part.start for part in intervals_of(world.ledger.plan_load("p", world.log, now, only_missing=True))]
 
 
-def load(world: World, *numbers: int) -> None:
-    for number in numbers:
-        Loading.of(world, number).load()
-
-
 @pytest.mark.parametrize(("minute", "last"), [(4, 10), (5, 11)])
 def test_an_hour_is_left_out_until_its_lateness_has_passed(world: World, minute: int, last: int) -> None:
     world.fill(10, 11.5, 12.02)
     assert hours(world, at(12) + timedelta(minutes=minute))[-1] == last
 
 
-@pytest.mark.parametrize("stamp", [NO_TIMESTAMP, *stamps(84 * YEARS)])
-def test_records_without_a_usable_time_are_taken_by_the_last_closed_hour(world: World, stamp: int) -> None:
-    """Freezing includes them, so a load must find them (it used to find nothing)."""
-    world.log.append("t", stamp, stamp)
-    world.register()
-    (start,) = missing(world)
-    assert start == Interval.hour(NOW - HOUR - timedelta(minutes=5)).start
-    window = world.ledger.freeze_or_get("p", Interval.hour(start), world.log, NOW)
-    assert window.record_count == 2
-
-
 def test_an_older_log_shipped_after_newer_hours_are_loaded_is_what_lag_counts_and_a_load_takes(world: World) -> None:
     """`lag` used to report one hour behind, `window ls` nothing, and a load of missing windows took none."""
     world.fill(10.5, 11.5)
-    load(world, 10, 11)
+    load_hours(world, 10, 11)
     world.log.append("t", *stamps(3.5, 4.5, 5.5))
     lag = lag_of(world.ledger.engine, world.log, "p", NOW)
     assert (lag.hours_behind, lag.oldest_hour, lag.records) == (1, at(12), 3)
     assert lag.gaps == world.ledger.gaps("p", world.log, NOW)
     assert missing(world) == [at(12)]
-    load(world, 12)
+    load_hours(world, 12)
     assert missing(world) == []
     assert [part.count for part in world.ledger.window("p", at(12)).ranges] == [3]
 
@@ -76,15 +59,9 @@ def test_since_until_and_limit_choose_among_the_hours(world: World) -> None:
     assert hours(world, limit=2) == [10, 11]
 
 
-def test_intervals_are_as_long_as_the_pipeline_says(world: World) -> None:
-    world.fill(10.4, 10.9, interval=timedelta(minutes=15))
-    found = intervals_of(world.ledger.plan_load("p", world.log, NOW))
-    assert [interval.start.minute for interval in found] == [15, 30, 45]
-
-
 def test_a_load_of_everything_takes_loaded_windows_again_as_far_as_their_records_are_there(world: World) -> None:
     world.fill(8.5, 10.5, 11.5, 13.5)
-    load(world, 8, 9, 10)
+    load_hours(world, 8, 9, 10)
     assert hours(world) == [8, 9, 10, 11, 12, 13]
     world.log.delete_records("t", before_offset=1)
     assert hours(world) == [10, 11, 12, 13]
@@ -93,8 +70,7 @@ def test_a_load_of_everything_takes_loaded_windows_again_as_far_as_their_records
 
 def test_windows_of_a_former_topic_that_were_not_loaded_are_missing_after_a_rebase(world: World) -> None:
     world.fill(8.5, freeze=[8])
-    world.log.create("t")
-    world.log.append("t", *stamps(11.5))
+    world.log.fill("t", stamps(11.5))
     world.ledger.rebase("p", world.log, NOW)
     gaps = world.ledger.gaps("p", world.log, NOW)
     assert [(gap.interval, str(gap.missing), gap.is_empty) for gap in gaps] == [

@@ -8,7 +8,6 @@ from datetime import datetime
 import pytest
 from logbus.windows import pipeline_chains, schema
 from logbus.windows.pipeline_chains import (
-    PendingRange,
     PipelineChain,
     Undone,
     is_loaded,
@@ -25,15 +24,15 @@ from tests.support.ledgers import World, at, stamps
 
 HOURS = (8, 9, 10, 12, 13, 14, 15)  # hour 11 is not frozen
 TRIES = 40
+COUNTS = ("byte", "read", "loaded", "dead_lettered", "filtered", "late", "early", "lost")
+NO_COUNTS = ", ".join(f"{name}_count = 0" for name in COUNTS)
 
 
 @pytest.fixture
 def frozen(world: World) -> World:
     """Two partitions; hour 11 is empty in the first, and in the second unless a test fills it."""
-    world.log.create("t", 2)
-    for hour in (8, 9, 10, 12, 13, 14):
-        world.log.append("t", *stamps(hour + 0.1, hour + 0.6), partition=0)
-        world.log.append("t", *stamps(hour + 0.2), partition=1)
+    hours = (8, 9, 10, 12, 13, 14)
+    world.log.fill("t", stamps(*(hour + part for hour in hours for part in (0.1, 0.6))), stamps(*(hour + 0.2 for hour in hours)))
     return world
 
 
@@ -47,9 +46,11 @@ def chain(world: World, connection: Connection, done: ColumnElement[bool]) -> Pi
     return load_chain(connection, pipeline_row(connection, "p"), world.log.topic("t").topic_id, done)
 
 
-def told(loaded: PipelineChain, partition: int, undone: Undone, start: int) -> list[tuple[int, int, str, datetime | None]]:
+def stretches_of(
+    loaded: PipelineChain, partition: int, undone: Undone, start: int
+) -> list[tuple[int, int, str, datetime | None]]:
     """The stretches that are not done and not deleted from the log; empty ones are left out."""
-    stretches: list[PendingRange] = list(pending_ranges(loaded, partition, undone))
+    stretches = pending_ranges(loaded, partition, undone)
     return [(max(one.first, start), one.end, one.why, one.ended_at) for one in stretches if one.end > start]
 
 
@@ -67,19 +68,17 @@ def test_the_done_prefix_can_be_left_out(frozen: World) -> None:
                     "audited_at": at(20) if is_done and chance.random() < 0.9 else None,
                 }
                 connection.execute(update(window).where(window.c.starts_at == at(hour)).values(values))
-                connection.execute(
-                    text(
-                        "update logbus.window set byte_count=0, read_count=0, loaded_count=0, dead_lettered_count=0, filtered_count=0, late_count=0, early_count=0, lost_count=0"
-                    )
-                )
+                connection.execute(text(f"update logbus.window set {NO_COUNTS}"))
             whole = chain(frozen, connection, false())
             for_lag, for_retention = (chain(frozen, connection, done) for done in (is_loaded(), is_settled_and_gone(starts)))
         assert len(whole.windows) == len(HOURS)
         shorter += len(for_lag.windows) < len(HOURS) and len(for_retention.windows) < len(HOURS)
         for partition in (0, 1):
-            assert told(for_lag, partition, not_loaded, 0) == told(whole, partition, not_loaded, 0)
+            assert stretches_of(for_lag, partition, not_loaded, 0) == stretches_of(whole, partition, not_loaded, 0)
             start = starts[partition]
-            assert told(for_retention, partition, not_settled, start) == told(whole, partition, not_settled, start)
+            assert stretches_of(for_retention, partition, not_settled, start) == stretches_of(
+                whole, partition, not_settled, start
+            )
     assert shorter > TRIES // 10
 
 
@@ -88,11 +87,7 @@ def test_nothing_is_left_out_while_records_before_the_first_window_are_not_froze
     for hour in (12, 13, 14):
         frozen.freeze(hour)
     with frozen.ledger.engine.begin() as connection:
-        connection.execute(
-            text(
-                "update logbus.window set loaded_attempt=1, byte_count=0, read_count=0, loaded_count=0, dead_lettered_count=0, filtered_count=0, late_count=0, early_count=0, lost_count=0"
-            )
-        )
+        connection.execute(text(f"update logbus.window set loaded_attempt = 1, {NO_COUNTS}"))
         assert len(chain(frozen, connection, is_loaded()).windows) == 3
 
 
@@ -100,5 +95,5 @@ def test_a_pipeline_without_windows_has_an_empty_chain(frozen: World) -> None:
     frozen.register()
     with frozen.ledger.engine.begin() as connection:
         assert chain(frozen, connection, is_loaded()).windows == ()
-        wanted = pipeline_chains.among_topics({"p": frozen.log.topic("t").topic_id})
-        assert pipeline_chains.anchors_of(connection, wanted)["p"].keys() == {0, 1}
+        topics = pipeline_chains.among_topics({"p": frozen.log.topic("t").topic_id})
+        assert pipeline_chains.anchors_of(connection, topics)["p"].keys() == {0, 1}

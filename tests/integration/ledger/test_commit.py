@@ -27,9 +27,7 @@ Start = Callable[..., Loading]
 @pytest.fixture
 def start(world: World) -> Start:
     """Starts a load of hour 10 (five records in two partitions) or 11 (two records)."""
-    world.log.create("t", partitions=2)
-    world.log.append("t", *stamps(10, 10.2, 10.4, 11), partition=0)
-    world.log.append("t", *stamps(10.1, 10.3, 11.5), partition=1)
+    world.log.fill("t", stamps(10, 10.2, 10.4, 11), stamps(10.1, 10.3, 11.5))
     world.register()
 
     def loading(number: int = 10, bad_offsets: frozenset[int] = frozenset()) -> Loading:

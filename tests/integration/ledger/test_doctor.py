@@ -17,7 +17,7 @@ from logbus.windows.rows import HEARTBEAT_EXPIRY
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, stamps
-from tests.support.loads import Loading
+from tests.support.loads import Loading, load_hours
 
 Found = Callable[..., list[tuple[str, str]]]
 
@@ -26,8 +26,8 @@ Found = Callable[..., list[tuple[str, str]]]
 def healthy(world: World) -> World:
     """Hours 10 and 11 are loaded and audited; there are no other hours."""
     world.fill(10, 10.5, 11)
+    load_hours(world, 10, 11)
     for number in (10, 11):
-        Loading.of(world, number).load()
         world.audit(number)
     return world
 
@@ -166,8 +166,8 @@ def test_an_hour_that_was_loaded_again_from_other_records_stays_known(healthy: W
 
 def test_a_producer_whose_clock_moves_records_into_other_hours_is_noted(world: World) -> None:
     world.fill(10, 11.9, *(10 + minute / 60 for minute in range(20)), 11)
+    load_hours(world, 10, 11)
     for number in (10, 11):
-        Loading.of(world, number).load()
         world.audit(number)
     told = "20 of the 23 records in its newest windows are stamped with other hours than their window's"
     assert [severity for severity, message in findings(world) if message.startswith(told)] == ["note"]

@@ -17,9 +17,7 @@ OWN = {"id", "starts_at", "ends_at", "frozen_at", "loaded_at", "audited_at"}  # 
 @pytest.fixture
 def quiet(world: World) -> World:
     """Hours 1 and 8 hold records in two partitions, the hours between them none."""
-    world.log.create("t", partitions=2)
-    for partition in (0, 1):
-        world.log.append("t", *stamps(1.2, 8.2), partition=partition)
+    world.log.fill("t", *[stamps(1.2, 8.2)] * 2)
     world.register()
     return world
 

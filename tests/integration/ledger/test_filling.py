@@ -14,7 +14,7 @@ from logbus.windows.rows import HEARTBEAT_EXPIRY
 
 from tests.support.airflow_context import run_context
 from tests.support.ledgers import NOW, World, at
-from tests.support.loads import Loading
+from tests.support.loads import Loading, load_hours
 
 OWN = 16
 YEARS = 24 * 365
@@ -24,8 +24,7 @@ YEARS = 24 * 365
 def away(world: World) -> World:
     """Hours 10 to 16 hold records. 10 and 11 are loaded; then the scheduler was down, and it is back for hour 16."""
     world.fill(*(hour + 0.5 for hour in range(10, OWN + 1)), settings={"max_ahead_minutes": 0})
-    for number in (10, 11):
-        Loading.of(world, number).load()
+    load_hours(world, 10, 11)
     world.freeze(OWN)
     return world
 

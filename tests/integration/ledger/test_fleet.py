@@ -11,8 +11,6 @@ from logbus.model import Pipeline
 from logbus.status.fleet import PipelineReading, read_fleet
 from logbus.status.lag import lag_of
 from logbus.status.window_facts import newest_ends
-from logbus.windows import schema
-from sqlalchemy import text, update
 
 from tests.support.fake_batches import FakeBatches
 from tests.support.ledgers import NOW, World, at, hour, stamps
@@ -26,13 +24,11 @@ NAMES = ("ahead", "behind", "empty", "gap", "whole")
 def fleet(world: World) -> World:
     """Five pipelines in different states, with two partitions each."""
     for name in NAMES:
-        world.log.create(name, 2)
+        numbers = () if name == "empty" else (8, 9, 10, 12, 13, 14)
+        each = [stamps(*(number + part for number in numbers for part in parts)) for parts in ((0.1, 0.6), (0.2,))]
+        world.log.fill(name, *each)
         starts_at = at(7) if name == "ahead" else None
         pipeline = Pipeline(name=name, topic=name, table=name, parse="lines", lateness=LATENESS, starts_at=starts_at)
-        if name != "empty":
-            for number in (8, 9, 10, 12, 13, 14):
-                world.log.append(name, *stamps(number + 0.1, number + 0.6), partition=0)
-                world.log.append(name, *stamps(number + 0.2), partition=1)
         world.ledger.register(pipeline, world.log, NOW_OF_DAY)
     frozen = {"ahead": range(8, 16), "behind": (8, 9), "empty": (10,), "gap": (9, 12, 13), "whole": ()}
     for name, numbers in frozen.items():
@@ -43,16 +39,14 @@ def fleet(world: World) -> World:
 
 def load(world: World, chance: random.Random, share: float) -> None:
     """Marks a random share of the windows as loaded, and the others as not loaded."""
-    window = schema.window
-    with world.ledger.engine.begin() as connection:
-        for (number,) in connection.execute(text("select id from logbus.window order by id")).all():
-            loaded = 1 if chance.random() < share else None
-            connection.execute(update(window).where(window.c.id == number).values(loaded_attempt=loaded))
+    for (number,) in world.rows("select id from logbus.window order by id"):
+        loaded = 1 if chance.random() < share else "null"
+        world.execute(f"update logbus.window set loaded_attempt = {loaded} where id = {number}")
 
 
 def read(world: World, batches: FakeBatches | None = None) -> dict[str, PipelineReading]:
-    found = read_fleet(world.ledger.engine, batches or FakeBatches(world.log), NOW_OF_DAY)
-    return {one.pipeline.name: one for one in found}
+    readings = read_fleet(world.ledger.engine, batches or FakeBatches(world.log), NOW_OF_DAY)
+    return {reading.pipeline.name: reading for reading in readings}
 
 
 def assert_same_as_alone(world: World) -> None:
@@ -71,10 +65,7 @@ def test_every_figure_is_that_of_the_pipeline_alone(fleet: World) -> None:
 
 def test_what_is_left_out_of_a_chain_counts_as_loaded(fleet: World) -> None:
     """A pipeline with a start: its hours are counted from there, whichever of its windows were read."""
-    with fleet.ledger.engine.begin() as connection:
-        connection.execute(
-            text("update logbus.window set loaded_attempt = 1 where pipeline = 'ahead' and starts_at < :at"), {"at": at(14)}
-        )
+    fleet.execute("update logbus.window set loaded_attempt = 1 where pipeline = 'ahead' and starts_at < '2015-05-17 14:00+00'")
     one = read(fleet)["ahead"]
     assert [window.interval.start for window in one.chain.windows] == [at(14), at(15)]
     assert (one.lag.hours_behind, one.lag.hours_empty, one.lag.oldest_hour) == (1, 1, at(14))
@@ -130,10 +121,8 @@ def test_a_broker_that_is_down_is_one_error(fleet: World) -> None:
 
 def test_what_is_newest_to_look_at_is_the_last_window_that_holds_records(fleet: World) -> None:
     """A sample was loaded once, and a DAG keeps loading empty hours: users look for the sample."""
-    window = schema.window
+    fleet.execute("update logbus.window set loaded_attempt = 1, read_count = 4 where pipeline = 'gap'")
+    fleet.execute("update logbus.window set read_count = 0 where pipeline = 'gap' and starts_at = '2015-05-17 13:00+00'")
     with fleet.ledger.engine.begin() as connection:
-        loaded = update(window).where(window.c.pipeline == "gap").values(loaded_attempt=1, read_count=4)
-        connection.execute(loaded)
-        connection.execute(loaded.where(window.c.starts_at == hour(13).start).values(read_count=0))
         ends = newest_ends(connection)
     assert (ends["gap"], ends["behind"]) == (hour(12).end, hour(9).end)

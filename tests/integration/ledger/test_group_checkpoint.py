@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 from tests.support.fake_groups import FakeGroups
 from tests.support.fake_log import FakeLog
 from tests.support.ledgers import World, at
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 HOURS = (10, 11, 12)
 
@@ -26,8 +26,7 @@ def groups() -> FakeGroups:
 def loaded(world: World) -> World:
     """Three loaded hours with one record each, and one that is only frozen."""
     world.fill(*HOURS, 13, 14)
-    for hour in HOURS:
-        Loading.of(world, hour).load()
+    load_hours(world, *HOURS)
     world.freeze(13)
     return world
 

@@ -12,7 +12,7 @@ from logbus.cli import lag as command
 from logbus.status.lag import Lag, lag_of, unloaded_of
 
 from tests.support.ledgers import World, at, stamps
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 NOW_OF_DAY = at(16.5)
 Run = Callable[..., Result]
@@ -24,8 +24,7 @@ def filled(world: World) -> World:
     for hour in (10, 11, 12, 13):
         world.log.append("t", *stamps(hour + 0.1, hour + 0.5))
     world.register()
-    for hour in (10, 11):
-        Loading.of(world, hour).load()
+    load_hours(world, 10, 11)
     return world
 
 

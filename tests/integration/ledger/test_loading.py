@@ -11,7 +11,7 @@ from logbus.loading import Load, Loader, how_far, next_to_load
 from logbus.model import WindowState
 
 from tests.support.ledgers import NOW, World, at
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 ENDS_WELL = ["true"]  # stands in for spark-submit
 
@@ -66,8 +66,7 @@ def test_empty_windows_are_exact_though_the_others_fail(world: World, between: L
 
 
 def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Loader) -> None:
-    for number in (1, 4):
-        Loading.of(world, number).load()
+    load_hours(world, 1, 4)
     said: list[str] = []
     reports = replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
     assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(n), "exact") for n in (1, 2, 3, 4)]
@@ -78,8 +77,7 @@ def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Lo
 def test_the_next_load_audits_what_an_interrupted_one_left_and_what_an_audit_found_wrong_it_leaves(
     world: World, between: Loader
 ) -> None:
-    for number in (1, 2, 3, 4):
-        Loading.of(world, number).load()
+    load_hours(world, 1, 2, 3, 4)
     world.execute("delete from t where _offset = 0")
     wanted = Load(pipeline="p", only_missing=True)
     assert [report.ok for report in between.load(replace(wanted, until=at(3)))] == [False, True]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -22,29 +23,25 @@ from logbus.windows.table_names import parse_table
 from sqlalchemy import text
 
 from tests.support.ledgers import DAY, NOW, World, at
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 TARGET = parse_table("t")
 TOMORROW = DAY + timedelta(days=1)
+Load = Callable[..., None]
 
 
 @pytest.fixture
-def load(world: World) -> Callable[[int], None]:
-    """Loads one hour of the day; each hour has two records."""
+def load(world: World) -> Load:
+    """Loads hours of the day; each has two records."""
     world.fill(*(hour + part for hour in range(30) for part in (0.1, 0.5)))
-
-    def load_hour(hour: int) -> None:
-        Loading.of(world, hour).load()
-
-    return load_hour
+    return partial(load_hours, world)
 
 
 @pytest.fixture
-def day(world: World, load: Callable[[int], None]) -> Iterator[World]:
+def day(world: World, load: Load) -> World:
     """Two hours of the day and one of the next are loaded."""
-    for hour in (0, 2, 25):
-        load(hour)
-    yield world
+    load(0, 2, 25)
+    return world
 
 
 def merge(world: World, sleep: Callable[[float], None] = lambda seconds: None) -> tuple[int, int]:
@@ -83,14 +80,14 @@ def test_a_day_that_is_not_over_or_young_is_left_alone(day: World) -> None:
     assert len(spans(day)) == 3
 
 
-def test_an_hour_of_a_merged_day_is_loaded_again_in_place(day: World, load: Callable[[int], None]) -> None:
+def test_an_hour_of_a_merged_day_is_loaded_again_in_place(day: World, load: Load) -> None:
     merge(day)
     load(2)
     assert count(day) == 6
     assert day.audit(2).ok
 
 
-def test_an_hour_of_a_merged_day_that_was_never_loaded_is_loaded_into_its_leaf(day: World, load: Callable[[int], None]) -> None:
+def test_an_hour_of_a_merged_day_that_was_never_loaded_is_loaded_into_its_leaf(day: World, load: Load) -> None:
     merge(day)
     load(7)
     assert spans(day) == [Interval(DAY, TOMORROW), HOUR_AFTER]
@@ -123,7 +120,7 @@ def test_a_load_that_holds_an_hour_leaves_the_day_as_it_is(day: World, monkeypat
     assert count(day) == 6
 
 
-def test_a_reload_waits_for_nobody_but_a_writer_of_its_hour_while_somebody_reads(day: World, load: Callable[[int], None]) -> None:
+def test_a_reload_waits_for_nobody_but_a_writer_of_its_hour_while_somebody_reads(day: World, load: Load) -> None:
     with day.ledger.engine.connect() as reader:
         before = reader.execute(text("select count(*) from t")).scalar_one()
         reload = threading.Thread(target=load, args=[2])
@@ -170,10 +167,9 @@ OBSTACLES = {
 
 @pytest.mark.parametrize(("statements", "why"), OBSTACLES.values(), ids=OBSTACLES)
 def test_a_day_that_cannot_become_one_leaf_keeps_its_hours_and_the_next_is_merged(
-    day: World, load: Callable[[int], None], statements: list[str], why: str
+    day: World, load: Load, statements: list[str], why: str
 ) -> None:
-    for hour in (3, 26):
-        load(hour)
+    load(3, 26)
     moved = "create table moved as select * from t limit 1; update moved set _window_start = '2015-05-17 09:00+00'"
     day.execute(moved, *statements)
     before = count(day)
@@ -183,9 +179,7 @@ def test_a_day_that_cannot_become_one_leaf_keeps_its_hours_and_the_next_is_merge
     assert count(day) == before
 
 
-def test_an_hour_that_is_attached_while_its_day_is_merged_leaves_the_day_for_the_next_run(
-    day: World, load: Callable[[int], None]
-) -> None:
+def test_an_hour_that_is_attached_while_its_day_is_merged_leaves_the_day_for_the_next_run(day: World, load: Load) -> None:
     reader = day.ledger.engine.connect()
     reader.execute(text("select count(*) from t"))
 

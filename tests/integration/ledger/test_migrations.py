@@ -21,15 +21,15 @@ from logbus.windows.migrations import REVISION, create_ledger, ledger_revision, 
 from sqlalchemy import Engine, event, text
 
 from tests.support.fake_log import FakeLog
-from tests.support.ledgers import NOW, World, stamps
+from tests.support.ledgers import NOW, opened
 from tests.support.loads import Loading
 
 
 @pytest.fixture
 def engine(empty_warehouse_url: str) -> Iterator[Engine]:
-    made = connect(empty_warehouse_url)
-    yield made
-    made.dispose()
+    engine = connect(empty_warehouse_url)
+    yield engine
+    engine.dispose()
 
 
 def run(engine: Engine, statements: str) -> None:
@@ -56,10 +56,10 @@ def test_the_revisions_make_exactly_the_tables_that_the_code_knows(engine: Engin
 
 def test_the_command_tells_the_version_of_the_ledger_and_its_own(engine: Engine, empty_warehouse_url: str) -> None:
     words = ["ledger", "version", "--warehouse", empty_warehouse_url]
-    told = [json.loads(CliRunner().invoke(main, [*words, "-o", "json"]).stdout)]
+    versions = [json.loads(CliRunner().invoke(main, [*words, "-o", "json"]).stdout)]
     create_ledger(engine)
-    told.append(json.loads(CliRunner().invoke(main, [*words, "-o", "json"]).stdout))
-    assert told == [{"ledger": None, "logbus": REVISION}, {"ledger": REVISION, "logbus": REVISION}]
+    versions.append(json.loads(CliRunner().invoke(main, [*words, "-o", "json"]).stdout))
+    assert versions == [{"ledger": None, "logbus": REVISION}, {"ledger": REVISION, "logbus": REVISION}]
     assert CliRunner().invoke(main, words).stdout == f"ledger: {REVISION}; this logbus: {REVISION}\n"
 
 
@@ -73,12 +73,12 @@ def test_a_ledger_of_a_newer_logbus_is_refused_and_left_alone(engine: Engine) ->
 
 def test_four_that_migrate_at_once_wait_for_each_other(empty_warehouse_url: str, engine: Engine) -> None:
     def migrate(_: int) -> str | None:
-        mine = connect(empty_warehouse_url)
+        own = connect(empty_warehouse_url)
         try:
-            create_ledger(mine)
-            return ledger_revision(mine)
+            create_ledger(own)
+            return ledger_revision(own)
         finally:
-            mine.dispose()
+            own.dispose()
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(migrate, range(4))) == [REVISION] * 4
@@ -129,10 +129,10 @@ def test_a_user_who_may_not_make_the_ledger_is_told_who_may(engine: Engine) -> N
 
 def test_what_is_up_to_date_costs_one_select(engine: Engine) -> None:
     create_ledger(engine)
-    seen: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *arguments: seen.append(arguments[2]))
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     create_ledger(engine)
-    assert seen == ["select version_num from logbus.alembic_version"]
+    assert statements == ["select version_num from logbus.alembic_version"]
 
 
 def test_airflows_own_revisions_in_the_same_database_stay_apart(engine: Engine) -> None:
@@ -152,12 +152,8 @@ def test_a_role_that_may_create_no_schema_works_in_those_that_it_was_given(engin
     for name in ("logbus", "logbus_staging", "logbus_leaf", "web"):
         run(engine, f'create schema {name}; grant usage, create on schema {name} to "{role}"')
     url = engine.url.set(username=role).render_as_string(hide_password=False)
-    ledger, log = Ledger(connect(url)), FakeLog()
-    log.create("t")
-    log.append("t", *stamps(10.1, 10.6, 11.5))
-    world = World(ledger=ledger, log=log)
-    world.register(table="web.t")
-    assert Loading.of(world, 10).load().loaded == 2
-    assert world.audit().ok
-    ledger.engine.dispose()
+    with opened(url) as world:
+        world.fill(10.1, 10.6, 11.5, table="web.t")
+        assert Loading.of(world, 10).load().loaded == 2
+        assert world.audit().ok
     run(engine, f'drop owned by "{role}" cascade; drop role "{role}"')

@@ -40,8 +40,7 @@ def made_again(world: World) -> World:
     world.fill(10, 10.5, 11, 12, 13, settings=CLOCKS)
     load(world, 10)
     world.freeze(11)
-    world.log.create("t")
-    world.log.append("t", *stamps(13.5, 14, 15))
+    world.log.fill("t", stamps(13.5, 14, 15))
     return world
 
 
@@ -60,8 +59,7 @@ def test_every_hour_whose_records_may_be_gone_is_named_and_refused(made_again: W
 def test_records_of_clocks_that_run_ahead_may_be_of_a_later_hour_than_the_former_topic_lived(world: World) -> None:
     """The default allows an hour: what was written at 13:30 may be stamped 14:30."""
     world.fill(10, 11, freeze=[10])
-    world.log.create("t")
-    world.log.append("t", *stamps(13.5, 14, 15, 16))
+    world.log.fill("t", stamps(13.5, 14, 15, 16))
     assert list(rebase(world).hours()) == [hour(11), hour(12), hour(13), hour(14)]
     with pytest.raises(RecordsLost):
         world.freeze(14)
@@ -70,8 +68,7 @@ def test_records_of_clocks_that_run_ahead_may_be_of_a_later_hour_than_the_former
 
 def test_an_hour_before_the_last_window_that_was_left_out_does_not_become_an_empty_one(world: World) -> None:
     world.fill(10, 11, 12, 13, freeze=[12], settings=CLOCKS)
-    world.log.create("t")
-    world.log.append("t", *stamps(14))
+    world.log.fill("t", stamps(14))
     rebase(world)
     for number in (10, 11):
         with pytest.raises(RecordsLost):
@@ -80,8 +77,7 @@ def test_an_hour_before_the_last_window_that_was_left_out_does_not_become_an_emp
 
 def test_hours_that_lost_what_they_had_are_not_frozen_in_bulk_as_empty_ones(world: World) -> None:
     world.fill(10, freeze=[10], settings=CLOCKS)
-    world.log.create("t")
-    world.log.append("t", *stamps(14.5, 17))
+    world.log.fill("t", stamps(14.5, 17))
     rebase(world)
     first, last = accept(world, 11), world.freeze(15)
     assert list(freeze_between(world.ledger.engine, world.ledger.pipeline("p"), first, last, NOW)) == []
@@ -119,8 +115,7 @@ def test_a_new_topic_without_evidence_of_when_it_began_marks_all_hours_up_to_now
 ) -> None:
     """It is empty, or was first sent older logs."""
     world.fill(10, freeze=[10], settings=CLOCKS)
-    world.log.create("t")
-    world.log.append("t", *stamps(*already_sent))
+    world.log.fill("t", stamps(*already_sent))
     assert list(rebase(world, now=at(13.5)).hours()) == [hour(11), hour(12), hour(13)]
     world.log.append("t", *stamps(13.9, 14))
     with pytest.raises(RecordsLost):
@@ -130,8 +125,7 @@ def test_a_new_topic_without_evidence_of_when_it_began_marks_all_hours_up_to_now
 
 def test_a_pipeline_that_has_frozen_nothing_has_lost_what_came_before_the_new_topics_first_record(world: World) -> None:
     world.fill(10, 11, settings=CLOCKS)
-    world.log.create("t")
-    world.log.append("t", *stamps(12.5, 13))
+    world.log.fill("t", stamps(12.5, 13))
     done = rebase(world)
     assert (done.since, done.until) == (None, at(13))
     with pytest.raises(RecordsLost):
@@ -193,9 +187,7 @@ def test_a_log_that_is_only_shorter_goes_on_at_its_end_and_loses_nothing_that_co
 
 
 def test_a_partition_that_is_what_it_was_goes_on_as_if_nothing_were(world: World) -> None:
-    world.log.create("t", partitions=2)
-    for partition in (0, 1):
-        world.log.append("t", *stamps(10, 11, 12), partition=partition)
+    world.log.fill("t", *[stamps(10, 11, 12)] * 2)
     world.register(settings=CLOCKS)
     world.freeze(10)
     world.log.cut("t", 0, partition=1)

@@ -15,7 +15,7 @@ from logbus.status.retention_run import RetentionStore
 from logbus.windows.rows import HEARTBEAT_EXPIRY
 
 from tests.support.ledgers import NOW, World, at, stamps
-from tests.support.loads import Loading
+from tests.support.loads import load_hours
 
 
 @pytest.fixture
@@ -24,8 +24,7 @@ def loaded(world: World) -> World:
     for hour in (10, 11, 12, 13):
         world.log.append("t", *stamps(hour, hour + 0.5))
     world.register()
-    for hour in (10, 11):
-        Loading.of(world, hour).load()
+    load_hours(world, 10, 11)
     world.freeze(13)
     return world
 

@@ -18,7 +18,7 @@ from logbus.windows.migrations import create_ledger
 from sqlalchemy import Engine, text
 
 from tests.support.ledgers import World, at, stamps
-from tests.support.loads import Loading
+from tests.support.loads import Loading, load_hours
 
 # Eight hours are kept, and it is 20:30 on a day whose hours 8 to 15 hold two records each: hours up to 12 may be deleted.
 LATER = at(20.5)
@@ -38,8 +38,8 @@ def retention(world: World) -> RetentionRun:
 
 
 def load(world: World, *hours: int) -> None:
+    load_hours(world, *hours)
     for number in hours:
-        Loading.of(world, number).load()
         assert world.audit(number).ok
 
 
@@ -64,23 +64,17 @@ def test_a_plan_changes_nothing_and_a_run_deletes_what_it_says(world: World, ret
     assert retention.run(LATER, "again").records == 0
 
 
-def test_what_is_not_loaded_stays_until_it_is(world: World, retention: RetentionRun) -> None:
+def test_what_is_not_loaded_or_is_loaded_again_stays_until_it_is_done(world: World, retention: RetentionRun) -> None:
     load(world, 8, 10)
     keep(retention)
-    report = retention.run(LATER, "manual")
+    assert retention.run(LATER, "manual").plans[0].holds[0].offset == start(world) == 2
+    again = Loading.of(world, 9).begin()
+    retention.run(LATER, "manual")
     assert start(world) == 2
-    assert report.plans[0].holds[0].offset == 2
-    load(world, 9)
+    again.create().run_task(1).commit()
+    assert world.audit(9).ok
     retention.run(LATER, "manual")
     assert start(world) == 6
-
-
-def test_a_rerun_under_way_keeps_its_window(world: World, retention: RetentionRun) -> None:
-    load(world, 8, 9)
-    keep(retention)
-    Loading.of(world, 9).begin()
-    retention.run(LATER, "manual")
-    assert start(world) == 2
 
 
 def hold(world: World, retention: RetentionRun) -> None:
@@ -130,13 +124,7 @@ def test_what_keeps_records_counts_though_it_comes_while_the_broker_is_asked(
 ) -> None:
     load(world, 8)
     keep(retention)
-
-    def interrupt(asked: str) -> None:
-        if asked == question:
-            world.log.interrupt = lambda question: None
-            act(world, retention)
-
-    world.log.interrupt = interrupt
+    world.log.before(question, lambda: act(world, retention))
     (plan,) = retention.run(LATER, "manual").plans
     assert (plan.records, start(world), retention.store.deletions(9)) == (0, 0, [])
     assert said in " ".join([*plan.notes, *map(str, plan.holds)])
@@ -159,14 +147,13 @@ def test_a_window_that_changes_while_the_deletion_is_decided_stops_it(world: Wor
 def test_a_hold_waits_for_a_deletion_that_is_being_decided_and_lists_it(world: World, retention: RetentionRun) -> None:
     load(world, 8, 9)
     keep(retention)
-    store, seen = retention.store, []
+    store, under_way = retention.store, []
 
-    def look(question: str) -> None:
-        if question == "delete_before":
-            store.hold("t", "court order", None, LATER)
-            seen.extend((one.partition, one.end_offset) for one in store.under_way("t"))
+    def look() -> None:
+        store.hold("t", "court order", None, LATER)
+        under_way.extend((deletion.partition, deletion.end_offset) for deletion in store.under_way("t"))
 
-    world.log.interrupt = look
+    world.log.before("delete_before", look)
     with ThreadPoolExecutor(1) as other, world.ledger.engine.begin() as deciding:
         lock_topic(deciding, "t")
         order = other.submit(store.hold, "t", "another", None, LATER)
@@ -176,7 +163,7 @@ def test_a_hold_waits_for_a_deletion_that_is_being_decided_and_lists_it(world: W
         deciding.commit()
         store.release(order.result(PATIENCE_SECONDS).id, LATER)
     retention.run(LATER, "manual")
-    assert (seen, start(world), store.under_way("t")) == ([(0, 4)], 4, [])
+    assert (under_way, start(world), store.under_way("t")) == ([(0, 4)], 4, [])
 
 
 def test_what_a_run_that_was_killed_was_deleting_is_not_under_way_once_there_is_a_later_run(retention: RetentionRun) -> None:
@@ -218,15 +205,13 @@ def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retent
     load(world, 8, 9)
     keep(retention)
 
-    def die(question: str) -> None:
-        if question == "delete_before":
-            raise RecordsLost("the broker went away")
+    def die() -> None:
+        raise RecordsLost("the broker went away")
 
-    world.log.interrupt = die
+    world.log.before("delete_before", die)
     report = retention.run(LATER, "manual")
     assert "the broker went away" in report.alarms[0]
     assert [one["state"] for one in retention.store.deletions(9)] == [UNKNOWN]
-    world.log.interrupt = lambda question: None
     retention.run(LATER, "manual")
     assert start(world) == 4
     assert [one["state"] for one in retention.store.deletions(9)] == [DELETED, UNKNOWN]

@@ -9,13 +9,11 @@ import psycopg
 import pytest
 from logbus.errors import WarehouseUnavailable
 from logbus.loads.engine import connect, libpq_uri
-from logbus.loads.ledger import Ledger
 from logbus.model import Interval, milliseconds
 from logbus.windows import catch_up
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 
-from tests.support.fake_log import FakeLog
-from tests.support.ledgers import NOW, World, stamps
+from tests.support.ledgers import NOW, World, opened, stamps
 from tests.support.loads import Loading
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -28,11 +26,8 @@ def abroad(empty_warehouse_url: str) -> Iterator[World]:
     with psycopg.connect(libpq_uri(empty_warehouse_url), autocommit=True) as connection:
         for name, value in SETTINGS.items():
             connection.execute(f"alter database \"{connection.info.dbname}\" set {name} to '{value}'".encode())
-    log = FakeLog()
-    log.create("t")
-    ledger = Ledger(connect(empty_warehouse_url))
-    yield World(ledger=ledger, log=log)
-    ledger.engine.dispose()
+    with opened(empty_warehouse_url) as world:
+        yield world
 
 
 @pytest.mark.parametrize(("first", "last"), [((3, 20), (6, 10)), ((10, 20), (11, 5))], ids=["spring", "autumn"])
@@ -64,8 +59,7 @@ def test_texts_are_stored_as_they_are_whatever_the_client_encoding(
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     abroad.fill(10, 11.5)
     Umlauts.of(abroad, 10).load()
-    with connect(empty_warehouse_url).connect() as connection:
-        assert connection.execute(text("select line from t")).scalar_one() == "Zürich 20 €"
+    assert abroad.one("select line from t") == "Zürich 20 €"
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

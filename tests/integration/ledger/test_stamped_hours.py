@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 from logbus.loads import stamped_hours
 from logbus.loads.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
-from logbus.model import FrozenWindow, Interval
+from logbus.model import Interval
 from logbus.status.ledger_totals import read_ledger
 from logbus.windows.migrations import create_ledger
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
-from tests.support.loads import Loading
+from tests.support.loads import Loading, load_hours
 
 MINUTE = 1 / 60
 
@@ -25,18 +25,13 @@ def with_a_fast_clock(world: World) -> World:
         if number % 20 == 19:
             world.log.append("t", *stamps(11 + number * MINUTE))
     world.register()
-    for number in (10, 11, 12):
-        load(world, world.freeze(number))
+    load_hours(world, 10, 11, 12)
     return world
 
 
 @pytest.fixture(scope="module")
 def ahead(shared_world: World) -> World:
     return with_a_fast_clock(shared_world)
-
-
-def load(world: World, window: FrozenWindow) -> None:
-    Loading(world=world, url=world.url, window=window).load()
 
 
 def hours(world: World, number: int) -> StampedHours:
@@ -84,7 +79,7 @@ def test_lag_says_which_pipelines_hours_are_not_whole(ahead: World) -> None:
 def test_a_reload_counts_anew_and_not_on_top(world: World) -> None:
     ahead = with_a_fast_clock(world)
     before = hours(ahead, 11)
-    load(ahead, ahead.freeze(11))
+    load_hours(ahead, 11)
     assert hours(ahead, 11) == before
 
 
@@ -98,7 +93,7 @@ def test_a_window_that_is_not_loaded_has_no_hours(world: World) -> None:
 def test_records_without_a_stamp_are_counted_apart(world: World) -> None:
     world.log.append("t", *stamps(10), -1, -1, *stamps(10.5, 11))
     world.register()
-    load(world, world.freeze(10))
+    load_hours(world, 10)
     found = hours(world, 10)
     assert (found.own, found.unstamped, found.sentences()) == (2, 2, ["here, without a usable timestamp: 2"])
 
@@ -109,7 +104,8 @@ def test_where_windows_are_quarters_of_an_hour_so_are_the_stamps(world: World) -
     world.register(interval=quarter)
     for number in (0, 1):
         start = at(10) + number * quarter
-        load(world, world.ledger.freeze_or_get("p", Interval(start, start + quarter), world.log, NOW))
+        window = world.ledger.freeze_or_get("p", Interval(start, start + quarter), world.log, NOW)
+        Loading(world=world, url=world.url, window=window).load()
     assert hours(world, 10).sentences() == ["stamped 2015-05-17T10:00:00Z: 1 here, 1 in window 2015-05-17T10:15:00Z"]
 
 
@@ -120,7 +116,7 @@ def test_an_event_time_hour_is_there_when_every_window_is_that_may_hold_its_reco
     assert missing_of_stamped(engine, "p", hour(10), None) is None
     assert missing_of_stamped(engine, "p", hour(11), None) == hour(13)
     assert missing_of_stamped(engine, "p", hour(11), timedelta(0)) is None
-    load(ahead, ahead.freeze(13))
+    load_hours(ahead, 13)
     assert missing_of_stamped(engine, "p", hour(11), None) is None
     assert missing_of_stamped(engine, "p", hour(11), None, audited=True) == Interval(at(11), at(14))
 

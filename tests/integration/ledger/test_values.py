@@ -28,9 +28,7 @@ COLUMNS = {
 @pytest.fixture
 def loaded(world: World) -> World:
     """Hours 10 and 11 in two partitions, with every type among their columns."""
-    world.log.create("t", partitions=2)
-    for partition in (0, 1):
-        world.log.append("t", *stamps(10, 10.5, 11, 12), partition=partition)
+    world.log.fill("t", *[stamps(10, 10.5, 11, 12)] * 2)
     world.register(parse="json", settings={"columns": COLUMNS})
     for hour in (10, 11):
         Loading.of(world, hour).load(VALUE)
