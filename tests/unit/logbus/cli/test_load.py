@@ -15,6 +15,7 @@ from logbus.windows.missing import Gap, Missing
 
 from tests.support.ledgers import at
 
+QUESTION = "1001 windows are to be loaded, 1001 of them without any record. Begin?"
 PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines")
 
 
@@ -31,26 +32,19 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch, *, is_one: bool) -> list[str]:
     return asked
 
 
-def test_a_thousand_windows_are_begun_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("hours", "questions"), [(1_000, []), (1_001, [QUESTION])])
+def test_somebody_at_a_terminal_is_asked_before_more_than_a_thousand_windows(
+    monkeypatch: pytest.MonkeyPatch, hours: int, questions: list[str]
+) -> None:
     asked = at_terminal(monkeypatch, is_one=True)
-    command.ask(plan(1_000))
-    assert asked == []
+    command.ask(plan(hours))
+    assert asked == questions
 
 
-def test_for_more_somebody_at_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = at_terminal(monkeypatch, is_one=True)
-    command.ask(plan(1_001))
-    assert asked == ["1001 windows are to be loaded, 1001 of them without any record. Begin?"]
-
-
-def test_a_script_has_to_say_so_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_input", [True, False])
+def test_a_script_has_to_say_so_beforehand(monkeypatch: pytest.MonkeyPatch, has_input: bool) -> None:
     at_terminal(monkeypatch, is_one=False)
+    if not has_input:
+        monkeypatch.setattr(sys, "stdin", None)  # as some service managers start it
     with pytest.raises(TooManyWindows, match="--yes begins them all, --since, --until and --limit choose some"):
-        command.ask(plan(1_001))
-
-
-def test_who_has_no_standard_input_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_terminal(monkeypatch, is_one=True)
-    monkeypatch.setattr(sys, "stdin", None)  # as some service managers start it
-    with pytest.raises(TooManyWindows):
         command.ask(plan(1_001))

@@ -5,27 +5,17 @@ from __future__ import annotations
 from logbus.cli.load import report_table
 from logbus.cli.output import undrawn
 from logbus.cli.window_views import FOLDED_FROM, behind_text, windows_table
-from logbus.model import AuditReport, FrozenWindow, Interval, OffsetRange, Pipeline, WindowCounts, WindowState
+from logbus.model import AuditReport, FrozenWindow, Interval, Pipeline, WindowState
 from logbus.windows.missing import Gap, Missing
 
+from tests.support import fake_ledger
 from tests.support.ledgers import at
 
 PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines")
 
 
 def window(hour: int, records: int = 0, state: WindowState = WindowState.AUDITED, attempt: int | None = 1) -> FrozenWindow:
-    return FrozenWindow(
-        id=hour,
-        pipeline="p",
-        topic="t",
-        interval=Interval.hour(at(hour)),
-        topic_id="id",
-        ranges=(OffsetRange(topic="t", partition=0, start_offset=0, end_offset=records),),
-        state=state,
-        loaded_attempt=attempt,
-        counts=None if attempt is None else WindowCounts(read=records, loaded=records),
-        fingerprint=None if attempt is None else f"{records:016x}",
-    )
+    return fake_ledger.window(at(hour), records=records, attempt=attempt, state=state)
 
 
 def rows(windows: list[FrozenWindow], gaps: tuple[Gap, ...] = (), failed: tuple[int, ...] = ()) -> list[list[str]]:

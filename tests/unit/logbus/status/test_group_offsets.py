@@ -72,7 +72,7 @@ def test_a_window_is_its_first_record_and_a_later_partition_begins_at_its_own(gr
     assert new_offsets(groups, log, group_offsets.window(frozen)) == [6, 2]
 
 
-def test_a_window_of_a_topic_that_was_made_again_is_refused(groups: FakeGroups, log: FakeLog) -> None:
+def test_a_window_of_a_topic_that_was_recreated_is_refused(groups: FakeGroups, log: FakeLog) -> None:
     with pytest.raises(TopicRecreated):
         new_offsets(groups, log, group_offsets.window(window(START, topic="t", topic_id="older")))
 

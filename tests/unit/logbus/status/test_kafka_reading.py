@@ -38,7 +38,7 @@ def test_a_quiet_partition_does_not_make_records_younger() -> None:
     assert arrivals.waiting_seconds(PLACE, 10, 200.0) == 190.0
 
 
-def test_a_topic_made_again_begins_anew_and_one_that_is_gone_is_forgotten() -> None:
+def test_a_topic_recreated_begins_anew_and_one_that_is_gone_is_forgotten() -> None:
     arrivals = Arrivals()
     arrivals.observe({PLACE: 10, ("gone", 0): 5}, 0.0)
     arrivals.observe({PLACE: 3}, 10.0)

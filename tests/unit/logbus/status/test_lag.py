@@ -95,7 +95,7 @@ def test_what_was_deleted_unloaded_is_lost_and_not_behind(log: FakeLog) -> None:
     assert (found.records_lost, found.records, found.hours_behind) == (5, 25, 3)
 
 
-def test_a_topic_that_was_made_again_is_a_problem_and_no_number(log: FakeLog) -> None:
+def test_a_topic_that_was_recreated_is_a_problem_and_no_number(log: FakeLog) -> None:
     found = lag(log, chain([], is_other_topic=True))
     assert "`logbus pipeline rebase p`" in str(found.problem)
     assert (found.hours_behind, found.records) == (0, 0)
