@@ -2,7 +2,7 @@
 
     HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
     HOME/ports.json the ports of the last start, used again if they are free, so that known addresses stay valid
-    HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see brokers.py
+    HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see local_brokers.py
 
 A second run in the same place finds everything the first one stored. Whatever ends this process ends all of it (see watchdog.py);
 `stop` does so in order: Airflow, then the brokers, then the database, because each is a client of the next.

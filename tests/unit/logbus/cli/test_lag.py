@@ -24,7 +24,7 @@ BEHIND = Lag(
     expires_at=NOW + timedelta(days=2),
     expires_by="retention.ms",
 )
-UNKNOWN = Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was made again")
+UNKNOWN = Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was recreated")
 
 
 def test_all_pipelines_are_shown_and_problems_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +36,7 @@ def test_all_pipelines_are_shown_and_problems_said(capsys: pytest.CaptureFixture
         *["a", "t", "3", "2", "2026-11-21T08:00:00Z", "4:30:00", "35", "-", "7", "0"],
         "in 2 days 0 h by retention.ms",
     ]
-    assert said.err == "b: the topic was made again\n"
+    assert said.err == "b: the topic was recreated\n"
 
 
 @pytest.mark.parametrize(
