@@ -11,6 +11,7 @@ call before was, one that the load has been in already: where a reader turns bac
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 import tempfile
 from collections.abc import Callable
@@ -65,7 +66,8 @@ class Story:
 
 def function_of(frame: FrameType) -> Function | None:
     code = frame.f_code
-    if not code.co_filename.startswith(ROOTS) or code.co_name.startswith("<"):
+    is_function = code.co_flags & inspect.CO_OPTIMIZED  # the body of a class is code, too, which an import runs
+    if not is_function or not code.co_filename.startswith(ROOTS) or code.co_name.startswith("<"):
         return None
     return code.co_filename.removeprefix(f"{PROJECT}/"), code.co_qualname
 
@@ -127,8 +129,8 @@ def main() -> int:
     ):
         replace_spark(patch)
         world.fill(10, 10.5, 11, 12, freeze=[10])
-        operator = operator_in(world)
-        story = traced(lambda: operator.execute(run_context()))
+        operator, context = operator_in(world), run_context()
+        story = traced(lambda: operator.execute(context))
         if arguments.calls:
             for file, name in story.calls:
                 print(f"{file}:{name}")

@@ -20,17 +20,16 @@ from logbus import model
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
-from logbus.loads import commit, error_budget, run, tally
+from logbus.loads import commit_checks, run, tally
 from logbus.loads.attempts import Heartbeat
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import Sink, sink_for
 from logbus.parsing import parser_for
 from logbus.parsing.json_format import inferred_columns
-from logbus.windows import witnesses
+from logbus.windows import log_changes
 from logbus.windows.definition import pipeline_of
-from logbus.windows.log_changes import refuse_if_recreated
+from logbus.windows.log_changes import Position, WitnessSet, refuse_if_recreated
 from logbus.windows.rows import SUPERSEDED
-from logbus.windows.witnesses import Position, WitnessSet
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -140,7 +139,7 @@ class Application:
         # witnesses among the records that it reads.
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
-            called = witnesses.witnesses_of(self.ledger.engine, list(windows.values()))
+            called = log_changes.witnesses_of(self.ledger.engine, list(windows.values()))
             readable, unreadable = self.split(pipeline, current, windows, called)
             for attempt, reason in unreadable:
                 yield self.failed(attempt, reason)
@@ -175,7 +174,7 @@ class Application:
         called: WitnessSet,
     ) -> tuple[list[model.Attempt], list[tuple[model.Attempt, WindowError]]]:
         """Attempts whose records all still exist and are the same ones, and the other attempts, with the reason."""
-        errors = witnesses.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
+        errors = log_changes.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
         unreadable = [(attempt, errors[attempt.window_id]) for attempt in attempts if attempt.window_id in errors]
         return [attempt for attempt in attempts if attempt.window_id not in errors], unreadable
 
@@ -235,7 +234,7 @@ class Application:
             # Sealing closes the tables to every writer, keeps only the winners' rows and counts them. Nothing can be added after
             # that, so what was counted is what the commit makes public.
             staged = sink.seal(attempt, reads.winners, files)
-            load = commit.SealedWindow(
+            load = commit_checks.SealedWindow(
                 pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files
             )
             counts = sink.commit(load, self.now())
@@ -250,7 +249,7 @@ class Application:
         If the ledger cannot be reached, the attempt is left to the next one, which supersedes it."""
         is_superseded = False
         with suppress(SQLAlchemyError):
-            self.ledger.fail_attempts([attempt], str(error), self.now(), error_budget.samples_of(error), type(error).__name__)
+            self.ledger.fail_attempts([attempt], str(error), self.now(), commit_checks.samples_of(error), type(error).__name__)
             # Checked after the failure is written: a newer attempt may have begun in between, and that better explains what went
             # wrong.
             is_superseded = self.is_superseded(attempt)

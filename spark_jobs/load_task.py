@@ -126,7 +126,7 @@ def by_hour(stamps_ms: pa.Array, interval_ms: int) -> stamped_hours.Histogram:
 
 
 def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
-    tally.read += len(records)
+    tally.read += len(records.offsets)
     tally.filtered += len(filtered)
     tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
     read = sum(hashes)
@@ -146,7 +146,7 @@ def _to_rows(
     schema: pa.Schema,
 ) -> pa.RecordBatch:
     """Each row's origin, then the parser's columns."""
-    size = len(records)
+    size = len(records.offsets)
     origin = [
         pa.repeat(pa.scalar(topic), size),
         pa.repeat(pa.scalar(records.partition, pa.int32()), size),
@@ -166,7 +166,7 @@ def _to_rows(
 
 def _headers_column(records: Records) -> pa.Array:
     if records.headers is None:
-        return pa.nulls(len(records), pa.string())
+        return pa.nulls(len(records.offsets), pa.string())
     return pa.array([headers_json(headers) for headers in records.headers], pa.string())
 
 

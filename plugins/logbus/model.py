@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from logbus import errors, pipeline_settings
 
@@ -88,7 +88,8 @@ class Interval:
 class Pipeline:
     """A topic, the table it is loaded into, and how. `starts_at` None means from the earliest record.
 
-    `settings` may be any mapping and are kept as frozen `PipelineSettings`; `options` are the same, as typed attributes.
+    `settings` may be any mapping; `options` are the same by name, with their types and defaults: `pipeline.options.sink`.
+    The table is kept without the schema `public`: it has one name wherever definitions are compared.
     """
 
     name: str
@@ -100,18 +101,17 @@ class Pipeline:
     starts_at: datetime | None = None
     isolation_level: str = "read_committed"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    options: pipeline_settings.PipelineSettings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
             raise errors.UserError(f"pipeline {self.name!r}: settings are a mapping of names to values; got {self.settings!r}")
-        object.__setattr__(self, "settings", pipeline_settings.PipelineSettings(self.settings))
+        object.__setattr__(self, "options", pipeline_settings.PipelineSettings(self.settings))
+        object.__setattr__(self, "settings", self.options)
+        if isinstance(self.table, str) and (table := self.table.removeprefix("public.")) and "." not in table:
+            object.__setattr__(self, "table", table)
         if isinstance(self.starts_at, datetime) and self.starts_at.tzinfo:  # others are rejected by pipeline_definition
             object.__setattr__(self, "starts_at", utc(self.starts_at))
-
-    @property
-    def options(self) -> pipeline_settings.PipelineSettings:
-        """The settings by name, with their types and defaults: `pipeline.options.sink`."""
-        return cast(pipeline_settings.PipelineSettings, self.settings)
 
     def closed_until(self, now: datetime) -> datetime:
         """The end of the last interval that is closed at `now`: the clock closes it once `lateness` has passed."""

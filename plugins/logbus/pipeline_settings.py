@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from logbus.errors import UserError
 
@@ -191,14 +191,13 @@ class PipelineSetting(Generic[T]):
     @overload
     def __get__(self, settings: PipelineSettings, owner: type) -> T: ...
     def __get__(self, settings: PipelineSettings | None, owner: type) -> PipelineSetting[T] | T:
-        if settings is None:
-            return self
-        value: T = settings.get(self.name, self.default)
-        return value
+        return self  # of the class; an instance has the value itself under this name
 
 
 class PipelineSettings(Mapping[str, Any]):
     """The settings that a pipeline's author gave, None left out; other names belong to a parser of the user's own."""
+
+    given: dict[str, Any]
 
     columns = PipelineSetting[Mapping[str, str]](
         default={},
@@ -285,30 +284,32 @@ class PipelineSettings(Mapping[str, Any]):
         check=_check_boolean,
     )
 
-    __slots__ = ("_given",)
-
     def __init__(self, given: Mapping[str, Any]) -> None:
         # None means that the caller did not give the setting: `hourly_ingest(sink=None)` must be the same pipeline as
         # `hourly_ingest()`.
-        self._given = {name: value for name, value in given.items() if value is not None}
+        kept = {name: value for name, value in given.items() if value is not None}
+        vars(self).update({name: kept.get(name, setting.default) for name, setting in SETTINGS.items()}, given=kept)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"the settings of a pipeline are fixed: {name} cannot be set")
 
     def __getitem__(self, name: str) -> Any:
-        return self._given[name]
+        return self.given[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
+        return iter(self.given)
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self.given)
 
     def __repr__(self) -> str:
-        return repr(self._given)
+        return repr(self.given)
 
     def validate(self, wrong: MakeError) -> None:
         """Raises for the first value that no load could use, whatever the parser and the sink."""
         for name, setting in SETTINGS.items():
-            if setting.check is not None and name in self:
-                setting.check(name, self[name], wrong)
+            if setting.check is not None and name in self.given:
+                setting.check(name, self.given[name], wrong)
 
 
 # By name, in the order of their declaration.

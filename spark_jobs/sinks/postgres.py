@@ -98,12 +98,7 @@ class PostgresTaskSink:
 
 def _tagged_with(batch: pa.RecordBatch, task: pa.Scalar) -> pa.RecordBatch:
     """The batch as COPY takes it: JSON in PostgreSQL's form, and the task attempt as the last column."""
-    columns = {
-        field.name: _to_jsonb(column) if is_json(field) else column
-        for field, column in zip(batch.schema, batch.columns, strict=True)
-    }
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for name in [field.name for field in batch.schema if is_json(field)]:
+        columns[name] = pc.binary_join_element_wise(JSONB_VERSION, columns[name].cast(pa.binary()), NOTHING)
     return pa.RecordBatch.from_pydict({**columns, TASK_COLUMN: pa.repeat(task, batch.num_rows)})
-
-
-def _to_jsonb(texts: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(JSONB_VERSION, texts.cast(pa.binary()), NOTHING)

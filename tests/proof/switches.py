@@ -85,7 +85,7 @@ SWITCHES: dict[str, Switch] = {
         "shortened",
         no_problems,
         (
-            "logbus.windows.witnesses.refuse_if_shorter",
+            "logbus.windows.log_changes.refuse_if_shorter",
             "logbus.loads.audit.broker_problems",
         ),
     ),
@@ -93,7 +93,7 @@ SWITCHES: dict[str, Switch] = {
         "restored",
         no_differences,
         (
-            "logbus.windows.witnesses.differences",
+            "logbus.windows.log_changes.differences",
             "spark_jobs.load_task.check_witnesses",
         ),
     ),
@@ -103,13 +103,13 @@ SWITCHES: dict[str, Switch] = {
         nothing,
         (
             "logbus.loads.attempts.lock_if_current",
-            "logbus.loads.staging.lock_if_current",
+            "logbus.loads.sinks.postgres.lock_if_current",
             "logbus.loads.commit.lock_if_current",
         ),
     ),
     "key_of_an_attempt": Switch("ledger_restored_within_a_load", one_key, ("secrets.token_hex",)),
     "definition_of_an_attempt": Switch("changed_between", as_registered, ("logbus.loads.ledger.Ledger.with_inferred",)),
-    "winners": Switch("repeated_task", "true", ("logbus.loads.staging.WON",)),
+    "winners": Switch("repeated_task", "true", ("logbus.loads.sinks.postgres.WON",)),
     "equation": Switch("reader_skips", nothing, ("logbus.loads.commit.refuse_mismatch",)),
     "same_records": Switch("compacted", nothing, ("logbus.loads.commit.other_records",)),
     "one_owner": Switch("alias", nothing, ("logbus.windows.registration.refuse_shared_table",)),

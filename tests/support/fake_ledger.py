@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from logbus.errors import ErrorBudgetExceeded, LoadFailed
-from logbus.loads.attempt_outcomes import AttemptOutcome
+from logbus.loads.attempts import AttemptOutcome
 from logbus.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 from logbus.windows.catch_up import LoadPlan
 from logbus.windows.handover import hand_over

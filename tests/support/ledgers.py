@@ -17,7 +17,8 @@ from logbus.loads.target import table_columns
 from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, milliseconds
 from logbus.windows import schema
 from logbus.windows.catch_up import LoadPlan, parts_of
-from logbus.windows.dag_definitions import remember_definition
+from logbus.windows.definition import definition_of
+from logbus.windows.registration import remember_definition
 from logbus.windows.table_names import parse_table
 from sqlalchemy import text, update
 
@@ -50,7 +51,7 @@ def remember_dag(ledger: Ledger, pipeline_name: str, dag_id: str, now: datetime 
     """As if a run of the DAG had defined the pipeline as it is registered."""
     pipeline = ledger.registered(pipeline_name)
     with ledger.engine.begin() as connection:
-        remember_definition(connection, pipeline, dag_id, now)
+        remember_definition(connection, definition_of(pipeline), dag_id, now)
 
 
 @dataclass

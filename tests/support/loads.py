@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Self
 
-from logbus.loads.commit import SealedWindow
+from logbus.loads.commit_checks import SealedWindow
 from logbus.loads.sinks import Sink, sink_for
 from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts

@@ -56,7 +56,7 @@ HARD_FILES = (
     "plugins/logbus/windows/catch_up.py",
     "plugins/logbus/windows/freezing.py",
     "plugins/logbus/windows/missing.py",
-    "plugins/logbus/windows/witnesses.py",
+    "plugins/logbus/windows/log_changes.py",
     "plugins/logbus/loads/audit.py",
     "plugins/logbus/web/cells.py",
     "plugins/logbus/loads/commit.py",

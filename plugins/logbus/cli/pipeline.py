@@ -18,8 +18,8 @@ from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.status.ledger_totals import PipelineFacts, read_windows
-from logbus.windows import dag_definitions, recovery, registration
-from logbus.windows.definition import differences, in_words, pipeline_of
+from logbus.windows import recovery, registration
+from logbus.windows.definition import definition_of, differences, in_words
 from logbus.windows.missing import Gap, behind, empty
 from logbus.windows.registration import PipelineRegistration
 
@@ -66,10 +66,10 @@ def register(
         from logbus.parsing import parser_for
 
         parser_for(pipeline.parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
-    log, ledger = topics.Topics(client.Client.for_command(config)), Ledger(connect(warehouse_url))
+    log, ledger = topics.Topics(client.Client.for_command(config)), options.open_ledger(warehouse_url)
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)
-    if done.changes and (dags := dag_definitions.standing_for_another(ledger.engine, done.pipeline)):
+    if done.changes and (dags := registration.standing_for_another(ledger.engine, done.pipeline)):
         output.echo_err(
             f"note: {', '.join(dags)} defines {name} differently, and its next run sets it back: change it there, too"
         )
@@ -135,11 +135,11 @@ def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool
 
 def definitions_of_dags(ledger: Ledger, name: str) -> dict[str, str | None]:
     """The DAGs of the pipeline, and how each one's definition differed when it last ran."""
-    registered = ledger.registered(name)
+    registered = definition_of(ledger.registered(name))
     with ledger.engine.connect() as connection:
-        given = dag_definitions.definitions_by_dag(connection, name)
+        given = registration.definitions_by_dag(connection, name)
     return {
-        dag_id: in_words(differences(registered, pipeline_of(definition))) or None if definition else None
+        dag_id: in_words(differences(registered, definition)) or None if definition else None
         for dag_id, definition in given.items()
     }
 
@@ -165,7 +165,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 @options.warehouse_option
 def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
     """Forget how DAG_ID, which no longer exists, defined the pipeline NAME."""
-    dag_definitions.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
+    registration.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
     output.echo(f"forgotten: how DAG {dag_id} defines pipeline {name}, until it runs again")
 
 

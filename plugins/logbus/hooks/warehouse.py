@@ -69,8 +69,9 @@ class WarehouseHook(BaseHook):
 
     def ledger(self) -> Ledger:
         """The ledger of this warehouse; creates or migrates its tables if necessary."""
-        create_ledger(self.get_engine())
-        return Ledger(self.get_engine())
+        engine = self.get_engine()
+        create_ledger(engine)
+        return Ledger(engine)
 
     def test_connection(self) -> tuple[bool, str]:
         """For the Test button of Airflow's connection form."""

@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any
@@ -35,19 +36,21 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from logbus import errors, model
+from logbus.formatting import many, several
 from logbus.windows import schema, sql_errors
 from logbus.windows.definition import Definition
 from logbus.windows.rows import (
     ATTEMPT_RUNNING,
     FAILED,
     HEARTBEAT_EXPIRY,
+    HOLD_BRIEFLY,
     SUPERSEDED,
     Row,
-    hold_briefly,
+    among,
     is_alive,
     to_attempt,
 )
-from logbus.windows.table_names import STAGING_SCHEMA
+from logbus.windows.table_names import STAGING_SCHEMA, sealed
 
 # A stale table that is still being written to is left for the next attempt to drop; a load must not wait for it.
 DROP_LOCK_TIMEOUT_MS = 200
@@ -64,6 +67,7 @@ def begin(
     try_number: int,
     now: datetime,
     task: model.TaskKey | None = None,
+    accepts_other_records: bool = False,
 ) -> model.Attempt:
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     key = secrets.token_hex(KEY_BYTES)
@@ -81,6 +85,7 @@ def begin(
         "began_at": now,
         "heartbeat_at": now,
         "definition": definition,
+        "accepts_other_records": accepts_other_records,
         **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
     }
     # In the transaction that inserts the newer one, under the window's lock: no two attempts at a window are ever running at the
@@ -93,13 +98,8 @@ def begin(
     return to_attempt(values, row["pipeline"], model.Interval(row["starts_at"], row["ends_at"]))
 
 
-def accept_other_records(connection: Connection, attempts: Iterable[model.Attempt]) -> None:
-    for attempt in attempts:
-        connection.execute(update(schema.attempt).where(among_attempts([attempt])).values(accepts_other_records=True))
-
-
 def among_attempts(attempts: Iterable[model.Attempt], row_of: FromClause = schema.attempt) -> ColumnElement[bool]:
-    """With two parameters for all of them, as `schema.among`."""
+    """With two parameters for all of them, as `among`."""
     pairs = [(attempt.window_id, attempt.number) for attempt in attempts]
     ids, numbers = (
         literal([number for number, _ in pairs], ARRAY(BigInteger)),
@@ -154,7 +154,7 @@ def lock_if_current(connection: Connection, attempt: model.Attempt) -> None:
 
     A ledger restored from a backup may assign the same number a second time: the key tells the two apart.
     """
-    hold_briefly(connection)
+    connection.execute(HOLD_BRIEFLY)
     window, row_of = schema.window, schema.attempt
     newest = connection.execute(
         select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
@@ -212,7 +212,7 @@ def drop_stale_tables(engine: Engine, window_ids: Sequence[int]) -> None:
     """Drops the tables of attempts that can no longer commit. A locked table stays for the next call."""
     row_of = schema.attempt
     over = row_of.c.state.in_([FAILED, SUPERSEDED])
-    query = select(row_of).where(schema.among(row_of.c.window_id, window_ids), over, row_of.c.cleaned.is_(False))
+    query = select(row_of).where(among(row_of.c.window_id, window_ids), over, row_of.c.cleaned.is_(False))
     with engine.connect() as connection:
         rows = connection.execute(query).mappings().all()
     for row in rows:
@@ -221,7 +221,7 @@ def drop_stale_tables(engine: Engine, window_ids: Sequence[int]) -> None:
 
 def _drop_tables_of(engine: Engine, row: Row) -> None:
     row_of = schema.attempt
-    names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table))]
+    names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table).name)]
     with unless_locked(), engine.begin() as connection:
         drop_tables(connection, names)
         is_attempt = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
@@ -243,9 +243,128 @@ def unless_locked() -> Iterator[None]:
             raise
 
 
-def sealed(table: str) -> str:
-    """The name a staging table gets when it is sealed: later writes to the old name fail."""
-    return f"{table}_sealed"
+# The outcome of attempts according to the ledger, whatever their driver's exit status or a cluster manager reports.
+#
+# A cluster manager reports on a driver, possibly an earlier one; it knows nothing about windows. Only a commit counts, and that
+# is in the ledger. So the submitter of a load asks here for its outcome.
+
+
+# The error of an attempt whose program ended and reported success.
+ENDED_WITHOUT_COMMIT = "the Spark application ended without an error and without committing this window"
+NAMED_MAX = 5  # windows named in an error; the ledger has all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOutcome:
+    """An attempt as it is in the ledger, the newest attempt at its window, and the attempt whose rows the window has.
+
+    `newest_is_alive`: it is running and has sent a heartbeat recently.
+    """
+
+    attempt: model.Attempt
+    state: str
+    loaded_attempt: int | None
+    newest: int
+    newest_state: str
+    newest_run_id: str
+    newest_is_alive: bool
+    error: str | None = None
+
+    @property
+    def start(self) -> datetime:
+        """The window's start."""
+        return self.attempt.interval.start
+
+    @property
+    def is_committed(self) -> bool:
+        """The window's newest commit is by this attempt."""
+        return self.loaded_attempt == self.attempt.number
+
+    @property
+    def is_loaded_by_newer(self) -> bool:
+        """An attempt that began after this one has committed: it superseded this one, or loaded the window again since."""
+        return self.loaded_attempt is not None and self.loaded_attempt > self.attempt.number
+
+    @property
+    def is_loaded(self) -> bool:
+        """Loaded by this attempt or a newer one: what the run that began it asked for."""
+        return self.is_committed or self.is_loaded_by_newer
+
+    @property
+    def is_taken_over(self) -> bool:
+        """A newer attempt is at work on the window, and it has not been loaded since."""
+        return not self.is_loaded and self.newest > self.attempt.number and self.newest_is_alive
+
+    @property
+    def newest_doing(self) -> str:
+        if self.newest_state != ATTEMPT_RUNNING:
+            return self.newest_state
+        return "at work on it" if self.newest_is_alive else "running, without a heartbeat"
+
+    @property
+    def why(self) -> str:
+        """One clause for a window that is not loaded."""
+        start = model.instant_text(self.start)
+        if self.newest > self.attempt.number:
+            newer = f"attempt {self.newest} of run {self.newest_run_id}"
+            return f"{start}: {newer} took over from attempt {self.attempt.number} and is {self.newest_doing}"
+        return f"{start}: attempt {self.attempt.number} is {self.state}" + (f" ({self.error})" if self.error else "")
+
+
+def why_not_loaded(outcomes: Sequence[AttemptOutcome]) -> errors.LoadFailed | None:
+    """The error to raise if not all windows are loaded according to the ledger, whatever the program itself reported.
+
+    `AttemptSuperseded` if newer attempts are at work on all that is missing: a retry would supersede them.
+    """
+    missing = [outcome for outcome in outcomes if not outcome.is_loaded]
+    if not missing:
+        return None
+    reasons = several([outcome.why for outcome in missing], NAMED_MAX, separator="; ")
+    if all(outcome.is_taken_over for outcome in missing):
+        return errors.AttemptSuperseded(
+            f"another run is loading these windows: {reasons}. They load the same records: look at their run, and "
+            "start this one again only if the window is to be loaded once more"
+        )
+    return errors.LoadFailed(
+        f"not loaded, according to the ledger: {len(missing):,} of {many(len(outcomes), 'window')}: {reasons}"
+    )
+
+
+def outcomes_of(engine: Engine, attempts: Sequence[model.Attempt], now: datetime) -> list[AttemptOutcome]:
+    """The outcome of each of the attempts, in their order, by one query."""
+    ours, newest, window = schema.attempt.alias("ours"), schema.attempt.alias("newest"), schema.window
+    query = (
+        select(
+            ours.c.window_id,
+            ours.c.number,
+            ours.c.state,
+            ours.c.error,
+            window.c.loaded_attempt,
+            newest.c.number.label("newest"),
+            newest.c.state.label("newest_state"),
+            newest.c.run_id.label("newest_run_id"),
+            newest.c.heartbeat_at.label("newest_heartbeat_at"),
+        )
+        .join(window, window.c.id == ours.c.window_id)
+        .join(newest, (newest.c.window_id == window.c.id) & (newest.c.number == window.c.last_attempt))
+        .where(among_attempts(attempts, ours))
+    )
+    with engine.connect() as connection:
+        rows = {(row["window_id"], row["number"]): row for row in connection.execute(query).mappings()}
+    return [_to_outcome(attempt, rows[attempt.window_id, attempt.number], now) for attempt in attempts]
+
+
+def _to_outcome(attempt: model.Attempt, row: Row, now: datetime) -> AttemptOutcome:
+    return AttemptOutcome(
+        attempt=attempt,
+        state=row["state"],
+        loaded_attempt=row["loaded_attempt"],
+        newest=row["newest"],
+        newest_state=row["newest_state"],
+        newest_run_id=row["newest_run_id"],
+        newest_is_alive=row["newest_state"] == ATTEMPT_RUNNING and row["newest_heartbeat_at"] > now - HEARTBEAT_EXPIRY,
+        error=row["error"],
+    )
 
 
 # Heartbeats: a driver reports every few seconds that its attempts are alive; after a long silence they are presumed dead.
@@ -302,7 +421,7 @@ def ownerless(engine: Engine) -> list[str]:
     with engine.connect() as connection:
         listed = text("select tablename from pg_tables where schemaname = :schema order by tablename")
         present = connection.execute(listed, {"schema": STAGING_SCHEMA}).scalars().all()
-        owners = {name for pair in connection.execute(owned) for table in pair for name in (table, sealed(table))}
+        owners = {name for pair in connection.execute(owned) for table in pair for name in (table, sealed(table).name)}
     return [name for name in present if OURS.fullmatch(name) and name not in owners]
 
 

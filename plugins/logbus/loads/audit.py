@@ -22,7 +22,7 @@ from logbus.loads import checksum, history, producers, tally
 from logbus.loads.ledger import Ledger
 from logbus.loads.stamped_hours import stamped_hours
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
-from logbus.windows import log_changes, losses, rows, witnesses
+from logbus.windows import log_changes, losses, rows
 
 
 class Recounts(Protocol):
@@ -82,7 +82,7 @@ def refuse_another_broker(engine: Engine, log: OffsetLog, window: FrozenWindow) 
     """`AnotherCluster` if another cluster has a topic of the same name: by its id the topic would seem to have been recreated."""
     with engine.connect() as connection:
         row = rows.pipeline_row(connection, window.pipeline)
-    witnesses.topic_on_its_cluster(row, log)
+    log_changes.topic_on_its_cluster(row, log)
 
 
 def count_again(

@@ -21,7 +21,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, ProgrammingError
 
 from logbus.fingerprint import MODULUS, as_text
-from logbus.loads.target import COLUMN_TYPES, SPELLINGS, SYSTEM_COLUMNS, table_columns
+from logbus.loads.target import COLUMN_TYPES, ROWS_OF_WINDOW, SPELLINGS, SYSTEM_COLUMNS, table_columns, window_parameters
+from logbus.model import FrozenWindow
 from logbus.windows import schema, sql_errors
 from logbus.windows.table_names import SCHEMA, TableName, quoted
 
@@ -62,24 +63,19 @@ def take(
 ) -> Checksum:
     """The checksum of the rows for which the condition holds. The values are cast, in case the table has other types, and hashed
     in the order of the columns' names, whatever their order in the table."""
-    values, part = ", ".join(value_of(name, kind) for name, kind in sorted(columns.items())), quoted(partition)
-    query = text(f"select {part} part, sum({row_hash(values)}) total from {table.sql} where {condition} group by 1 order by 1")
+    # Texts are compared byte by byte, whatever the column's collation treats as equal.
+    collations = {"text": ' collate "C"'}
+    casts = [f"cast({quoted(name)} as {kind}){collations.get(kind, '')}" for name, kind in sorted(columns.items())]
+    part = quoted(partition)
+    # The server's own hash of a row is a sum of multiples of its columns' hashes: summed over rows, it does not change if two
+    # rows exchange a value. So it is hashed once more, as text: the hash of an integer would keep only 32 bits.
+    row_hash = f'hashtextextended(cast(hash_record_extended(row({", ".join(casts)}), 0) as text) collate "C", 0)'
+    query = text(f"select {part} part, sum({row_hash}) total from {table.sql} where {condition} group by 1 order by 1")
     rows = connection.execute(query, parameters or {}).all()
     probe = connection.execute(text(f"select {PROBE}")).scalar_one()
     return Checksum(
         sums={str(row.part): as_text(int(row.total) % MODULUS) for row in rows}, probe=as_text(probe), columns=dict(columns)
     )
-
-
-def row_hash(values: str) -> str:
-    """The hash of a row. The server's own is a sum of multiples of its columns' hashes: summed over rows, it does not change
-    if two rows exchange a value. So it is hashed once more, as text: the hash of an integer would keep only 32 bits."""
-    return f'hashtextextended(cast(hash_record_extended(row({values}), 0) as text) collate "C", 0)'
-
-
-def value_of(name: str, kind: str) -> str:
-    """Texts are compared byte by byte, whatever the column's collation treats as equal."""
-    return f"cast({quoted(name)} as {kind})" + (' collate "C"' if kind == "text" else "")
 
 
 def take_dead_letters(connection: Connection, window_id: int) -> Checksum:
@@ -198,3 +194,27 @@ def join(*reports: ValuesReport) -> ValuesReport:
         problems=tuple(problem for report in reports for problem in report.problems),
         notes=tuple(note for report in reports for note in report.notes),
     )
+
+
+def of_window(window: FrozenWindow) -> Published | None:
+    """The checksums that its load stored; None if no attempt has loaded it."""
+    return None if window.values_hash is None else Published.from_json(window.values_hash)
+
+
+def compare_table(connection: Connection, window: FrozenWindow, target: TableName) -> ValuesReport:
+    """Compares the rows of a window in the pipeline's table."""
+    then = of_window(window)
+    if then is None:
+        return ValuesReport()
+    if then.table is None:
+        return WITHOUT_CHECKSUM
+    return compare(connection, "rows", then.table, target, ROWS_OF_WINDOW, window_parameters(window))
+
+
+def compare_dead_letters(connection: Connection, window: FrozenWindow) -> ValuesReport:
+    """Compares the dead letters, if there were any. If there are more or fewer of them, the audit's counts show it."""
+    then = of_window(window)
+    if then is None or then.dead_letters is None:
+        return ValuesReport()
+    parameters: Mapping[str, Any] = {"window_id": window.id}
+    return compare(connection, "dead letters", then.dead_letters, DEAD_LETTERS, "window_id = :window_id", parameters, "partition")

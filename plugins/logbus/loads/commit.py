@@ -1,10 +1,9 @@
 """The commit of one window: one transaction in which its rows, dead letters, counts and offsets become public, or none of them.
 
-In order: the fence (the window's row is held, the attempt must be its newest), the equation (what the sealed tables
-hold is exactly what the ranges hold), the same records as before where the window is loaded (same_records.py), the error budget,
-the dead letters, the rows, the ledger. A first load attaches the sealed table as a leaf. A reload deletes and inserts inside
-the leaf, which blocks no reader; a large one takes the leaf's place if no reader holds the target right now, so that a commit
-takes no longer than a first load's.
+In order: the fence (the window's row is held, the attempt must be its newest), all that may refuse (commit_checks.py: the
+equation, the same records as before where the window is loaded, the error budget), the dead letters, the rows, the ledger. A
+first load attaches the sealed table as a leaf. A reload deletes and inserts inside the leaf, which blocks no reader; a large one
+takes the leaf's place if no reader holds the target right now, so that a commit takes no longer than a first load's.
 
 A commit has three outcomes. Committed and refused are known. When the connection dies nobody was told: then the
 ledger is asked, under the window's lock, which waits for a transaction that may still be on its way. Nothing is
@@ -14,26 +13,34 @@ deleted before that answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from dataclasses import replace as replace_in
+from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select, text, update
+from sqlalchemy import Connection, Engine, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, fingerprint, model, waiting
-from logbus.loads import checksum, error_budget, producers, public_rows, stamped_hours, tally
-from logbus.loads.attempts import lock_if_current, sealed
+from logbus.loads import checksum, stamped_hours
+from logbus.loads.attempts import lock_if_current
 from logbus.loads.checksum import DEAD_LETTERS, Checksum, Published
-from logbus.loads.same_records import LoadedRecords, other_records
-from logbus.loads.staging import LEAF_CHECK
-from logbus.loads.tally import ReadTally, total
-from logbus.loads.target import finding_partitions, has_leaves, parent_of, relation_exists, table_columns
+from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
+from logbus.loads.target import (
+    LEAF_CHECK,
+    ROWS_OF_WINDOW,
+    finding_partitions,
+    has_leaves,
+    parent_of,
+    relation_exists,
+    table_columns,
+    window_parameters,
+)
 from logbus.windows import schema, sql_errors
 from logbus.windows.rows import COMMITTED, count_values, to_counts
-from logbus.windows.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
+from logbus.windows.table_names import SCHEMA, TableName, leaf_name, quoted
+
+# The columns of a dead letter that its task has written.
+STAGED = ", ".join(quoted(column.name) for column in schema.dead_letter.columns if column.name != "run_id")
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
@@ -50,35 +57,6 @@ SWAP_LOCK_TIMEOUT_MS = 200  # queries that arrive while we wait for a reader que
 # The leaf of an hour that was loaded a minute ago is what autovacuum works on. It gives way to a lock, but only to one that has
 # waited for deadlock_timeout, a second by default: a shorter patience would never see it go. No reader waits for this lock.
 LEAF_LOCK_TIMEOUT_MS = 3_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class SealedWindow:
-    """A window ready to commit: what its attempt staged is sealed, and `staged` is what was counted there."""
-
-    pipeline: model.Pipeline
-    window: model.FrozenWindow
-    attempt: model.Attempt
-    staged: tally.Counted = field(default_factory=tally.Counted)
-    reads: Mapping[int, ReadTally] = field(default_factory=dict)
-    files: Sequence[str] = ()
-
-    @cached_property
-    def read(self) -> ReadTally:
-        """Of all partitions."""
-        return total(self.reads.values())
-
-    @property
-    def target(self) -> TableName:
-        return parse_table(self.pipeline.table)
-
-    @property
-    def rows(self) -> TableName:
-        return staging(sealed(self.attempt.staging_table))
-
-    @property
-    def dead(self) -> TableName:
-        return staging(sealed(self.attempt.dead_letter_table))
 
 
 def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> model.WindowCounts:
@@ -149,11 +127,6 @@ class Commit:
     values: Published
     other_records: Sequence[Mapping[str, Any]] | None = None
 
-    def window_values(self) -> dict[str, Any]:
-        """The columns of the window's row that are not counts."""
-        others = {} if self.other_records is None else {"other_records": list(self.other_records)}
-        return {"values_hash": self.values.to_json(), **others}
-
 
 def commit_in(
     connection: Connection, load: SealedWindow, now: datetime, put_rows: PutRows, published_before: LoadedRecords | None = None
@@ -166,55 +139,21 @@ def commit_in(
     lock_if_current(connection, load.attempt)
     # Then all that may refuse, while nothing is changed yet; what costs least first.
     refuse_mismatch(load)
-    others = other_records(connection, load.attempt, new_load(load), now, published_before)
+    others = other_records(connection, load.attempt, load.records, now, published_before)
     refuse_errors(connection, load)
     # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
     put_dead_letters(connection, load)
-    values = public_rows.published(connection, load.window.id, load.staged)
+    dead_letters = checksum.take_dead_letters(connection, load.window.id) if load.counts.dead_lettered else None
     table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
-    done = Commit(counts=counts_of(load), values=replace_in(values, table=table or values.table), other_records=others)
+    values = Published(
+        staged={partition: fingerprint.as_text(part.fingerprint) for partition, part in load.staged.tallies.items()},
+        table=table or load.staged.table,
+        files=load.staged.files,
+        dead_letters=dead_letters,
+    )
+    done = Commit(counts=load.counts, values=values, other_records=others)
     write_ledger(connection, load, done, now)
     return done
-
-
-def refuse_mismatch(load: SealedWindow) -> None:
-    """The equation, per window and partition: wrong rows are never public."""
-    tallies = load.staged.tallies
-    gaps_allowed = load.pipeline.options.offset_gaps
-    filtered = {partition: read.filtered for partition, read in load.reads.items()}
-    wrong = tally.problems(load.window, tallies, filtered, gaps_allowed=gaps_allowed)
-    for partition in sorted({*tallies, *load.reads}):
-        read, staged = load.reads.get(partition, ReadTally()), tallies.get(partition, model.PartitionTally(partition=partition))
-        if read.read != staged.loaded + staged.dead_lettered + read.filtered:
-            wrong.append(f"partition {partition}: tasks read {read.read}, {staged.loaded + staged.dead_lettered} staged")
-        if read.staged_fingerprint != staged.fingerprint:
-            wrong.append(f"partition {partition}: the staged rows are not the records the tasks read (fingerprints differ)")
-    if wrong:
-        what = f"window {load.attempt.interval} of {load.pipeline.name} does not add up: {'; '.join(wrong)}"
-        raise errors.EquationMismatch(what + hint(load, gaps_allowed))
-
-
-def hint(load: SealedWindow, gaps_allowed: bool) -> str:
-    """What to do where everything that was read is staged and only offsets are missing: then they hold no record."""
-    read, staged = load.read, sum(map(rows_of, load.staged.tallies.values()))
-    if gaps_allowed or read.read != staged + read.filtered or read.read >= load.window.record_count:
-        return ""
-    return (
-        ". All that the broker gave is staged: if the topic is compacted or holds transactions, offsets without a record are as "
-        'they should be, and the pipeline\'s setting {"offset_gaps": true} says so'
-    )
-
-
-def rows_of(part: model.PartitionTally) -> int:
-    return part.loaded + part.dead_lettered
-
-
-def refuse_errors(connection: Connection, load: SealedWindow) -> None:
-    """The error budget: a window of which too much does not parse is not loaded at all."""
-    counts = counts_of(load)
-    error_budget.refuse_over_budget(
-        connection, load.pipeline, load.attempt.interval, load.dead.sql, read=counts.read, errors=counts.dead_lettered
-    )
 
 
 def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
@@ -230,8 +169,8 @@ def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     replace(connection, load)
     # Attached or swapped, the public table is the sealed one, whose checksum is known. Inserted row by row it has gone through
     # the target's own triggers and casts, so it is taken again from what is there now.
-    table, parameters = load.staged.table, public_rows.window_parameters(load.pipeline, load.window)
-    return table and checksum.take(connection, load.target, table.columns, public_rows.ROWS_OF_WINDOW, parameters)
+    table, parameters = load.staged.table, window_parameters(load.window)
+    return table and checksum.take(connection, load.target, table.columns, ROWS_OF_WINDOW, parameters)
 
 
 def add_new_columns(connection: Connection, load: SealedWindow) -> None:
@@ -306,88 +245,53 @@ def holds_rows_out_of_window(connection: Connection, load: SealedWindow, leaf: T
 def replace(connection: Connection, load: SealedWindow) -> None:
     """Delete and insert: the predicate on `_window_start` keeps both inside one leaf."""
     columns = ", ".join(quoted(name) for name in table_columns(connection, load.target))
-    parameters = public_rows.window_parameters(load.pipeline, load.window)
-    connection.execute(text(f"delete from {load.target.sql} where {public_rows.ROWS_OF_WINDOW}"), parameters)
+    parameters = window_parameters(load.window)
+    connection.execute(text(f"delete from {load.target.sql} where {ROWS_OF_WINDOW}"), parameters)
     with finding_partitions(connection, load.target, load.attempt.interval):
         connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
     connection.execute(text(f"drop table {load.rows.sql}"))
 
 
 def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
-    staged = [column.name for column in schema.dead_letter.columns if column.name != "run_id"]
-    columns = ", ".join(quoted(name) for name in staged)
     connection.execute(text(f"delete from {DEAD_LETTERS.sql} where window_id = :id"), {"id": load.window.id})
     run_id = f"select run_id from {SCHEMA}.{schema.attempt.name} where window_id = :id and number = :number"
     connection.execute(
-        text(f"insert into {DEAD_LETTERS.sql} ({columns}, run_id) select {columns}, ({run_id}) from {load.dead.sql}"),
+        text(f"insert into {DEAD_LETTERS.sql} ({STAGED}, run_id) select {STAGED}, ({run_id}) from {load.dead.sql}"),
         {"id": load.window.id, "number": load.attempt.number},
     )
     connection.execute(text(f"drop table {load.dead.sql}"))
 
 
-def counts_of(load: SealedWindow) -> model.WindowCounts:
-    read, dead_lettered = load.read, sum(part.dead_lettered for part in load.staged.tallies.values())
-    return model.WindowCounts(
-        read=read.read,
-        loaded=read.read - read.filtered - dead_lettered,
-        dead_lettered=dead_lettered,
-        filtered=read.filtered,
-        late=read.late,
-        early=read.early,
-        lost=sum(part.lost for part in load.window.ranges),
-        bytes=read.bytes,
-    )
-
-
-def new_load(load: SealedWindow) -> LoadedRecords:
-    return LoadedRecords(
-        attempt=load.attempt.number,
-        fingerprint=fingerprint_of(load),
-        read=load.read.read,
-        partitions=by_partition(load),
-    )
-
-
-def fingerprint_of(load: SealedWindow) -> str:
-    """Of all records that were read, those that were filtered included."""
-    return fingerprint.as_text(load.read.fingerprint)
-
-
-def hours_of(load: SealedWindow) -> stamped_hours.Histogram:
-    """With which hours the window's records are stamped."""
-    return stamped_hours.bounded(load.read.hours, model.milliseconds(load.window.interval.start))
-
-
 def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
     window, part, attempt = schema.window, schema.window_range, schema.attempt
-    loaded = {**count_values(done.counts), "fingerprint": fingerprint_of(load)}
+    loaded = {**count_values(done.counts), "fingerprint": load.records.fingerprint}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
-    stamped = stamped_hours.write(connection, load.window.id, hours_of(load))
-    values = {**loaded, **public, **stamped, **done.window_values()}
+    stamped = stamped_hours.write(connection, load.window.id, load.hours)
+    others = {} if done.other_records is None else {"other_records": list(done.other_records)}
+    values = {**loaded, **public, **stamped, "values_hash": done.values.to_json(), **others}
     connection.execute(update(window).where(window.c.id == load.window.id).values(values))
     for partition, span in load.staged.spans.items():
         is_range = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*is_range).values(first_timestamp=span.first, last_timestamp=span.last))
-    ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": by_partition(load)}
+    ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": load.records.partitions}
     # Which numbers of which producers arrived; how many streams there are.
-    producers.write_sent(connection, load.window.id, load.attempt.number, load.read.sent)
+    arrived = schema.producer_count
+    connection.execute(delete(arrived).where(arrived.c.window_id == load.window.id))
+    sent = [
+        {
+            "window_id": load.window.id,
+            "attempt": load.attempt.number,
+            "stream": stream,
+            "record_count": numbers.count,
+            "first_number": numbers.runs[0][0],
+            "last_number": numbers.runs[-1][1],
+            "runs": None if numbers.is_vague else [list(run) for run in numbers.runs],
+        }
+        for stream, numbers in load.read.sent.items()
+        if numbers.runs
+    ]
+    if sent:
+        connection.execute(insert(arrived), sent)
     ended["streams"] = len(load.read.sent)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
-
-
-def by_partition(load: SealedWindow) -> dict[str, dict[str, Any]]:
-    """What the attempt loaded of each partition, for comparing attempts."""
-    return {str(part): partition_counts(load, part) for part in sorted({*load.reads, *load.staged.tallies})}
-
-
-def partition_counts(load: SealedWindow, partition: int) -> dict[str, Any]:
-    read = load.reads.get(partition, ReadTally())
-    staged = load.staged.tallies.get(partition, model.PartitionTally(partition=partition))
-    return {
-        "read": read.read,
-        "loaded": staged.loaded,
-        "dead_lettered": staged.dead_lettered,
-        "filtered": read.filtered,
-        "fingerprint": fingerprint.as_text(read.fingerprint),
-    }

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, select, text
 
 from logbus.formatting import cut, shown_value
-from logbus.loads.error_budget import VALUE_BYTES_KEPT_MAX
+from logbus.loads.commit_checks import VALUE_BYTES_KEPT_MAX
 from logbus.model import instant_text
 from logbus.windows import schema
 from logbus.windows.table_names import SCHEMA

@@ -15,7 +15,7 @@ from logbus.loads.producers import StreamCount, streams_of
 from logbus.loads.stamped_hours import StampedHours, stamped_hours
 from logbus.model import FrozenWindow, Pipeline, TaskKey, WindowCounts, counts_json, instant_text
 from logbus.windows import schema
-from logbus.windows.definition import Definition, Difference, differences, pipeline_of
+from logbus.windows.definition import Definition, Difference, definition_of, differences
 from logbus.windows.rows import COUNT_COLUMNS, Row
 
 
@@ -120,7 +120,7 @@ def window_history(engine: Engine, pipeline_name: str, start: datetime) -> Windo
 def changes_since(attempts: Sequence[AttemptRecord], loaded: int | None, registered: Pipeline) -> tuple[Difference, ...]:
     """How the pipeline's definition now differs from that of the loaded attempt."""
     definitions = [record.definition for record in attempts if record.number == loaded and record.definition is not None]
-    return tuple(difference for definition in definitions for difference in differences(pipeline_of(definition), registered))
+    return tuple(difference for definition in definitions for difference in differences(definition, definition_of(registered)))
 
 
 def rows_of(connection: Connection, table: Any, window_id: int, order: str) -> list[Row]:

@@ -19,11 +19,11 @@ from sqlalchemy import Engine, Select, Text, cast, func, or_, select, update
 from logbus import errors, model
 from logbus.formatting import several
 from logbus.kafka.topics import OffsetLog
-from logbus.loads import attempt_outcomes
 from logbus.loads import attempts as attempt_rows
-from logbus.windows import catch_up, freezing, handover, inferred_columns, missing, recovery, registration, schema
+from logbus.windows import catch_up, freezing, handover, missing, recovery, registration, schema
 from logbus.windows.catch_up import LoadPlan
-from logbus.windows.definition import Definition, definition_of
+from logbus.windows.definition import Definition, definition_of, differences
+from logbus.windows.migrations import create_ledger
 from logbus.windows.missing import Gap
 from logbus.windows.recovery import Rebase
 from logbus.windows.registration import PipelineRegistration
@@ -32,6 +32,7 @@ from logbus.windows.rows import (
     FAILED,
     HEARTBEAT_EXPIRY,
     NO_PROBLEMS,
+    among,
     load_windows,
     lock_windows,
     pipeline_row,
@@ -63,6 +64,7 @@ class Ledger:
 
     def register(self, pipeline: model.Pipeline, log: OffsetLog, now: datetime) -> model.Pipeline:
         """Creates the ledger and the pipeline if they do not exist. The first call decides where windows begin."""
+        create_ledger(self.engine)
         return self.define(pipeline, log, now).pipeline
 
     def define(
@@ -92,7 +94,7 @@ class Ledger:
     def pipeline(self, name: str) -> model.Pipeline:
         """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""
         with self.engine.connect() as connection:
-            return inferred_columns.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
+            return registration.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
 
     def registered(self, name: str) -> model.Pipeline:
         """The pipeline as it was registered, or `PipelineUnknown`."""
@@ -101,13 +103,13 @@ class Ledger:
 
     def add_inferred(self, pipeline: model.Pipeline, columns: Mapping[str, str], now: datetime) -> model.Pipeline:
         """Stores columns inferred from records; returns the pipeline with all that are known then."""
-        inferred_columns.remember(self.engine, pipeline, columns, now)
+        registration.remember_columns(self.engine, pipeline, columns, now)
         return self.with_inferred(pipeline)
 
     def with_inferred(self, pipeline: model.Pipeline) -> model.Pipeline:
         """A pipeline, as registered now or earlier, with the columns inferred from its records."""
         with self.engine.connect() as connection:
-            return inferred_columns.with_inferred(connection, pipeline)
+            return registration.with_inferred(connection, pipeline)
 
     def pipelines(self) -> list[model.Pipeline]:
         """All registered pipelines by name."""
@@ -174,8 +176,10 @@ class Ledger:
         if until is not None:
             query = query.where(window.c.starts_at <= until)
         with self.engine.connect() as connection:
-            pipeline_row(connection, pipeline_name)
-            return load_windows(connection, query)
+            windows = load_windows(connection, query)
+            if not windows:
+                pipeline_row(connection, pipeline_name)  # raises if there is none
+            return windows
 
     def remarkable_windows(self, pipeline_name: str) -> list[model.FrozenWindow]:
         """By start, the windows that are not loaded, not audited, or loaded with something to report: dead letters, or other
@@ -211,22 +215,25 @@ class Ledger:
 
         `task`: the task whose attempts they are. `pipeline`: how they are loaded, by default as the pipeline is registered now,
         whatever is registered while they run. Windows at `accept_other_records` may be replaced with other records than they
-        were loaded from (logbus.loads.same_records). `WindowBusy` unless `supersede`, if an attempt at one is alive.
+        were loaded from (logbus.loads.commit_checks). `WindowBusy` unless `supersede`, if an attempt at one is alive.
         """
-        accepted = set(accept_other_records)
         with self.engine.begin() as connection:
             # Shared until the transaction ends: from then on a running attempt shows where rows are written.
             registered = to_pipeline(pipeline_row(connection, pipeline_name, share=True))
+            definition = definition_of(registered)
             if pipeline is not None:
-                registration.refuse_other_target(registered, pipeline)
-            definition = definition_of(registered if pipeline is None else pipeline)
+                before, definition = definition, definition_of(pipeline)
+                registration.refuse_fixed(pipeline_name, differences(before, definition))
+                registration.refuse_elsewhere(before, definition)
             rows = lock_windows(connection, pipeline_name, starts)
             if not supersede:
                 refuse_busy([*attempt_rows.at_work(connection, pipeline_name, starts, None, now).values()])
             attempts = {
-                row["starts_at"]: attempt_rows.begin(connection, row, definition, run_id, try_number, now, task) for row in rows
+                row["starts_at"]: attempt_rows.begin(
+                    connection, row, definition, run_id, try_number, now, task, row["starts_at"] in accept_other_records
+                )
+                for row in rows
             }
-            attempt_rows.accept_other_records(connection, [attempts[start] for start in starts if start in accepted])
         # After the commit, not in it: only now can no older attempt create a table any more, and a table that cannot be dropped
         # must not take the new attempts back.
         attempt_rows.drop_stale_tables(self.engine, [row["id"] for row in rows])
@@ -243,7 +250,7 @@ class Ledger:
     ) -> set[datetime]:
         """Those of the windows whose loaded attempt began after `requested_at`; with a definition, only those loaded with it."""
         window, attempt = schema.window, schema.attempt
-        query = _loaded_starts(pipeline_name).where(schema.among(window.c.starts_at, starts), attempt.c.began_at > requested_at)
+        query = _loaded_starts(pipeline_name).where(among(window.c.starts_at, starts), attempt.c.began_at > requested_at)
         if definition is not None:
             query = query.where(attempt.c.definition == definition)
         with self.engine.connect() as connection:
@@ -267,7 +274,7 @@ class Ledger:
             .scalar_subquery()
         )
         query = select(window.c.starts_at).where(
-            window.c.pipeline == pipeline_name, schema.among(window.c.starts_at, starts), failures == FAILURES_BEFORE_ALONE
+            window.c.pipeline == pipeline_name, among(window.c.starts_at, starts), failures == FAILURES_BEFORE_ALONE
         )
         with self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
@@ -312,15 +319,15 @@ class Ledger:
             attempt_rows.set_where_running(connection, attempts, values)
         attempt_rows.drop_stale_tables(self.engine, [attempt.window_id for attempt in attempts])
 
-    def settle_attempts(self, attempts: Sequence[model.Attempt], now: datetime) -> list[attempt_outcomes.AttemptOutcome]:
+    def settle_attempts(self, attempts: Sequence[model.Attempt], now: datetime) -> list[attempt_rows.AttemptOutcome]:
         """The outcome of attempts whose program has ended. One that is still running is ended: even if its driver lives on
         unseen, it cannot commit, so what is returned stays true."""
-        outcomes = attempt_outcomes.outcomes_of(self.engine, attempts, now)
+        outcomes = attempt_rows.outcomes_of(self.engine, attempts, now)
         running = [outcome.attempt for outcome in outcomes if outcome.state == ATTEMPT_RUNNING]
         if not running:
             return outcomes
-        self.fail_attempts(running, attempt_outcomes.ENDED_WITHOUT_COMMIT, now)
-        return attempt_outcomes.outcomes_of(self.engine, attempts, now)
+        self.fail_attempts(running, attempt_rows.ENDED_WITHOUT_COMMIT, now)
+        return attempt_rows.outcomes_of(self.engine, attempts, now)
 
     def beyond_retry(self, attempts: Sequence[model.Attempt]) -> errors.LogbusError | None:
         """Why the first of the attempts failed for good, if any did: too much did not parse, or the log holds other records."""

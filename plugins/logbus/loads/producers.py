@@ -7,41 +7,20 @@ windows that are not loaded, or that lost records to retention, is unknown: that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, insert, select, text
+from sqlalchemy import Connection, Engine, select, text
 
 from logbus.formatting import many, several
-from logbus.loads.sent_numbers import Numbers, Run, holes, joined, size
+from logbus.loads.sent_numbers import Run, holes, joined, size
 from logbus.model import PROVEN_EMPTY, FrozenWindow, Interval, Pipeline
 from logbus.windows import coverage, schema
 from logbus.windows.table_names import SCHEMA
 
 MISSING_NAMED_MAX = 5
-
-
-def write_sent(connection: Connection, window_id: int, attempt: int, sent: Mapping[str, Numbers]) -> None:
-    """Replaces what is stored about a window's streams, in the transaction that makes the attempt's rows public."""
-    table = schema.producer_count
-    connection.execute(delete(table).where(table.c.window_id == window_id))
-    rows = [row_values(window_id, attempt, stream, numbers) for stream, numbers in sent.items() if numbers.runs]
-    if rows:
-        connection.execute(insert(table), rows)
-
-
-def row_values(window_id: int, attempt: int, stream: str, numbers: Numbers) -> dict[str, Any]:
-    return {
-        "window_id": window_id,
-        "attempt": attempt,
-        "stream": stream,
-        "record_count": numbers.count,
-        "first_number": numbers.runs[0][0],
-        "last_number": numbers.runs[-1][1],
-        "runs": None if numbers.is_vague else [list(run) for run in numbers.runs],
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

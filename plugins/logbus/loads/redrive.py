@@ -22,11 +22,11 @@ from sqlalchemy.exc import DBAPIError
 
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.fingerprint import as_text
-from logbus.loads import audit, checksum, dead_letters, ledger, public_rows, tally
+from logbus.loads import audit, checksum, dead_letters, ledger, tally
 from logbus.loads.checksum import DEAD_LETTERS, Published, join
 from logbus.loads.dead_letters import Value
 from logbus.loads.sinks import sink_for
-from logbus.loads.target import finding_partitions, table_columns
+from logbus.loads.target import ROWS_OF_WINDOW, finding_partitions, table_columns, window_parameters
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.parsing import Parser, Unparsable, storable
 from logbus.parsing.chunks import parse_chunk
@@ -103,6 +103,10 @@ class Redrive:
     run_id: str
     now: Callable[[], datetime]
 
+    @property
+    def target(self) -> TableName:
+        return parse_table(self.pipeline.table)
+
     def windows(self, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
         """The loaded windows that have dead letters and start within [since, until], by start."""
         windows = ledger.Ledger(self.engine).windows(self.pipeline.name, since, until)
@@ -145,9 +149,7 @@ class Redrive:
         attempt = lock_loaded(connection, window)
         values = self.compared(connection, window)
         outcome = Redriven(start=window.interval.start)
-        move = RedriveMove(
-            connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.parser.columns
-        )
+        move = RedriveMove(connection=connection, window=window, target=self.target, columns=self.parser.columns)
         # The records of a batch are deleted, or updated in place, by their offsets, and the next batch begins after those
         # offsets: nothing is read twice.
         for batch in dead_letters.batches(connection, window.id):
@@ -164,28 +166,25 @@ class Redrive:
         """The window's checksums, compared with what it holds now: otherwise a redrive would make a changed row look like a
         loaded one. Those that cannot be compared are left out."""
         (now,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
-        report = join(
-            public_rows.compare_table(connection, self.pipeline, now), public_rows.compare_dead_letters(connection, now)
-        )
+        report = join(checksum.compare_table(connection, now, self.target), checksum.compare_dead_letters(connection, now))
         if report.problems:
             raise EquationMismatch(
                 f"window {window.interval} of {self.pipeline.name} does not add up: {'; '.join(report.problems)}. Load it again"
             )
-        values = public_rows.of_window(now)
+        values = checksum.of_window(now)
         # A note means that a checksum cannot be compared (it is missing, or this server hashes values differently). A new one
         # would vouch for values that were never compared; the next load writes one.
         return values if values is None or not report.notes else replace(values, table=None, dead_letters=None)
 
     def write_values(self, connection: Connection, window: FrozenWindow, before: Published, outcome: Redriven) -> None:
         """The checksums of what the redrive leaves."""
-        target = parse_table(self.pipeline.table)
         # A fingerprint is a sum of hashes modulo a power of two, so what is left out is subtracted. Rows and dead letters are
         # summed together, so a record that only moves from one to the other leaves the sum unchanged.
         staged = {part: minus(fingerprint, outcome.left_out.get(part, 0)) for part, fingerprint in before.staged.items()}
         if before.table is not None:
-            columns = {**before.table.columns, **checksum.covered(table_columns(connection, target), self.parser.columns)}
-            parameters = public_rows.window_parameters(self.pipeline, window)
-            table = checksum.take(connection, target, columns, public_rows.ROWS_OF_WINDOW, parameters)
+            columns = {**before.table.columns, **checksum.covered(table_columns(connection, self.target), self.parser.columns)}
+            parameters = window_parameters(window)
+            table = checksum.take(connection, self.target, columns, ROWS_OF_WINDOW, parameters)
             dead = checksum.take_dead_letters(connection, window.id)
             before = replace(before, table=table, dead_letters=dead)
         row, after = schema.window, replace(before, staged=staged)
@@ -216,7 +215,7 @@ class Redrive:
     def refuse_mismatch(self, connection: Connection, window: FrozenWindow) -> None:
         """Counts the window as the audit does: rows, dead letters and ledger must agree, and the fingerprint be unchanged."""
         (after,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
-        tallies = public_rows.count_window(connection, self.pipeline, window)
+        tallies = tally.count_window(connection, window, self.target)
         assert after.counts is not None, "a loaded window has counts"
         # Filtered records leave gaps among the offsets of rows and dead letters; only their number is kept.
         gaps_allowed = self.pipeline.options.offset_gaps or after.counts.filtered > 0

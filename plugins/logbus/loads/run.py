@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from logbus import errors, model
-from logbus.loads.attempt_outcomes import AttemptOutcome, why_not_loaded
+from logbus.loads.attempts import AttemptOutcome, why_not_loaded
 from logbus.loads.ledger import Ledger
 
 WINDOWS_PER_JOB_MAX = 84  # half a week of hours: one Spark job, and all that is lost if it fails; a job costs a second

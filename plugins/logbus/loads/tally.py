@@ -15,7 +15,9 @@ from sqlalchemy import Connection, text
 from logbus.fingerprint import MODULUS
 from logbus.formatting import many
 from logbus.loads import checksum, sent_numbers, stamped_hours
+from logbus.loads.target import ROWS_OF_WINDOW, window_parameters
 from logbus.model import FrozenWindow, OffsetRange, PartitionTally
+from logbus.windows.table_names import TableName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,14 @@ def count(connection: Connection, rows: RowSource, dead: RowSource, parameters: 
         spans={row["part"]: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for row in counted},
         others=sum(row["loaded"] + row["dead_lettered"] for row in parts if not row["counts"]),
     )
+
+
+def count_window(connection: Connection, window: FrozenWindow, target: TableName) -> Mapping[int, PartitionTally]:
+    """Counts the public rows in the pipeline's table and the dead letters of a window, by partition."""
+    rows = target_rows(target.sql, ROWS_OF_WINDOW)
+    dead = dead_letters(checksum.DEAD_LETTERS.sql, "window_id = :window_id")
+    parameters = {**window_parameters(window), "window_id": window.id}
+    return count(connection, rows, dead, parameters).tallies
 
 
 # Any number does. It makes the hash for comparing offsets differ from the one that PostgreSQL uses for partitioning.
@@ -207,8 +217,3 @@ class ReadTally:
             hours=stamped_hours.joined([self.hours, other.hours]),
             sent=sent_numbers.join_streams(self.sent, other.sent),
         )
-
-
-def total(tallies: Iterable[ReadTally]) -> ReadTally:
-    """The sum of all of them."""
-    return sum(tallies, ReadTally())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from psycopg.errors import CheckViolation
 from sqlalchemy import Connection, Engine, text
@@ -29,14 +30,24 @@ SYSTEM_COLUMNS: Mapping[str, str] = {
     "_fingerprint": "bigint not null",
 }
 
+# A window's public rows, in whichever leaves; `window_parameters` returns the parameters.
+ROWS_OF_WINDOW = "_window_start = :start and _topic = :topic"
+
 # The types a parser may declare, by PostgreSQL's own names. Each has an Arrow type in the Spark job.
 COLUMN_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb", "bytea")
+
+# Proves to ATTACH that every row belongs to the leaf, so that it need not scan them.
+LEAF_CHECK = "_window_start_of_the_leaf"
 
 # Sessions that create the same target wait for each other on this advisory lock and the table's name.
 TARGET_LOCK = 0x746172
 
 # How format_type spells the types that have another name here.
 SPELLINGS = {"timestamptz": "timestamp with time zone"}
+
+
+def window_parameters(window: model.FrozenWindow) -> dict[str, Any]:
+    return {"start": window.interval.start, "topic": window.topic}
 
 
 def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str]) -> None:

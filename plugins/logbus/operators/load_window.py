@@ -161,7 +161,13 @@ class LoadWindowOperator(SparkWindowOperator):
         if not self._shares:
             return []
         room = self.max_windows_per_application - len(own)
-        beside = Beside(ledger=ledger, log=self.broker.log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
+        beside = Beside(
+            ledger=ledger,
+            log=self.broker.log_offsets(),
+            pipeline_name=self.pipeline.name,
+            own=task_context.run_interval(context),
+            now=self._now(),
+        )
         self._beside = beside.hours(context, room)
         if self._beside:
             self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(self._beside))

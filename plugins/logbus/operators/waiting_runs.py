@@ -131,14 +131,14 @@ class Beside:
     ledger: Ledger
     log: OffsetLog
     pipeline_name: str
+    own: model.Interval
     now: datetime
 
     def hours(self, context: Mapping[str, Any], limit: int) -> list[datetime]:
         """Starts of at most `limit` windows, all frozen, that wait to be loaded; the hours after our own first."""
-        own = task_context.run_interval(context)
-        if self.left_alone([own.start]):
+        if self.left_alone([self.own.start]):
             return []
-        waiting = waiting_intervals(context, own, limit)
+        waiting = waiting_intervals(context, self.own, limit)
         starts = [interval.start for interval in waiting]
         done = self.ledger.begun_since(self.pipeline_name, starts, beginning(context))
         taken = self.ledger.at_work_elsewhere(self.pipeline_name, starts, str(context["run_id"]), self.now)
@@ -153,10 +153,10 @@ class Beside:
 
         A run that a user requested does what was requested, and no more.
         """
-        own = task_context.run_interval(context)
-        if limit <= 0 or not is_scheduled(context) or self.left_alone([own.start]):
+        is_scheduled = context["dag_run"].run_type == SCHEDULED  # neither a manual run nor a backfill
+        if limit <= 0 or not is_scheduled or self.left_alone([self.own.start]):
             return []
-        gaps = self.ledger.gaps(self.pipeline_name, self.log, self.now, until=own.start)
+        gaps = self.ledger.gaps(self.pipeline_name, self.log, self.now, until=self.own.start)
         to_fill = sorted((gap for gap in gaps if not gap.is_empty or gap.count <= limit), key=lambda gap: gap.is_empty)
         parts = (part for gap in to_fill for part in parts_of(gap, context) if part.start not in taken)
         intervals = list(islice(parts, limit))
@@ -179,11 +179,6 @@ class Beside:
 def parts_of(gap: missing.Gap, context: Mapping[str, Any]) -> Iterable[model.Interval]:
     """The intervals of a gap as runs of this DAG have them; a frozen window keeps its own."""
     return (gap.interval,) if gap.is_frozen else intervals_of_schedule(context, gap.interval)
-
-
-def is_scheduled(context: Mapping[str, Any]) -> bool:
-    """Whether the timetable created the run: it is neither a manual run nor a backfill."""
-    return bool(context["dag_run"].run_type == SCHEDULED)
 
 
 def beginning(context: Mapping[str, Any]) -> datetime:

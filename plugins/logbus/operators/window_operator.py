@@ -19,7 +19,7 @@ from logbus import errors, links, model, pipeline_definition, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.ledger import Ledger
-from logbus.windows.definition import differences, in_words, is_same
+from logbus.windows.definition import definition_of, differences, in_words
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
 
@@ -58,14 +58,12 @@ class OverWindows:
         dag = context.get("dag")
         registering = [task for task in (dag.tasks if dag else ()) if getattr(task, "registers", False)]
         for pipeline in (task.pipeline for task in registering):
-            if (
-                isinstance(pipeline, model.Pipeline)
-                and pipeline.name == self.pipeline.name
-                and not is_same(pipeline, self.pipeline)
-            ):
+            if pipeline is self.pipeline or not isinstance(pipeline, model.Pipeline) or pipeline.name != self.pipeline.name:
+                continue
+            if wrong := differences(definition_of(self.pipeline), definition_of(pipeline)):
                 raise errors.PipelineConflict(
-                    f"tasks of this DAG define pipeline {pipeline.name} differently: "
-                    f"{in_words(differences(self.pipeline, pipeline))}. Give all of them the same Pipeline"
+                    f"tasks of this DAG define pipeline {pipeline.name} differently: {in_words(wrong)}. Give all of them the "
+                    "same Pipeline"
                 )
 
     def _starts(self, context: Mapping[str, Any], also: Sequence[datetime] = ()) -> list[datetime]:

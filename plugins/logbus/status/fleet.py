@@ -26,7 +26,7 @@ from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
 from logbus.status import retention_plan, retention_run, window_facts
 from logbus.status.lag import Lag, lag_over
 from logbus.status.window_facts import Loaded
-from logbus.windows import dag_definitions, pipeline_chains, sql_errors
+from logbus.windows import pipeline_chains, registration, sql_errors
 from logbus.windows.missing import PROBED_FROM
 from logbus.windows.rows import Row, pipeline_rows, to_pipeline
 
@@ -292,7 +292,7 @@ def read_registered(engine: Engine, now: datetime) -> Registered:
         return Registered(
             rows=pipeline_rows(connection),
             policies=retention_run.policies_by_topic(connection),
-            dag_ids=dag_definitions.dags_by_pipeline(connection),
+            dag_ids=registration.dags_by_pipeline(connection),
             loaded=window_facts.loaded_by_pipeline(connection, now),
             newest_ends=window_facts.newest_ends(connection),
         )

@@ -20,7 +20,7 @@ from logbus.formatting import many
 from logbus.kafka import topics
 from logbus.model import Pipeline, instant_text
 from logbus.status import retention_plan, retention_run
-from logbus.windows import boundaries, missing, pipeline_chains, rows, witnesses
+from logbus.windows import boundaries, log_changes, missing, pipeline_chains, rows
 from logbus.windows.boundaries import LogSnapshot
 
 # Bytes of the keys and values in the offsets [start, end) of a partition of a topic; known only by reading them.
@@ -90,7 +90,7 @@ def lag_of(engine: Engine, log: topics.SettingsLog, pipeline_name: str, now: dat
     """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
     with engine.connect() as connection:
         row = rows.pipeline_row(connection, pipeline_name)
-        facts = witnesses.topic_on_its_cluster(row, log)
+        facts = log_changes.topic_on_its_cluster(row, log)
         pipeline, chain = (
             rows.to_pipeline(row),
             pipeline_chains.load_chain(connection, row, facts.topic_id, pipeline_chains.is_loaded()),

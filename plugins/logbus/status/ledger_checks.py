@@ -22,7 +22,7 @@ from logbus.loads import attempts, stamped_hours
 from logbus.loads.attempts import end_expired
 from logbus.loads.ledger import Ledger
 from logbus.status import checks, ledger_totals
-from logbus.windows import log_changes, missing, rows, schema, witnesses
+from logbus.windows import log_changes, missing, rows, schema
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
@@ -71,7 +71,7 @@ def _check_topic(case: Case) -> Iterator[checks.Finding]:
     with case.ledger.engine.connect() as connection:
         row = rows.pipeline_row(connection, name)
     try:
-        with witnesses.on_its_cluster(row, case.log):
+        with log_changes.on_its_cluster(row, case.log):
             topic_id = case.log.topic(topic).topic_id
     except errors.BrokerUnavailable:
         raise  # a finding of its own, once for all pipelines (`check_all`); every other error is this topic's
@@ -89,10 +89,10 @@ def _check_topic(case: Case) -> Iterator[checks.Finding]:
         if topic_id != row["topic_id"]:
             # First the cluster, then the topic: with a wrong address every topic looks deleted and recreated, and the advice
             # to rebase would then discard what is known of the right one.
-            witnesses.refuse_another_cluster(row, case.log)
+            log_changes.refuse_another_cluster(row, case.log)
             yield checks.error(case.subject, f"topic {topic} was deleted and recreated", f"logbus pipeline rebase {name}")
         else:
-            witnesses.refuse_another_log(case.ledger.engine, case.pipeline, topic_id, case.log)
+            log_changes.refuse_another_log(case.ledger.engine, case.pipeline, topic_id, case.log)
     except errors.AnotherCluster as problem:
         yield checks.error(case.subject, str(problem), "name the right broker")
     except errors.LogChanged as problem:

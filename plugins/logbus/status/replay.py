@@ -18,7 +18,7 @@ from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.loads.comparison import WindowReading
 from logbus.loads.ledger import Ledger, refuse_busy
 from logbus.status.retention_run import RetentionStore
-from logbus.windows import log_changes, rows, witnesses
+from logbus.windows import log_changes, rows
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
 
@@ -167,7 +167,7 @@ def plan(
     workers = ledger.at_work_elsewhere(pipeline_name, [window.interval.start for window in windows], run_id, now)
     with ledger.engine.connect() as connection:
         row = rows.pipeline_row(connection, pipeline_name)
-    lost = _lost_of(log, witnesses.topic_on_its_cluster(row, log), windows)
+    lost = _lost_of(log, log_changes.topic_on_its_cluster(row, log), windows)
     replay_windows = [
         ReplayWindow(window=window, lost=tuple(lost[window.id]), busy=workers.get(window.interval.start)) for window in windows
     ]

@@ -26,7 +26,7 @@ from logbus.kafka.client import LATEST
 from logbus.loads.ledger import Ledger
 from logbus.status.retention_plan import DELETE, Deletion, Hold, RetentionPolicy, TopicPlan, TopicState, plan_topic
 from logbus.windows import pipeline_chains, schema
-from logbus.windows.rows import Row, pipeline_rows
+from logbus.windows.rows import Row, among, pipeline_rows
 
 POLICY_CHANGED = "its policy was changed or removed while the topic was looked at: nothing is deleted, the next run decides"
 
@@ -363,7 +363,7 @@ def validate_unchanged(connection: Connection, windows: Sequence[model.FrozenWin
     can change them before that."""
     row_of = schema.window
     names = ("id", "topic_id", "last_attempt", "loaded_attempt", "audited_at")
-    query = select(*[row_of.c[name] for name in names]).where(schema.among(row_of.c.id, [window.id for window in windows]))
+    query = select(*[row_of.c[name] for name in names]).where(among(row_of.c.id, [window.id for window in windows]))
     rows = connection.execute(query.order_by(row_of.c.id).with_for_update()).all()
     if {tuple(row) for row in rows} != {tuple(getattr(window, name) for name in names) for window in windows}:
         raise errors.UserError("a window changed, or an attempt at it began, while it was planned: the next run decides again")

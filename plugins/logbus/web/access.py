@@ -20,7 +20,7 @@ from airflow.utils.session import create_session
 from fastapi import HTTPException, Request
 from sqlalchemy import Engine, select
 
-from logbus.windows.dag_definitions import dags_by_pipeline
+from logbus.windows.registration import dags_by_pipeline
 
 __all__ = ["GetUserDep"]
 

@@ -23,7 +23,7 @@ from logbus.web.reading import REFRESH_SECONDS
 from logbus.web.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, http_errors, instant, wanted_instant
 from logbus.web.sources import PageSource
 from logbus.web.topic_records import RECORDS_DEFAULT, RECORDS_MAX, RecordsLook, look_at
-from logbus.windows import sql_errors, witnesses
+from logbus.windows import log_changes, sql_errors
 from logbus.windows.rows import Row
 
 NO_PIPELINE = "no pipeline is registered that you may see"
@@ -255,7 +255,7 @@ def _is_of_this_broker(context: RequestContext, row: Row) -> bool:
     """Whether the broker's topic is the pipeline's own: a Dag may name another broker, whose topic has the same name."""
     with http_errors():
         try:
-            witnesses.topic_on_its_cluster(row, context.source.log_offsets())
+            log_changes.topic_on_its_cluster(row, context.source.log_offsets())
         except errors.AnotherCluster:
             return False
     return True

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from logbus import errors, model
 from logbus.windows import schema
-from logbus.windows.rows import pipeline_row, to_pipeline
+from logbus.windows.rows import among, pipeline_row, to_pipeline
 
 ANNOUNCED_AT_ONCE_MAX = 100  # of a backlog, per poll
 
@@ -130,4 +130,4 @@ def take(
         if starts:
             rows = [{**common, "starts_at": start} for start in sorted(set(starts))]
             connection.execute(insert(row_of).on_conflict_do_nothing(), rows)
-        return sorted(set(connection.execute(taken_by_run.where(schema.among(row_of.c.starts_at, starts))).scalars()))
+        return sorted(set(connection.execute(taken_by_run.where(among(row_of.c.starts_at, starts))).scalars()))

@@ -1,7 +1,7 @@
 """A pipeline's definition as JSON: what it loads, where and how, in the form that the ledger stores with attempts and DAGs.
 
-Two definitions are the same if their JSON is: a tuple in a DAG file equals the list read back from the ledger, and
-`public.t` is the table `t`. `differences` lists option by option how two of them differ, under the names that a user writes.
+Two definitions are the same if their JSON is: a tuple in a DAG file equals the list read back from the ledger. `differences`
+lists option by option how two of them differ, under the names that a user writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Any
 
 from logbus import errors, model, pipeline_settings
-from logbus.windows.table_names import canonical_table
 
 Definition = Mapping[str, Any]
 
@@ -45,32 +44,26 @@ class Difference:
 
 
 def definition_of(pipeline: model.Pipeline) -> dict[str, Any]:
-    """The pipeline as JSON-ready values. Raises `UserError` for settings that JSON cannot hold."""
+    """The pipeline as it would be read back from the ledger. Raises `UserError` for settings that JSON cannot hold."""
+    try:
+        settings = json.loads(json.dumps(pipeline.options.given, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise errors.UserError(
+            f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}"
+        ) from None
+    if settings.get(SINK.name) == SINK.default:
+        del settings[SINK.name]  # the same as not given
     return {
         "name": pipeline.name,
         "topic": pipeline.topic,
-        "table": canonical_table(pipeline.table),
+        "table": pipeline.table,
         "parse": pipeline.parse,
         "interval_seconds": pipeline.interval.total_seconds(),
         "lateness_seconds": pipeline.lateness.total_seconds(),
         "starts_at": pipeline.starts_at and model.instant_text(pipeline.starts_at),
         "isolation_level": pipeline.isolation_level,
-        SETTINGS: settings_json(pipeline),
+        SETTINGS: settings,
     }
-
-
-def settings_json(pipeline: model.Pipeline) -> dict[str, Any]:
-    """The settings as they would be read back from the ledger."""
-    try:
-        text = json.dumps(dict(pipeline.settings), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise errors.UserError(
-            f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}"
-        ) from None
-    settings: dict[str, Any] = json.loads(text)
-    if settings.get(SINK.name) == SINK.default:
-        del settings[SINK.name]  # the same as not given
-    return settings
 
 
 def pipeline_of(definition: Definition) -> model.Pipeline:
@@ -88,13 +81,9 @@ def pipeline_of(definition: Definition) -> model.Pipeline:
     )
 
 
-def is_same(pipeline: model.Pipeline, other: model.Pipeline) -> bool:
-    return definition_of(pipeline) == definition_of(other)
-
-
-def differences(before: model.Pipeline, after: model.Pipeline) -> list[Difference]:
+def differences(before: Definition, after: Definition) -> list[Difference]:
     """How `after` differs from `before`, option by option; empty if they are the same definition."""
-    first, second = options_of(before), options_of(after)
+    first, second = ({} if before == after else options_of(definition) for definition in (before, after))
     return [
         Difference(option=option, before=shown(first, option), after=shown(second, option))
         for option in dict.fromkeys((*first, *second))
@@ -102,13 +91,13 @@ def differences(before: model.Pipeline, after: model.Pipeline) -> list[Differenc
     ]
 
 
-def options_of(pipeline: model.Pipeline) -> dict[str, Any]:
+def options_of(definition: Definition) -> dict[str, Any]:
     """Fields and settings in one mapping, under the names that a user writes."""
-    definition = definition_of(pipeline)
-    settings = {SINK.name: SINK.default, **definition.pop(SETTINGS)}
+    options = {**definition, SINK.name: SINK.default, **definition[SETTINGS]}
+    del options[SETTINGS]
     for span in ("interval", "lateness"):
-        definition[span] = timedelta(seconds=definition.pop(f"{span}_seconds"))
-    return {**definition, **settings}
+        options[span] = timedelta(seconds=options.pop(f"{span}_seconds"))
+    return options
 
 
 def shown(options: Mapping[str, Any], option: str) -> str:
@@ -118,16 +107,14 @@ def shown(options: Mapping[str, Any], option: str) -> str:
     return str(value) if isinstance(value, str | timedelta) else json.dumps(value, ensure_ascii=False)
 
 
-def location_of(pipeline: model.Pipeline) -> dict[str, str]:
-    """The setting that determines where the pipeline's rows are stored; the names of table and sink determine the rest."""
-    options = LOCATING.get(pipeline.options.sink, ())
-    given = [option for option in options if option in pipeline.settings]
-    return {option: plain_place(str(pipeline.settings[option])) for option in given[:1]}
-
-
-def plain_place(location: str) -> str:
-    """A path or URI without insignificant parts: `/data/` and `file:///data` are `/data`."""
-    return posixpath.normpath(location.removeprefix("file://"))
+def location_of(definition: Definition) -> str:
+    """The setting that determines where the pipeline's rows are stored; the names of table and sink determine the rest. Paths are
+    without insignificant parts: `/data/` and `file:///data` are `/data`."""
+    settings = definition[SETTINGS]
+    for option in LOCATING.get(settings.get(SINK.name, SINK.default), ()):
+        if option in settings:
+            return f"{option} {posixpath.normpath(str(settings[option]).removeprefix('file://'))}"
+    return "no place at all"
 
 
 def in_words(changes: Sequence[Difference]) -> str:

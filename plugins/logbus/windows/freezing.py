@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, insert, select
 
 from logbus import errors, model
 from logbus.kafka import client, topics
-from logbus.windows import boundaries, losses, rows, schema, witnesses
+from logbus.windows import boundaries, log_changes, losses, rows, schema
 from logbus.windows.boundaries import Neighbours, Scanned
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.log_changes import how_to_accept, refuse_if_recreated
@@ -123,7 +123,7 @@ def freeze_as_seen(
     cluster_id = row["cluster_id"] or log.cluster_id()
     observation = observe_there(log, pipeline, intervals, row)
     ends = {part: end for part, end in reached.items() if part in observation.facts.partitions}
-    witnesses.refuse_if_shorter(pipeline, {part: end.offset for part, end in ends.items()}, observation.end_offsets)
+    log_changes.refuse_if_shorter(pipeline, {part: end.offset for part, end in ends.items()}, observation.end_offsets)
     if len(intervals) > 1 and hides_a_boundary(pipeline, observation, now):
         return None
     with engine.connect() as connection:
@@ -133,7 +133,7 @@ def freeze_as_seen(
     #    between this answer and the others; checked last, all of them came from a log that still held the witnesses afterwards.
     #    If not, `LogChanged`: new boundaries would be clamped to those of another log, and the records in between would be in no
     #    window, or in a window that belongs to other records.
-    witnesses.refuse_if_changed(pipeline, log, ends)
+    log_changes.refuse_if_changed(pipeline, log, ends)
     for interval in intervals:
         refuse_undecided(pipeline, interval, observation)
     # 4. The decision, under a lock on the pipeline's row: one process freezes at a time and sees what the one before it froze.
@@ -143,7 +143,7 @@ def freeze_as_seen(
     with engine.begin() as connection:
         present_id = rows.pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         if row["cluster_id"] is None:
-            witnesses.remember_cluster(connection, row, cluster_id)
+            log_changes.remember_cluster(connection, row, cluster_id)
         if len(intervals) == 1:
             already = find_window(connection, pipeline.name, intervals[0])
             if already is not None:
@@ -200,7 +200,7 @@ def refuse_if_open(pipeline: model.Pipeline, interval: model.Interval, now: date
 def observe_there(
     log: topics.OffsetLog, pipeline: model.Pipeline, intervals: Sequence[model.Interval], row: rows.Row
 ) -> Observation:
-    with witnesses.on_its_cluster(row, log):
+    with log_changes.on_its_cluster(row, log):
         return observe(log, pipeline, intervals, row["topic_id"])
 
 
@@ -258,7 +258,7 @@ def read_witnesses(
     for at in observation.first:
         offsets = {part: observation.boundary(part, at).offset for part in observation.facts.partitions}
         missing = {part: offset for part, offset in offsets.items() if (part, offset) not in witness_at}
-        witness_at |= witnesses.last_before(log, pipeline.topic, missing, observation.start_offsets)
+        witness_at |= log_changes.last_before(log, pipeline.topic, missing, observation.start_offsets)
     return replace(observation, witnesses=witness_at)
 
 

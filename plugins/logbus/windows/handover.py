@@ -24,8 +24,7 @@ from sqlalchemy import Engine
 
 from logbus import errors, model
 from logbus.kafka.topics import OffsetLog
-from logbus.windows.log_changes import log_changed, refuse_if_recreated
-from logbus.windows.witnesses import differences, last_witnesses, refuse_if_shorter
+from logbus.windows.log_changes import differences, last_witnesses, log_changed, refuse_if_recreated, refuse_if_shorter
 
 TEXT_BYTES_MAX = 100_000  # Linux allows 128 KiB in one argument or variable
 

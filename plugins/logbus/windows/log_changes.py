@@ -1,14 +1,37 @@
-"""The log is not what it was when a window was frozen: recreated, replaced, or cut by retention. The checks and their errors.
+"""Is it still the log on which a window was frozen? It may have been recreated, replaced, or cut by retention.
 
-Spark workers raise these errors too, so this module needs no database.
+Offsets are trusted because a log only ever grows at its end. That does not hold after a restore from a backup, after an unclean
+election, or if a topic was recreated on a cluster without topic ids: then the log ends before frozen offsets, or holds other
+records there. The log end offset shows the first. A boundary's witness, the last record before it, shows the second: if anything
+before a boundary was truncated and written anew, that record has changed, since the log grew over it. So one record per
+partition vouches for all before it.
+
+A missing witness proves nothing if retention deleted it, or compaction that the pipeline has declared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, select, update
 
 from logbus import errors, fingerprint, model
+from logbus.errors import AnotherCluster, LogChanged, TopicMissing, TopicRecreated, WindowError
+from logbus.kafka.client import LATEST
 from logbus.kafka.topics import OffsetLog, TopicFacts
+from logbus.model import FrozenWindow, Pipeline, Witness
+from logbus.windows import chain, schema
+from logbus.windows.rows import Row, among, to_witness
+
+# How far back to look for a record if the offsets just before a boundary hold none: transaction markers, gaps left by
+# compaction. A boundary after more of them than that has no witness.
+OFFSETS_SEARCHED = 1_000
+
+# A position in a topic: partition and offset.
+Position = tuple[int, int]
 
 # Between a topic's id and the time its log was given up for another one: no broker uses such an id.
 SET_ASIDE = " until "
@@ -104,3 +127,221 @@ def _timestamp_text(timestamp_ms: int) -> str:
         return model.instant_text(model.instant(timestamp_ms)) if timestamp_ms >= 0 else "not at all"
     except OverflowError:
         return f"{timestamp_ms} ms"
+
+
+def refuse_another_log(engine: Engine, pipeline: Pipeline, topic_id: str, log: OffsetLog) -> None:
+    """`LogChanged` if the log is not the one on which the last boundaries were frozen; for callers that only read."""
+    with engine.connect() as connection:
+        reached = chain.Chain(connection, pipeline.name, topic_id).ends()
+    present = {part: end for part, end in reached.items() if part in log.topic(pipeline.topic).partitions}
+    ends = log.end_offsets(pipeline.topic, list(present), pipeline.isolation_level)
+    refuse_if_shorter(pipeline, {part: end.offset for part, end in present.items()}, ends)
+    refuse_if_changed(pipeline, log, present)
+
+
+def refuse_if_shorter(pipeline: Pipeline, reached: Mapping[int, int], end_offsets: Mapping[int, int]) -> None:
+    """`reached`: by partition, an offset that the log once reached. `end_offsets` must be read after these were frozen."""
+    short = [
+        f"{pipeline.topic}-{partition} ends at offset {end_offsets[partition]}, and windows are frozen up to {offset}"
+        for partition, offset in sorted(reached.items())
+        if partition in end_offsets and end_offsets[partition] < offset
+    ]
+    if short:
+        raise log_changed(pipeline.name, short)
+
+
+def refuse_if_changed(pipeline: Pipeline, log: OffsetLog, ends: Mapping[int, chain.ChainEnd]) -> None:
+    """Checks the last frozen boundary of each partition: its witness vouches for everything before it."""
+    expected = {partition: end.witness for partition, end in ends.items() if end.witness is not None}
+    different = differences(pipeline, log, expected)
+    if different:
+        raise log_changed(pipeline.name, different.values())
+
+
+def differences(pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness]) -> dict[int, str]:
+    """By partition, how the log differs at the witness's offset. A missing record is not a difference if retention, or
+    compaction that the pipeline has declared, may have deleted it."""
+    topic = pipeline.topic
+    present = log.last_records(topic, places(expected))
+    missing = not_found(pipeline, log, expected, present)
+    if missing:
+        # A newly elected leader may briefly expose less. A request for its end offset is answered only once it has caught up
+        # with what was exposed before its election.
+        log.end_offsets(topic, missing, LATEST)
+        present |= log.last_records(topic, places(missing))
+        missing = not_found(pipeline, log, missing, present)
+    return {
+        part: record_changed(topic, part, witness, present.get(part))
+        for part, witness in sorted(expected.items())
+        if (present[part].hash != witness.hash if part in present else part in missing)
+    }
+
+
+def places(expected: Mapping[int, Witness]) -> dict[int, tuple[int, int]]:
+    return {part: (witness.offset, witness.offset + 1) for part, witness in expected.items()}
+
+
+def not_found(
+    pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness], present: Mapping[int, Witness]
+) -> dict[int, Witness]:
+    """The missing witnesses that should be there. The log start offset is read afterwards, since it only increases."""
+    absent = {part: witness for part, witness in expected.items() if part not in present}
+    starts = {} if pipeline.options.offset_gaps else log.start_offsets(pipeline.topic, absent)
+    return {part: witness for part, witness in absent.items() if part in starts and starts[part] <= witness.offset}
+
+
+def last_before(
+    log: OffsetLog, topic: str, offsets: Mapping[int, int], start_offsets: Mapping[int, int]
+) -> dict[tuple[int, int], Witness]:
+    """By partition and offset, the last record before that offset, which is nearly always the one just before."""
+    searched = {part: offset for part, offset in offsets.items() if offset > start_offsets[part]}
+    witnesses = log.last_records(topic, {part: (offset - 1, offset) for part, offset in searched.items()})
+    holes = {part: offset for part, offset in searched.items() if part not in witnesses}
+    spans = {part: (max(start_offsets[part], offset - OFFSETS_SEARCHED), offset - 1) for part, offset in holes.items()}
+    witnesses |= log.last_records(topic, {part: (start, end) for part, (start, end) in spans.items() if start < end})
+    return {(part, offsets[part]): witness for part, witness in witnesses.items()}
+
+
+# Whose topic is it? A wrong broker may have a topic of the same name with another id: that topic was not recreated. The cluster
+# id is stored with the pipeline when it first freezes, and again by a rebase. It is only requested if something does not match,
+# so a cluster whose id has changed (a new controller's disk) stops nothing.
+
+
+def refuse_another_cluster(row: Row, log: OffsetLog) -> None:
+    """`row`: the pipeline's. Nothing is raised if either of the two ids is unknown."""
+    expected = row["cluster_id"]
+    answering = log.cluster_id() if expected else None
+    if answering is not None and answering != expected:
+        raise AnotherCluster(
+            f"this is another cluster: pipeline {row['name']} is on topic {row['topic']} of cluster {expected}, and the broker "
+            f"belongs to {answering}. Name the right one by --bootstrap-server (or LOGBUS_BOOTSTRAP_SERVER, or the connection). "
+            f"If the topic has moved for good, `logbus pipeline rebase {row['name']} --other-cluster` begins again on it"
+        )
+
+
+@contextmanager
+def on_its_cluster(row: Row, log: OffsetLog) -> Iterator[None]:
+    """Wraps requests about a pipeline's topic. If it is missing or another one, the broker may be the wrong one: then that is the
+    error to raise, because the advice in the other two would abandon the chain of windows."""
+    try:
+        yield
+    except (TopicMissing, TopicRecreated):
+        refuse_another_cluster(row, log)
+        raise
+
+
+def topic_on_its_cluster(row: Row, log: OffsetLog) -> TopicFacts:
+    """The pipeline's topic as it is now, recreated or not; `AnotherCluster` if it is one on another cluster that merely has
+    the same name."""
+    with on_its_cluster(row, log):
+        facts = log.topic(row["topic"])
+    if facts.topic_id != row["topic_id"]:
+        refuse_another_cluster(row, log)
+    return facts
+
+
+def remember_cluster(connection: Connection, row: Row, cluster_id: str | None) -> None:
+    """Stores the cluster id of a pipeline that has none yet."""
+    without_cluster = (schema.pipeline.c.name == row["name"], schema.pipeline.c.cluster_id.is_(None))
+    connection.execute(update(schema.pipeline).where(*without_cluster).values(cluster_id=cluster_id))
+
+
+# Before a load: are the records before its windows' boundaries still there?
+#
+# Most of them are in the windows being loaded, each as the last record of one; the tasks encounter them while reading, and
+# compare them then (`WitnessSet.inside`). The others, usually one per partition, are read beforehand (`WitnessSet.outside`).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessSet:
+    """The witnesses of some windows, each once. `needed_by`: the windows for whose boundaries the record is the witness."""
+
+    inside: Mapping[int, Mapping[Position, Witness]] = field(default_factory=dict)  # by window
+    outside: Mapping[Position, Witness] = field(default_factory=dict)
+    needed_by: Mapping[Position, Sequence[int]] = field(default_factory=dict)
+
+
+def witnesses_of(engine: Engine, windows: Sequence[FrozenWindow]) -> WitnessSet:
+    """The witnesses at the starts and ends of windows of one pipeline."""
+    witnesses = boundaries_of(engine, windows)
+    inside: dict[int, dict[Position, Witness]] = {window.id: {} for window in windows}
+    every: dict[Position, Witness] = {}
+    needed_by: dict[Position, list[int]] = {}
+    for window in windows:
+        for part in window.ranges:
+            for at in (window.interval.start, window.interval.end):
+                witness = witnesses.get((window.topic_id, part.partition, at))
+                if witness is None:
+                    continue
+                position = (part.partition, witness.offset)
+                every[position] = witness
+                needed_by.setdefault(position, []).append(window.id)
+                if part.readable_from <= witness.offset < part.end_offset:
+                    inside[window.id][position] = witness
+    met = {position for places in inside.values() for position in places}
+    outside = {position: witness for position, witness in every.items() if position not in met}
+    return WitnessSet(inside=inside, outside=outside, needed_by=needed_by)
+
+
+def last_witnesses(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[int, Witness]:
+    """By partition, the last record before any boundary of windows of one topic: it vouches for everything before it."""
+    last: dict[int, Witness] = {}
+    for (_, partition, _), witness in boundaries_of(engine, windows).items():
+        if partition not in last or last[partition].offset < witness.offset:
+            last[partition] = witness
+    return dict(sorted(last.items()))
+
+
+def boundaries_of(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[tuple[str, int, datetime], Witness]:
+    """The boundaries' witnesses by topic id, partition and instant."""
+    row_of = schema.boundary
+    instants = {at for window in windows for at in (window.interval.start, window.interval.end)}
+    names, topics = {window.pipeline for window in windows}, {window.topic_id for window in windows}
+    boundaries = (row_of.c.pipeline.in_(names), row_of.c.topic_id.in_(topics), among(row_of.c.at, instants))
+    with engine.connect() as connection:
+        rows = connection.execute(select(row_of).where(*boundaries)).mappings().all()
+    witnesses = {(row["topic_id"], row["partition"], row["at"]): to_witness(row) for row in rows}
+    return {key: witness for key, witness in witnesses.items() if witness is not None}
+
+
+def unreadable(pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindow], called: WitnessSet) -> dict[int, WindowError]:
+    """By window, why its records cannot be loaded: they are gone, or are not those on which it was frozen."""
+    if not windows:
+        return {}
+    facts = log.topic(windows[0].topic)
+    starts = log.start_offsets(windows[0].topic, facts.partitions)
+    reasons = {window.id: why_unreadable(window, facts, starts) for window in windows}
+    gone = {window_id: reason for window_id, reason in reasons.items() if reason is not None}
+    return {**gone, **_log_changes(pipeline, log, [window for window in windows if window.id not in gone], called)}
+
+
+def _log_changes(
+    pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindow], called: WitnessSet
+) -> dict[int, LogChanged]:
+    """By window, why the log that would be read is not the one on which it was frozen; empty if it is."""
+    if not windows:
+        return {}
+    partitions = sorted({part.partition for window in windows for part in window.ranges})
+    ends = log.end_offsets(pipeline.topic, partitions, pipeline.isolation_level)
+    changes: dict[int, LogChanged] = {}
+    for window in windows:
+        try:
+            refuse_if_shorter(pipeline, {part.partition: part.end_offset for part in window.ranges}, ends)
+        except LogChanged as error:
+            changes[window.id] = error
+    for position, sentence in _changed_positions(pipeline, log, called.outside).items():
+        for window_id in called.needed_by[position]:
+            changes.setdefault(window_id, log_changed(pipeline.name, [sentence]))
+    return changes
+
+
+def _changed_positions(pipeline: Pipeline, log: OffsetLog, outside: Mapping[Position, Witness]) -> dict[Position, str]:
+    """Checks all of them, one per partition at a time."""
+    rest, changed = dict(outside), dict[Position, str]()
+    while rest:
+        turn = {partition: witness for (partition, _), witness in rest.items()}
+        for partition, sentence in differences(pipeline, log, turn).items():
+            changed[partition, turn[partition].offset] = sentence
+        for partition, witness in turn.items():
+            del rest[partition, witness.offset]
+    return changed

@@ -30,7 +30,7 @@ from sqlalchemy import Engine
 
 from logbus import model
 from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog, TopicFacts
-from logbus.windows import boundaries, log_changes, pipeline_chains, rows, witnesses
+from logbus.windows import boundaries, log_changes, pipeline_chains, rows
 
 # Per pipeline and call: enough for ten days of hours that all hold records, resolved to the hour, and what is around them.
 QUESTIONS_MAX = 500
@@ -196,7 +196,7 @@ def pipeline_gaps(
 
 def facts_of(row: rows.Row, log: OffsetLog) -> TopicFacts:
     """The pipeline's topic, verified to be the one for which it is registered."""
-    with witnesses.on_its_cluster(row, log):
+    with log_changes.on_its_cluster(row, log):
         facts = log.topic(row["topic"])
         log_changes.refuse_if_recreated(row["topic"], row["topic_id"], facts.topic_id)
         return facts

@@ -22,7 +22,7 @@ from sqlalchemy import ARRAY, ColumnElement, Connection, DateTime, FromClause, T
 
 from logbus.model import FrozenWindow, Interval, OffsetRange, instant_text
 from logbus.windows import schema
-from logbus.windows.rows import ATTEMPT_RUNNING, Row, load_windows, running_windows
+from logbus.windows.rows import ATTEMPT_RUNNING, Row, among, load_windows, running_windows
 
 WINDOW, RANGE, ANCHOR = schema.window, schema.window_range, schema.anchor
 ALL_TIME = datetime(1, 1, 1, tzinfo=UTC)
@@ -167,7 +167,7 @@ def ranges_of(connection: Connection, ids: Iterable[int]) -> dict[int, dict[int,
     """The edges of windows by window id and partition."""
     query = select(RANGE.c.window_id, RANGE.c.partition, RANGE.c.start_offset, RANGE.c.end_offset, WINDOW.c.ends_at)
     edges: dict[int, dict[int, Edge]] = {number: {} for number in ids}
-    query = query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(schema.among(RANGE.c.window_id, edges))
+    query = query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(among(RANGE.c.window_id, edges))
     for window_id, partition, start, end, ends_at in connection.execute(query).all():
         edges[window_id][partition] = Edge(start, Anchor(offset=end, at=ends_at))
     return edges

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, select, update
 
 from logbus import errors, model
 from logbus.kafka.topics import OffsetLog, TopicFacts
-from logbus.windows import boundaries, freezing, log_changes, losses, rows, schema, witnesses
+from logbus.windows import boundaries, freezing, log_changes, losses, rows, schema
 from logbus.windows.chain import Chain, ChainEnd
 
 
@@ -44,7 +44,7 @@ def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime, *,
     with engine.begin() as connection:
         row = rows.pipeline_row(connection, pipeline_name, lock=True)
         if not other_cluster:
-            witnesses.refuse_another_cluster(row, log)
+            log_changes.refuse_another_cluster(row, log)
         facts = log.topic(row["topic"])
         onto = onto_another_topic if facts.topic_id != row["topic_id"] else onto_what_is_left
         return onto(connection, row, facts, log, now)
@@ -116,7 +116,7 @@ def last_holding(boundaries: Sequence[ChainEnd], pipeline: model.Pipeline, log: 
     for boundary in reversed(boundaries[1:]):
         if boundary.offset <= end and not (boundary.witness is None and boundary is not boundaries[-1]):
             expected = {} if boundary.witness is None else {partition: boundary.witness}
-            if not witnesses.differences(pipeline, log, expected):
+            if not log_changes.differences(pipeline, log, expected):
                 return boundary
     return ChainEnd(offset=min(end, boundaries[0].offset))
 

@@ -9,7 +9,7 @@ the pipeline as it is registered (`pipeline_dags`); the command line may only wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
@@ -18,11 +18,9 @@ from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 from logbus import errors, model, pipeline_settings
 from logbus.formatting import many
 from logbus.kafka import client, topics
-from logbus.windows import boundaries, chain, dag_definitions, definition, rows, schema
+from logbus.windows import boundaries, chain, definition, rows, schema
 from logbus.windows.boundaries import Neighbours
-from logbus.windows.dag_definitions import dags_by_pipeline
-from logbus.windows.migrations import create_ledger
-from logbus.windows.table_names import canonical_table, check_target
+from logbus.windows.table_names import check_target
 
 CHANGEABLE = ("parse", "lateness", "settings")
 
@@ -66,24 +64,30 @@ def register(
     :param may_change: False: another definition is a `PipelineConflict`, whose message lists what would change
     """
     validate_pipeline(pipeline)
-    create_ledger(engine)
+    given = definition.definition_of(pipeline)
     beginning = None if is_registered(engine, pipeline.name) else beginning_of(pipeline, log, now)
     with engine.begin() as connection:
         is_new = beginning is not None and make(connection, pipeline, beginning, now)
         registered = rows.to_pipeline(rows.pipeline_row(connection, pipeline.name, lock=True))
-        refuse_fixed(registered, pipeline)
-        refuse_moved(connection, registered, pipeline)
-        changes = definition.differences(registered, pipeline)
+        before = definition.definition_of(registered)
+        changes = definition.differences(before, given)
+        refuse_fixed(pipeline.name, changes)
+        if changes and has_rows(connection, pipeline.name):
+            refuse_elsewhere(before, given)
         if changes and not may_change:
-            refuse_change(registered, changes)
-        if dag_id is not None:
-            dag_definitions.refuse_contradiction(connection, registered, pipeline, dag_id)
+            raise errors.PipelineConflict(
+                f"pipeline {pipeline.name} is already registered with a different definition, and was left unchanged: "
+                f"{'; '.join(map(str, changes))}. If that is what you want, say --change"
+            )
+        if changes and dag_id is not None:
+            refuse_contradiction(connection, changes, before, given, dag_id)
         if changes:
-            change(connection, pipeline, now)
+            values = rows.pipeline_values(pipeline, "", now)
+            is_pipeline = schema.pipeline.c.name == pipeline.name
+            connection.execute(update(schema.pipeline).where(is_pipeline).values({name: values[name] for name in CHANGEABLE}))
         if dag_id is not None and remembers:
-            dag_definitions.remember_definition(connection, pipeline, dag_id, now)
-        present = rows.to_pipeline(rows.pipeline_row(connection, pipeline.name))
-    return PipelineRegistration(pipeline=present, is_new=is_new, changes=tuple(changes))
+            remember_definition(connection, given, dag_id, now)
+    return PipelineRegistration(pipeline=pipeline, is_new=is_new, changes=tuple(changes))
 
 
 def is_registered(engine: Engine, name: str) -> bool:
@@ -114,12 +118,6 @@ def make(connection: Connection, pipeline: model.Pipeline, beginning: Beginning,
     return True
 
 
-def change(connection: Connection, pipeline: model.Pipeline, now: datetime) -> None:
-    values = rows.pipeline_values(pipeline, "", now)
-    is_pipeline = schema.pipeline.c.name == pipeline.name
-    connection.execute(update(schema.pipeline).where(is_pipeline).values({name: values[name] for name in CHANGEABLE}))
-
-
 def validate_pipeline(pipeline: model.Pipeline) -> None:
     length = pipeline.interval
     if not timedelta(0) < length <= model.INTERVAL_LONGEST or model.INTERVAL_LONGEST % length or length % MINUTE:
@@ -138,13 +136,6 @@ def validate_pipeline(pipeline: model.Pipeline) -> None:
         check_target(pipeline.table)
     except errors.UserError as error:
         raise errors.UserError(f"pipeline {pipeline.name}: table: {error}") from None
-
-
-def refuse_change(registered: model.Pipeline, changes: Sequence[definition.Difference]) -> None:
-    raise errors.PipelineConflict(
-        f"pipeline {registered.name} is already registered with a different definition, and was left unchanged: "
-        f"{'; '.join(map(str, changes))}. If that is what you want, say --change"
-    )
 
 
 def anchor_offsets(
@@ -176,42 +167,26 @@ def anchor_offsets(
 FIXED = ("topic", "table", "interval", "starts_at", "isolation_level", "sink")
 
 
-def refuse_fixed(registered: model.Pipeline, given: model.Pipeline) -> None:
+def refuse_fixed(name: str, changes: Sequence[definition.Difference]) -> None:
     """Another table or sink has nothing of what the ledger shows as loaded, and other windows are other records."""
-    wrong = [difference for difference in definition.differences(registered, given) if difference.option in FIXED]
-    if wrong:
+    if wrong := [difference for difference in changes if difference.option in FIXED]:
         raise errors.PipelineConflict(
-            f"pipeline {registered.name} is already registered with a different definition (registered against given): "
+            f"pipeline {name} is already registered with a different definition (registered against given): "
             f"{definition.in_words(wrong)}. That decides which records belong to which window and where its rows lie, and never "
-            f"changes under a name: give it as it is registered (`logbus pipeline show {registered.name}`), or choose another "
+            f"changes under a name: give it as it is registered (`logbus pipeline show {name}`), or choose another "
             "name and another table for another pipeline; both may read the same topic"
         )
 
 
-def refuse_moved(connection: Connection, registered: model.Pipeline, given: model.Pipeline) -> None:
+def refuse_elsewhere(registered: definition.Definition, given: definition.Definition) -> None:
     """Rows that are loaded, or being loaded, stay where they were written."""
-    if definition.location_of(registered) != definition.location_of(given) and has_rows(connection, registered.name):
-        refuse_elsewhere(registered, given)
-
-
-def refuse_other_target(registered: model.Pipeline, given: model.Pipeline) -> None:
-    """`PipelineConflict` if rows loaded as `given` would not end up where the ledger looks for them."""
-    refuse_fixed(registered, given)
-    refuse_elsewhere(registered, given)
-
-
-def refuse_elsewhere(registered: model.Pipeline, given: model.Pipeline) -> None:
     before, after = definition.location_of(registered), definition.location_of(given)
     if before != after:
         raise errors.PipelineConflict(
-            f"pipeline {registered.name} loads into {place(before)}, and its rows lie there: it cannot go on in {place(after)}. "
+            f"pipeline {registered['name']} loads into {before}, and its rows lie there: it cannot go on in {after}. "
             "Give the registered place (where the files themselves were moved, a link at the old place will do), or register "
             "another pipeline under another name for the new one"
         )
-
-
-def place(location: dict[str, str]) -> str:
-    return ", ".join(f"{option} {value}" for option, value in location.items()) or "no place at all"
 
 
 def has_rows(connection: Connection, name: str) -> bool:
@@ -225,21 +200,21 @@ def has_rows(connection: Connection, name: str) -> bool:
 
 # One table, one pipeline: two pipelines that load into the same table would delete each other's rows.
 #
-# Names are compared in their canonical form. Iceberg catalogs and some file systems treat `Web` and `web` as the same name, so
+# Iceberg catalogs and some file systems treat `Web` and `web` as the same name, so
 # for sinks that write files, names that differ only in case are the same too.
 
 
 def others_of_table(connection: Connection, pipeline: model.Pipeline) -> list[str]:
     """The other pipelines that are registered for the same table, by name."""
     row_of = schema.pipeline
-    name = canonical_table(pipeline.table).lower()
+    name = pipeline.table.lower()
     query = select(row_of).where(func.lower(row_of.c.table_name) == name, row_of.c.name != pipeline.name)
     candidates = [rows.to_pipeline(row) for row in connection.execute(query).mappings()]
     return sorted(other.name for other in candidates if is_one_table(pipeline, other))
 
 
 def is_one_table(pipeline: model.Pipeline, other: model.Pipeline) -> bool:
-    names = {canonical_table(pipeline.table), canonical_table(other.table)}
+    names = {pipeline.table, other.table}
     if are_files(pipeline) and are_files(other):
         names = {name.casefold() for name in names}
     return len(names) == 1
@@ -253,9 +228,136 @@ def refuse_shared_table(connection: Connection, pipeline: model.Pipeline) -> Non
     """`PipelineConflict` if another pipeline is registered for the pipeline's table."""
     if others := others_of_table(connection, pipeline):
         raise errors.PipelineConflict(
-            f"table {canonical_table(pipeline.table)} is loaded by pipeline {' and '.join(others)}: two pipelines need two "
+            f"table {pipeline.table} is loaded by pipeline {' and '.join(others)}: two pipelines need two "
             "tables, or each deletes the other's rows"
         )
+
+
+# Which DAGs work on a pipeline, and how each of them defines it.
+#
+# A user who may see one of its DAGs may see the pipeline's windows, and a rerun is a run of such a DAG. Tasks register their DAG
+# when they freeze and when they begin attempts. A pipeline that only the command line works on has no DAGs.
+#
+# Two DAGs may work on one pipeline if they define it alike. If they do not, the one that was edited last counts: a DAG whose
+# definition has not changed alters nothing while another DAG defines the pipeline as it is registered, nor does a new DAG.
+# So two contradicting DAGs never silently take turns, and a definition that both share can be edited: the first that runs changes
+# the pipeline, and the other agrees.
+
+
+def remember_definition(connection: Connection, given: definition.Definition, dag_id: str, now: datetime) -> None:
+    """Stores the DAG and how it defines the pipeline now."""
+    values = {"pipeline": given["name"], "dag_id": dag_id, "seen_at": now, "definition": given}
+    statement = insert_if_absent(schema.pipeline_dag).values(values)
+    is_other = schema.pipeline_dag.c.definition.is_distinct_from(statement.excluded.definition)  # usually it is unchanged
+    keys, news = ["pipeline", "dag_id"], {"definition": given}
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=news, where=is_other))
+
+
+def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, definition.Definition | None]:
+    """How each DAG of the pipeline defined it when it last ran; None if it never did, or is forgotten."""
+    owner = schema.pipeline_dag
+    query = select(owner.c.dag_id, owner.c.definition).where(owner.c.pipeline == pipeline_name).order_by(owner.c.dag_id)
+    return {row.dag_id: row.definition for row in connection.execute(query)}
+
+
+def refuse_contradiction(
+    connection: Connection,
+    changes: Sequence[definition.Difference],
+    registered: definition.Definition,
+    given: definition.Definition,
+    dag_id: str,
+) -> None:
+    """`PipelineConflict` if the DAG was not edited and contradicts another that defines the pipeline as it is registered."""
+    by_dag = definitions_by_dag(connection, given["name"])
+    others = [other for other, by_other in by_dag.items() if other != dag_id and by_other == registered]
+    was_edited = by_dag.get(dag_id) not in (None, given)
+    if was_edited or not others:
+        return
+    name, other = given["name"], others[0]
+    raise errors.PipelineConflict(
+        f"DAG {dag_id} defines pipeline {name} otherwise than DAG {other} does, and nothing was changed ({other} against "
+        f"{dag_id}): {definition.in_words(changes)}. Define it once and give that to both: "
+        "CLICKS = define_pipeline(...), hourly_ingest(CLICKS), catch_up(CLICKS). "
+        f"If DAG {other} is gone: `logbus pipeline forget-dag {name} {other}`"
+    )
+
+
+def standing_for_another(engine: Engine, pipeline: model.Pipeline) -> list[str]:
+    """The DAGs that defined the pipeline differently when they last ran, by name."""
+    with engine.connect() as connection:
+        by_dag = definitions_by_dag(connection, pipeline.name)
+    return [dag_id for dag_id, given in by_dag.items() if given not in (None, definition.definition_of(pipeline))]
+
+
+def forget(engine: Engine, pipeline_name: str, dag_id: str) -> None:
+    """From now on the DAG has no definition, until it runs again. Who may see the pipeline does not change."""
+    owner = schema.pipeline_dag
+    of_dag = (owner.c.pipeline == pipeline_name, owner.c.dag_id == dag_id)
+    with engine.begin() as connection:
+        forgotten = connection.execute(update(owner).where(*of_dag).values(definition=None).returning(owner.c.dag_id)).first()
+        if forgotten is None:
+            dags = ", ".join(definitions_by_dag(connection, pipeline_name)) or "none at all"
+            raise errors.PipelineUnknown(f"no DAG {dag_id!r} has worked on pipeline {pipeline_name!r}; these have: {dags}")
+
+
+def dags_by_pipeline(connection: Connection) -> dict[str, list[str]]:
+    """The DAGs of each pipeline that has any, in the order they were first seen."""
+    owner = schema.pipeline_dag
+    query = select(owner.c.pipeline, owner.c.dag_id).order_by(owner.c.pipeline, owner.c.seen_at, owner.c.dag_id)
+    dag_ids: dict[str, list[str]] = {}
+    for pipeline, dag_id in connection.execute(query):
+        dag_ids.setdefault(pipeline, []).append(dag_id)
+    return dag_ids
+
+
+# Columns inferred from a pipeline's records, with the setting `{"infer": true}`.
+#
+# A column is stored once, with the type it was first seen with, and never changes: two concurrent loads that look at different
+# records agree. Inferred columns follow the declared ones, which take precedence, whenever the pipeline is read from the ledger.
+# Of names that differ only in case the first has the column.
+
+
+# PostgreSQL allows 1,600 columns: a topic whose member names are data must not use them up.
+INFERRED_COLUMNS_MAX = 250
+
+
+def with_inferred(connection: Connection, pipeline: model.Pipeline) -> model.Pipeline:
+    """The pipeline with the inferred columns added to its setting `columns`."""
+    if not pipeline.options.infer:
+        return pipeline
+    column = schema.inferred_column.c
+    query = select(column.name, column.type).where(column.pipeline == pipeline.name).order_by(column.found_at, column.name)
+    inferred: dict[str, str] = {row.name: row.type for row in connection.execute(query)}
+    columns = with_new(pipeline.options.columns, inferred)
+    return replace(pipeline, settings={**pipeline.settings, "columns": columns})
+
+
+def remember_columns(engine: Engine, pipeline: model.Pipeline, columns: Mapping[str, str], now: datetime) -> None:
+    """Stores new columns, up to `INFERRED_COLUMNS_MAX` in all; members beyond that get no column."""
+    if not new_columns(pipeline, columns):
+        return
+    with engine.begin() as connection:
+        # One load at a time: two could otherwise store names that differ only in case, and each add its own to the table.
+        rows.pipeline_row(connection, pipeline.name, lock=True)
+        new = new_columns(with_inferred(connection, pipeline), columns)
+        values = [{"pipeline": pipeline.name, "name": name, "type": columns[name], "found_at": now} for name in new]
+        if values:
+            connection.execute(insert_if_absent(schema.inferred_column).values(values).on_conflict_do_nothing())
+
+
+def new_columns(pipeline: model.Pipeline, inferred: Mapping[str, str]) -> list[str]:
+    columns = pipeline.options.columns
+    return [*with_new(columns, inferred)][len(columns) :][: max(0, INFERRED_COLUMNS_MAX - len(columns))]
+
+
+def with_new(columns: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
+    """The columns, and after them those of the inferred ones whose names no other has, in whatever case."""
+    joined, names = {**columns}, {name.casefold() for name in columns}
+    for name, kind in inferred.items():
+        if name.casefold() not in names:
+            joined[name] = kind
+            names.add(name.casefold())
+    return joined
 
 
 # Deleting a pipeline that was registered by mistake: a mistyped name, the wrong topic, a trial.

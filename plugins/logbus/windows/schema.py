@@ -27,15 +27,12 @@ They are created and changed by the revisions in `migrations/`, which lead to ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     Boolean,
     Column,
-    ColumnElement,
     DateTime,
     ForeignKey,
     ForeignKeyConstraint,
@@ -48,8 +45,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    func,
-    literal,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
@@ -332,9 +327,3 @@ taken_window = Table(
     Column("run_id", Text, nullable=False),
     Column("taken_at", DateTime(timezone=True), nullable=False),
 )
-
-
-def among(column: ColumnElement[Any], values: Iterable[Any]) -> ColumnElement[bool]:
-    """`in` with one parameter for all values. A statement takes 65,535; a pipeline of minutes has more windows in six weeks, a
-    fleet in ten days."""
-    return column == func.any(literal(list(values), ARRAY(column.type)))

@@ -1,4 +1,4 @@
-"""Table names: their schemas, parsing, and a canonical form. Without SQLAlchemy: Spark workers need them too.
+"""Table names: their schemas, and parsing. Without SQLAlchemy: Spark workers need them too.
 
 A name is taken as it is written, case included, because statements always quote it; so `T` and `t` are two tables in PostgreSQL.
 Only the schema may be omitted: `t` is `public.t`, and the ledger stores the shorter form.
@@ -7,7 +7,7 @@ Only the schema may be omitted: `t` is `public.t`, and the ledger stores the sho
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from zlib import crc32
 
@@ -49,14 +49,12 @@ class TableName:
 
     name: str
     schema: str = SCHEMA_DEFAULT
+    sql: str = field(init=False, repr=False, compare=False)
+    identifier: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def sql(self) -> str:
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
-
-    @property
-    def identifier(self) -> str:
-        return f"{identifier(self.schema)}.{identifier(self.name)}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sql", f"{quoted(self.schema)}.{quoted(self.name)}")
+        object.__setattr__(self, "identifier", f"{identifier(self.schema)}.{identifier(self.name)}")
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -99,11 +97,6 @@ def target_named_after(text: str) -> str:
     return text
 
 
-def canonical_table(text: str) -> str:
-    """The one form that the ledger stores and compares: `t` for `public.t`."""
-    return text.removeprefix(f"{SCHEMA_DEFAULT}.")
-
-
 def leaf_name(target: TableName, window_start: datetime) -> TableName:
     """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` get different ones."""
     base = target.name if target.schema == "public" else f"{target.schema}.{target.name}"
@@ -111,4 +104,10 @@ def leaf_name(target: TableName, window_start: datetime) -> TableName:
 
 
 def staging(name: str) -> TableName:
+    """A table of an attempt, to which its tasks write."""
     return TableName(name=name, schema=STAGING_SCHEMA)
+
+
+def sealed(name: str) -> TableName:
+    """The same after it was sealed, which renames it: later writes to the old name fail."""
+    return TableName(name=f"{name}_sealed", schema=STAGING_SCHEMA)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import AttemptSuperseded
-from logbus.loads.attempt_outcomes import ENDED_WITHOUT_COMMIT, outcomes_of, why_not_loaded
+from logbus.loads.attempts import ENDED_WITHOUT_COMMIT, outcomes_of, why_not_loaded
 from logbus.model import Attempt
 from logbus.windows.rows import HEARTBEAT_EXPIRY
 

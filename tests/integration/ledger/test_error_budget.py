@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, ShortRead
-from logbus.loads.error_budget import samples_of
+from logbus.loads.commit_checks import samples_of
 
 from tests.support.ledgers import NOW, World, at
 from tests.support.loads import Loading

@@ -9,6 +9,7 @@ import pytest
 from logbus.loads.ledger import FAILURES_BEFORE_ALONE
 from logbus.model import Interval, TaskKey
 from logbus.operators.waiting_runs import Beside
+from logbus.task_context import run_interval
 from logbus.timetable import WindowTimetable
 from logbus.windows.rows import HEARTBEAT_EXPIRY
 
@@ -32,9 +33,12 @@ def away(world: World) -> World:
 def missing(
     world: World, limit: int = 84, *, now: datetime = NOW, taken: tuple[datetime, ...] = (), **context: Any
 ) -> list[datetime]:
-    beside = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=now)
     run = run_context(at(OWN), at(OWN + 1), **{"run_type": "scheduled", **context})
-    return beside.missing_before(run, limit, set(taken))
+    return beside(world, run, now).missing_before(run, limit, set(taken))
+
+
+def beside(world: World, run: dict[str, Any], now: datetime = NOW) -> Beside:
+    return Beside(ledger=world.ledger, log=world.log, pipeline_name="p", own=run_interval(run), now=now)
 
 
 def test_hours_without_a_run_are_taken_by_the_next_one(away: World) -> None:
@@ -83,9 +87,8 @@ def test_a_quiet_night_is_filled_and_ten_years_are_not(world: World) -> None:
     assert missing(world) == []
     assert all(world.ledger.window("p", at(number)).is_proven_empty for number in range(10, OWN))
     own = at(10 * YEARS)
-    late = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=NOW)
-    found = late.missing_before(run_context(own, own + timedelta(hours=1), run_type="scheduled"), 84, set())
-    assert found == [at(OWN)]
+    late = run_context(own, own + timedelta(hours=1), run_type="scheduled")
+    assert beside(world, late).missing_before(late, 84, set()) == [at(OWN)]
 
 
 def test_hours_without_a_run_are_frozen_with_the_boundaries_of_the_schedule(world: World, warehouse_url: str) -> None:
@@ -96,8 +99,9 @@ def test_hours_without_a_run_are_frozen_with_the_boundaries_of_the_schedule(worl
     Loading(world, warehouse_url, first).load()
     run = run_context(at(13) + half, at(14) + half, run_type="scheduled")
     run["dag"].timetable = WindowTimetable("0 * * * *", "Asia/Kolkata")
-    beside = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=NOW)
-    assert beside.missing_before(run, 84, set()) == [at(11) + half]  # others are not whole in the grid of the ledger's gaps
+    assert beside(world, run).missing_before(run, 84, set()) == [
+        at(11) + half
+    ]  # others are not whole in the grid of the ledger's gaps
     assert [str(window.interval) for window in world.ledger.windows("p")][1:] == ["[2015-05-17T11:30:00Z, 2015-05-17T12:30:00Z)"]
 
 

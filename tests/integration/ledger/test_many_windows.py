@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import UserError, WindowUnknown
-from logbus.loads.attempt_outcomes import outcomes_of
+from logbus.loads.attempts import outcomes_of
 from logbus.model import Interval
 from logbus.status.retention_run import validate_unchanged
-from logbus.windows import announcements, witnesses
+from logbus.windows import announcements, log_changes
 from logbus.windows.migrations import create_ledger
 from logbus.windows.rows import lock_windows
 
@@ -27,7 +27,7 @@ def test_the_ledger_finds_the_few_that_it_has(world: World) -> None:
     assert world.ledger.begun_since("p", STARTS, NOW) == set()
     assert world.ledger.failing("p", STARTS) == set()
     assert world.ledger.at_work_elsewhere("p", STARTS, None, NOW) == {}
-    assert witnesses.witnesses_of(engine, many).needed_by == {}
+    assert log_changes.witnesses_of(engine, many).needed_by == {}
     with engine.begin() as connection, pytest.raises(UserError, match="a window changed"):
         validate_unchanged(connection, [replace(window, id=window.id + number) for number in range(len(STARTS))])
     with engine.begin() as connection, pytest.raises(WindowUnknown, match="freeze it first"):

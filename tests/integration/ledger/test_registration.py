@@ -8,7 +8,7 @@ import pytest
 from logbus.errors import PipelineConflict, PipelineUnknown, TopicMissing, UserError
 from logbus.loads import attempts
 from logbus.model import Pipeline
-from logbus.windows import dag_definitions
+from logbus.windows import registration
 from logbus.windows.definition import pipeline_of
 from logbus.windows.registration import PipelineRegistration
 
@@ -185,12 +185,12 @@ def test_a_dag_that_is_gone_does_not_block_for_ever(world: World) -> None:
     define(world, "old_name", TWO_COLUMNS)
     with pytest.raises(PipelineConflict, match="logbus pipeline forget-dag p old_name"):
         define(world, "new_name", ONE_COLUMN)
-    dag_definitions.forget(world.ledger.engine, "p", "old_name")
+    registration.forget(world.ledger.engine, "p", "old_name")
     define(world, "new_name", ONE_COLUMN)
     with world.ledger.engine.connect() as connection:
-        assert dag_definitions.dags_by_pipeline(connection) == {"p": ["new_name", "old_name"]}  # kept: decides who may see it
+        assert registration.dags_by_pipeline(connection) == {"p": ["new_name", "old_name"]}  # kept: decides who may see it
     with pytest.raises(PipelineUnknown, match="these have: new_name, old_name"):
-        dag_definitions.forget(world.ledger.engine, "p", "nobody")
+        registration.forget(world.ledger.engine, "p", "nobody")
 
 
 def test_a_guest_defines_nothing_against_a_dag_that_works_on_the_pipeline(world: World) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from logbus.model import Pipeline
-from logbus.windows.definition import differences
+from logbus.windows.definition import definition_of, differences
 
 from tests.support.pages import PAGES, Block, blocks
 
@@ -53,7 +53,11 @@ def test_how_to_pages_define_a_pipeline_alike(tmp_path: Path) -> None:
     pipelines = [task.pipeline for dag in dags for task in dag.tasks if isinstance(getattr(task, "pipeline", None), Pipeline)]
     assert {"clicks", "orders"} <= {pipeline.name for pipeline in pipelines}
     first = {pipeline.name: pipeline for pipeline in reversed(pipelines)}
-    assert [difference for pipeline in pipelines for difference in differences(first[pipeline.name], pipeline)] == []
+    assert [
+        difference
+        for pipeline in pipelines
+        for difference in differences(definition_of(first[pipeline.name]), definition_of(pipeline))
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_DAGS, ids=lambda page: page.name)

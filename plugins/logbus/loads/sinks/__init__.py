@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 
 from logbus import errors, model
 from logbus.loads import checksum, tally
-from logbus.loads.commit import SealedWindow
+from logbus.loads.commit_checks import SealedWindow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

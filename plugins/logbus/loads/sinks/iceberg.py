@@ -40,11 +40,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus import errors, model
-from logbus.loads import checksum, same_records, staging, tally, target
-from logbus.loads.commit import SealedWindow, commit_in, committed_counts, connection_died
+from logbus.loads import checksum, tally, target
+from logbus.loads.commit import commit_in, committed_counts, connection_died
+from logbus.loads.commit_checks import LoadedRecords, SealedWindow
 from logbus.loads.directory import AttemptFile, Directory
 from logbus.loads.engine import copy_uri
-from logbus.loads.public_rows import compare_dead_letters, of_window
 from logbus.loads.sinks import MaintenanceOptions
 from logbus.loads.sinks.data_files import (
     COUNTED_COLUMNS,
@@ -55,6 +55,7 @@ from logbus.loads.sinks.data_files import (
     with_dead_letters,
 )
 from logbus.loads.sinks.iceberg_table import ensure_table, load_table, open_catalog, table_exists
+from logbus.loads.sinks.postgres import create_dead_letters, create_for_current, seal
 from logbus.loads.sinks.snapshot_entry import LedgerEntry, attempts_in, bring_up_ledger, committed_attempts, entry_of, from_json
 from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.table_names import TableName, parse_table
@@ -123,11 +124,11 @@ class IcebergSink:
         for attempt in attempts:
             start = attempt.interval.start
             self._unsettled[start] = bring_up_ledger(self.engine, attempt, public.get(start))
-        return staging.create_for_current(self.engine, attempts, staging.create_dead_letters)
+        return create_for_current(self.engine, attempts, create_dead_letters)
 
     def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         """Files that no winner reported do not count, whichever task writes them and whenever: the report is the seal."""
-        dead = staging.seal_dead_letters(self.engine, attempt, winners)
+        dead = seal(self.engine, attempt, winners)
         directory = self.directory()
         paths = [directory.path_of(file) for file in files]
         rows = count_batches(lambda: counted_batches(paths, directory.filesystem))
@@ -164,12 +165,12 @@ class IcebergSink:
                     ) from error
         raise AssertionError("the last try returns or raises")
 
-    def _published_before(self, load: SealedWindow) -> same_records.LoadedRecords | None:
+    def _published_before(self, load: SealedWindow) -> LoadedRecords | None:
         """What the table holds and the ledger lacks; if that is of other offsets, there is nothing to compare with."""
         entry = self._unsettled.get(load.window.interval.start)
         if entry is None or entry.ranges != load.window.ranges:
             return None
-        return same_records.LoadedRecords(
+        return LoadedRecords(
             attempt=entry.attempt, fingerprint=entry.fingerprint, read=entry.counts.read, partitions=entry.partitions
         )
 
@@ -223,13 +224,13 @@ class IcebergSink:
         return scan.to_arrow_batch_reader()
 
     def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
-        then = of_window(window)
+        then = checksum.of_window(window)
         if then is None:
             return checksum.ValuesReport()
         if then.files is None:
             return checksum.WITHOUT_CHECKSUM
         with self.engine.connect() as connection:
-            dead_letters = compare_dead_letters(connection, window)
+            dead_letters = checksum.compare_dead_letters(connection, window)
         directory = self.directory()
         tasks = self.table().scan(row_filter=_window_filter(window.interval)).plan_files()
         paths = [directory.path_of(task.file.file_path) for task in tasks]

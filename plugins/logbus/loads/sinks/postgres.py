@@ -1,22 +1,45 @@
-"""PostgreSQL: a table partitioned by hour that the load creates, or the user's own plain table.
+"""PostgreSQL: a table partitioned by hour that the load creates, or the user's own plain table; and an attempt's own tables, to
+which its tasks write before anything becomes public.
+
+Those are two for each window and attempt: rows (the target's columns) and dead letters (the ledger's; sinks whose rows are stored
+elsewhere have these alone). Each row also carries `_task`, the Spark task attempt that wrote it, because Spark may run a task
+twice. SEALING renames the tables, which waits for current writers and makes later ones fail; it counts the winners' rows, deletes
+any others (usually there are none; one query shows both) and drops `_task`. From then on the tables never change.
 
 Rows, dead letters and ledger are in one database, so one transaction commits them all (see loads/commit.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import ProgrammingError
 
+from logbus import errors, model
 from logbus.loads import attempts as attempts_of
-from logbus.loads import checksum, commit, maintenance, public_rows, staging, tally, target
+from logbus.loads import checksum, commit, maintenance, tally, target
+from logbus.loads.attempts import lock_if_current
+from logbus.loads.commit_checks import SealedWindow
 from logbus.loads.engine import copy_uri
 from logbus.loads.sinks import MaintenanceOptions
-from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
-from logbus.windows.table_names import parse_table
+from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
+from logbus.windows.table_names import TASK_COLUMN, parse_table, quoted, sealed, staging
+
+# A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
+SEAL_LOCK_TIMEOUT_MS = 30_000
+
+TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
+
+# A table that lives for seconds needs no vacuum, and each ALTER on the way to its place would wait for one: autovacuum releases a
+# table only to a lock that has waited for deadlock_timeout. A leaf that is attached gets its autovacuum back (commit.py).
+WITHOUT_AUTOVACUUM = "with (autovacuum_enabled = false)"
+
+WON = f"{TASK_COLUMN} = any(:winners)"
 
 
 class PostgresSink:
@@ -24,7 +47,7 @@ class PostgresSink:
 
     name = "postgres"
 
-    def __init__(self, pipeline: Pipeline, engine: Engine) -> None:
+    def __init__(self, pipeline: model.Pipeline, engine: Engine) -> None:
         self.pipeline = pipeline
         self.engine = engine
         self.target = parse_table(pipeline.table)
@@ -41,23 +64,35 @@ class PostgresSink:
         with self.engine.connect() as connection:
             return target.relation_exists(connection, self.target)
 
-    def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        return staging.create_staging(self.engine, attempts, self.target)
+    def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
+        def create(connection: Connection, attempt: model.Attempt) -> None:
+            rows, hour, like = staging(attempt.staging_table), attempt.interval, "including defaults including constraints"
+            if target.has_leaves(connection, self.target):
+                start, end = model.instant_text(hour.start), model.instant_text(hour.end)
+                check = f", constraint {target.LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')"
+            else:
+                like, check = f"{like} including identity", ""
+            definition = f"(like {self.target.sql} {like}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
+            connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
+            create_dead_letters(connection, attempt)
 
-    def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
-        return staging.seal(self.engine, attempt, winners, self.filled)
+        return create_for_current(self.engine, attempts, create)
 
-    def commit(self, load: commit.SealedWindow, now: datetime) -> WindowCounts:
+    def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
+        return seal(self.engine, attempt, winners, has_rows=True, filled=self.filled)
+
+    def commit(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
         return commit.commit_window(self.engine, load, now)
 
-    def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+    def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
         with self.engine.connect() as connection:
-            return public_rows.count_window(connection, self.pipeline, window)
+            return tally.count_window(connection, window, self.target)
 
-    def compare_values(self, window: FrozenWindow) -> checksum.ValuesReport:
+    def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
         with self.engine.connect() as connection:
             return checksum.join(
-                public_rows.compare_table(connection, self.pipeline, window), public_rows.compare_dead_letters(connection, window)
+                checksum.compare_table(connection, window, self.target),
+                checksum.compare_dead_letters(connection, window),
             )
 
     def maintain(self, options: MaintenanceOptions) -> list[str]:
@@ -68,5 +103,76 @@ class PostgresSink:
             *(f"{day:%Y-%m-%d}: {why}" for day, why in left.items()),
         ]
 
-    def discard(self, attempt: Attempt) -> None:
+    def discard(self, attempt: model.Attempt) -> None:
         attempts_of.drop_stale_tables(self.engine, [attempt.window_id])
+
+
+def create_for_current(
+    engine: Engine, attempts: Sequence[model.Attempt], create: Callable[[Connection, model.Attempt], None]
+) -> tuple[list[model.Attempt], list[model.Attempt]]:
+    """Calls `create` for each attempt that is still its window's newest; returns those, and the others."""
+    current: list[model.Attempt] = []
+    superseded: list[model.Attempt] = []
+    with engine.begin() as connection:
+        for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):
+            try:
+                lock_if_current(connection, attempt)
+            except errors.AttemptSuperseded:
+                superseded.append(attempt)
+                continue
+            create(connection, attempt)
+            current.append(attempt)
+    return current, superseded
+
+
+def create_dead_letters(connection: Connection, attempt: model.Attempt) -> None:
+    dead = staging(attempt.dead_letter_table)
+    definition = f"(like {checksum.DEAD_LETTERS.sql} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
+    connection.execute(text(f"create table if not exists {dead.sql} {definition}"))
+
+
+def seal(
+    engine: Engine,
+    attempt: model.Attempt,
+    winners: Collection[int],
+    *,
+    has_rows: bool = False,
+    filled: Mapping[str, str] | None = None,
+) -> tally.Counted:
+    """Closes the attempt's tables to every writer, keeps only what the winning task attempts wrote, counts that, and takes the
+    checksum of its rows: of the system columns and those `filled` by the parser. Sinks whose rows are stored elsewhere have dead
+    letters alone. What was counted can no longer change, so the commit need not count it again.
+
+    Raises `AttemptSuperseded`: then a newer attempt has dropped the tables, or soon will.
+    """
+    names = [attempt.staging_table, attempt.dead_letter_table][0 if has_rows else 1 :]
+    tables = {staging(name): sealed(name) for name in names}
+    rows, dead = sealed(attempt.staging_table), sealed(attempt.dead_letter_table)
+    with engine.begin() as connection:
+        lock_if_current(connection, attempt)
+        connection.execute(text(f"set local lock_timeout = {SEAL_LOCK_TIMEOUT_MS}"))
+        for table, closed in tables.items():
+            connection.execute(text(f"alter table {table.sql} rename to {quoted(closed.name)}"))
+    won = {"winners": list(winners)}
+    with unless_superseded(attempt), engine.begin() as connection:
+        in_rows = tally.target_rows(rows.sql, counted=WON) if has_rows else tally.NO_ROWS
+        counted = tally.count(connection, in_rows, tally.dead_letters(dead.sql, counted=WON), won)
+        for closed in tables.values():
+            if counted.others:
+                connection.execute(text(f"delete from {closed.sql} where not {WON}"), won)
+            connection.execute(text(f"alter table {closed.sql} drop column {TASK_COLUMN}"))
+        if not has_rows:
+            return counted
+        covered = checksum.covered(target.table_columns(connection, rows), filled)
+        return replace(counted, table=checksum.take(connection, rows, covered))
+
+
+@contextmanager
+def unless_superseded(attempt: model.Attempt) -> Iterator[None]:
+    """Tables that are gone were dropped by a newer attempt."""
+    try:
+        yield
+    except ProgrammingError as error:
+        if sqlstate_of(error) == UNDEFINED_TABLE:
+            raise errors.AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error
+        raise

@@ -16,7 +16,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus import errors, model
-from logbus.loads import checksum, commit, stamped_hours, tally
+from logbus.loads import checksum, stamped_hours, tally
+from logbus.loads.commit_checks import SealedWindow
 from logbus.windows import rows, schema
 
 # Raised with every change that an older reader would misunderstand.
@@ -70,7 +71,7 @@ class LedgerEntry:
 
 
 def entry_of(
-    load: commit.SealedWindow, now: datetime, values: checksum.Published, other_records: Sequence[Mapping[str, Any]] | None = None
+    load: SealedWindow, now: datetime, values: checksum.Published, other_records: Sequence[Mapping[str, Any]] | None = None
 ) -> LedgerEntry:
     """The entry of what a load is about to make public."""
     window = load.window
@@ -81,16 +82,16 @@ def entry_of(
         interval=window.interval,
         attempt=load.attempt.number,
         ranges=window.ranges,
-        counts=commit.counts_of(load),
-        fingerprint=commit.fingerprint_of(load),
+        counts=load.counts,
+        fingerprint=load.records.fingerprint,
         loaded_at=now,
         head_unknown=window.head_unknown,
         key=load.attempt.key,
         values=values,
         other_records=tuple(window.other_records if other_records is None else other_records),
         spans=load.staged.spans,
-        partitions=commit.by_partition(load),
-        hours=commit.hours_of(load),
+        partitions=load.records.partitions,
+        hours=load.hours,
     )
 
 

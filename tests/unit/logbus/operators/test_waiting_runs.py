@@ -17,6 +17,7 @@ from logbus.operators.waiting_runs import (
     is_loaded_since_asked,
     waiting_intervals,
 )
+from logbus.task_context import run_interval
 from logbus.timetable import WindowTimetable
 
 from tests.support.airflow_context import ASKED_AT, HOUR_START, Runs, run_context, task_instance_id
@@ -123,7 +124,9 @@ NOW = ASKED_AT + timedelta(minutes=1)
 
 
 def hours(ledger: FakeLedger, context: dict[str, Any], limit: int = 84) -> list[datetime]:
-    return Beside(ledger=ledger, log=object(), pipeline_name="access_log", now=NOW).hours(context, limit)  # type: ignore[arg-type]
+    own = run_interval(context)
+    beside = Beside(ledger=ledger, log=object(), pipeline_name="access_log", own=own, now=NOW)  # type: ignore[arg-type]
+    return beside.hours(context, limit)
 
 
 def test_hours_whose_runs_wait_are_frozen_and_taken(ledger: FakeLedger) -> None:
