@@ -68,13 +68,17 @@ class Loader:
         )
         confirm(plan)
         windows = self.freeze(ledger, log, plan)
-        if not load.supersede:
-            refuse_busy(list(ledger.at_work_elsewhere(load.pipeline, starts_of(windows), None, self.now()).values()))
-        reports = [proven_empty(window) for window in windows if not window.needs_load]
+        empty = [window for window in windows if not window.needs_load]
+        starts = starts_of(window for window in windows if window.needs_load)
+        if load.supersede:
+            ledger.end_attempts_at(load.pipeline, starts_of(empty), f"run {load.run_id} found the window empty", self.now())
+        else:
+            refuse_busy(list(ledger.at_work_elsewhere(load.pipeline, starts, None, self.now()).values()))
+        reports = [proven_empty(window) for window in empty]
         if reports:
             self.say(f"without any record, by their boundaries: {many(len(reports), 'window')}")
         try:
-            reports += self.load_and_audit(ledger, log, load, starts_of(window for window in windows if window.needs_load))
+            reports += self.load_and_audit(ledger, log, load, starts)
         except errors.LoadFailed:  # an hour that does not parse must not block the audits of those that do
             self.audit_unaudited(ledger, log, load)
             raise

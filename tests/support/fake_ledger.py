@@ -164,6 +164,9 @@ class FakeLedger:
     def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
         self.failed.append((list(attempts), error))
 
+    def end_attempts_at(self, pipeline_name: str, starts: Sequence[datetime], reason: str, now: datetime) -> None:
+        """None is running."""
+
     def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[AttemptOutcome]:
         return [
             AttemptOutcome(

@@ -37,6 +37,7 @@ from logbus.windows.rows import (
     lock_windows,
     pipeline_row,
     pipeline_rows,
+    to_attempt,
     to_pipeline,
 )
 
@@ -318,6 +319,22 @@ class Ledger:
         with self.engine.begin() as connection:
             attempt_rows.set_where_running(connection, attempts, values)
         attempt_rows.drop_stale_tables(self.engine, [attempt.window_id for attempt in attempts])
+
+    def end_attempts_at(self, pipeline_name: str, starts: Collection[datetime], reason: str, now: datetime) -> None:
+        """Ends whatever attempts run at these windows. For those that need no load: no newer attempt will supersede them."""
+        if not starts:
+            return
+        window, row_of = schema.window, schema.attempt
+        query = (
+            select(row_of, window.c.starts_at, window.c.ends_at)
+            .join(window, window.c.id == row_of.c.window_id)
+            .where(window.c.pipeline == pipeline_name, row_of.c.state == ATTEMPT_RUNNING, among(window.c.starts_at, starts))
+        )
+        with self.engine.connect() as connection:
+            rows = connection.execute(query).mappings().all()
+        intervals = [model.Interval(row["starts_at"], row["ends_at"]) for row in rows]
+        attempts = [to_attempt(row, pipeline_name, interval) for row, interval in zip(rows, intervals, strict=True)]
+        self.fail_attempts(attempts, reason, now)
 
     def settle_attempts(self, attempts: Sequence[model.Attempt], now: datetime) -> list[attempt_rows.AttemptOutcome]:
         """The outcome of attempts whose program has ended. One that is still running is ended: even if its driver lives on

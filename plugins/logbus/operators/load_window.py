@@ -84,10 +84,12 @@ class LoadWindowOperator(SparkWindowOperator):
             if is_adopted:
                 self.log.info("Another run's application has loaded this hour since this run was requested")
             else:
-                waiting = [start for start in starts if ledger.window(self.pipeline.name, start).needs_load]
-                if len(waiting) < len(starts):
-                    self.log.info("%d window(s) hold no record, which their boundaries prove", len(starts) - len(waiting))
-                is_adopted = self._load(ledger, waiting, context)
+                empty = [start for start in starts if not ledger.window(self.pipeline.name, start).needs_load]
+                if empty:
+                    self.log.info("%d window(s) hold no record, which their boundaries prove", len(empty))
+                    reason = f"run {context['run_id']} found the window empty"
+                    ledger.end_attempts_at(self.pipeline.name, empty, reason, self._now())
+                is_adopted = self._load(ledger, [start for start in starts if start not in empty], context)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
         assets.add_to_outlet_events(context, self.outlets, windows)

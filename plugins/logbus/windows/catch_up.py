@@ -98,17 +98,18 @@ def plan_load(
 def _readable(
     windows: Sequence[model.FrozenWindow], log: OffsetLog, since: datetime | None, until: datetime | None
 ) -> list[model.FrozenWindow]:
-    """The loaded windows of the span that the log still holds, from the first that has a record to the last."""
+    """The loaded windows of the span that the log still holds; where the span is open, from the first that has a record to the
+    last, loaded or not."""
     loaded = [window for window in windows if window.loaded_attempt is not None]
     partitions = sorted({part.partition for window in loaded for part in window.ranges})
     if not loaded:
         return []
     starts = log.start_offsets(loaded[0].topic, partitions)
-    kept = [window for window in loaded if not log_changes.lost_ranges(window, starts)]
-    filled = [number for number, window in enumerate(kept) if window.record_count]
-    return [
-        window for window in (kept[filled[0] : filled[-1] + 1] if filled else ()) if window.interval.ends_between(since, until)
-    ]
+    filled = [window.interval for window in windows if window.record_count and not log_changes.lost_ranges(window, starts)]
+    first = since or min((interval.start for interval in filled), default=None)
+    last = until or max((interval.end for interval in filled), default=None)
+    kept = [window for window in loaded if window.interval.ends_between(first, last)] if filled or (since and until) else []
+    return [window for window in kept if not log_changes.lost_ranges(window, starts)]
 
 
 def _limited(steps: Sequence[Step], limit: int, pipeline: model.Pipeline) -> Iterator[Step]:

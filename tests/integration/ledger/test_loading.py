@@ -99,6 +99,26 @@ def test_windows_that_another_run_is_working_on_are_not_taken_from_it_unless_ask
     assert world.ledger.window("p", at(1)).last_attempt == 2
 
 
+def test_an_empty_window_is_nobodys_and_a_killed_runs_attempt_at_it_is_ended_where_asked(world: World, between: Loader) -> None:
+    for number in (1, 4):
+        Loading.of(world, number).load()
+    world.freeze(2)
+    world.ledger.begin_attempts("p", [at(2)], "killed", 1, NOW)
+    span = Load(pipeline="p", since=at(2), until=at(4))
+    assert [report.window.interval.start for report in between.load(span)] == [at(2), at(3)]  # frozen before, and now
+    assert list(world.ledger.at_work_elsewhere("p", [at(2)], None, NOW)) == [at(2)]
+    assert [report.verdict for report in between.load(replace(span, supersede=True))] == ["exact", "exact"]
+    assert world.ledger.at_work_elsewhere("p", [at(2)], None, NOW) == {}
+
+
+def test_empty_windows_that_were_frozen_before_are_listed_with_those_around_them(world: World, between: Loader) -> None:
+    for number in (1, 2, 3, 4):
+        world.freeze(number)
+    plan = world.ledger.plan_load("p", world.log, NOW)
+    assert [window.interval.start for window in world.ledger.freeze_plan(plan, world.log, NOW)] == [at(n) for n in (1, 2, 3, 4)]
+    assert world.ledger.plan_load("p", world.log, NOW, only_missing=True).count == 2
+
+
 def test_windows_that_another_run_takes_while_a_load_is_under_way_are_left_to_it(
     world: World, between: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
