@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from logbus import model
-from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
+from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
 from logbus.loads import commit_checks, run, tally
@@ -89,8 +89,8 @@ class Application:
         with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
             # A pipeline may have been changed between two attempts. Each is loaded with the definition it began with, or a
             # parser would be applied to windows for which it was not requested.
-            for pipeline, alike in _by_definition(attempts):
-                for outcome in self.load_alike(pipeline, alike):
+            for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
+                for outcome in self.load_alike(pipeline_of(definition), list(alike)):
                     self.report(outcome)
                     outcomes.append(outcome)
         return outcomes
@@ -140,9 +140,11 @@ class Application:
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
             called = log_changes.witnesses_of(self.ledger.engine, list(windows.values()))
-            readable, unreadable = self.split(pipeline, current, windows, called)
-            for attempt, reason in unreadable:
-                yield self.failed(attempt, reason)
+            unreadable = log_changes.unreadable(pipeline, self.log, list(windows.values()), called)
+            readable = [attempt for attempt in current if attempt.window_id not in unreadable]
+            for attempt in current:
+                if attempt.window_id in unreadable:
+                    yield self.failed(attempt, unreadable[attempt.window_id])
             reads = self.read(pipeline, sink, readable, windows, called)
         except (LogbusError, SQLAlchemyError) as error:
             yield from self.group_failed(pipeline, sink, readable, error)
@@ -166,18 +168,6 @@ class Application:
     def is_superseded(self, attempt: model.Attempt) -> bool:
         return attempts_of.state_of(self.ledger.engine, attempt) == SUPERSEDED
 
-    def split(
-        self,
-        pipeline: model.Pipeline,
-        attempts: Sequence[model.Attempt],
-        windows: Mapping[int, model.FrozenWindow],
-        called: WitnessSet,
-    ) -> tuple[list[model.Attempt], list[tuple[model.Attempt, WindowError]]]:
-        """Attempts whose records all still exist and are the same ones, and the other attempts, with the reason."""
-        errors = log_changes.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
-        unreadable = [(attempt, errors[attempt.window_id]) for attempt in attempts if attempt.window_id in errors]
-        return [attempt for attempt in attempts if attempt.window_id not in errors], unreadable
-
     def read(
         self,
         pipeline: model.Pipeline,
@@ -193,26 +183,12 @@ class Application:
         # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
         spark = SparkSession.builder.getOrCreate()
         plans = pack(to_read, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-        staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
-        reads = self.run_job(spark, pipeline, sink, plans, staged)
-        # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
-        refuse_if_recreated(pipeline.topic, to_read[0].topic_id, self.log.topic(pipeline.topic).topic_id)
-        return reads
-
-    def run_job(
-        self,
-        spark: SparkSession,
-        pipeline: model.Pipeline,
-        sink: Sink,
-        plans: Sequence[TaskPlan],
-        windows: Sequence[StagedWindow],
-    ) -> TaskReads:
         job = TaskJob(
             pipeline=pipeline.name,
             topic=pipeline.topic,
             parse=pipeline.parse,
             settings=pipeline.settings,
-            windows={window.window_id: window for window in windows},
+            windows={attempt.window_id: staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts},
             interval_ms=pipeline.interval // model.MILLISECOND,
             sink=sink.name,
             sink_options=sink.task_options(),
@@ -223,6 +199,8 @@ class Application:
             raise
         except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
+        # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
+        refuse_if_recreated(pipeline.topic, to_read[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return to_reads(results)
 
     def finish(
@@ -265,12 +243,6 @@ def run_job(
     JVM and back, and planning it started three more processes (docs/decisions).
     """
     return spark.sparkContext.parallelize(plans, len(plans)).mapPartitions(load_plans(pipeline, job, client_config)).collect()
-
-
-def _by_definition(attempts: Sequence[model.Attempt]) -> Iterator[tuple[model.Pipeline, list[model.Attempt]]]:
-    """Consecutive attempts that began with the same definition."""
-    for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
-        yield pipeline_of(definition), list(alike)
 
 
 def staged_window(attempt: model.Attempt, witnesses: Mapping[Position, model.Witness] | None = None) -> StagedWindow:

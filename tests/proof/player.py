@@ -20,6 +20,7 @@ from logbus.loads.sinks import MaintenanceOptions, sink_for
 from logbus.model import Attempt, FrozenWindow, Interval, Pipeline
 from logbus.parsing import parser_for
 from logbus.status.ledger_checks import check_all
+from logbus.windows import recovery
 from logbus.windows.catch_up import runs
 from logbus.windows.freezing import freeze_together
 
@@ -342,7 +343,7 @@ class Player:
 
     def rebase(self) -> None:
         with self.refusable("rebase"):
-            self.ledger.rebase(self.name, self.log.asked, self.now)
+            recovery.rebase(self.ledger.engine, self.name, self.log.asked, self.now)
             self.truth.rebased()
 
     def compacted(self, partition: float, share: float) -> None:

@@ -25,6 +25,7 @@ from logbus.parsing import parser_for
 from logbus.status.retention_plan import RetentionPolicy
 from logbus.status.retention_run import RetentionStore
 from logbus.waiting import PATIENCE_SECONDS
+from logbus.windows import recovery
 from sqlalchemy import text
 
 from tests.support.seeded_platform import HEAD, PARTITIONS, SeededPlatform, Story
@@ -52,7 +53,7 @@ def tell(platform: SeededPlatform) -> None:
     platform.freeze(STORY, CUT)
     platform.cut_log(NAME, CUT)
     lost = Interval(platform.start(CUT), platform.start(CUT) + HOUR)
-    platform.ledger.accept_loss(NAME, lost, platform.log, platform.now, by="mary", reason="retention was faster")
+    recovery.accept_loss(platform.ledger.engine, NAME, lost, platform.log, platform.now, by="mary", reason="retention was faster")
     platform.load(STORY, range(CUT, 0, -1))
     platform.load(STORY, [TWICE], try_number=2)
     for hours_ago in (MANY_DEAD, REDRIVEN, TWICE, ODD_TIMES):

@@ -15,7 +15,7 @@ from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.loads.target import table_columns
 from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, milliseconds
-from logbus.windows import schema
+from logbus.windows import recovery, schema
 from logbus.windows.catch_up import LoadPlan, parts_of
 from logbus.windows.definition import definition_of
 from logbus.windows.registration import remember_definition
@@ -107,7 +107,7 @@ class World:
         return audit_window(self.ledger.engine, self.log, "p", at(number), NOW, sink_for)
 
     def accept_loss(self, number: int, now: datetime = NOW) -> FrozenWindow:
-        return self.ledger.accept_loss("p", hour(number), self.log, now, by="mary", reason="gone")
+        return recovery.accept_loss(self.ledger.engine, "p", hour(number), self.log, now, by="mary", reason="gone")
 
     def mark(self, number: int, **values: object) -> None:
         """Sets these columns of an hour's window, as a load or an audit would."""

@@ -155,7 +155,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
     What is loaded stays. The hours that may have lost records are printed; each is refused until its loss is accepted.
     """
     log = topics.Topics(client.Client.for_command(config))
-    done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
+    done = recovery.rebase(connect(warehouse_url), name, log, options.clock(), other_cluster=other_cluster)
     output.echo(*rebase_lines(name, done))
 
 

@@ -22,7 +22,7 @@ from logbus.loads.history import WindowHistory, window_history
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import each_sink_once
 from logbus.status import ledger_checks
-from logbus.windows import losses, missing
+from logbus.windows import losses, missing, recovery
 
 
 @click.group("window")
@@ -198,6 +198,6 @@ def accept_loss(
     for start in starts:
         frozen = ledger.windows(pipeline_name, start, start)
         interval = frozen[0].interval if frozen else model.Interval(start, start + length)
-        window = ledger.accept_loss(pipeline_name, interval, log, options.clock(), by=who, reason=reason)
+        window = recovery.accept_loss(ledger.engine, pipeline_name, interval, log, options.clock(), by=who, reason=reason)
         left = many(window.record_count, "record")
         output.echo(f"{model.instant_text(start)} {left} left; loss accepted {losses.loss_text(window.loss_accepted or {})}")

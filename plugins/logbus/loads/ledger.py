@@ -20,12 +20,11 @@ from logbus import errors, model
 from logbus.formatting import several
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempt_rows
-from logbus.windows import catch_up, freezing, handover, missing, recovery, registration, schema
+from logbus.windows import catch_up, freezing, handover, missing, registration, schema
 from logbus.windows.catch_up import LoadPlan
 from logbus.windows.definition import Definition, definition_of, differences
 from logbus.windows.migrations import create_ledger
 from logbus.windows.missing import Gap
-from logbus.windows.recovery import Rebase
 from logbus.windows.registration import PipelineRegistration
 from logbus.windows.rows import (
     ATTEMPT_RUNNING,
@@ -80,17 +79,6 @@ class Ledger:
     ) -> PipelineRegistration:
         """Like `register`, but returns what changed; for a DAG, or a caller that must not change it (`registration.register`)."""
         return registration.register(self.engine, pipeline, log, now, dag_id=dag_id, remembers=remembers, may_change=may_change)
-
-    def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
-        """After the topic was recreated or its log replaced: the windows continue with the log that exists now. None if nothing
-        has changed."""
-        return recovery.rebase(self.engine, pipeline_name, log, now, other_cluster=other_cluster)
-
-    def accept_loss(
-        self, pipeline_name: str, interval: model.Interval, log: OffsetLog, now: datetime, *, by: str, reason: str
-    ) -> model.FrozenWindow:
-        """The interval's window, whose records are gone or may be: it may now be loaded, and what remains of it audited."""
-        return recovery.accept_loss(self.engine, pipeline_name, interval, log, now, by=by, reason=reason)
 
     def pipeline(self, name: str) -> model.Pipeline:
         """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""

@@ -36,29 +36,20 @@ def give_up(engine: Engine, window: model.FrozenWindow, log: OffsetLog, now: dat
     starts = log.start_offsets(window.topic, [part.partition for part in window.ranges])
     with engine.begin() as connection:
         [row] = rows.lock_windows(connection, window.pipeline, [window.interval.start])
-        if row["loaded_attempt"] is None and not _is_being_loaded(connection, window.id, now):
+        alive = select(schema.attempt.c.number).where(schema.attempt.c.window_id == window.id, rows.is_alive(now))
+        if row["loaded_attempt"] is None and connection.execute(alive).first() is None:
             _store_losses(connection, window, starts)
         return rows.load_window(connection, window.id)
-
-
-def _is_being_loaded(connection: Connection, window_id: int, now: datetime) -> bool:
-    """Whether an attempt is running that has sent a heartbeat recently."""
-    attempt = schema.attempt
-    query = select(attempt.c.number).where(attempt.c.window_id == window_id, rows.is_alive(now))
-    return connection.execute(query).first() is not None
 
 
 def _store_losses(connection: Connection, window: model.FrozenWindow, starts: Mapping[int, int]) -> None:
     part_of = schema.window_range
     for part in window.ranges:
+        # The offsets at the head of the range that the log does not hold; never fewer than were lost before.
+        lost = max(part.lost, min(starts[part.partition], part.end_offset) - part.start_offset)
         of_partition = (part_of.c.window_id == window.id, part_of.c.partition == part.partition)
-        connection.execute(update(part_of).where(*of_partition).values(lost=_lost_count(part, starts[part.partition])))
+        connection.execute(update(part_of).where(*of_partition).values(lost=lost))
     connection.execute(update(schema.window).where(schema.window.c.id == window.id).values(head_unknown=True))
-
-
-def _lost_count(part: model.OffsetRange, log_start: int) -> int:
-    """How many offsets at the head of the range the log does not hold; never fewer than were lost before."""
-    return max(part.lost, min(log_start, part.end_offset) - part.start_offset)
 
 
 def give_up_all(engine: Engine, window: model.FrozenWindow) -> model.FrozenWindow:

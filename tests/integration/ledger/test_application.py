@@ -9,6 +9,7 @@ import pytest
 from logbus.errors import WindowUnknown
 from logbus.model import WindowState
 from logbus.parsing import Parser
+from logbus.windows import recovery
 
 from spark_jobs.application import Application, LoadState, WindowOutcome, outcome_line, result
 from tests.support.in_process import TASKS, Tasks, driver, replace_spark
@@ -86,8 +87,8 @@ def test_windows_of_a_topic_that_was_made_again_all_fail(world: World, applicati
 def test_a_window_of_the_former_topic_fails_alone_after_a_rebase(world: World, application: Application) -> None:
     former = tokens(world, 12)
     world.log.create("t")
-    world.ledger.rebase("p", world.log, NOW)
-    world.ledger.accept_loss("p", hour(13), world.log, NOW, by="mary", reason="known")
+    recovery.rebase(world.ledger.engine, "p", world.log, NOW)
+    recovery.accept_loss(world.ledger.engine, "p", hour(13), world.log, NOW, by="mary", reason="known")
     outcomes = application.load("p", [*former, *tokens(world, 13)])
     assert by_hour(outcomes) == {12: LoadState.FAILED, 13: LoadState.COMMITTED}
 

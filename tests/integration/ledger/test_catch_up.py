@@ -9,7 +9,7 @@ import pytest
 from logbus.errors import TooManyWindows
 from logbus.model import Interval
 from logbus.status.lag import lag_of
-from logbus.windows import catch_up
+from logbus.windows import catch_up, recovery
 
 from tests.support.ledgers import NOW, World, at, intervals_of, stamps
 from tests.support.loads import load_hours
@@ -71,7 +71,7 @@ def test_a_load_of_everything_takes_loaded_windows_again_as_far_as_their_records
 def test_windows_of_a_former_topic_that_were_not_loaded_are_missing_after_a_rebase(world: World) -> None:
     world.fill(8.5, freeze=[8])
     world.log.fill("t", stamps(11.5))
-    world.ledger.rebase("p", world.log, NOW)
+    recovery.rebase(world.ledger.engine, "p", world.log, NOW)
     gaps = world.ledger.gaps("p", world.log, NOW)
     assert [(gap.interval, str(gap.missing), gap.is_empty) for gap in gaps] == [
         (Interval(at(8), at(9)), "not loaded", False),

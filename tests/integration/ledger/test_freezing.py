@@ -18,6 +18,7 @@ from logbus.errors import (
     WindowOverlap,
 )
 from logbus.model import Interval, WindowState, Witness, milliseconds
+from logbus.windows import recovery
 from logbus.windows.handover import parse_content
 from logbus.windows.rows import HEARTBEAT_EXPIRY
 
@@ -158,7 +159,7 @@ def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(
 
     def make_again() -> None:
         world.log.fill("t", stamps(11.2))
-        world.ledger.rebase("p", world.log, NOW)
+        recovery.rebase(world.ledger.engine, "p", world.log, NOW)
 
     world.log.append("t", IN_2099)
     world.log.before("records", make_again)

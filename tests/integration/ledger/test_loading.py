@@ -100,8 +100,7 @@ def test_windows_that_another_run_is_working_on_are_not_taken_from_it_unless_ask
 
 
 def test_an_empty_window_is_nobodys_and_a_killed_runs_attempt_at_it_is_ended_where_asked(world: World, between: Loader) -> None:
-    for number in (1, 4):
-        Loading.of(world, number).load()
+    load_hours(world, 1, 4)
     world.freeze(2)
     world.ledger.begin_attempts("p", [at(2)], "killed", 1, NOW)
     span = Load(pipeline="p", since=at(2), until=at(4))

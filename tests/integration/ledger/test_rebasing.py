@@ -8,6 +8,7 @@ import pytest
 from logbus.errors import AnotherCluster, LogChanged, RecordsLost, UserError
 from logbus.model import AuditReport, FrozenWindow, WindowState
 from logbus.status.lag import lag_of
+from logbus.windows import recovery
 from logbus.windows.catch_up import freeze_between
 from logbus.windows.recovery import Rebase
 
@@ -20,13 +21,13 @@ CLOCKS = {"max_ahead_minutes": 0}  # no clock runs ahead, so no extra hour is in
 
 
 def rebase(world: World, now: datetime = SOON) -> Rebase:
-    done = world.ledger.rebase("p", world.log, now)
+    done = recovery.rebase(world.ledger.engine, "p", world.log, now)
     assert done is not None
     return done
 
 
 def accept(world: World, number: int, reason: str = "the disk is gone") -> FrozenWindow:
-    return world.ledger.accept_loss("p", hour(number), world.log, SOON, by="mary", reason=reason)
+    return recovery.accept_loss(world.ledger.engine, "p", hour(number), world.log, SOON, by="mary", reason=reason)
 
 
 def load(world: World, number: int) -> AuditReport:
@@ -135,7 +136,7 @@ def test_a_pipeline_that_has_frozen_nothing_has_lost_what_came_before_the_new_to
 
 def test_a_rebase_onto_the_same_log_does_nothing(world: World) -> None:
     world.fill(10, 11, freeze=[10], settings=CLOCKS)
-    assert world.ledger.rebase("p", world.log, NOW) is None
+    assert recovery.rebase(world.ledger.engine, "p", world.log, NOW) is None
     assert world.offsets(11) == (1, 2)
 
 
@@ -166,7 +167,7 @@ def test_a_log_that_became_another_one_goes_on_behind_what_still_holds(restored:
 
 
 def rebase_again(world: World) -> Rebase | None:
-    return world.ledger.rebase("p", world.log, SOON)
+    return recovery.rebase(world.ledger.engine, "p", world.log, SOON)
 
 
 def test_windows_whose_records_still_lie_there_can_be_loaded_again_and_the_others_cannot(restored: World) -> None:
@@ -216,12 +217,12 @@ def test_another_cluster_is_not_taken_for_a_topic_that_was_made_again(world: Wor
     with pytest.raises(AnotherCluster, match="is on topic t of cluster fake, .* belongs to the wrong one. Name the right one"):
         world.freeze(11)
     with pytest.raises(AnotherCluster):
-        world.ledger.rebase("p", world.log, NOW)
+        recovery.rebase(world.ledger.engine, "p", world.log, NOW)
     with pytest.raises(AnotherCluster):
         world.ledger.gaps("p", world.log, NOW)
     with pytest.raises(AnotherCluster):
         lag_of(world.ledger.engine, world.log, "p", NOW)
-    assert world.ledger.rebase("p", world.log, NOW, other_cluster=True) is not None
+    assert recovery.rebase(world.ledger.engine, "p", world.log, NOW, other_cluster=True) is not None
 
 
 def test_a_broker_that_has_no_such_topic_may_be_of_another_cluster(world: World) -> None:
