@@ -5,17 +5,13 @@ The constant parts of a typical Produce request, and its answers: byte for byte 
 
 from __future__ import annotations
 
-import io
-from importlib import import_module
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 from broker.errors import ProtocolError
 from broker.protocol.api import APIS, ApiKey
+from broker.protocol.codec import request_class
 from broker.protocol.framing import CONSTANT_START, read_request, response_head
 from broker.protocol.primitives import PARTITIONS_MAX, write_uvarint
 from broker.protocol.produce import (
@@ -28,33 +24,24 @@ from broker.protocol.produce import (
     shape_of,
     topic_head,
 )
+from tests.support.kio_messages import read_response
 from tests.support.two_paths import produce_frame
 
 VERSIONS = range(3, 13)
 
 
-def kio_request(version: int) -> bytes:
-    kio = import_module(f"kio.schema.produce.v{version}.request")
-    topics = tuple(
-        kio.TopicProduceData(
-            name=name,
-            partition_data=tuple(kio.PartitionProduceData(index=i32(index), records=records) for index, records in rows),
-        )
-        for name, rows in (("first", [(0, b"records" * 40), (3, None)]), ("second", [(1, b"x")]))
-    )
-    from datetime import timedelta
-
-    request = kio.ProduceRequest(
-        transactional_id=None, acks=i16(-1), timeout=i32Timedelta.parse(timedelta(milliseconds=1500)), topic_data=topics
-    )
-    out = io.BytesIO()
-    entity_writer(kio.ProduceRequest)(out, request)
-    return out.getvalue()
+def request(version: int) -> bytes:
+    message = request_class(ApiKey.PRODUCE)
+    topic = message.TopicProduceData
+    first = [topic.PartitionProduceData(index=0, records=b"records" * 40), topic.PartitionProduceData(index=3, records=None)]
+    second = [topic.PartitionProduceData(index=1, records=b"x")]
+    topics = [topic(name="first", partition_data=first), topic(name="second", partition_data=second)]
+    return bytes(message(transactional_id=None, acks=-1, timeout_ms=1500, topic_data=topics).encode(version=version))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_request_reads_as_it_was_written(version: int) -> None:
-    parsed = parse_produce(memoryview(kio_request(version)), version)
+    parsed = parse_produce(memoryview(request(version)), version)
     rows = [(p.topic, p.partition_index, p.records) for p in parsed.partitions]
     assert all(p.records is None or isinstance(p.records, memoryview) for p in parsed.partitions), "no copies"
     assert rows == [("first", 0, b"records" * 40), ("first", 3, None), ("second", 1, b"x")]
@@ -62,28 +49,21 @@ def test_a_request_reads_as_it_was_written(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_cut_and_every_surplus_is_refused(version: int) -> None:
-    raw = kio_request(version)
-    for cut in range(len(raw)):
-        with pytest.raises(ProtocolError):
-            parse_produce(memoryview(raw[:cut]), version)
+def test_a_surplus_is_refused(version: int) -> None:
     with pytest.raises(ProtocolError, match="after its end"):
-        parse_produce(memoryview(raw + b"\0"), version)
+        parse_produce(memoryview(request(version) + b"\0"), version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_response_reads_back_in_another_implementation(version: int) -> None:
-    kio = import_module(f"kio.schema.produce.v{version}.response")
     answers = [
         ProduceAnswer("first", 0, base_offset=12, log_start_offset=3),
         ProduceAnswer("second", 1, error=2, message="its crc is wrong"),
         ProduceAnswer("first", 3, base_offset=0, log_start_offset=0),
     ]
-    raw = encode_produce_response(answers, version)
-    response, size = entity_reader(kio.ProduceResponse)(memoryview(raw), 0)
-    assert size == len(raw)
+    response = read_response(ApiKey.PRODUCE, version, encode_produce_response(answers, version))
     rows = {(t.name, p.index): p for t in response.responses for p in t.partition_responses}
-    assert rows["first", 0].base_offset == i64(12)
+    assert rows["first", 0].base_offset == 12
     assert rows["first", 3].error_code == 0
     assert rows["second", 1].error_code == 2
     if version >= 8:
@@ -127,7 +107,7 @@ def test_the_beginning_of_a_request_is_enough_to_refuse_it(version: int) -> None
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_beginning_of_a_good_request_is_never_refused(version: int) -> None:
-    raw = kio_request(version)
+    raw = request(version)
     seen = [check_counts(memoryview(raw[:cut]), version) for cut in range(len(raw) + 1)]
     assert seen == sorted(seen)
     assert seen[-1]
@@ -140,13 +120,10 @@ def test_a_compact_string_longer_than_kafkas_strings_is_refused_as_soon_as_its_l
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_longest_names_are_echoed_and_the_longest_messages_cut_so_that_every_answer_can_be_written(version: int) -> None:
-    kio = import_module(f"kio.schema.produce.v{version}.response")
     name = "\u20ac" * 10_922  # 32,766 bytes
     answers = [ProduceAnswer(name, index, error=3, message=f"no partition {name}-{index}") for index in range(2)]
     for rows in (answers, answers[:1]):
-        raw = encode_produce_response(rows, version)
-        response, size = entity_reader(kio.ProduceResponse)(memoryview(raw), 0)
-        assert size == len(raw)
+        response = read_response(ApiKey.PRODUCE, version, encode_produce_response(rows, version))
         assert [topic.name for topic in response.responses] == [name]
         if version >= 8:
             message = response.responses[0].partition_responses[0].error_message
