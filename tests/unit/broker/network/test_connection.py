@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from broker.api.handler import Parts, Pending
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
-from broker.network.connection import Connection
+from broker.network.connection import Connection, Dispatch
 from broker.protocol.framing import Request
 from broker.protocol.primitives import PARTITIONS_MAX
 from tests.support.sockets import ScriptedSocket
@@ -32,8 +33,11 @@ def produce_frame(correlation_id: int, body: bytes = b"", *, length: int | None 
 NO_TOPICS = b"\xff\xff" + bytes(10)  # a Produce's transactional id, acks, timeout and count of topics
 
 
-def connection(sock: ScriptedSocket, dispatch, *, hooks: dict[str, Any] | None = None, **settings: int) -> Connection:
-    return Connection(
+def connected(
+    dispatch: Dispatch, sock: ScriptedSocket | None = None, *, hooks: dict[str, Any] | None = None, **settings: int
+) -> tuple[Connection, ScriptedSocket]:
+    sock = sock or ScriptedSocket()
+    connection = Connection(
         sock,  # type: ignore[arg-type]
         "peer",
         dispatch=dispatch,
@@ -43,9 +47,12 @@ def connection(sock: ScriptedSocket, dispatch, *, hooks: dict[str, Any] | None =
         network=NetworkCounters(),
         **(hooks or {}),
     )
+    return connection, sock
 
 
-def receive_all(conn: Connection, sock: ScriptedSocket) -> None:
+def receive(conn: Connection, sock: ScriptedSocket, *frames: bytes) -> None:
+    """Receive all of these bytes."""
+    sock.incoming += b"".join(frames)
     while sock.incoming:
         conn.receive(1.0)
 
@@ -60,36 +67,40 @@ def answers(raw: bytes | bytearray) -> list[tuple[int, bytes]]:
     return found
 
 
+def portions(conn: Connection, sock: ScriptedSocket) -> list[int]:
+    """How many requests are answered each time that the connection has its turn."""
+    handled = []
+    while True:
+        conn.send(1.0)
+        handled.append(len(answers(sock.sent)))
+        if not conn.has_unread_requests:
+            return handled
+        conn.process(1.0)
+
+
 def echo(request: Request) -> Parts:
     return [bytes(request.body)]
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=12), st.integers(1, 50))
 def test_frames_arrive_whole_however_the_bytes_are_cut(bodies: list[bytes], piece: int) -> None:
-    sock = ScriptedSocket(piece)
-    conn = connection(sock, echo)
-    for number, body in enumerate(bodies):
-        sock.incoming += metadata_frame(number, body)
-    receive_all(conn, sock)
+    conn, sock = connected(echo, ScriptedSocket(piece))
+    receive(conn, sock, *itertools.starmap(metadata_frame, enumerate(bodies)))
     conn.send(1.0)
     assert answers(sock.sent) == list(enumerate(bodies))
 
 
 def test_a_frame_larger_than_the_first_buffer_is_read() -> None:
     body = bytes(range(256)) * 4000
-    sock = ScriptedSocket(50_000)
-    conn = connection(sock, echo)
-    sock.incoming += metadata_frame(1, b"x") + metadata_frame(2, body) + metadata_frame(3, b"y")
-    receive_all(conn, sock)
+    conn, sock = connected(echo, ScriptedSocket(50_000))
+    receive(conn, sock, metadata_frame(1, b"x") + metadata_frame(2, body) + metadata_frame(3, b"y"))
     conn.send(1.0)
     assert answers(sock.sent) == [(1, b"x"), (2, body), (3, b"y")]
 
 
 def test_an_announced_length_reserves_no_memory() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, echo)
-    sock.incoming += (90 << 20).to_bytes(4, "big") + b"\0\0\0\x09"
-    receive_all(conn, sock)
+    conn, sock = connected(echo)
+    receive(conn, sock, (90 << 20).to_bytes(4, "big") + b"\0\0\0\x09")
     conn.receive(2.0)
     assert sock.largest_view < 1 << 20
     assert conn.frame_since == 1.0
@@ -104,10 +115,8 @@ def test_answers_leave_in_request_order_even_when_the_first_is_late() -> None:
             return pendings[0]
         return [b"at once"]
 
-    sock = ScriptedSocket()
-    conn = connection(sock, dispatch)
-    sock.incoming += metadata_frame(1) + metadata_frame(2)
-    receive_all(conn, sock)
+    conn, sock = connected(dispatch)
+    receive(conn, sock, metadata_frame(1) + metadata_frame(2))
     conn.send(1.0)
     assert sock.sent == b""
     pendings[0].complete([b"late"])
@@ -123,10 +132,8 @@ def test_reading_stops_behind_a_waiting_fetch_and_goes_on_after_it() -> None:
         seen.append(request.correlation_id)
         return fetch if request.correlation_id == 1 else [b""]
 
-    sock = ScriptedSocket()
-    conn = connection(sock, dispatch)
-    sock.incoming += metadata_frame(1) + metadata_frame(2)
-    receive_all(conn, sock)
+    conn, sock = connected(dispatch)
+    receive(conn, sock, metadata_frame(1) + metadata_frame(2))
     assert seen == [1]
     assert not conn.wants_to_read
     fetch.complete([b"data"])
@@ -135,10 +142,8 @@ def test_reading_stops_behind_a_waiting_fetch_and_goes_on_after_it() -> None:
 
 
 def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
-    sock = ScriptedSocket(room=0)
-    conn = connection(sock, lambda request: [bytes(600)], output_bytes_max=1024)
-    for number in range(10):
-        sock.incoming += metadata_frame(number)
+    conn, sock = connected(lambda request: [bytes(600)], ScriptedSocket(room=0), output_bytes_max=1024)
+    sock.incoming += b"".join(map(metadata_frame, range(10)))
     conn.receive(1.0)
     assert not conn.wants_to_read
     assert conn.output.bytes_queued < 3000
@@ -147,10 +152,8 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
 def test_a_silent_request_sends_nothing_and_a_failed_one_closes() -> None:
     fine, failing = Pending(silent=True), Pending(silent=True)
     order = iter([fine, failing])
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: next(order))
-    sock.incoming += metadata_frame(1) + metadata_frame(2)
-    receive_all(conn, sock)
+    conn, sock = connected(lambda request: next(order))
+    receive(conn, sock, metadata_frame(1) + metadata_frame(2))
     fine.complete([])
     assert conn.closing is None
     failing.close_instead("acks_0")
@@ -163,35 +166,30 @@ def test_closing_cancels_what_waits() -> None:
     cancelled: list[bool] = []
     fetch = Pending(stops_reading=True)
     fetch.on_cancel = lambda: cancelled.append(True)
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: fetch)
-    sock.incoming += metadata_frame(1)
-    receive_all(conn, sock)
+    conn, sock = connected(lambda request: fetch)
+    receive(conn, sock, metadata_frame(1))
     conn.close()
     assert cancelled == [True]
     assert sock.closed
 
 
 def test_only_produce_may_be_large() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, echo, control_frame_bytes_max=65_536)
+    conn, sock = connected(echo, control_frame_bytes_max=65_536)
     sock.incoming += metadata_frame(1, b"x" * 60_000) + metadata_frame(2, b"x" * 70_000)[:20]
     with pytest.raises(ProtocolError, match=r"logbus\.control\.request\.max\.bytes"):
-        receive_all(conn, sock)
+        receive(conn, sock)
 
 
 def test_a_grown_buffer_is_counted_given_back_and_forgotten() -> None:
-    sock, network = ScriptedSocket(), NetworkCounters()
-    conn = Connection(sock, "peer", dispatch=echo, config=BrokerConfig(), now=0.0, on_ready=lambda c: None, network=network)  # type: ignore[arg-type]
+    conn, sock = connected(echo)
+    network = conn._network
     frame = metadata_frame(1, b"x" * 300_000)
-    sock.incoming += frame[:-1]
-    receive_all(conn, sock)
+    receive(conn, sock, frame[:-1])
     assert network.held_bytes == conn.held_bytes > 200_000
     assert conn.stalled_since == 1.0
     conn.give_back()
     assert network.held_bytes > 200_000, "a partial frame stays"
-    sock.incoming += frame[-1:]
-    receive_all(conn, sock)
+    receive(conn, sock, frame[-1:])
     conn.send(2.0)
     conn.give_back()
     assert network.held_bytes == 0
@@ -200,10 +198,9 @@ def test_a_grown_buffer_is_counted_given_back_and_forgotten() -> None:
 
 
 def test_answers_that_nobody_takes_are_counted_until_the_connection_closes() -> None:
-    sock, network = ScriptedSocket(room=100), NetworkCounters()
-    conn = Connection(sock, "peer", dispatch=echo, config=BrokerConfig(), now=0.0, on_ready=lambda c: None, network=network)  # type: ignore[arg-type]
-    sock.incoming += metadata_frame(1, b"x" * 3_000)  # within the first buffer, which is not counted
-    receive_all(conn, sock)
+    conn, sock = connected(echo, ScriptedSocket(room=100))
+    network = conn._network
+    receive(conn, sock, metadata_frame(1, b"x" * 3_000))  # within the first buffer, which is not counted
     conn.send(3.0)
     conn.send(9.0)
     conn.count_output()
@@ -214,25 +211,14 @@ def test_answers_that_nobody_takes_are_counted_until_the_connection_closes() -> 
 
 
 def test_a_crowd_of_small_requests_is_handled_in_portions() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, echo, pipelined_requests_max=10)
-    for number in range(25):
-        sock.incoming += metadata_frame(number)
-    receive_all(conn, sock)
-    handled = []
-    while True:
-        conn.send(1.0)
-        handled.append(len(answers(sock.sent)))
-        if not conn.has_unread_requests:
-            break
-        conn.process(1.0)
-    assert handled == [10, 20, 25]
+    conn, sock = connected(echo, pipelined_requests_max=10)
+    receive(conn, sock, *map(metadata_frame, range(25)))
+    assert portions(conn, sock) == [10, 20, 25]
 
 
 def test_nothing_is_read_behind_a_parked_request() -> None:
     fetch = Pending(stops_reading=True)
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: fetch)
+    conn, sock = connected(lambda request: fetch)
     sock.incoming += metadata_frame(1)
     conn.receive(1.0)
     assert conn.is_parked
@@ -245,8 +231,7 @@ def test_nothing_is_read_behind_a_parked_request() -> None:
 
 
 def test_nothing_is_read_behind_a_full_pipeline() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: Pending(), pipelined_requests_max=2)
+    conn, sock = connected(lambda request: Pending(), pipelined_requests_max=2)
     sock.incoming += metadata_frame(1) + metadata_frame(2)
     conn.receive(1.0)
     assert not conn.is_parked
@@ -256,12 +241,10 @@ def test_nothing_is_read_behind_a_full_pipeline() -> None:
 
 
 def test_nothing_is_read_while_requests_lie_in_the_buffer() -> None:
-    sock = ScriptedSocket()
     ready: list[Connection] = []
-    conn = connection(sock, echo, pipelined_requests_max=10)
+    conn, sock = connected(echo, pipelined_requests_max=10)
     conn._on_ready = ready.append
-    for number in range(15):
-        sock.incoming += metadata_frame(number)
+    sock.incoming += b"".join(map(metadata_frame, range(15)))
     conn.receive(1.0)
     ready.clear()
     sock.incoming += metadata_frame(99)
@@ -276,8 +259,7 @@ def test_nothing_is_read_while_requests_lie_in_the_buffer() -> None:
 
 def test_the_same_holds_for_requests_behind_which_reading_had_stopped() -> None:
     fetch = Pending(stops_reading=True)
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: fetch if request.correlation_id == 1 else [b""])
+    conn, sock = connected(lambda request: fetch if request.correlation_id == 1 else [b""])
     sock.incoming += metadata_frame(1) + metadata_frame(2)
     conn.receive(1.0)
     fetch.complete([b""])
@@ -287,9 +269,8 @@ def test_the_same_holds_for_requests_behind_which_reading_had_stopped() -> None:
 
 
 def test_a_large_frame_is_read_in_pieces_into_memory_of_its_own_and_counted_as_it_arrives() -> None:
-    sock, network = ScriptedSocket(piece=300_000), NetworkCounters()
-    conn = connection(sock, echo)
-    conn._network = network
+    conn, sock = connected(echo, ScriptedSocket(piece=300_000))
+    network = conn._network
     records = NO_TOPICS + bytes(range(251)) * 20_000
     sock.incoming += metadata_frame(1, b"x") + produce_frame(2, records) + produce_frame(3, b"behind") + metadata_frame(4)
     largest = 0
@@ -310,10 +291,8 @@ def test_a_large_frame_is_read_in_pieces_into_memory_of_its_own_and_counted_as_i
 
 
 def test_a_connection_closed_in_the_middle_of_a_large_frame_gives_back_all_of_it() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, echo)
-    sock.incoming += produce_frame(1, NO_TOPICS + bytes(3 << 20), length=50 << 20)
-    receive_all(conn, sock)
+    conn, sock = connected(echo)
+    receive(conn, sock, produce_frame(1, NO_TOPICS + bytes(3 << 20), length=50 << 20))
     assert conn._network.held_bytes > 3 << 20
     assert conn.stalled_since == conn.frame_since == 1.0
     assert not conn.is_idle
@@ -326,21 +305,18 @@ def test_a_large_frame_for_which_there_is_no_memory_costs_its_connection(monkeyp
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr("broker.network.buffers.mmap.mmap", refuse)
-    sock = ScriptedSocket()
-    conn = connection(sock, echo)
+    conn, sock = connected(echo)
     sock.incoming += produce_frame(1, NO_TOPICS + bytes(3 << 20))
     with pytest.raises(MemoryError, match="Cannot allocate"):
-        receive_all(conn, sock)
+        receive(conn, sock)
     conn.close()
     assert conn._network.held_bytes == 0
 
 
 def test_bytes_behind_a_parked_request_stall_since_they_came() -> None:
     fetch = Pending(stops_reading=True)
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: fetch if request.correlation_id == 1 else [b""])
-    sock.incoming += metadata_frame(0, bytes(300_000))
-    receive_all(conn, sock)
+    conn, sock = connected(lambda request: fetch if request.correlation_id == 1 else [b""])
+    receive(conn, sock, metadata_frame(0, bytes(300_000)))
     conn.send(1.0)
     sock.incoming += metadata_frame(1) + metadata_frame(2, bytes(300_000))[:250_000]
     conn.receive(1.0)
@@ -352,10 +328,8 @@ def test_bytes_behind_a_parked_request_stall_since_they_came() -> None:
 
 
 def test_requests_that_wait_do_not_keep_the_buffers_they_came_in() -> None:
-    sock = ScriptedSocket()
-    conn = connection(sock, lambda request: Pending())
-    sock.incoming += metadata_frame(1, bytes(100_000))
-    receive_all(conn, sock)
+    conn, sock = connected(lambda request: Pending())
+    receive(conn, sock, metadata_frame(1, bytes(100_000)))
     buffer = conn._buffer
     length = len(buffer)
     conn.give_back()
@@ -380,8 +354,7 @@ def test_what_is_staged_is_settled_before_a_request_that_reads_is_handled() -> N
             pending.complete([b"staged"])
         staged.clear()
 
-    sock = ScriptedSocket()
-    conn = connection(sock, dispatch, hooks={"settle": settle})
+    conn, sock = connected(dispatch, hooks={"settle": settle})
     sock.incoming += metadata_frame(1) + produce_frame(2) + produce_frame(3) + metadata_frame(4) + metadata_frame(5)
     conn.receive(1.0)
     assert happened == ["1", "2", "3", "settled", "4", "5"]
@@ -398,32 +371,22 @@ def test_what_is_staged_is_settled_before_a_request_that_reads_is_handled() -> N
     ],
 )
 def test_a_large_produce_that_names_too_much_is_refused_before_it_is_here(head: bytes, refused: bool) -> None:
-    sock = ScriptedSocket(piece=4096)
-    conn = connection(sock, echo)
+    conn, sock = connected(echo, ScriptedSocket(piece=4096))
     sock.incoming += produce_frame(1, head + bytes(200_000), length=50 << 20)
     if refused:
         with pytest.raises(ProtocolError, match="accepted: 10000"):
-            receive_all(conn, sock)
+            receive(conn, sock)
         assert conn.held_bytes < 300_000
     else:
-        receive_all(conn, sock)
+        receive(conn, sock)
 
 
 def test_requests_that_take_long_are_handled_in_slices() -> None:
     moments = iter(range(1000))
-    sock = ScriptedSocket()
-    conn = connection(sock, echo, hooks={"monotonic": lambda: next(moments)})
-    for number in range(6):
-        sock.incoming += metadata_frame(number)
+    conn, sock = connected(echo, hooks={"monotonic": lambda: next(moments)})
+    sock.incoming += b"".join(map(metadata_frame, range(6)))
     conn.receive(1.0)
-    handled = []
-    while True:
-        conn.send(1.0)
-        handled.append(len(answers(sock.sent)))
-        if not conn.has_unread_requests:
-            break
-        conn.process(1.0)
-    assert handled == [2, 4, 6]
+    assert portions(conn, sock) == [2, 4, 6]
 
 
 def test_closing_goes_on_where_a_request_cannot_be_cancelled(defects: list[str]) -> None:
@@ -439,8 +402,7 @@ def test_closing_goes_on_where_a_request_cannot_be_cancelled(defects: list[str])
         pending.on_cancel = cancel
         return pending
 
-    sock = ScriptedSocket()
-    conn = connection(sock, dispatch)
+    conn, sock = connected(dispatch)
     sock.incoming += metadata_frame(1) + metadata_frame(2)
     conn.receive(1.0)
     sock.fails["close"] = OSError("gone")
