@@ -15,6 +15,7 @@ from broker.config.settings import LogConfig
 from broker.disk.filesystem import FileSystem, OpenFile
 from broker.log.cleaner import begin_compaction
 from broker.log.compaction import CompactionPass, Exchange, OffsetMap
+from broker.log.flusher import FlushTicket
 from broker.log.partition_log import PartitionLog
 from broker.protocol.batch import BatchHeader, Buffer
 from broker.protocol.records import Record, read_records
@@ -115,6 +116,13 @@ def append(log: PartitionLog, *batches: bytearray) -> None:
         headers.append(header)
         offset = header.next_offset
     log.append(views, headers)
+
+
+def begun_flush(log: PartitionLog) -> FlushTicket:
+    """A flush that the log needs now."""
+    ticket = log.begin_flush()
+    assert ticket is not None
+    return ticket
 
 
 def flush(log: PartitionLog) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,18 +32,15 @@ LOADING, UNAVAILABLE, NOT_MINE = (
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[Coordinators]:
-    both = Coordinators(tmp_path)
-    yield both
-    both.close()
+def two(tmp_path: Path) -> Coordinators:
+    return Coordinators(tmp_path)
 
 
 @pytest.fixture
-def wide(tmp_path: Path) -> Iterator[Coordinators]:
+def wide(tmp_path: Path) -> Coordinators:
     both = Coordinators(tmp_path, partitions=4)
     both.begin()
-    yield both
-    both.close()
+    return both
 
 
 def commit(both: Coordinators, offset: int, **who: Any) -> int | None:

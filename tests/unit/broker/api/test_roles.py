@@ -63,6 +63,13 @@ def code_of(pending: Pending) -> int:
     return int(row.error_code)
 
 
+def answered(broker: Harness, **fields: Any) -> int:
+    """The code of a Produce that is answered in its turn."""
+    pending = produce(broker, **fields)
+    broker.turn()
+    return code_of(pending)
+
+
 def fetch(broker: Harness, **limits: int) -> Any:
     return broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"), **limits))
 
@@ -93,9 +100,7 @@ def latest_of(broker: Harness, pending: Pending, *, version: int = 7) -> tuple[i
 
 
 def test_what_is_held_and_not_led_is_led_elsewhere_and_what_is_not_there_is_unknown(broker: Harness) -> None:
-    pending = produce(broker)
-    broker.turn()
-    assert code_of(pending) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answered(broker) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert row_of(broker, fetch(broker)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     by_id = broker.engine.partitions.get_by_id
     topic_id = broker.engine.partitions.registry.get("clicks").topic_id.bytes
@@ -112,9 +117,7 @@ def test_a_broker_alone_leads_all_that_it_opens_in_the_epoch_that_recovery_found
             broker.create("clicks")
         partition = broker.engine.partitions.get("clicks", 0)
         assert (partition.is_led, partition.leader_epoch) == (True, epoch)
-        pending = produce(broker, acks=1)
-        broker.turn()
-        assert code_of(pending) == 0
+        assert answered(broker, acks=1) == 0
         broker.flush()
         broker.crash()
 
@@ -159,9 +162,7 @@ def test_what_a_turn_has_staged_is_discarded_unwritten_when_the_lead_is_lost(
     assert code_of(pending) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert partition.end_offset == 0
     lead(broker, 9)
-    again = produce(broker, acks=1, producer_id=5, producer_epoch=0, base_sequence=0)
-    broker.turn()
-    assert code_of(again) == 0
+    assert answered(broker, acks=1, producer_id=5, producer_epoch=0, base_sequence=0) == 0
     assert partition.end_offset == 1
 
 
@@ -213,14 +214,10 @@ def test_a_parked_fetch_is_answered_at_once_when_the_lead_is_lost(broker: Harnes
 def test_a_leader_that_cannot_be_sure_writes_nothing(broker: Harness, partition: Partition) -> None:
     turn = broker.engine.context.produce_turn
     turn.why_not = lambda partition: NotLeaderOrFollower(f"{partition.name}: not confirmed")
-    pending = produce(broker, acks=1)
-    broker.turn()
-    assert code_of(pending) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answered(broker, acks=1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert partition.end_offset == 0
     turn.why_not = lambda partition: None
-    pending = produce(broker, acks=1)
-    broker.turn()
-    assert code_of(pending) == 0
+    assert answered(broker, acks=1) == 0
 
 
 def unsure(broker: Harness, partition: Partition, *, is_so: bool) -> None:
@@ -244,17 +241,17 @@ def test_the_second_batch_is_not_taken_either_when_the_first_came_before_this_br
     """Clients learn of a new topic from another broker, and have several requests in flight."""
     broker = Harness(tmp_path, watermarks=judge)
 
-    def answered(sequence: int) -> int:
+    def answer_to(sequence: int) -> int:
         answer = produce(broker, acks=1, producer_id=7, producer_epoch=0, base_sequence=sequence)
         code: int = produce_answer(broker.bytes_of(answer))["clicks", 0].error_code
         return code
 
-    assert [answered(0), answered(1)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    assert [answer_to(0), answer_to(1)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     broker.create("clicks")
-    assert answered(2) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer_to(2) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     lead(broker, 1)
-    assert answered(3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert [answered(sequence) for sequence in range(4)] == [0] * 4
+    assert answer_to(3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [answer_to(sequence) for sequence in range(4)] == [0] * 4
 
 
 @pytest.mark.parametrize("refusing", [unsure, without_replicas, not_leading])

@@ -23,7 +23,7 @@ from broker.protocol.api import ApiKey
 from broker.protocol.validation import validate_new_batch
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness, batch
-from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log, read_all
+from tests.support.logs import FailingDisk, append, begun_flush, files_with, flush, located_bytes, open_log, read_all
 
 
 class Disk(FileSystem):
@@ -399,8 +399,7 @@ def test_nothing_dirty_needs_no_flush(tmp_path: Path) -> None:
 def test_one_flush_runs_at_a_time(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, plain_batch())
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     append(log, plain_batch())
     assert log.begin_flush() is None
     ticket.run()
@@ -413,8 +412,7 @@ def test_a_ticket_runs_in_another_thread_while_the_log_grows(tmp_path: Path) -> 
     log = open_log(tmp_path, segment_bytes=500)
     append(log, plain_batch())
     for _ in range(20):
-        ticket = log.begin_flush()
-        assert ticket is not None
+        ticket = begun_flush(log)
         thread = threading.Thread(target=ticket.run)
         thread.start()
         for _ in range(10):
@@ -441,8 +439,7 @@ def test_a_segment_sealed_while_a_flush_runs_waits_for_the_next(tmp_path: Path) 
     disk = RecordingDisk()
     log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
     append(log, plain_batch())
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     append(log, plain_batch())  # seals the first segment
     ticket.run()
     log.finish_flush(ticket)
@@ -461,8 +458,7 @@ def test_a_failed_flush_takes_the_log_offline_for_good(tmp_path: Path, call: str
     append(log, plain_batch())
     flush(log)
     append(log, plain_batch())
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     disk.failing = {call}
     with pytest.raises(StorageError, match="cannot flush") as failure:
         ticket.run()
@@ -500,15 +496,13 @@ def test_a_new_log_syncs_its_directory_with_its_first_flush_and_not_before(tmp_p
     log = open_log(tmp_path, filesystem=disk)
     assert "sync_directory" not in disk.calls
     append(log, plain_batch())
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     assert ticket.only_file is None
     ticket.run()
     log.finish_flush(ticket)
     assert disk.calls.count("sync_directory") == 1
     append(log, plain_batch())
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     assert ticket.only_file is not None
 
 
@@ -516,8 +510,7 @@ def test_a_flush_of_a_log_that_was_abandoned_writes_nothing_into_a_directory_tha
     log = open_log(tmp_path, segment_bytes=100)
     append(log, plain_batch())
     append(log, plain_batch())
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     log.abandon("deleted")
     ticket.run()
     assert files_with(tmp_path, ".indexnote") == []

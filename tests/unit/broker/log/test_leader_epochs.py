@@ -10,7 +10,7 @@ from broker.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from broker.log.partition_log import PartitionLog
 from broker.protocol.batch import Buffer
 from tests.support.batches import plain_batch, stamped
-from tests.support.logs import FailingDisk, flush, open_log, open_segments
+from tests.support.logs import FailingDisk, begun_flush, flush, open_log, open_segments
 
 
 def write(log: PartitionLog, batches: int = 1) -> None:
@@ -59,16 +59,14 @@ def test_the_file_is_written_by_the_first_flush_of_an_epoch_and_not_by_the_appen
     log = begun(tmp_path, disk)
     assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n1\n0 0\n"
     assert log.epochs.end_offset_of(0, log.end_offset) == (0, 5)
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     assert ticket.only_file is None
     ticket.run()
     assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n2\n0 0\n1 5\n", "the form that Apache Kafka writes"
     log.finish_flush(ticket)
     view, header = stamped(plain_batch(5), 10, 1)
     log.append([view], [header])
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     assert ticket.only_file is not None, "once is enough"
 
 

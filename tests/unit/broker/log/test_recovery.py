@@ -13,7 +13,7 @@ from broker.log.log_retention import apply_retention
 from broker.log.partition_log import PartitionLog
 from broker.protocol.batch import BATCH_HEADER_BYTES, Buffer
 from tests.support.batches import NOW_MS, altered, plain_batch, stamped
-from tests.support.logs import FailingDisk, append, files_with, flush, open_log, open_segments, read_all
+from tests.support.logs import FailingDisk, append, begun_flush, files_with, flush, open_log, open_segments, read_all
 
 FIRST = "00000000000000000000.log"
 BATCH_BYTES = len(plain_batch(5))
@@ -312,8 +312,7 @@ def after_a_failed_flush(directory: Path, disk: FailingDisk) -> None:
         append(log, plain_batch(5))
     flush(log)
     append(log, plain_batch(5))
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     disk.failing |= {"sync_data"}
     with pytest.raises(StorageError) as failure:
         ticket.run()

@@ -17,6 +17,7 @@ from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.support.batches import NOW_MS, plain_batch, stamped
 from tests.support.logs import (
     FailingDisk,
+    begun_flush,
     compact,
     files_with,
     flush,
@@ -197,8 +198,7 @@ def test_the_mark_of_a_cut_stays_where_the_log_is_not_the_directorys_any_more(tm
 def test_who_wants_to_cut_waits_for_the_flush_that_is_under_way(tmp_path: Path) -> None:
     log = flushed(tmp_path, 2)
     write(log)
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     answered: list[str] = []
     log.when_quiet(lambda: answered.append("first"))
     assert not answered
@@ -223,8 +223,7 @@ def test_who_wants_to_cut_waits_for_another_cut(tmp_path: Path) -> None:
 def test_who_wants_to_cut_is_told_when_the_log_goes_offline(tmp_path: Path) -> None:
     log = flushed(tmp_path, 2)
     write(log)
-    ticket = log.begin_flush()
-    assert ticket is not None
+    ticket = begun_flush(log)
     answered: list[str] = []
     log.when_quiet(lambda: answered.append(log.offline_reason))
     log.fail_flush(ticket, StorageError("no disk"))

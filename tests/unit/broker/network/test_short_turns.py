@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,16 +83,28 @@ class Scene:
 
         return noted
 
+    def later(self, milliseconds: int) -> Callable[[], Events]:
+        """A turn in which only time has passed."""
+
+        def step() -> Events:
+            self.harness.clock.advance_ms(milliseconds)
+            return []
+
+        return step
+
+    def flushed(self) -> Events:
+        """A turn after the threads have done their work."""
+        self.harness.thread_pool.run()
+        return []
+
     @property
     def answers(self) -> int:
         return bytes(self.sock.sent).count(b"clicks")
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path)
-    yield scene
-    scene.harness.close()
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
 
 
 def test_turns_of_the_fast_path_alone_are_short(scene: Scene) -> None:
@@ -127,18 +139,9 @@ def test_what_is_due_is_done_however_busy_the_fast_path_is(scene: Scene) -> None
 
 
 def test_a_waiting_fetch_is_answered_when_the_fast_path_has_written(scene: Scene) -> None:
-    fetch = fetch_of(offset=8, wait_ms=60_000)
-
-    def flush_interval() -> Events:
-        scene.harness.clock.advance_ms(1_000)
-        return []
-
-    def flushed() -> Events:
-        scene.harness.thread_pool.run()
-        return []
-
-    before = [*[scene.send() for _ in range(4)], flush_interval, flushed]
-    scene.run(*before, scene.send(fetch, scene.reader), scene.send(), flushed, flushed)
+    waits = scene.send(fetch_of(offset=8, wait_ms=60_000), scene.reader)
+    before = [*[scene.send() for _ in range(4)], scene.later(1_000), scene.flushed]
+    scene.run(*before, waits, scene.send(), scene.flushed, scene.flushed)
     assert b"value" in scene.reader.sent
     assert scene.harness.engine.counters.fast_path == 3
 
@@ -167,11 +170,7 @@ def test_turns_of_fetches_that_the_fast_path_answers_are_short(scene: Scene) -> 
 
 def test_a_fetch_that_the_fast_path_lets_wait_is_answered_at_its_time(scene: Scene) -> None:
     """The loop must not sleep until the deadline that applied before."""
-    asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
-
-    def time() -> Events:
-        scene.harness.clock.advance_ms(200)
-        return []
+    asks, time = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader), scene.later(200)
 
     def sent() -> Events:
         answered.append(bytes(scene.reader.sent).count(b"clicks"))
@@ -187,17 +186,12 @@ def test_a_fetch_that_the_fast_path_lets_wait_is_answered_at_its_time(scene: Sce
 def test_a_fetch_that_the_fast_path_lets_wait_starts_the_flush_that_it_waits_for(scene: Scene) -> None:
     asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
 
-    def time() -> Events:
-        scene.harness.clock.advance_ms(200)
-        return []
-
     def written_and_flushed() -> Events:
         flushes.append(len(scene.harness.thread_pool.jobs))
-        scene.harness.thread_pool.run()
-        return []
+        return scene.flushed()
 
     flushes: list[int] = []
-    scene.run(asks, time, scene.send(), asks, written_and_flushed, scene.ended([]))
+    scene.run(asks, scene.later(200), scene.send(), asks, written_and_flushed, scene.ended([]))
     assert scene.harness.engine.counters.fetch_fast_path == 1
     assert flushes == [1]
     assert b"value" in scene.reader.sent
@@ -232,22 +226,14 @@ def test_a_flush_for_which_somebody_waits_begins_before_the_answer_leaves(scene:
     scene.loop.connect(sock=sock)
     others: list[int] = []
 
-    def flush_interval() -> Events:
-        scene.harness.clock.advance_ms(1_000)
-        return []
-
-    def flushed() -> Events:
-        scene.harness.thread_pool.run()
-        return []
-
     def together() -> Events:
         sock.begun.clear()
         return [*scene.send(sock=sock)(), *scene.send(sock=scene.sock)()]
 
     teach = [scene.send(sock=sock), scene.send(sock=scene.sock), scene.send(sock=sock), scene.send(sock=scene.sock)]
-    first = [scene.send(sock=sock), lambda: (others.extend(sock.begun[-1:]), [])[1], flushed, flushed]
+    first = [scene.send(sock=sock), lambda: (others.extend(sock.begun[-1:]), [])[1], scene.flushed, scene.flushed]
     again = scene.send(fetch_of(offset=10, wait_ms=60_000), scene.reader)
-    scene.run(*teach, flush_interval, flushed, waits, *first, again, together, flushed, flushed)
+    scene.run(*teach, scene.later(1_000), scene.flushed, waits, *first, again, together, scene.flushed, scene.flushed)
     assert others == [1]
     assert sock.begun == [0]
     assert bytes(scene.reader.sent).count(b"clicks") == 2

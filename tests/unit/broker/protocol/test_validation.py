@@ -73,21 +73,14 @@ def test_a_batch_that_contradicts_itself_is_refused(batch: bytes | None, error: 
         check(batch)
 
 
-def test_every_flipped_bit_behind_the_checksum_is_found() -> None:
+def test_every_flipped_bit_of_the_checksum_and_behind_it_is_found() -> None:
     good = plain_batch(2)
-    for position in range(CRC_START, len(good)):
+    for position in range(CRC_START - 4, len(good)):
         for bit in range(8):
             batch = bytearray(good)
             batch[position] ^= 1 << bit
-            with pytest.raises(CorruptMessage):
+            with pytest.raises(CorruptMessage, match="checksum"):
                 check(batch)
-
-
-def test_a_wrong_checksum_is_found() -> None:
-    batch = plain_batch()
-    batch[17] ^= 0xFF
-    with pytest.raises(CorruptMessage, match="checksum"):
-        check(batch)
 
 
 def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not() -> None:
