@@ -111,8 +111,9 @@ class Harness:
         if Harness.opened is not None:
             Harness.opened.append(self)
 
-    def turn(self) -> None:
-        """One turn of the loop, without letting threads run."""
+    def turn(self, *, after_ms: int = 0) -> None:
+        """One turn of the loop, once that time has passed, without letting threads run."""
+        self.clock.advance_ms(after_ms)
         self.engine.drain_thread_pool()
         self.engine.end_turn()
 
@@ -124,9 +125,9 @@ class Harness:
             self.turn()
         return turns
 
-    def settle(self) -> None:
+    def settle(self, *, after_ms: int = 0) -> None:
         """Turns until no thread has any work left."""
-        self.turn()
+        self.turn(after_ms=after_ms)
         while self.thread_pool.jobs or self.engine.tasks.due < self.clock.monotonic():
             self.thread_pool.run()
             self.turn()
@@ -134,8 +135,7 @@ class Harness:
     def flush(self) -> None:
         """Let the flush interval pass, so that everything written is on disk and visible."""
         self.turn()
-        self.clock.advance_ms(LogConfig().flush_interval_ms)
-        self.settle()
+        self.settle(after_ms=LogConfig().flush_interval_ms)
 
     def dispatch(self, api_key: ApiKey, version: int, body: bytes | bytearray) -> Parts | Pending:
         return self.engine.dispatch(Request(int(api_key), version, 1, "test", memoryview(body)))

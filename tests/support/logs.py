@@ -19,7 +19,7 @@ from broker.log.flusher import FlushTicket
 from broker.log.partition_log import PartitionLog
 from broker.protocol.batch import BatchHeader, Buffer
 from broker.protocol.records import Record, read_records
-from tests.support.batches import NOW_MS, stamped
+from tests.support.batches import NOW_MS, plain_batch, stamped
 from tests.support.manual_clock import ManualClock
 
 
@@ -116,6 +116,23 @@ def append(log: PartitionLog, *batches: bytearray) -> None:
         headers.append(header)
         offset = header.next_offset
     log.append(views, headers)
+
+
+def append_each(log: PartitionLog, count: int, *shape: int, **fields: Any) -> None:
+    """That many batches, one after the other."""
+    for _ in range(count):
+        append(log, plain_batch(*shape, **fields))
+
+
+def truncate(log: PartitionLog, offset: int, *, resets: bool = False) -> None:
+    ticket = log.begin_truncation(offset, resets=resets)
+    ticket.run()
+    log.finish_truncation(ticket)
+
+
+def segments_in(directory: Path) -> list[int]:
+    """The base offsets of the segments whose files are there."""
+    return [int(path.name[:20]) for path in files_with(directory, ".log")]
 
 
 def begun_flush(log: PartitionLog) -> FlushTicket:

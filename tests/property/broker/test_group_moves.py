@@ -142,8 +142,7 @@ class GroupMoves(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([100, 5_000, 11_000]))
     def time_passes(self, milliseconds: int) -> None:
         for one in self.both.members:
-            one.broker.clock.advance_ms(milliseconds)
-            one.broker.settle()
+            one.broker.settle(after_ms=milliseconds)
         self._look()
 
     # -- what must hold ------------------------------------------------------------------------------------------------------------

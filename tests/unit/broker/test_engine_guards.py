@@ -82,8 +82,7 @@ def test_a_long_poll_that_cannot_be_answered_costs_its_own_connection(
 
     waiting = [broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"), wait_ms=100)) for _ in range(2)]
     monkeypatch.setattr(fetch, "_answer", once(error, fetch._answer))
-    broker.clock.advance_ms(100)
-    broker.turn()
+    broker.turn(after_ms=100)
     assert sorted(str(pending.closes) for pending in waiting if isinstance(pending, Pending)) == ["None", "defect"]
     defects.clear()
     assert is_right(broker)
@@ -120,8 +119,7 @@ def test_a_step_of_a_turn_that_raises_keeps_no_other_from_being_made(
     broker.settle()
     assert pending.done
     assert is_right(broker)
-    broker.clock.advance_ms(10 * 60_000)
-    broker.settle()
+    broker.settle(after_ms=10 * 60_000)
     assert dict(broker.engine.health.troubles) == {}
 
 
@@ -149,8 +147,7 @@ def test_what_a_periodic_task_stages_is_written_in_its_turn(broker: Harness, mon
     staged: list[Pending] = []
     periodic = broker.engine._periodics[2]
     monkeypatch.setattr(periodic, "action", lambda: staged.append(produce(broker)))
-    broker.clock.advance_ms(broker.engine.config.offsets_retention_check_ms)
-    broker.turn()
+    broker.turn(after_ms=broker.engine.config.offsets_retention_check_ms)
     assert [(pending.done, code_of(broker, pending)) for pending in staged] == [(True, 0)]
 
 
@@ -173,8 +170,7 @@ def test_a_request_that_the_cluster_can_answer_does_not_expire_first_in_a_turn_t
 
     cluster = SimpleNamespace(work=once(RuntimeError("injected"), answer), drain=lambda: None)
     monkeypatch.setattr(broker.engine, "cluster", cluster)
-    broker.clock.advance_ms(1_000)
-    broker.turn()
+    broker.turn(after_ms=1_000)
     assert told == ["answered"]
     defects.clear()
 
@@ -185,12 +181,10 @@ def test_a_periodic_task_that_fails_is_a_trouble_and_is_tried_again(
     partitions = broker.engine.partitions
     periodic = broker.engine._periodics[1]
     monkeypatch.setattr(periodic, "action", once(RuntimeError("injected"), partitions.expire_producers))
-    broker.clock.advance_ms(broker.engine.config.producer_expiration_check_ms)
-    broker.settle()
+    broker.settle(after_ms=broker.engine.config.producer_expiration_check_ms)
     assert dict(broker.engine.health.troubles) == {"forgetting producers": "injected"}
     defects.clear()
-    broker.clock.advance_ms(broker.engine.config.producer_expiration_check_ms)
-    broker.settle()
+    broker.settle(after_ms=broker.engine.config.producer_expiration_check_ms)
     assert dict(broker.engine.health.troubles) == {}
 
 
@@ -214,15 +208,13 @@ def test_a_group_that_cannot_go_on_keeps_no_other_from_its_deadline(
         client.group = group
         client.join(version=3)  # gets its id after the group's initial rebalance delay
     expired.clear()
-    broker.clock.advance_ms(broker.engine.config.group_initial_rebalance_delay_ms)
-    broker.turn()
+    broker.turn(after_ms=broker.engine.config.group_initial_rebalance_delay_ms)
     assert sorted(expired) == ["broken", "fine"]
     assert len(defects) == 1
     defects.clear()
     broker.turn()
     assert expired.count("broken") == 1, "not in every turn"
-    broker.clock.advance_ms(1_000)
-    broker.turn()
+    broker.turn(after_ms=1_000)
     assert expired.count("broken") == 2
 
 

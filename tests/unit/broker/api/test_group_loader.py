@@ -148,11 +148,9 @@ def test_a_replica_that_stays_away_does_not_keep_groups_from_their_coordinator(t
     two.begin()
     assert commit(two, 1) == 0
     two.move()
-    two.leader.broker.clock.advance_ms(4_999)
-    two.leader.broker.settle()
+    two.leader.broker.settle(after_ms=4_999)
     assert two.leader.fetch() == (LOADING, -1)
-    two.leader.broker.clock.advance_ms(1)
-    two.leader.broker.settle()
+    two.leader.broker.settle(after_ms=1)
     assert two.leader.fetch() == (0, 1)
 
 
@@ -184,8 +182,7 @@ def test_a_log_that_cannot_be_read_costs_its_own_groups(wide: Coordinators) -> N
     for index in (0, 2, 3):
         partition = new.partition(index)
         new.broker.engine.context.high_watermark.moved(partition, partition.end_offset, 0)  # type: ignore[attr-defined]
-    new.broker.clock.advance_ms(5_000)
-    new.broker.settle()
+    new.broker.settle(after_ms=5_000)
     for number, group in enumerate(groups):
         assert new.fetch(group) == ((UNAVAILABLE, -1) if partition_of_group(group, 4) == 1 else (0, number))
 
@@ -200,14 +197,12 @@ def test_members_go_on_with_the_next_coordinator_and_their_sessions_begin_anew(t
     two.leader.broker.clock.advance_ms(4_999)
     two.replicate()
     client, broker = two.leader.client, two.leader.broker
-    broker.clock.advance_ms(SESSION_MS - 1)
-    broker.turn()
+    broker.turn(after_ms=SESSION_MS - 1)
     assert client.heartbeat(joined) == 0
     assert commit(two, 7, member=joined) == 0
     assert [row.member_assignment for row in client.describe().members] == [b"0,1"]
     assert broker.engine.context.groups.rebalance_count == 0, "here"
-    broker.clock.advance_ms(SESSION_MS)
-    broker.settle()
+    broker.settle(after_ms=SESSION_MS)
     assert client.describe().group_state == "Empty"
     two.replicate()
     two.move()
@@ -244,12 +239,10 @@ def test_assignments_are_handed_out_when_the_replicas_have_them_or_the_group_beg
     client, broker = two.leader.client, two.leader.broker
     joined = client.enter()
     waits = client.sync(joined)
-    broker.clock.advance_ms(4_999)
-    broker.turn()
+    broker.turn(after_ms=4_999)
     assert not waits.done
     assert client.describe().group_state == "CompletingRebalance"
-    broker.clock.advance_ms(1)
-    broker.turn()
+    broker.turn(after_ms=1)
     broker.turn()
     assert client.read(waits, ApiKey.SYNC_GROUP).error_code == UNAVAILABLE
     assert client.describe().group_state == "PreparingRebalance"
@@ -320,11 +313,9 @@ def test_a_commit_is_refused_in_time_and_holds_where_it_is_replicated_after_all(
     """It is in the log: otherwise a coordinator that loads the log would answer differently from this one."""
     two.begin()
     pending = two.leader.begin_commit(5)
-    two.leader.broker.clock.advance_ms(4_999)
-    two.leader.broker.turn()
+    two.leader.broker.turn(after_ms=4_999)
     assert code_of(pending) is None
-    two.leader.broker.clock.advance_ms(1)
-    two.leader.broker.turn()
+    two.leader.broker.turn(after_ms=1)
     assert code_of(pending) == UNAVAILABLE
     assert two.leader.fetch() == (0, -1)
     two.replicate()
@@ -370,14 +361,12 @@ def test_who_cannot_be_sure_of_the_lead_puts_out_no_members(two: Coordinators) -
     broker = two.leader.broker
     enter(two)
     doubts = doubt(two)
-    broker.clock.advance_ms(SESSION_MS)
-    broker.turn()
+    broker.turn(after_ms=SESSION_MS)
     assert broker.engine.next_deadline() > broker.clock.monotonic(), "it is not looked at in every turn"
     groups = broker.engine.context.groups
     assert groups.member_count == 1
     doubts["it"] = False
-    broker.clock.advance_ms(100)
-    broker.turn()
+    broker.turn(after_ms=100)
     assert groups.member_count == 0
 
 

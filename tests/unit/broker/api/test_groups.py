@@ -112,8 +112,7 @@ def test_a_pending_that_a_lost_connection_left_behind_harms_nobody(client: Clien
     lost = client.enter()
     lost.cancel()
     assert client.join(first.member_id).generation_id == 2
-    client.harness.clock.advance_ms(SESSION_MS)
-    client.harness.turn()
+    client.harness.turn(after_ms=SESSION_MS)
     assert len(client.describe().members) == 0
 
 
@@ -296,8 +295,7 @@ def test_a_group_named_a_thousand_times_is_answered_once(client: Client) -> None
 
 
 def sweep(client: Client) -> None:
-    client.harness.clock.advance_ms(client.harness.engine.config.offsets_retention_check_ms)
-    client.harness.settle()
+    client.harness.settle(after_ms=client.harness.engine.config.offsets_retention_check_ms)
 
 
 def test_offsets_expire_when_nobody_has_used_them_for_the_retention_time(client: Client) -> None:
@@ -379,8 +377,7 @@ def test_commits_are_compacted_and_the_newest_survive_a_restart_after_it(tmp_pat
     harness.flush()
     log = harness.engine.partitions.get("__consumer_offsets", 0).log
     before = log.segments.size_bytes
-    harness.clock.advance_ms(harness.engine.config.cleaner_backoff_ms)
-    harness.settle()
+    harness.settle(after_ms=harness.engine.config.cleaner_backoff_ms)
     assert log.segments.size_bytes < before / 2
     client.restart()
     assert client.describe("members").group_state == "Stable"

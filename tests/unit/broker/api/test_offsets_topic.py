@@ -186,8 +186,7 @@ def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: 
     """Found in review: it kept the whole broker from starting. Answering "nothing committed" would reset the consumers."""
     assert commit(broker, 3) == 0
     broker.flush()
-    broker.clock.advance_ms(broker.engine.config.checkpoint_interval_ms)
-    broker.settle()
+    broker.settle(after_ms=broker.engine.config.checkpoint_interval_ms)
     target = tmp_path / "copied"
     shutil.copytree(broker.engine.config.log_dirs, target)
     (segment,) = (target / f"{OFFSETS_TOPIC}-0").glob("*.log")

@@ -79,11 +79,9 @@ def test_a_waiting_fetch_asks_for_the_flush_and_is_answered_by_it(broker: Harnes
 
 def test_a_waiting_fetch_is_answered_empty_at_its_deadline(broker: Harness) -> None:
     waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=500)
-    broker.clock.advance_ms(499)
-    broker.turn()
+    broker.turn(after_ms=499)
     assert not waiting.done
-    broker.clock.advance_ms(1)
-    broker.turn()
+    broker.turn(after_ms=1)
     assert bytes(partition_of(fetch_answer(broker.bytes_of(waiting))).records or b"") == b""
 
 
@@ -102,8 +100,7 @@ def test_without_a_reader_the_flush_comes_with_the_interval(tmp_path: Path) -> N
     broker.create("clicks")
     produce(broker, batch(b"a"))
     assert not broker.thread_pool.jobs
-    broker.clock.advance_ms(1000)
-    broker.turn()
+    broker.turn(after_ms=1000)
     assert len(broker.thread_pool.jobs) == 1
     broker.settle()
     produce(broker, batch(*[b"x"] * 100))
@@ -201,11 +198,9 @@ def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_st
     sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     pending = produce(broker, batch(b"a", **sent))
     broker.turn()
-    broker.clock.advance_ms(999)
-    broker.turn()
+    broker.turn(after_ms=999)
     assert not pending.done
-    broker.clock.advance_ms(1)
-    broker.turn()
+    broker.turn(after_ms=1)
     assert code_of(pending) == ErrorCode.REQUEST_TIMED_OUT
     broker.settle()
     again = produce(broker, batch(b"a", **sent))

@@ -304,11 +304,9 @@ def test_replicas_that_do_not_come_are_told_when_the_request_allows_no_longer(
     pending = produce(broker, timeout_ms=500)
     broker.settle()
     partition.lacks_replicas = lacks
-    broker.clock.advance_ms(499)
-    broker.settle()
+    broker.settle(after_ms=499)
     assert not pending.done
-    broker.clock.advance_ms(1)
-    broker.settle()
+    broker.settle(after_ms=1)
     assert code_of(pending) == code
     assert partition.end_offset == 1
 
@@ -361,8 +359,7 @@ def test_a_question_for_the_latest_offset_is_answered_once_when_the_lead_is_lost
     asked = latest(broker)
     lose(broker, partition)
     assert latest_of(broker, asked) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-    broker.clock.advance_ms(5_000)
-    broker.turn()
+    broker.turn(after_ms=5_000)
     assert broker.engine.health.defects == 0
     assert len(broker.engine.context.deadlines) == 0
 
@@ -378,11 +375,9 @@ def test_a_new_leader_tells_no_older_offset_than_the_one_before_it(
     lose(broker, partition)
     lead(broker, 9)
     asked = latest(broker, version=version)
-    broker.clock.advance_ms(4_999)
-    broker.turn()
+    broker.turn(after_ms=4_999)
     assert not asked.done
-    broker.clock.advance_ms(1)
-    broker.turn()
+    broker.turn(after_ms=1)
     assert latest_of(broker, asked, version=version) == (code, -1)
     broker.engine.context.high_watermark.moved(partition, 2, 2)  # type: ignore[attr-defined]
     asked = latest(broker, version=version)

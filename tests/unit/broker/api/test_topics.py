@@ -275,12 +275,10 @@ def test_a_full_disk_refuses_the_deletion_of_records_and_the_periodic_checkpoint
     asked = [topic(name="a", partitions=[topic.DeleteRecordsPartition(partition_index=0, offset=1)])]
     answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=asked, timeout_ms=1000)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    broker.clock.advance_ms(broker.engine.config.checkpoint_interval_ms)
-    broker.settle()
+    broker.settle(after_ms=broker.engine.config.checkpoint_interval_ms)
     assert "writing the checkpoints" in broker.engine.health.troubles
     disk.refused = ""
-    broker.clock.advance_ms(broker.engine.config.checkpoint_interval_ms)
-    broker.settle()
+    broker.settle(after_ms=broker.engine.config.checkpoint_interval_ms)
     assert dict(broker.engine.health.troubles) == {}
 
 

@@ -54,8 +54,7 @@ def passes(caplog: pytest.LogCaptureFixture) -> int:
 def clean(broker: Harness) -> None:
     """Let the backoff pass; a slice runs to its end, since the clock stands still meanwhile."""
     broker.flush()
-    broker.clock.advance_ms(BACKOFF_MS)
-    broker.settle()
+    broker.settle(after_ms=BACKOFF_MS)
 
 
 @pytest.fixture
@@ -130,8 +129,7 @@ def test_a_record_without_a_key_is_refused_on_a_compacted_topic_only(broker: Har
 
 
 def rest(broker: Harness, seconds: float) -> None:
-    broker.clock.advance_ms(int(seconds * 1000))
-    broker.settle()
+    broker.settle(after_ms=int(seconds * 1000))
 
 
 def test_whatever_the_disk_refuses_once_a_pass_is_tried_again_and_the_broker_goes_on(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from broker.protocol.api import ApiKey
 from broker.protocol.validation import validate_new_batch
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness, batch
-from tests.support.logs import FailingDisk, append, begun_flush, files_with, flush, located_bytes, open_log, read_all
+from tests.support.logs import FailingDisk, append, append_each, begun_flush, files_with, flush, located_bytes, open_log, read_all
 
 
 class Disk(FileSystem):
@@ -91,8 +91,7 @@ def test_a_waiter_beyond_the_flush_in_flight_gets_the_next_one(broker: Harness, 
     broker.thread_pool.run()
     broker.turn()
     assert answered == [1]
-    broker.clock.advance_ms(1)
-    broker.settle()
+    broker.settle(after_ms=1)
     assert answered == [1, 2]
 
 
@@ -128,8 +127,7 @@ def test_who_does_not_come_back_is_waited_for_a_moment_only(broker: Harness, par
     broker.turn()
     assert not broker.thread_pool.jobs
     assert flusher.next_deadline() == broker.clock.monotonic() + GATHER_SECONDS
-    broker.clock.advance_ms(1)
-    broker.settle()
+    broker.settle(after_ms=1)
     assert answered == [1, 2, 3, 4]
 
 
@@ -147,14 +145,12 @@ def test_an_interval_that_is_lowered_applies_to_what_was_written_before(broker: 
     broker.create("slow", flush_ms=str(INT64_MAX))
     partition = broker.engine.partitions.get("slow", 0)
     write(broker, partition)
-    broker.clock.advance_ms(3_600_000)
-    broker.settle()
+    broker.settle(after_ms=3_600_000)
     assert partition.visible_offset == 0
     partition.log.reconfigure(replace(partition.log.config, flush_interval_ms=100))
     write(broker, partition)
     assert broker.engine.next_deadline() <= broker.clock.monotonic() + LOOK_AGAIN_SECONDS
-    broker.clock.advance_ms(int(LOOK_AGAIN_SECONDS * 1000))
-    broker.settle()
+    broker.settle(after_ms=int(LOOK_AGAIN_SECONDS * 1000))
     assert partition.visible_offset == 2
 
 
@@ -163,8 +159,7 @@ def test_nothing_is_left_of_deleted_partitions_however_long_their_interval(broke
     write(broker, broker.engine.partitions.get("slow", 0))
     broker.turn()
     assert broker.delete("slow").error_code == 0
-    broker.clock.advance_ms(int(LOOK_AGAIN_SECONDS * 1000))
-    broker.settle()
+    broker.settle(after_ms=int(LOOK_AGAIN_SECONDS * 1000))
     assert broker.engine.context.flusher._deadlines == []
 
 
@@ -183,8 +178,7 @@ def test_a_loop_sleeps_while_a_flush_takes_longer_than_the_interval_of_what_is_w
     flusher = broker.engine.context.flusher
     for _ in range(2):  # the second while the flush of the first is in progress
         write(broker, partition)
-        broker.clock.advance_ms(1_000)
-        broker.turn()
+        broker.turn(after_ms=1_000)
     assert flusher.next_deadline() == inf
     broker.settle()
     assert partition.visible_offset == partition.end_offset == 2
@@ -226,11 +220,9 @@ def test_a_partition_flushed_for_a_waiter_and_written_again_waits_its_whole_inte
     flusher.request(partition)
     broker.settle()
     write(broker, partition)
-    broker.clock.advance_ms(999)
-    broker.settle()
+    broker.settle(after_ms=999)
     assert partition.visible_offset == 1
-    broker.clock.advance_ms(1)
-    broker.settle()
+    broker.settle(after_ms=1)
     assert partition.visible_offset == 2
 
 
@@ -415,8 +407,7 @@ def test_a_ticket_runs_in_another_thread_while_the_log_grows(tmp_path: Path) -> 
         ticket = begun_flush(log)
         thread = threading.Thread(target=ticket.run)
         thread.start()
-        for _ in range(10):
-            append(log, plain_batch())
+        append_each(log, 10)
         thread.join()
         log.finish_flush(ticket)
     assert log.flushed_offset == 191
@@ -426,8 +417,7 @@ def test_a_ticket_runs_in_another_thread_while_the_log_grows(tmp_path: Path) -> 
 def test_a_sealed_segment_is_flushed_with_or_before_the_one_after_it(tmp_path: Path) -> None:
     disk = RecordingDisk()
     log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
-    for _ in range(3):
-        append(log, plain_batch())
+    append_each(log, 3)
     flush(log)
     logs = [name for name in disk.flushed if name.endswith(".log")]
     assert logs == [path.name for path in files_with(tmp_path, ".log")]
@@ -476,8 +466,7 @@ def test_a_failed_flush_takes_the_log_offline_for_good(tmp_path: Path, call: str
 def test_indexes_that_cannot_be_saved_fail_no_flush_and_are_saved_by_the_next(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
-    append(log, plain_batch())
-    append(log, plain_batch())
+    append_each(log, 2)
     disk.failing = {"write_bytes"}
     flush(log)
     assert log.flushed_offset == 2
@@ -508,8 +497,7 @@ def test_a_new_log_syncs_its_directory_with_its_first_flush_and_not_before(tmp_p
 
 def test_a_flush_of_a_log_that_was_abandoned_writes_nothing_into_a_directory_that_may_be_anothers(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=100)
-    append(log, plain_batch())
-    append(log, plain_batch())
+    append_each(log, 2)
     ticket = begun_flush(log)
     log.abandon("deleted")
     ticket.run()

@@ -15,7 +15,7 @@ from broker.log.partition import Partition
 from broker.protocol.batch import BatchHeader
 from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.support.batches import NOW_MS, stamped, validated
-from tests.support.logs import append, compact, files_with, flush, open_log
+from tests.support.logs import append, compact, files_with, flush, open_log, truncate
 
 BATCHES = 60
 
@@ -52,9 +52,7 @@ def test_a_replica_that_was_cut_and_has_gaps_where_it_is_written_has_no_fault(tm
         log.append_replica(*with_header(build_batch([NewRecord(timestamp=NOW_MS, key=b"k", value=b"v")]), base_offset))
     flush(log)
     directory.checkpoint_job({("t", 0): log})()
-    ticket = log.begin_truncation(50)
-    ticket.run()
-    log.finish_truncation(ticket)
+    truncate(log, 50)
     directory.close(clean=False)
     assert log.end_offset == 21
     assert faults(tmp_path) == []

@@ -15,8 +15,7 @@ from broker.log.checkpoint import VISIBLE_OFFSETS
 from broker.log.log_directory import CLEAN_MARKER, LogDirectory
 from tests.sim.disk import SimDisk
 from tests.support.batches import plain_batch
-from tests.support.logs import FailingDisk, append, flush, open_log
-from tests.unit.broker.log.test_truncation import cut
+from tests.support.logs import FailingDisk, append, append_each, flush, open_log, truncate
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -184,8 +183,7 @@ def test_a_deleted_partition_is_out_of_the_way_at_once(tmp_path: Path) -> None:
 def test_checkpoints_say_where_recovery_and_reading_begin(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     log = open_log(directory.make_partition("t", 0, TOPIC_ID), segment_bytes=100)
-    for _ in range(5):
-        append(log, plain_batch())
+    append_each(log, 5)
     flush(log)
     append(log, plain_batch())
     log.delete_before(3)
@@ -217,8 +215,7 @@ def test_what_is_visible_is_written_down_in_a_cluster_only(tmp_path: Path) -> No
 def test_a_cut_lowers_how_far_a_log_is_compacted_and_visible(tmp_path: Path) -> None:
     directory = opened(tmp_path, in_cluster=True)
     log = open_log(directory.make_partition("t", 0, TOPIC_ID), is_replica=True)
-    for _ in range(9):
-        append(log, plain_batch())
+    append_each(log, 9)
     flush(log)
     directory.note_cleaned_offset("t", 0, 8)
     directory.cleaned_offsets_job()()
@@ -228,7 +225,7 @@ def test_a_cut_lowers_how_far_a_log_is_compacted_and_visible(tmp_path: Path) -> 
     directory.note_cut("t", 0, 5)
     directory.note_cut("t", 0, 6)
     assert (directory.cleaned_offset("t", 0), directory.visible_offset("t", 0)) == (5, 5)
-    cut(log, 5)
+    truncate(log, 5)
     directory.checkpoint_job({("t", 0): log}, {("t", 0): 5})()
     assert not list(log.directory.glob("*.cut"))
     directory.close(clean=False)

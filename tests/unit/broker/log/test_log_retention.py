@@ -20,7 +20,7 @@ from broker.log.producer_state import ProducerState, SentBatch
 from broker.protocol.api import ApiKey
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.engine import Harness, batch
-from tests.support.logs import FailingDisk, append, files_with, flush, open_log, read_all
+from tests.support.logs import FailingDisk, append, append_each, files_with, flush, open_log, read_all, segments_in
 from tests.support.manual_clock import ManualClock
 from tests.support.wire import produce_body
 
@@ -107,7 +107,7 @@ def test_the_start_moves_only_within_what_is_flushed(tmp_path: Path, offset: int
 def test_deleted_files_are_renamed_at_once_and_removed_by_whoever_takes_them(tmp_path: Path) -> None:
     log = log_of(tmp_path, 1, 1, retention_bytes=0)
     assert apply_retention(log, 0) == 1
-    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000001.log"]
+    assert segments_in(tmp_path) == [1]
     paths = log.take_removed_paths()
     assert {path.name for path in paths} == {
         f"00000000000000000000{suffix}.deleted" for suffix in (".log", ".index", ".timeindex", ".indexnote")
@@ -117,8 +117,7 @@ def test_deleted_files_are_renamed_at_once_and_removed_by_whoever_takes_them(tmp
 
 def test_an_unflushed_segment_is_not_deleted(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=BATCH_BYTES, retention_bytes=0)
-    append(log, plain_batch())
-    append(log, plain_batch())
+    append_each(log, 2)
     assert apply_retention(log, 0) == 0
     flush(log)
     assert apply_retention(log, 0) == 1
@@ -127,8 +126,7 @@ def test_an_unflushed_segment_is_not_deleted(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_to_rename_keeps_the_log(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, segment_bytes=BATCH_BYTES, retention_bytes=0, filesystem=disk)
-    append(log, plain_batch())
-    append(log, plain_batch())
+    append_each(log, 2)
     flush(log)
     disk.failing = {"rename"}
     with pytest.raises(StorageError, match="cannot delete old segments"):
@@ -140,8 +138,7 @@ def test_a_disk_that_refuses_to_rename_keeps_the_log(tmp_path: Path) -> None:
 def test_a_deletion_that_is_refused_half_way_is_finished_by_the_next(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
-    for _ in range(3):
-        append(log, plain_batch())
+    append_each(log, 3)
     flush(log)
     renames = 0
 
@@ -179,8 +176,7 @@ def broker(tmp_path: Path) -> Harness:
 
 def check_retention(broker: Harness) -> int:
     """Run one check, and return the log start offset."""
-    broker.clock.advance_ms(CHECK_MS)
-    broker.settle()
+    broker.settle(after_ms=CHECK_MS)
     broker.flush()
     return broker.engine.partitions.get("t", 0).log_start_offset
 
@@ -193,8 +189,7 @@ def test_a_clock_that_jumps_deletes_nothing(broker: Harness, jump_ms: int) -> No
 
 def test_a_topic_that_nobody_writes_to_becomes_empty_in_its_time(broker: Harness) -> None:
     assert check_retention(broker) == 0
-    broker.clock.advance_ms(8 * DAY_MS)
-    broker.settle()
+    broker.settle(after_ms=8 * DAY_MS)
     broker.flush()
     assert check_retention(broker) == 5
     assert broker.engine.partitions.get("t", 0).end_offset == 5
@@ -316,8 +311,7 @@ def test_the_trouble_of_a_partition_that_is_deleted_is_forgotten(broker: Harness
     check_retention(broker)
     assert list(broker.engine.health.troubles) == ["retention of t-0"]
     broker.ask(ApiKey.DELETE_TOPICS, 4, topic_names=["t"], timeout_ms=1000)
-    broker.clock.advance_ms(CHECK_MS)
-    broker.settle()
+    broker.settle(after_ms=CHECK_MS)
     assert broker.engine.health.troubles == {}
 
 

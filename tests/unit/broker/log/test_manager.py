@@ -32,8 +32,7 @@ def test_a_deleted_partition_is_free_at_once_without_a_search_for_circles(tmp_pa
     broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"))))
     broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks", offset=1), wait_ms=1000))
     for _ in range(3):
-        broker.clock.advance_ms(60_000)
-        broker.settle()
+        broker.settle(after_ms=60_000)
     partitions = [broker.engine.partitions.get("clicks", index) for index in range(2)]
     left = [weakref.ref(part) for p in partitions for part in (p, p.log, p.producers, p.log.segments.active.file)]
     del partitions

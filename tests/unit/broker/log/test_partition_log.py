@@ -17,7 +17,18 @@ from broker.protocol.batch import Buffer
 from broker.protocol.records import read_records
 from broker.protocol.validation import split_replicated
 from tests.support.batches import NOW_MS, plain_batch, stamped
-from tests.support.logs import FailingDisk, append, files_with, flush, headers_from, located_bytes, open_log, read_all
+from tests.support.logs import (
+    FailingDisk,
+    append,
+    append_each,
+    files_with,
+    flush,
+    headers_from,
+    located_bytes,
+    open_log,
+    read_all,
+    segments_in,
+)
 from tests.support.manual_clock import ManualClock
 
 
@@ -72,11 +83,7 @@ def test_a_full_segment_is_followed_by_another(tmp_path: Path) -> None:
     batches = [plain_batch(5) for _ in range(5)]
     for batch in batches:
         append(log, batch)
-    assert [path.name for path in files_with(tmp_path, ".log")] == [
-        "00000000000000000000.log",
-        "00000000000000000010.log",
-        "00000000000000000020.log",
-    ]
+    assert segments_in(tmp_path) == [0, 10, 20]
     assert log.segments.size_bytes == 5 * size
     assert located_bytes(log, 7, 1 << 20, upto_offset=25) == batches[1], "one segment at a time"
     assert [record.offset for record in read_all(log)] == list(range(25))
@@ -86,14 +93,14 @@ def test_a_turn_larger_than_a_segment_stays_together(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=100)
     append(log, *[plain_batch() for _ in range(10)])
     append(log, plain_batch())
-    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000010.log"]
+    assert segments_in(tmp_path) == [0, 10]
 
 
 def test_a_segment_rolls_when_its_records_span_the_configured_time(tmp_path: Path) -> None:
     log = open_log(tmp_path, roll_ms=1_000)
     for timestamp in (5_000, 6_000, 6_001):
         append(log, plain_batch(timestamp=timestamp))
-    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000002.log"]
+    assert segments_in(tmp_path) == [0, 2]
 
 
 def test_a_segment_of_records_without_time_rolls_by_the_clock(tmp_path: Path) -> None:
@@ -102,7 +109,7 @@ def test_a_segment_of_records_without_time_rolls_by_the_clock(tmp_path: Path) ->
     for _ in range(3):
         append(log, plain_batch(timestamp=-1))
         clock.advance_ms(600)
-    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000002.log"]
+    assert segments_in(tmp_path) == [0, 2]
 
 
 def test_a_segment_that_cannot_be_made_leaves_the_log_as_it_was(tmp_path: Path) -> None:
@@ -152,8 +159,7 @@ def test_an_offline_log_refuses_everything(tmp_path: Path) -> None:
 
 def test_headers_and_batches_are_walked_from_the_batch_that_holds_the_offset(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=300)
-    for _ in range(10):
-        append(log, plain_batch(5))
+    append_each(log, 10, 5)
     assert [header.base_offset for header in headers_from(log, 0)] == list(range(0, 50, 5))
     assert [header.base_offset for header in headers_from(log, 23)] == [20, 25, 30, 35, 40, 45]
     assert [next(read_records(batch)).offset for batch in log.batches_from(30)] == [30, 35, 40, 45]
@@ -162,8 +168,7 @@ def test_headers_and_batches_are_walked_from_the_batch_that_holds_the_offset(tmp
 
 def test_the_recent_part_of_a_log_begins_with_the_oldest_segment_written_to_lately(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=100)
-    for _ in range(4):
-        append(log, plain_batch())
+    append_each(log, 4)
     files = files_with(tmp_path, ".log")
     for path, age_ms in zip(files, (5_000, 2_000, 1_000, 0), strict=True):
         os.utime(path, ns=(0, (NOW_MS - age_ms) * 1_000_000))
@@ -195,8 +200,7 @@ def test_a_stop_that_cannot_flush_says_so_and_promises_nothing(tmp_path: Path) -
 
 def test_a_closed_log_opens_as_it_was(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=300)
-    for _ in range(10):
-        append(log, plain_batch(5, timestamp=NOW_MS))
+    append_each(log, 10, 5, timestamp=NOW_MS)
     records = read_all(log)
     log.close()
     log = open_log(tmp_path, segment_bytes=300, clean=True, recovery_point=50)
@@ -228,8 +232,7 @@ def test_a_read_piece_outlives_its_segment(tmp_path: Path) -> None:
 
 def test_few_sealed_segments_stay_open_however_many_are_read(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=100)
-    for _ in range(40):
-        append(log, plain_batch())
+    append_each(log, 40)
     flush(log)
     before = len(os.listdir("/proc/self/fd"))
     for offset in range(40):
@@ -307,7 +310,7 @@ def test_a_new_segment_begins_where_the_log_ended_also_before_a_gap(tmp_path: Pa
     log = open_log(tmp_path, segment_bytes=200, is_replica=True)
     for offset in (0, 10, 30):
         take(log, sent((offset, 0)))
-    assert [int(path.stem) for path in files_with(tmp_path, ".log")] == [0, 5, 15]
+    assert segments_in(tmp_path) == [0, 5, 15]
     again = open_log(tmp_path, segment_bytes=200, is_replica=True)
     assert (again.end_offset, again.recovery.reason) == (35, "")
 

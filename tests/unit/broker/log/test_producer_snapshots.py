@@ -15,7 +15,7 @@ from broker.log.producer_snapshots import ENCODED_AT_ONCE_MAX, decode_producers,
 from broker.log.producer_state import ProducerState, ProducerStates
 from broker.protocol.batch import read_header
 from tests.support.batches import NOW_MS, plain_batch, produced, validated
-from tests.support.logs import FailingDisk, files_with, flush, open_log
+from tests.support.logs import FailingDisk, files_with, flush, open_log, truncate
 
 TOPIC_ID = UUID(int=1)
 BATCH_BYTES = len(produced(7, 0))
@@ -33,6 +33,11 @@ def send(partition: Partition, producer_id: int, sequence: int) -> int:
     return staged.base_offset
 
 
+def send_all(partition: Partition, producer_id: int, sequences: range) -> None:
+    for sequence in sequences:
+        send(partition, producer_id, sequence)
+
+
 class CountingDisk(FileSystem):
     """Counts the bytes read from logs."""
 
@@ -46,8 +51,7 @@ class CountingDisk(FileSystem):
 
 def test_a_start_reads_only_what_is_behind_the_snapshot(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, segment_bytes=100 * BATCH_BYTES)
-    for sequence in range(250):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(250))
     partition.close()
     disk = CountingDisk()
     again = open_partition(tmp_path, clean=True, filesystem=disk, segment_bytes=100 * BATCH_BYTES)
@@ -59,12 +63,9 @@ def test_a_start_reads_only_what_is_behind_the_snapshot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("offset", [0, 55, 130, 199, 250])
 def test_after_a_cut_producers_go_on_where_their_last_batch_that_is_left_ends(tmp_path: Path, offset: int) -> None:
     partition = open_partition(tmp_path, segment_bytes=100 * BATCH_BYTES)
-    for sequence in range(250):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(250))
     send(partition, 9, 0)
-    ticket = partition.log.begin_truncation(offset)
-    ticket.run()
-    partition.log.finish_truncation(ticket)
+    truncate(partition.log, offset)
     partition.discard_staged()
     assert partition.producers.get(9) is None, "nothing of it is left"
     assert send(partition, 7, offset) == offset
@@ -76,12 +77,9 @@ def test_after_a_cut_producers_go_on_where_their_last_batch_that_is_left_ends(tm
 
 def test_a_producer_that_writes_after_a_cut_is_not_taken_for_silent(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, expiration_ms=1000)
-    for sequence in range(20):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(20))
     partition.producer_snapshots.expire(0.0)
-    ticket = partition.log.begin_truncation(5)
-    ticket.run()
-    partition.log.finish_truncation(ticket)
+    truncate(partition.log, 5)
     partition.discard_staged()
     assert send(partition, 7, 5) == 5
     assert partition.producer_snapshots.expire(1.5) == 0
@@ -122,8 +120,7 @@ def test_a_snapshot_that_cannot_be_believed_is_rebuilt_from_the_log_with_identic
 
 def test_a_snapshot_of_what_a_crash_has_cut_off_is_removed(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, segment_bytes=2 * BATCH_BYTES)
-    for sequence in range(6):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(6))
     partition.close()
     for path in files_with(tmp_path, ".log")[1:]:
         path.unlink()
@@ -135,8 +132,7 @@ def test_a_snapshot_of_what_a_crash_has_cut_off_is_removed(tmp_path: Path) -> No
 
 def test_the_last_batches_survive_the_retention_of_their_records(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, segment_bytes=2 * BATCH_BYTES, retention_bytes=0)
-    for sequence in range(7):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(7))
     assert apply_retention(partition.log, NOW_MS) == 3
     partition.close()
     again = open_partition(tmp_path, clean=True, recovery_point=7, log_start_offset=6, segment_bytes=2 * BATCH_BYTES)
@@ -145,8 +141,7 @@ def test_the_last_batches_survive_the_retention_of_their_records(tmp_path: Path)
 
 def test_few_snapshots_are_kept_and_a_log_without_change_writes_none(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, segment_bytes=2 * BATCH_BYTES)
-    for sequence in range(20):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(20))
     assert len(files_with(tmp_path, ".snapshot")) == 2
     partition.close()
     before = [(path.name, path.stat().st_mtime_ns) for path in files_with(tmp_path, ".snapshot")]
@@ -159,15 +154,13 @@ def test_a_full_disk_for_snapshots_fails_nothing(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, filesystem=disk, segment_bytes=2 * BATCH_BYTES)
     send(partition, 7, 0)
     disk.failing = {"write_bytes"}
-    for sequence in range(1, 5):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(1, 5))
     assert files_with(tmp_path, ".snapshot") == []
 
 
 def test_a_silent_producer_is_forgotten_by_the_clock_and_not_by_its_timestamps(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, expiration_ms=1_000_000)
-    for sequence in range(3):
-        send(partition, 7, sequence)
+    send_all(partition, 7, range(3))
     snapshots = partition.producer_snapshots
     assert snapshots.expire(100.0) == 0
     send(partition, 8, 0)
@@ -278,9 +271,7 @@ def test_what_was_cut_off_in_the_meantime_is_not_saved(crowded: Crowded) -> None
     """Also if the log is as long again by then, with other producers."""
     log = crowded.partition.log
     log.roll()
-    ticket = log.begin_truncation(MANY - 100)
-    ticket.run()
-    log.finish_truncation(ticket)
+    truncate(log, MANY - 100)
     crowded.partition.discard_staged()
     for sequence in range(200):
         send(crowded.partition, 7, sequence)

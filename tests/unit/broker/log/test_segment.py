@@ -13,7 +13,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.segment_index import OFFSET_ENTRY, IndexNote
 from broker.protocol.batch_builder import build_batch
 from tests.support.batches import records_at
-from tests.support.logs import append, crash_copy, files_with, flush, open_log
+from tests.support.logs import append, crash_copy, files_with, flush, open_log, segments_in
 
 SETTINGS = {"segment_bytes": 20_000, "index_interval_bytes": 500}
 SUFFIXES = [".index", ".timeindex", ".indexnote"]
@@ -109,7 +109,7 @@ def test_a_full_index_rolls_the_segment(tmp_path: Path, monkeypatch: pytest.Monk
     log = open_log(tmp_path, index_interval_bytes=0)
     for number in range(8):
         append(log, build_batch(records_at([number])))
-    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000004.log"]
+    assert segments_in(tmp_path) == [0, 4]
 
 
 @pytest.mark.parametrize("data", [b"", b"not json", b"[]", b"{}", b'{"version": 1}', b"\xff\xfe", b"null"])

@@ -26,6 +26,8 @@ from tests.support.logs import (
     open_segments,
     pass_over,
     read_all,
+    segments_in,
+    truncate,
 )
 
 LARGE = {"segment_bytes": 1 << 20}
@@ -37,18 +39,6 @@ def write(log: PartitionLog, batches: int = 1) -> None:
     for _ in range(batches):
         view, header = stamped(plain_batch(5), log.end_offset, log.epochs.current)
         log.append([view], [header])
-
-
-def cut(log: PartitionLog, offset: int) -> None:
-    ticket = log.begin_truncation(offset)
-    ticket.run()
-    log.finish_truncation(ticket)
-
-
-def reset(log: PartitionLog, offset: int) -> None:
-    ticket = log.begin_truncation(offset, resets=True)
-    ticket.run()
-    log.finish_truncation(ticket)
 
 
 def left_in(piece: FileSlice) -> bytes:
@@ -73,7 +63,7 @@ def test_a_log_ends_where_its_last_whole_batch_below_the_cut_does(
     tmp_path: Path, config: dict[str, int], offset: int, end: int
 ) -> None:
     log = flushed(tmp_path, 4, **config)
-    cut(log, offset)
+    truncate(log, offset)
     assert (log.end_offset, log.flushed_offset, log.log_start_offset) == (end, end, 0)
     assert offsets(log) == list(range(end))
     write(log, 2)
@@ -85,7 +75,7 @@ def test_an_answer_on_its_way_never_goes_on_with_what_is_written_after_the_cut(t
     log = flushed(tmp_path, 4, **config)
     pieces = [log.locate(offset, 1 << 20, upto_offset=20) for offset in (0, 5, 10, 15)]
     before = [left_in(piece) for piece in pieces]
-    cut(log, 10)
+    truncate(log, 10)
     view, header = stamped(plain_batch(5, value=b"other"), 10, 1)
     log.append_replica(view, [header])
     for piece, old in zip(pieces, before, strict=True):
@@ -98,7 +88,7 @@ def test_what_is_kept_is_on_the_disk_after_a_cut_though_nobody_flushed_it(tmp_pa
     write(log, 4)
     assert log.flushed_offset == 0
     disk.calls.clear()
-    cut(log, 15)
+    truncate(log, 15)
     assert log.flushed_offset == 15
     assert disk.calls.count("sync_data") == 3, "each of the segments that are left"
 
@@ -106,9 +96,9 @@ def test_what_is_kept_is_on_the_disk_after_a_cut_though_nobody_flushed_it(tmp_pa
 def test_a_cut_of_what_nobody_flushed_needs_no_mark(tmp_path: Path) -> None:
     log = flushed(tmp_path, 2)
     write(log, 2)
-    cut(log, 10)
+    truncate(log, 10)
     assert not files_with(tmp_path, ".cut")
-    cut(log, 5)
+    truncate(log, 5)
     assert [path.name for path in files_with(tmp_path, ".cut")] == ["00000000000000000005-1.cut"]
 
 
@@ -118,7 +108,7 @@ def test_epochs_are_cut_also_where_the_log_is_not(tmp_path: Path) -> None:
     log.epochs.note(10)  # its first write failed
     log.epochs.save()
     assert log.end_of_epoch(4) == (4, 10)
-    cut(log, 10)
+    truncate(log, 10)
     assert log.end_of_epoch(4) == (-1, -1)
     assert log.end_of_epoch(0) == (0, 10)
     assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n1\n0 0\n"
@@ -129,37 +119,37 @@ def test_epochs_are_cut_also_where_the_log_is_not(tmp_path: Path) -> None:
 
 def test_a_log_that_begins_anew_is_empty_there_and_knows_no_epoch(tmp_path: Path) -> None:
     log = flushed(tmp_path, 4, **SMALL)
-    reset(log, 100)
+    truncate(log, 100, resets=True)
     assert (log.log_start_offset, log.end_offset, log.flushed_offset) == (100, 100, 100)
     assert log.end_of_epoch(0) == (0, 100)
-    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000100.log"]
+    assert segments_in(tmp_path) == [100]
     view, header = stamped(plain_batch(5), 100, 7)
     log.append_replica(view, [header])
     assert (offsets(log), log.epochs.written.entries) == ([100, 101, 102, 103, 104], [(7, 100)])
-    reset(log, 3)
+    truncate(log, 3, resets=True)
     assert (log.log_start_offset, log.end_offset) == (3, 3)
 
 
 def test_a_cut_before_the_logs_start_begins_the_log_anew_there(tmp_path: Path) -> None:
     log = flushed(tmp_path, 4, **SMALL)
     log.delete_before(12)
-    cut(log, 7)
+    truncate(log, 7)
     assert (log.log_start_offset, log.end_offset) == (7, 7)
 
 
 def test_a_cut_within_the_batch_in_which_the_log_begins_leaves_nothing(tmp_path: Path) -> None:
     log = flushed(tmp_path, 4)
     log.delete_before(12)
-    cut(log, 13)
+    truncate(log, 13)
     assert (log.log_start_offset, log.end_offset) == (13, 13)
 
 
 def test_old_checkpoints_do_not_make_a_log_that_was_cut_look_damaged(tmp_path: Path) -> None:
     log = flushed(tmp_path, 4, **SMALL)
-    cut(log, 5)
+    truncate(log, 5)
     again = open_log(tmp_path, recovery_point=20, log_start_offset=0, **SMALL)
     assert (again.offline_reason, again.end_offset) == ("", 5)
-    reset(again, 2)
+    truncate(again, 2, resets=True)
     last = open_log(tmp_path, recovery_point=20, log_start_offset=5, **SMALL)
     assert (last.offline_reason, last.log_start_offset, last.end_offset) == ("", 2, 2)
 
@@ -169,16 +159,16 @@ def test_the_mark_of_a_cut_goes_when_checkpoints_know_of_it(tmp_path: Path) -> N
     path = directory.make_partition("t", 0, UUID(int=1))
     log = flushed(path, 4)
     early = directory.checkpoint_job({("t", 0): log})
-    cut(log, 10)
+    truncate(log, 10)
     early()
     assert files_with(path, ".cut"), "these checkpoints are older than the cut"
     late = directory.checkpoint_job({("t", 0): log})
-    cut(log, 5)
+    truncate(log, 5)
     late()
     assert [mark.name for mark in files_with(path, ".cut")] == ["00000000000000000005-1.cut"], "they know of the first cut alone"
     directory.checkpoint_job({("t", 0): log})()
     assert not files_with(path, ".cut")
-    cut(log, 0)
+    truncate(log, 0)
     log.close()
     directory.checkpoint_job({("t", 0): log})()
     assert not files_with(path, ".cut"), "a stop in good order too"
@@ -188,7 +178,7 @@ def test_the_mark_of_a_cut_stays_where_the_log_is_not_the_directorys_any_more(tm
     directory = LogDirectory.open(tmp_path, broker_id=0, filesystem=FileSystem(), new_id=uuid4)
     path = directory.make_partition("t", 0, UUID(int=1))
     log = flushed(path, 4)
-    cut(log, 10)
+    truncate(log, 10)
     job = directory.checkpoint_job({("t", 0): log})
     log.abandon("t-0 was deleted")
     job()
@@ -277,7 +267,7 @@ def test_a_disk_that_refuses_before_anything_is_cut_leaves_the_log_as_it_was(tmp
     disk.failing = set()
     assert (log.offline_reason, log.end_offset) == ("", 20)
     assert offsets(log) == list(range(20))
-    cut(log, 10)
+    truncate(log, 10)
     assert offsets(log) == list(range(10))
 
 
@@ -296,7 +286,7 @@ def test_a_disk_that_refuses_in_the_middle_takes_the_log_offline_until_the_next_
     again = open_log(tmp_path, recovery_point=45)
     assert again.offline_reason == ""
     assert offsets(again) == list(range(again.end_offset))
-    cut(again, 5)
+    truncate(again, 5)
     assert offsets(again) == list(range(5))
 
 
@@ -316,13 +306,13 @@ def test_a_log_deleted_while_it_is_cut_is_left_alone(tmp_path: Path) -> None:
 def test_a_search_that_began_before_the_cut_ends_well(tmp_path: Path) -> None:
     log = flushed(tmp_path, 4)
     search = log.search_by_time(0, upto_offset=10)
-    cut(log, 10)
+    truncate(log, 10)
     assert search.run() == (0, NOW_MS)
 
 
 def test_a_cut_leaves_no_file_open_that_is_not_written(tmp_path: Path) -> None:
     log = flushed(tmp_path, 4, **SMALL)
-    cut(log, 12)
+    truncate(log, 12)
     write(log)
     flush(log)
     assert open_segments(tmp_path) == [str(tmp_path / "00000000000000000010.log")]
@@ -371,7 +361,7 @@ def test_readers_at_the_end_are_given_what_is_there_however_the_log_is_cut_and_r
             batches[offset] = bytes(view)
         if not chance.randrange(6):
             flush(log)
-            cut(log, max(0, log.end_offset - chance.randrange(0, 25)))
+            truncate(log, max(0, log.end_offset - chance.randrange(0, 25)))
             batches = {offset: batch for offset, batch in batches.items() if offset < log.end_offset}
             readers = [min(offset, log.end_offset) for offset in readers]
         for reader, offset in enumerate(readers):

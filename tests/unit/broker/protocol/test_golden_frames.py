@@ -91,8 +91,7 @@ def test_a_captured_request_that_comes_byte_by_byte_is_answered_in_its_own_versi
         connection.receive(0.0)
     for _ in range(5):  # lets waiting fetches and joins end
         broker.settle()
-        broker.clock.advance_ms(60_000)
-    broker.settle()
+        broker.settle(after_ms=60_000)
     connection.send(0.0)
     assert sock.sent, "no answer"
     request = read_request(memoryview(pair.request))
