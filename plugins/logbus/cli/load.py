@@ -48,9 +48,9 @@ def command(
 
 def ask(plan: LoadPlan) -> None:
     """On a terminal, asks for confirmation before very many windows; a script has to confirm them with --yes."""
-    if plan.count > WINDOWS_UNCONFIRMED_MAX and output.stdin_is_terminal():
+    if plan.to_load > WINDOWS_UNCONFIRMED_MAX and output.stdin_is_terminal():
         click.confirm(
-            f"{plan.count} windows are to be loaded, {plan.empty} of them without any record. Begin?", abort=True, err=True
+            f"{plan.to_load} windows are to be loaded, {plan.empty} of them without any record. Begin?", abort=True, err=True
         )
     else:
         plan.refuse_more_than(WINDOWS_UNCONFIRMED_MAX, "--yes begins them all, --since, --until and --limit choose some")

@@ -50,17 +50,22 @@ class LoadPlan:
         return sum(_count(step) for step in self.steps)
 
     @property
+    def to_load(self) -> int:
+        """All but those that are frozen and proven empty: they are listed, and nothing is done for them."""
+        return sum(_count(step) for step in self.steps if isinstance(step, missing.Gap) or step.needs_load)
+
+    @property
     def empty(self) -> int:
         """How many of the windows hold no record, as far as that is known before they are frozen."""
         return sum(step.count for step in self.steps if isinstance(step, missing.Gap) and step.is_empty)
 
     def refuse_more_than(self, windows_max: int, advice: str) -> None:
         """`TooManyWindows`, with their number and the command to use instead."""
-        if self.count > windows_max:
+        if self.to_load > windows_max:
             first = model.instant_text(self.steps[0].interval.start)
             raise errors.TooManyWindows(
-                f"{self.count} windows of {self.pipeline.name} from {first} on are not loaded, {self.empty} of them without any "
-                f"record; refusing to start more than {windows_max} without confirmation: {advice}"
+                f"{self.to_load} windows of {self.pipeline.name} from {first} on are not loaded, {self.empty} of them without "
+                f"any record; refusing to start more than {windows_max} without confirmation: {advice}"
             )
 
 

@@ -115,6 +115,7 @@ def test_empty_windows_that_were_frozen_before_are_listed_with_those_around_them
         world.freeze(number)
     plan = world.ledger.plan_load("p", world.log, NOW)
     assert [window.interval.start for window in world.ledger.freeze_plan(plan, world.log, NOW)] == [at(n) for n in (1, 2, 3, 4)]
+    assert (plan.count, plan.to_load) == (4, 2)
     assert world.ledger.plan_load("p", world.log, NOW, only_missing=True).count == 2
 
 
