@@ -16,16 +16,14 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
-from logbus import model
-from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError
+from logbus import errors, model
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
 from logbus.loads import commit_checks, run, tally
 from logbus.loads.attempts import Heartbeat
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import Sink, sink_for
-from logbus.parsing import parser_for
-from logbus.parsing.json_format import inferred_columns
+from logbus.parsing import json_format, parser_for
 from logbus.windows import log_changes
 from logbus.windows.definition import pipeline_of
 from logbus.windows.log_changes import Position, WitnessSet, refuse_if_recreated
@@ -120,8 +118,8 @@ class Application:
         """The pipeline with the columns that the attempts' records show. If they cannot be read now, the load will report it."""
         windows = [self.ledger.window(pipeline.name, attempt.interval.start) for attempt in attempts]
         try:
-            columns = inferred_columns(sampled_values(self.client_config, pipeline, windows))
-        except LogbusError:
+            columns = json_format.inferred_columns(sampled_values(self.client_config, pipeline, windows))
+        except errors.LogbusError:
             return pipeline
         return self.ledger.add_inferred(pipeline, columns, self.now())
 
@@ -146,7 +144,7 @@ class Application:
                 if attempt.window_id in unreadable:
                     yield self.failed(attempt, unreadable[attempt.window_id])
             reads = self.read(pipeline, sink, readable, windows, called)
-        except (LogbusError, SQLAlchemyError) as error:
+        except (errors.LogbusError, SQLAlchemyError) as error:
             yield from self.group_failed(pipeline, sink, readable, error)
             return
         for attempt in readable:
@@ -195,10 +193,10 @@ class Application:
         )
         try:
             results = run_job(spark, pipeline, plans, job, self.client_config)
-        except LogbusError:
+        except errors.LogbusError:
             raise
         except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
-            raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
+            raise errors.LoadFailed(f"the Spark job failed: {cause(error)}") from error
         # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
         refuse_if_recreated(pipeline.topic, to_read[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return to_reads(results)
@@ -216,9 +214,9 @@ class Application:
                 pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files
             )
             counts = sink.commit(load, self.now())
-        except AttemptSuperseded as error:
+        except errors.AttemptSuperseded as error:
             return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error=str(error))
-        except (LogbusError, SQLAlchemyError) as error:
+        except (errors.LogbusError, SQLAlchemyError) as error:
             return self.failed(attempt, error)
         return WindowOutcome(attempt=attempt, state=LoadState.COMMITTED, counts=counts)
 

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from logbus import fingerprint, model
 from logbus.loads import sent_numbers, stamped_hours
 from logbus.loads.tally import ReadTally
-from logbus.parsing import Parser, parser_for, storable
+from logbus.parsing import Parser, parser_for, schemas, storable
 from logbus.parsing.chunks import Parsed, parse_chunk
-from logbus.parsing.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, TIMESTAMP, parser_schema, row_schema, timestamps
 from logbus.windows.log_changes import log_changed, record_changed
 from pyspark import TaskContext
 
@@ -73,14 +72,18 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
 
 def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallies: Tallies) -> None:
     """Writes one chunk to the rows and the dead letters of its window."""
-    window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
+    window, schema, stamps = (
+        job.windows[records.window_id],
+        schemas.row_schema(parser.columns),
+        pa.array(records.stamps_ms, pa.int64()),
+    )
     hashes = fingerprint.record_hashes(
         records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers
     )
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
     check_witnesses(records, job, window, hashes)
-    parsed = parse_chunk(parser, parser_schema(parser.columns), records.values)
+    parsed = parse_chunk(parser, schemas.parser_schema(parser.columns), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
     count_stamps(tally, window, stamps, job.interval_ms)
@@ -112,14 +115,14 @@ def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, in
         tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
         tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
     hour = first - first % interval_ms
-    of_one = first >= 0 and last < hour + interval_ms and last <= CALENDAR_MS_MAX
+    of_one = first >= 0 and last < hour + interval_ms and last <= schemas.CALENDAR_MS_MAX
     records_by_hour = {hour: len(stamps_ms)} if of_one else by_hour(stamps_ms, interval_ms)
     tally.hours = stamped_hours.bounded(stamped_hours.joined([tally.hours, records_by_hour]), window.start_ms)
 
 
 def by_hour(stamps_ms: pa.Array, interval_ms: int) -> stamped_hours.Histogram:
     """The records of each interval, by its start."""
-    is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, CALENDAR_MS_MAX))
+    is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, schemas.CALENDAR_MS_MAX))
     starts = pc.multiply(pc.divide(stamps_ms, interval_ms), interval_ms)
     counted = pc.value_counts(pc.if_else(is_usable, starts, stamped_hours.NO_HOUR))
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
@@ -151,10 +154,10 @@ def _to_rows(
         pa.repeat(pa.scalar(topic), size),
         pa.repeat(pa.scalar(records.partition, pa.int32()), size),
         pa.array(records.offsets, pa.int64()),
-        timestamps(stamps),
+        schemas.timestamps(stamps),
         pa.array(records.keys, pa.binary()),
         _headers_column(records),
-        pa.repeat(pa.scalar(window.start_ms * 1000, TIMESTAMP), size),
+        pa.repeat(pa.scalar(window.start_ms * 1000, schemas.TIMESTAMP), size),
         _signed_column(hashes),
     ]
     # `take` copies every column. Nearly every chunk parses completely, and then its columns are used as they are.
@@ -183,7 +186,7 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [records.partition] * len(indexes),
         [records.offsets[index] for index in indexes],
         [window.window_id] * len(indexes),
-        timestamps(pa.array([records.stamps_ms[index] for index in indexes], pa.int64())),
+        schemas.timestamps(pa.array([records.stamps_ms[index] for index in indexes], pa.int64())),
         [records.keys[index] for index in indexes],
         [records.values[index] for index in indexes],
         [headers_json(records.headers[index]) if records.headers else None for index in indexes],
@@ -192,8 +195,8 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [window.attempt] * len(indexes),
         [fingerprint.as_signed(hashes[index]) for index in indexes],
     ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schemas.DEAD_LETTER_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schemas.DEAD_LETTER_SCHEMA)
 
 
 def _to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> list[TaskResult]:

@@ -22,9 +22,7 @@ from broker.cluster import dynamic_config, topic_registry
 from broker.config.catalog import ConfigSource, DescribedSetting, describe_broker, describe_layer, describe_topic, list_settings
 from broker.errors import BrokerError, InvalidConfig, InvalidRequest
 from broker.log import background_tasks, topic_admin
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol import api, codec, framing
 
 logger = logging.getLogger("broker.configs")
 
@@ -107,7 +105,7 @@ def _resource(entry: Any) -> tuple[int, str]:
 
 @handler.answered_in_slices
 def handle_describe_configs(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.DESCRIBE_CONFIGS)
+    response = codec.response_class(api.ApiKey.DESCRIBE_CONFIGS)
     results = []
     for (resource_type, name), entries in handler.by_name(message.resources, _resource).items():
         rows: list[Any] = []
@@ -165,7 +163,7 @@ def _scope_of(resource_type: int, name: str, context: handler.Context) -> dynami
 
 
 def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
-    result = response_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResult.DescribeConfigsResourceResult
+    result = codec.response_class(api.ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResult.DescribeConfigsResourceResult
     synonyms = setting.synonyms if message.include_synonyms else ()
     explains = version >= 3 and message.include_documentation
     return result(
@@ -179,14 +177,14 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
     )
 
 
-def handle_list_config_resources(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
+def handle_list_config_resources(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
     """Version 0 requests client metrics, of which there are none; version 1 the types it names, or all."""
-    message = decode_request(request.api_key, request.version, request.body)
+    message = codec.decode_request(request.api_key, request.version, request.body)
     return handler.in_slices(_list_resources(message, request.version, request.origin.listener, context), context)
 
 
 def _list_resources(message: Any, version: int, listener: str, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.LIST_CONFIG_RESOURCES)
+    response = codec.response_class(api.ApiKey.LIST_CONFIG_RESOURCES)
     types = set(message.resource_types or ResourceType) if version >= 1 else set()
     resources = [(ResourceType.TOPIC, name) for name in context.partitions.registry.names()]
     resources += [(ResourceType.BROKER, str(broker.broker_id)) for broker in context.view.brokers(listener)]
@@ -195,7 +193,9 @@ def _list_resources(message: Any, version: int, listener: str, context: handler.
         if kind in types:
             rows.append(response.ConfigResource(resource_name=name, resource_type=kind))
             yield None
-    error = ErrorCode.UNSUPPORTED_VERSION if types - set(ResourceType) else ErrorCode.NONE  # types that Kafka does not have
+    error = (
+        api.ErrorCode.UNSUPPORTED_VERSION if types - set(ResourceType) else api.ErrorCode.NONE
+    )  # types that Kafka does not have
     answer = response(error_code=error, config_resources=[] if error else rows)
     return (yield from handler.encode_in_slices(answer, version, rows))
 
@@ -206,15 +206,15 @@ def _list_resources(message: Any, version: int, listener: str, context: handler.
 _CHANGES_MAX = 500
 
 
-def handle_alter_configs(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
+def handle_alter_configs(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
     """AlterConfigs, after which every setting that it does not name falls back to the next layer below, and
     IncrementalAlterConfigs."""
-    message = decode_request(request.api_key, request.version, request.body)
+    message = codec.decode_request(request.api_key, request.version, request.body)
     return handler.in_turn(_alter(message, request, context), context)
 
 
-def _alter(message: Any, request: Request, context: handler.Context) -> handler.Answering:
-    response, keeps = response_class(request.api_key), request.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
+def _alter(message: Any, request: framing.Request, context: handler.Context) -> handler.Answering:
+    response, keeps = codec.response_class(request.api_key), request.api_key == api.ApiKey.INCREMENTAL_ALTER_CONFIGS
     named = handler.by_name(message.resources, _resource)
     rows: list[Any] = []
     of_topics: list[topic_admin.NewSettings] = []

@@ -21,8 +21,7 @@ from broker.api import error_codes, handler, purgatory
 from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, PolicyViolation, RequestTimedOut
 from broker.log import background_tasks, thread_pool
 from broker.log.partition import Partition
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import response_class
+from broker.protocol import api, codec
 
 _HIGH_WATERMARK = -1
 
@@ -35,7 +34,7 @@ class _Row:
     partition: Partition | None = None  # None once the row has failed
     is_done: bool = False
     low_watermark: int = -1
-    error: int = ErrorCode.NONE
+    error: int = api.ErrorCode.NONE
 
     def refuse(self, error: BaseException) -> None:
         self.error, self.low_watermark, self.partition = error_codes.code_of(error), -1, None
@@ -160,7 +159,7 @@ class _Deletion(purgatory.Deadline):
 
 
 def _encode(rows: list[_Row], version: int) -> handler.Answering:
-    response = response_class(ApiKey.DELETE_RECORDS)
+    response = codec.response_class(api.ApiKey.DELETE_RECORDS)
     topic_class = response.DeleteRecordsTopicResult
     part_class = topic_class.DeleteRecordsPartitionResult
     topics = [

@@ -16,8 +16,7 @@ from broker.api import error_codes, handler
 from broker.cluster.cluster_view import PartitionView
 from broker.cluster.metadata_image import NO_LEADER
 from broker.log.background_tasks import Steps, Until
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import response_class
+from broker.protocol import api, codec
 
 if TYPE_CHECKING:  # a standalone broker imports no cluster code
     from broker.cluster.metadata_image import MetadataImage
@@ -32,7 +31,7 @@ Key = tuple[str, int]
 @handler.answered_in_slices
 def handle_elect_leaders(message: Any, version: int, context: handler.Context) -> handler.Answering:
     outcomes: dict[Key, errors.BrokerError | None] = {}
-    code = ErrorCode.NONE
+    code = api.ErrorCode.NONE
     try:
         kind = message.election_type if version >= 1 else _PREFERRED
         if kind not in (_PREFERRED, _UNCLEAN):
@@ -43,13 +42,13 @@ def handle_elect_leaders(message: Any, version: int, context: handler.Context) -
     except errors.BrokerError as error:
         code = error_codes.code_of(error)
         outcomes = {} if message.topic_partitions is None else dict.fromkeys(_named(message), error)
-    response = response_class(ApiKey.ELECT_LEADERS)
+    response = codec.response_class(api.ApiKey.ELECT_LEADERS)
     by_topic: dict[str, list[Any]] = {}
     result = response.ReplicaElectionResult
     for (topic, index), outcome in outcomes.items():
         row = result.PartitionResult(
             partition_id=index,
-            error_code=ErrorCode.NONE if outcome is None else error_codes.code_of(outcome),
+            error_code=api.ErrorCode.NONE if outcome is None else error_codes.code_of(outcome),
             error_message=None if outcome is None else error_codes.text_of(outcome),
         )
         by_topic.setdefault(topic, []).append(row)

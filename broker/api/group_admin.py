@@ -12,8 +12,7 @@ from broker import errors
 from broker.api import error_codes, handler, offsets_topic
 from broker.groups import committed_offsets, coordinator, messages, rebalance, records
 from broker.groups.members import CONSUMER_PROTOCOL
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import encode_response, response_class
+from broker.protocol import api, codec
 
 _TYPE = "classic"  # Kafka's other types (consumer, share, streams) belong to protocols that are not supported
 
@@ -34,7 +33,7 @@ def _describe(group_id: str, context: handler.Context) -> messages.GroupDescript
 
 @handler.answered_in_slices
 def handle_describe_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.DESCRIBE_GROUPS)
+    response = codec.response_class(api.ApiKey.DESCRIBE_GROUPS)
     rows = []
     for group_id in dict.fromkeys(message.groups):  # each once: a short name may have a long answer
         rows.append(_described(group_id, version, context))
@@ -43,7 +42,7 @@ def handle_describe_groups(message: Any, version: int, context: handler.Context)
 
 
 def _described(group_id: str, version: int, context: handler.Context) -> Any:
-    row = response_class(ApiKey.DESCRIBE_GROUPS).DescribedGroup
+    row = codec.response_class(api.ApiKey.DESCRIBE_GROUPS).DescribedGroup
     code, text = 0, None
     try:
         description = _describe(group_id, context)
@@ -75,10 +74,12 @@ def _described(group_id: str, version: int, context: handler.Context) -> Any:
 
 @handler.answered_in_slices
 def handle_list_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.LIST_GROUPS)
+    response = codec.response_class(api.ApiKey.LIST_GROUPS)
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
-    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if context.offsets.is_loading else ErrorCode.NONE  # then there may be more
+    error = (
+        api.ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if context.offsets.is_loading else api.ErrorCode.NONE
+    )  # then there may be more
     group_ids = sorted({*context.offsets.group_ids(), *(group.group_id for group in context.groups)})
     rows = []
     for group_id in group_ids if not types or _TYPE in types else ():
@@ -128,7 +129,7 @@ def handle_delete_groups(message: Any, version: int, context: handler.Context) -
             yield None
         refusal = refusal or (yield from offsets_topic.forget_groups(offsets, stored[offsets], context))
         codes.update((group_id, refusal) for group_id in stored[offsets] if refusal)
-    response = response_class(ApiKey.DELETE_GROUPS)
+    response = codec.response_class(api.ApiKey.DELETE_GROUPS)
     rows = [response.DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items()]
     return (yield from handler.encode_in_slices(response(results=rows), version, rows))
 
@@ -184,11 +185,11 @@ def _offset_delete_code(key: records.OffsetKey, context: handler.Context) -> int
 
 
 def _encode_offset_delete(error: int, version: int, codes: dict[tuple[str, int], int]) -> bytes:
-    response = response_class(ApiKey.OFFSET_DELETE)
+    response = codec.response_class(api.ApiKey.OFFSET_DELETE)
     row = response.OffsetDeleteResponseTopic
     part = row.OffsetDeleteResponsePartition
     topics = [
         row(name=topic, partitions=[part(partition_index=index, error_code=code) for (_, index), code in of_topic])
         for topic, of_topic in handler.by_name(codes.items(), lambda item: item[0][0]).items()
     ]
-    return encode_response(response(error_code=error, topics=topics), version)
+    return codec.encode_response(response(error_code=error, topics=topics), version)

@@ -21,9 +21,7 @@ from broker.groups import committed_offsets, messages
 from broker.groups.coordinator import check_group_id
 from broker.groups.group import Group
 from broker.log.background_tasks import Steps
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import decode_request, encode_response, response_class
-from broker.protocol.framing import Request
+from broker.protocol import api, codec, framing
 
 _CLIENT_ID_LENGTH_MAX = 255  # shown to administrators, whose request version may allow less than this one
 
@@ -63,7 +61,7 @@ def store_group(group: Group, context: handler.Context) -> None:
         except errors.BrokerError as error:
             code = error_codes.code_of(error)
         if code:
-            kind = errors.NotCoordinator if code == ErrorCode.NOT_COORDINATOR else errors.CoordinatorNotAvailable
+            kind = errors.NotCoordinator if code == api.ErrorCode.NOT_COORDINATOR else errors.CoordinatorNotAvailable
             end(kind(f"the members of group {group.group_id!r} could not be written"))
         else:
             end(None)
@@ -94,8 +92,8 @@ def _name(message: Any) -> messages.MemberName:
 # -- JoinGroup -------------------------------------------------------------------------------------------------------------------
 
 
-def handle_join_group(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
-    message = decode_request(request.api_key, request.version, request.body)
+def handle_join_group(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
+    message = codec.decode_request(request.api_key, request.version, request.body)
     join = messages.JoinRequest(
         name=_name(message),
         client_id=(request.client_id or "")[:_CLIENT_ID_LENGTH_MAX],
@@ -115,12 +113,12 @@ def handle_join_group(request: Request, context: handler.Context) -> handler.Par
 
 
 def _encode_join(outcome: messages.JoinAnswer | errors.RequestError, member_id: str, version: int) -> bytes:
-    response = response_class(ApiKey.JOIN_GROUP)
+    response = codec.response_class(api.ApiKey.JOIN_GROUP)
     if isinstance(outcome, errors.RequestError):
         member_id = outcome.member_id if isinstance(outcome, errors.MemberIdRequired) else member_id
         name = None if version >= 7 else ""
         answer = response(error_code=error_codes.code_of(outcome), protocol_name=name, member_id=member_id)
-        return encode_response(answer, version)
+        return codec.encode_response(answer, version)
     rows = [
         response.JoinGroupResponseMember(member_id=row.member_id, group_instance_id=row.instance_id, metadata=row.metadata)
         for row in outcome.members
@@ -134,14 +132,14 @@ def _encode_join(outcome: messages.JoinAnswer | errors.RequestError, member_id: 
         member_id=outcome.member_id,
         members=rows,
     )
-    return encode_response(answer, version)
+    return codec.encode_response(answer, version)
 
 
 # -- SyncGroup -------------------------------------------------------------------------------------------------------------------
 
 
-def handle_sync_group(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
-    message = decode_request(request.api_key, request.version, request.body)
+def handle_sync_group(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
+    message = codec.decode_request(request.api_key, request.version, request.body)
     sync = messages.SyncRequest(
         name=_name(message),
         generation=message.generation_id,
@@ -157,7 +155,7 @@ def handle_sync_group(request: Request, context: handler.Context) -> handler.Par
 
 
 def _encode_sync(outcome: messages.SyncAnswer | errors.RequestError, version: int) -> bytes:
-    response = response_class(ApiKey.SYNC_GROUP)
+    response = codec.response_class(api.ApiKey.SYNC_GROUP)
     if isinstance(outcome, errors.RequestError):
         answer = response(error_code=error_codes.code_of(outcome))
     else:
@@ -166,37 +164,37 @@ def _encode_sync(outcome: messages.SyncAnswer | errors.RequestError, version: in
             protocol_name=outcome.protocol_name,
             assignment=outcome.assignment,
         )
-    return encode_response(answer, version)
+    return codec.encode_response(answer, version)
 
 
 # -- Heartbeat and LeaveGroup ----------------------------------------------------------------------------------------------------
 
 
-def handle_heartbeat(request: Request, context: handler.Context) -> handler.Parts:
-    message = decode_request(request.api_key, request.version, request.body)
+def handle_heartbeat(request: framing.Request, context: handler.Context) -> handler.Parts:
+    message = codec.decode_request(request.api_key, request.version, request.body)
     code = 0
     try:
         context.groups.heartbeat(message.group_id, _name(message), message.generation_id, context.clock.monotonic())
     except errors.BrokerError as error:
         code = error_codes.code_of(error)
-    return [encode_response(response_class(ApiKey.HEARTBEAT)(error_code=code), request.version)]
+    return [codec.encode_response(codec.response_class(api.ApiKey.HEARTBEAT)(error_code=code), request.version)]
 
 
-def handle_leave_group(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    response = response_class(ApiKey.LEAVE_GROUP)
+def handle_leave_group(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
+    message = codec.decode_request(request.api_key, request.version, request.body)
+    response = codec.response_class(api.ApiKey.LEAVE_GROUP)
     if request.version < 3:
         code = _leave(message.group_id, messages.MemberName(member_id=message.member_id), context)
-        return [encode_response(response(error_code=code), request.version)]
+        return [codec.encode_response(response(error_code=code), request.version)]
     try:
         context.offsets.ours(check_group_id(message.group_id))
     except errors.BrokerError as error:
-        return [encode_response(response(error_code=error_codes.code_of(error)), request.version)]
+        return [codec.encode_response(response(error_code=error_codes.code_of(error)), request.version)]
     return handler.in_slices(_leave_all(message, request.version, context), context)
 
 
 def _leave_all(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.LEAVE_GROUP)
+    response = codec.response_class(api.ApiKey.LEAVE_GROUP)
     rows = []
     for row in message.members:
         code = _leave(message.group_id, _name(row), context)
@@ -216,18 +214,18 @@ def _leave(group_id: str, name: messages.MemberName, context: handler.Context) -
 _GROUP, _TRANSACTION = 0, 1  # key types; 2 is a share group's
 
 
-def handle_find_coordinator(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    response = response_class(ApiKey.FIND_COORDINATOR)
+def handle_find_coordinator(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
+    message = codec.decode_request(request.api_key, request.version, request.body)
+    response = codec.response_class(api.ApiKey.FIND_COORDINATOR)
     listener = request.origin.listener
     if request.version >= 4:
         return handler.in_slices(_find_all(message, listener, request.version, context), context)
     coordinator = _coordinator_of(message.key_type if request.version >= 1 else _GROUP, message.key, listener, context)
-    return [encode_response(response(**coordinator), request.version)]
+    return [codec.encode_response(response(**coordinator), request.version)]
 
 
 def _find_all(message: Any, listener: str, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.FIND_COORDINATOR)
+    response = codec.response_class(api.ApiKey.FIND_COORDINATOR)
     rows = []
     for key in message.coordinator_keys:
         rows.append(response.Coordinator(key=key, **_coordinator_of(message.key_type, key, listener, context)))

@@ -37,8 +37,7 @@ from broker.log import background_tasks, manager, partition, topic_admin
 from broker.log.flusher import Flusher
 from broker.log.high_watermark import HighWatermark
 from broker.log.thread_pool import ThreadPool
-from broker.protocol.codec import decode_request, encode_response
-from broker.protocol.framing import Request
+from broker.protocol import codec, framing
 
 if TYPE_CHECKING:
     from broker.api.metadata import MetadataCache
@@ -145,7 +144,7 @@ _ROWS_ENCODED_ON_LOOP_MAX = 500
 
 Answering = Generator[background_tasks.Step, Any, Parts]
 Work = Callable[[Any, int, Context], Answering]  # of a decoded message and its version
-Handler = Callable[[Request, Context], Parts | Pending]
+Handler = Callable[[framing.Request, Context], Parts | Pending]
 
 
 def in_slices(steps: Answering, context: Context) -> Parts | Pending:
@@ -181,8 +180,8 @@ def answered_in_turn(work: Work) -> Handler:
 
 def _decoding(work: Work, begin: Callable[[Answering, Context], Parts | Pending]) -> Handler:
     @wraps(work)
-    def handle(request: Request, context: Context) -> Parts | Pending:
-        message = decode_request(request.api_key, request.version, request.body)
+    def handle(request: framing.Request, context: Context) -> Parts | Pending:
+        message = codec.decode_request(request.api_key, request.version, request.body)
         return begin(work(message, request.version, context), context)
 
     return handle
@@ -191,8 +190,8 @@ def _decoding(work: Work, begin: Callable[[Answering, Context], Parts | Pending]
 def encode_in_slices(response: Any, version: int, *rows: Sized) -> Answering:
     """The answer's parts; `rows` are its lists that determine how long encoding takes."""
     if sum(map(len, rows)) <= _ROWS_ENCODED_ON_LOOP_MAX:
-        return [encode_response(response, version)]
-    return [(yield partial(encode_response, response, version))]
+        return [codec.encode_response(response, version)]
+    return [(yield partial(codec.encode_response, response, version))]
 
 
 K = TypeVar("K")

@@ -26,9 +26,7 @@ from broker.errors import BrokerError, OffsetNotAvailable
 from broker.log.background_tasks import Steps
 from broker.log.partition import Partition
 from broker.log.thread_pool import ThreadPool
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import decode_request, encode_response, response_class
-from broker.protocol.framing import Request
+from broker.protocol import api, codec, framing
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3, -4, -5
 _WAIT_MS_MAX = 5_000  # for other replicas; clients' own timeouts are at least ten seconds
@@ -91,8 +89,8 @@ class _Collected:
             self._pending.complete_with(lambda: [_encode(self.rows, self._version)])
 
 
-def handle_list_offsets(request: Request, context: handler.Context) -> handler.Pending:
-    message = decode_request(request.api_key, request.version, request.body)
+def handle_list_offsets(request: framing.Request, context: handler.Context) -> handler.Pending:
+    message = codec.decode_request(request.api_key, request.version, request.body)
     pending = handler.Pending(stops_reading=True)
     context.tasks.begin(_look_up_all(message, request.version, pending, context), pending.fail_as_defect)
     return pending
@@ -139,7 +137,7 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
     partition.log.require_online()
     row.leader_epoch = partition.leader_epoch
     if part.timestamp < 0 and version < _OFFERED_SINCE.get(part.timestamp, version + 1):
-        row.error = ErrorCode.UNSUPPORTED_VERSION
+        row.error = api.ErrorCode.UNSUPPORTED_VERSION
     elif part.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         row.offset = partition.log_start_offset
     elif part.timestamp != _LATEST_TIERED:
@@ -174,8 +172,8 @@ class _Lookup(purgatory.Deadline):
 
     def _refuse(self, error: BaseException) -> None:
         code = error_codes.code_of(error)
-        if code == ErrorCode.OFFSET_NOT_AVAILABLE and self._version < _NOT_AVAILABLE_SINCE:
-            code = ErrorCode.LEADER_NOT_AVAILABLE
+        if code == api.ErrorCode.OFFSET_NOT_AVAILABLE and self._version < _NOT_AVAILABLE_SINCE:
+            code = api.ErrorCode.LEADER_NOT_AVAILABLE
         self._row.error = code
         self._collected.end()
 
@@ -211,7 +209,7 @@ class _Lookup(purgatory.Deadline):
 
 
 def _encode(rows: list[_Row], version: int) -> bytes:
-    response = response_class(ApiKey.LIST_OFFSETS)
+    response = codec.response_class(api.ApiKey.LIST_OFFSETS)
     topic_class = response.ListOffsetsTopicResponse
     topics: dict[str, list[Any]] = {}
     for row in rows:
@@ -224,12 +222,12 @@ def _encode(rows: list[_Row], version: int) -> bytes:
         )
         topics.setdefault(row.topic, []).append(part)
     answer = response(topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()])
-    return encode_response(answer, version)
+    return codec.encode_response(answer, version)
 
 
 @handler.answered_in_slices
 def handle_offset_for_leader_epoch(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+    response = codec.response_class(api.ApiKey.OFFSET_FOR_LEADER_EPOCH)
     topic_class = response.OffsetForLeaderTopicResult
     topics = []
     for topic in message.topics:

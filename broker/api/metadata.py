@@ -19,9 +19,8 @@ from broker.cluster import metadata_image, topic_registry
 from broker.errors import BrokerError, InvalidRequest, StorageError, UnknownTopicOrPartition
 from broker.log.partition import Partition
 from broker.log.topic_admin import NewTopic
+from broker.protocol import codec, framing
 from broker.protocol.api import APIS, ApiKey, ErrorCode
-from broker.protocol.codec import decode_request, encode_response, response_class
-from broker.protocol.framing import Request
 
 ENTRIES_MAX = 256  # distinct Metadata requests of one cluster's clients
 BYTES_MAX = 16 << 20  # ten encodings of the largest cluster that one broker holds
@@ -64,28 +63,28 @@ _IDS_SINCE = 12  # version of the request: the two before have the field, but Ka
 _CREATED_PER_REQUEST_MAX = 10  # a request that names thousands by mistake should not create them all; clients retry
 
 
-def handle_api_versions(request: Request, context: handler.Context) -> handler.Parts:
+def handle_api_versions(request: framing.Request, context: handler.Context) -> handler.Parts:
     if not request.supported:
         return [_api_versions(0, ErrorCode.UNSUPPORTED_VERSION)]
-    decode_request(request.api_key, request.version, request.body)
+    codec.decode_request(request.api_key, request.version, request.body)
     return [_api_versions(request.version, ErrorCode.NONE)]
 
 
 @cache
 def _api_versions(version: int, error: int) -> bytes:
-    response = response_class(ApiKey.API_VERSIONS)
+    response = codec.response_class(ApiKey.API_VERSIONS)
     keys = [
         response.ApiVersion(api_key=int(key), min_version=api.first, max_version=api.last) for key, api in sorted(APIS.items())
     ]
-    return encode_response(response(error_code=error, api_keys=keys), version)
+    return codec.encode_response(response(error_code=error, api_keys=keys), version)
 
 
-def handle_metadata(request: Request, context: handler.Context) -> handler.Parts | handler.Pending:
+def handle_metadata(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
     key = (request.version, bytes(request.body), request.origin.listener)
     cached = context.metadata_cache.get(key)
     if cached is not None:
         return [cached]
-    message = decode_request(request.api_key, request.version, request.body)
+    message = codec.decode_request(request.api_key, request.version, request.body)
     new = _topics_to_create(message, request.version, context)
     if new:
         return handler.in_turn(_create_and_answer(message, new, request.version, key, context), context)
@@ -151,7 +150,7 @@ def _answer_metadata(
 
 
 def _metadata_response(topics: list[Any], listener: str, context: handler.Context) -> Any:
-    response = response_class(ApiKey.METADATA)
+    response = codec.response_class(ApiKey.METADATA)
     return response(
         brokers=[
             response.MetadataResponseBroker(node_id=broker_id, host=host, port=port, rack=rack)
@@ -176,7 +175,7 @@ def _find(requested: Any, version: int, context: handler.Context) -> topic_regis
 
 
 def _topic_row(topic: topic_registry.Topic, context: handler.Context) -> Any:
-    response = response_class(ApiKey.METADATA)
+    response = codec.response_class(ApiKey.METADATA)
     partitions = [
         response.MetadataResponseTopic.MetadataResponsePartition(
             error_code=0 if partition.leader != metadata_image.NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -198,7 +197,7 @@ def _topic_row(topic: topic_registry.Topic, context: handler.Context) -> Any:
 
 
 def _missing_row(requested: Any, error: int, version: int) -> Any:
-    response = response_class(ApiKey.METADATA)
+    response = codec.response_class(ApiKey.METADATA)
     return response.MetadataResponseTopic(
         error_code=error,
         name=(None if requested.topic_id is not None else requested.name) if version >= _IDS_SINCE else requested.name or "",
@@ -206,9 +205,9 @@ def _missing_row(requested: Any, error: int, version: int) -> Any:
     )
 
 
-def handle_describe_cluster(request: Request, context: handler.Context) -> handler.Parts:
-    decode_request(request.api_key, request.version, request.body)
-    response = response_class(ApiKey.DESCRIBE_CLUSTER)
+def handle_describe_cluster(request: framing.Request, context: handler.Context) -> handler.Parts:
+    codec.decode_request(request.api_key, request.version, request.body)
+    response = codec.response_class(ApiKey.DESCRIBE_CLUSTER)
     answer = response(
         cluster_id=context.view.cluster_id,
         controller_id=context.view.controller_id,
@@ -217,13 +216,13 @@ def handle_describe_cluster(request: Request, context: handler.Context) -> handl
             for broker_id, host, port, rack in context.view.brokers(request.origin.listener)
         ],
     )
-    return [encode_response(answer, request.version)]
+    return [codec.encode_response(answer, request.version)]
 
 
 @handler.answered_in_slices
 def handle_describe_log_dirs(message: Any, version: int, context: handler.Context) -> handler.Answering:
     """There is one directory, whatever is requested; unknown partitions are left out, as in Kafka."""
-    response = response_class(ApiKey.DESCRIBE_LOG_DIRS)
+    response = codec.response_class(ApiKey.DESCRIBE_LOG_DIRS)
     row = response.DescribeLogDirsResult
     by_topic: dict[str, list[Any]] = {}
     for partition in _requested_partitions(message, context):

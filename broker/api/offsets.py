@@ -14,15 +14,14 @@ from broker.api import error_codes, handler, offsets_topic
 from broker.errors import BrokerError, GroupIdNotFound, IllegalGeneration, NotCoordinator, OffsetMetadataTooLarge, UnknownMember
 from broker.groups import committed_offsets, coordinator, messages, records
 from broker.log.background_tasks import Steps
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import response_class
+from broker.protocol import api, codec
 
 _NOTHING = records.CommittedOffset(-1, -1, "", 0, 0.0)
 
 
 @handler.answered_in_slices
 def handle_offset_commit(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.OFFSET_COMMIT)
+    response = codec.response_class(api.ApiKey.OFFSET_COMMIT)
     topic_class = response.OffsetCommitResponseTopic
     rows: dict[str, list[Any]] = {}  # by topic; a partition in several entries has a row for each, as in Kafka
     accepted: list[Any] = []  # the rows of `changes`
@@ -35,7 +34,7 @@ def handle_offset_commit(message: Any, version: int, context: handler.Context) -
     for topic in message.topics:
         of_topic = rows.setdefault(topic.name, [])
         for part in topic.partitions:
-            row = topic_class.OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=ErrorCode.NONE)
+            row = topic_class.OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=api.ErrorCode.NONE)
             of_topic.append(row)
             try:
                 if refusal is not None:
@@ -93,7 +92,7 @@ def handle_offset_fetch(message: Any, version: int, context: handler.Context) ->
 
 
 def _fetch_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.OFFSET_FETCH)
+    response = codec.response_class(api.ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseGroup.OffsetFetchResponseTopics
     groups = []
     for group_id, entries in handler.by_name(message.groups, attrgetter("group_id")).items():
@@ -109,7 +108,7 @@ def _fetch_groups(message: Any, version: int, context: handler.Context) -> handl
 
 
 def _fetch_group(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.OFFSET_FETCH)
+    response = codec.response_class(api.ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseTopic
     part_class = topic_class.OffsetFetchResponsePartition
     outcome = yield from _committed(message.group_id, message.topics, topic_class, part_class, context)

@@ -23,9 +23,7 @@ from broker.groups import committed_offsets, messages, rebalance, records
 from broker.groups.group import Group
 from broker.log import background_tasks, thread_pool, topic_admin
 from broker.log.partition import Partition
-from broker.protocol.api import ErrorCode
-from broker.protocol.produce import ProduceAnswer
-from broker.protocol.validation import NewBatch
+from broker.protocol import api, produce, validation
 
 logger = logging.getLogger("broker.groups")
 
@@ -71,7 +69,7 @@ def write_group(
 
 def _need_topic(context: handler.Context) -> background_tasks.Steps:
     """Returns 0 once the topic exists, or an error code."""
-    return ErrorCode.NONE if context.offsets.has_topic else (yield background_tasks.Until(partial(_queue_topic, context)))
+    return api.ErrorCode.NONE if context.offsets.has_topic else (yield background_tasks.Until(partial(_queue_topic, context)))
 
 
 def _queue_topic(context: handler.Context, go_on: thread_pool.Outcome) -> None:
@@ -79,9 +77,9 @@ def _queue_topic(context: handler.Context, go_on: thread_pool.Outcome) -> None:
 
     def create() -> background_tasks.Steps:
         error = yield from create_topic(context)
-        go_on(ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        go_on(api.ErrorCode.NONE if error is None else api.ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 
-    context.tasks.enqueue(create(), lambda: go_on(ErrorCode.UNKNOWN_SERVER_ERROR, None))
+    context.tasks.enqueue(create(), lambda: go_on(api.ErrorCode.UNKNOWN_SERVER_ERROR, None))
 
 
 def create_topic(context: handler.Context) -> background_tasks.Steps:
@@ -127,14 +125,14 @@ class _Write(purgatory.Deadline):
     ) -> None:
         """`go_on` gets 0 or an error code."""
         super().__init__(context.clock.monotonic() + _REPLICATION_MS_MAX / 1000)
-        self.outcome = ProduceAnswer("", 0)
+        self.outcome = produce.ProduceAnswer("", 0)
         self._offsets = offsets
         self._changes = changes
         self._context = context
         self._go_on = go_on
         self._partition: Partition | None = None  # where they are staged
 
-    def stage(self, batches: Sequence[NewBatch]) -> None:
+    def stage(self, batches: Sequence[validation.NewBatch]) -> None:
         """The changes were built into these batches."""
         context, staged = self._context, []
         try:
@@ -159,11 +157,11 @@ class _Write(purgatory.Deadline):
             context.deadlines.add_in_order(self, _REPLICATION_MS_MAX)
 
     def _replicated(self, error: errors.BrokerError | None) -> None:
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        code = api.ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             if error is None:
                 self._context.offsets.applied(self._offsets, self._changes)
-                code = ErrorCode.NONE
+                code = api.ErrorCode.NONE
             else:
                 self._offsets.settle(self._changes)
                 code = error_codes.code_of(error)
@@ -171,16 +169,16 @@ class _Write(purgatory.Deadline):
             self._end(code)
 
     def expire(self) -> None:
-        self._go_on(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        self._go_on(api.ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 
     def _end(self, code: int) -> None:
         if self.is_over:  # already answered by `expire`
             return
         self._context.deadlines.cancel(self)
-        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            code = ErrorCode.NOT_COORDINATOR
-        elif code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if code == api.ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            code = api.ErrorCode.NOT_COORDINATOR
+        elif code not in (api.ErrorCode.NONE, api.ErrorCode.NOT_COORDINATOR):
+            code = api.ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._go_on(code, None)
 
 
@@ -204,13 +202,13 @@ def remove_offsets(
         if changes:
             _Write(offsets, changes, context, go_on).stage([context.offsets.build(changes)])
         else:
-            go_on(ErrorCode.NONE, None)
+            go_on(api.ErrorCode.NONE, None)
 
     for start in range(0, len(keys), _CHANGES_PER_TURN):
         code = yield background_tasks.Until(partial(stage, start))
         if code:
             return code
-    return ErrorCode.NONE
+    return api.ErrorCode.NONE
 
 
 def forget_groups(
@@ -224,7 +222,7 @@ def forget_groups(
             batch = context.offsets.build_groups(gone)
             _Write(offsets, (), context, go_on).stage([batch])
         else:
-            go_on(ErrorCode.NONE, None)
+            go_on(api.ErrorCode.NONE, None)
 
     return (yield background_tasks.Until(stage))
 

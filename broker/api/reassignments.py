@@ -11,13 +11,12 @@ from broker.api import error_codes, handler
 from broker.cluster.topic_registry import Topic
 from broker.errors import BrokerError, InvalidReplicationFactor
 from broker.log.topic_admin import Moves
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import response_class
+from broker.protocol import api, codec
 
 
 @handler.answered_in_turn
 def handle_alter_partition_reassignments(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+    response = codec.response_class(api.ApiKey.ALTER_PARTITION_REASSIGNMENTS)
     may_change_factor = version < 1 or message.allow_replication_factor_change
     rows = []
     for name, entries in handler.by_name(message.topics, attrgetter("name")).items():
@@ -49,13 +48,13 @@ def _not_allowed(topic: Topic, moves: Moves) -> dict[int, BrokerError]:
 
 
 def _topic_row(name: str, indexes: Iterable[int], failed: Mapping[int, BrokerError]) -> Any:
-    row = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS).ReassignableTopicResponse
+    row = codec.response_class(api.ApiKey.ALTER_PARTITION_REASSIGNMENTS).ReassignableTopicResponse
     return row(
         name=name,
         partitions=[
             row.ReassignablePartitionResponse(
                 partition_index=index,
-                error_code=error_codes.code_of(error) if (error := failed.get(index)) else ErrorCode.NONE,
+                error_code=error_codes.code_of(error) if (error := failed.get(index)) else api.ErrorCode.NONE,
                 error_message=error_codes.text_of(error) if error else None,
             )
             for index in indexes
@@ -66,7 +65,7 @@ def _topic_row(name: str, indexes: Iterable[int], failed: Mapping[int, BrokerErr
 @handler.answered_in_slices
 def handle_list_partition_reassignments(message: Any, version: int, context: handler.Context) -> handler.Answering:
     """Partitions that are not being moved, or are unknown, are left out, as in Kafka."""
-    response = response_class(ApiKey.LIST_PARTITION_REASSIGNMENTS)
+    response = codec.response_class(api.ApiKey.LIST_PARTITION_REASSIGNMENTS)
     row = response.OngoingTopicReassignment
     rows = []
     for topic, indexes in _requested(message, context):

@@ -14,8 +14,7 @@ from broker.api import configs, error_codes, handler, offsets_topic
 from broker.cluster import metadata_image, topic_registry
 from broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
 from broker.log.topic_admin import DEFAULT, Growth, NewTopic
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import response_class
+from broker.protocol import api, codec
 
 _NameOrId = tuple[str | None, uuid.UUID | None]
 
@@ -37,7 +36,7 @@ def handle_create_topics(message: Any, version: int, context: handler.Context) -
             _created_row(outcome, configs_of) if isinstance(outcome, topic_registry.Topic) else _failed_row(name, outcome)
         )
         yield None
-    response = response_class(ApiKey.CREATE_TOPICS)(topics=rows)
+    response = codec.response_class(api.ApiKey.CREATE_TOPICS)(topics=rows)
     return (yield from handler.encode_in_slices(response, version, *(row.configs or () for row in rows)))
 
 
@@ -66,7 +65,7 @@ def _assignments(rows: Sequence[Any]) -> Mapping[int, Sequence[int]]:
 
 
 def _failed_row(name: str, error: BrokerError) -> Any:
-    return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
+    return codec.response_class(api.ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=name, error_code=error_codes.code_of(error), error_message=error_codes.text_of(error), configs=None
     )
 
@@ -81,7 +80,7 @@ class _ConfigRows:
     def of(self, topic: topic_registry.Topic) -> list[Any]:
         key = frozenset(topic.overrides.items())
         if key not in self._rows:
-            row = response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult.CreatableTopicConfigs
+            row = codec.response_class(api.ApiKey.CREATE_TOPICS).CreatableTopicResult.CreatableTopicConfigs
             self._rows[key] = [
                 row(name=s.name, value=s.value, config_source=s.source) for s in configs.settings_of_topic(topic, self._context)
             ]
@@ -90,7 +89,7 @@ class _ConfigRows:
 
 def _created_row(topic: topic_registry.Topic, configs_of: _ConfigRows) -> Any:
     """The row of a topic that was created, or would be (validate_only)."""
-    return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
+    return codec.response_class(api.ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
         error_message=None,
@@ -111,7 +110,7 @@ def handle_delete_topics(message: Any, version: int, context: handler.Context) -
     for entry in entries:
         named.setdefault(_identity(entry, context), []).append(entry)  # the same topic by name, and by id
         yield None
-    response = response_class(ApiKey.DELETE_TOPICS)
+    response = codec.response_class(api.ApiKey.DELETE_TOPICS)
     rows: list[Any] = []
     doomed: dict[str, topic_registry.Topic] = {}
     rows_of_doomed: dict[str, Any] = {}
@@ -168,7 +167,7 @@ _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a
 
 @handler.answered_in_turn
 def handle_create_partitions(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    response = response_class(ApiKey.CREATE_PARTITIONS)
+    response = codec.response_class(api.ApiKey.CREATE_PARTITIONS)
     rows: dict[str, Any] = {}
     growths: dict[str, Growth] = {}
     added = 0
@@ -197,7 +196,7 @@ def _growth(requested: Any) -> Growth:
 @handler.answered_in_slices
 def handle_describe_topic_partitions(message: Any, version: int, context: handler.Context) -> handler.Answering:
     """Topics in order of name, from the cursor on, until the limit is reached; the returned cursor is where to continue."""
-    response = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+    response = codec.response_class(api.ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
     rows, cursor = [], None
     for name, start in _from_cursor(message, context):
@@ -234,10 +233,10 @@ def _from_cursor(message: Any, context: handler.Context) -> Iterator[tuple[str, 
 
 
 def _topic_row(topic: topic_registry.Topic, indexes: range, context: handler.Context) -> Any:
-    row = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
+    row = codec.response_class(api.ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
     partitions = [
         row.DescribeTopicPartitionsResponsePartition(
-            error_code=ErrorCode.NONE if partition.leader != metadata_image.NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=api.ErrorCode.NONE if partition.leader != metadata_image.NO_LEADER else api.ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
             leader_id=partition.leader,
             leader_epoch=partition.leader_epoch,

@@ -13,8 +13,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any
 
-from broker.config.parsers import INT32_MAX
-from broker.config.settings import BrokerConfig, IgnoredSettings, LogConfig, broker_fields, topic_fields
+from broker.config import parsers, settings
 
 
 class ConfigSource(IntEnum):
@@ -76,36 +75,38 @@ class DescribedSetting:
         return self.synonyms[0].source
 
 
-def describe_topic(config: LogConfig, layers: Sequence[Layer], overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
+def describe_topic(
+    config: settings.LogConfig, layers: Sequence[Layer], overrides: Mapping[str, str]
+) -> Iterator[DescribedSetting]:
     """Every setting of a topic; `config` comes from the configuration file."""
-    defaults = LogConfig()
-    for name, item in topic_fields().items():
+    defaults = settings.LogConfig()
+    for name, item in settings.topic_fields().items():
         own = [_synonym(name, item, overrides, ConfigSource.DYNAMIC_TOPIC)] if name in overrides else []
         yield _described(name, item, read_only=False, synonyms=[*own, *_broker_synonyms(item, config, defaults, layers)])
 
 
-def describe_broker(config: BrokerConfig, layers: Sequence[Layer]) -> Iterator[DescribedSetting]:
+def describe_broker(config: settings.BrokerConfig, layers: Sequence[Layer]) -> Iterator[DescribedSetting]:
     """Every setting of the broker; those of its logs may be changed at run time."""
-    defaults = BrokerConfig()
-    for item in fields(BrokerConfig):
+    defaults = settings.BrokerConfig()
+    for item in fields(settings.BrokerConfig):
         if item.metadata:
             synonyms = _broker_synonyms(item, config, defaults, ())
             yield _described(item.metadata["name"], item, read_only=True, synonyms=synonyms)
-    for name, item in broker_fields().items():
+    for name, item in settings.broker_fields().items():
         yield _described(name, item, read_only=False, synonyms=_broker_synonyms(item, config.log, defaults.log, layers))
 
 
 def describe_layer(layer: Layer) -> Iterator[DescribedSetting]:
     """Only the settings that one layer contains."""
     source, values = layer
-    for name, item in broker_fields().items():
+    for name, item in settings.broker_fields().items():
         if name in values:
             yield _described(name, item, read_only=False, synonyms=[_synonym(name, item, values, source)])
 
 
 def list_settings(*, of_topic: bool) -> frozenset[str]:
     """The names of the list settings, the only ones that allow the operations append and subtract."""
-    items = topic_fields() if of_topic else broker_fields()
+    items = settings.topic_fields() if of_topic else settings.broker_fields()
     return frozenset(name for name, item in items.items() if _type_of(item) is ConfigType.LIST)
 
 
@@ -147,7 +148,7 @@ def _type_of(item: Any) -> ConfigType:
     if not isinstance(item.default, int):
         return ConfigType.STRING
     try:
-        item.metadata["parse"](str(INT32_MAX + 1))
+        item.metadata["parse"](str(parsers.INT32_MAX + 1))
     except ValueError:
         return ConfigType.INT
     return ConfigType.LONG
@@ -164,7 +165,7 @@ def as_text(value: Any) -> str | None:
     return str(value)
 
 
-_IGNORED = tuple(item.metadata["name"] for item in fields(IgnoredSettings))
+_IGNORED = tuple(item.metadata["name"] for item in fields(settings.IgnoredSettings))
 
 # One line each: what DescribeConfigs returns to admin tools.
 DOCUMENTATION = {

@@ -28,10 +28,9 @@ from broker.config.parsers import INT32_MAX
 from broker.groups import coordinator, messages, records
 from broker.log import manager, partition_log
 from broker.log.partition import Partition
+from broker.protocol import batch_builder, validation
 from broker.protocol.batch import read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
 from broker.protocol.records import Record, read_records
-from broker.protocol.validation import NewBatch, validate_new_batch
 
 Change = tuple[records.OffsetKey, records.CommittedOffset | None]  # None: forget it
 
@@ -306,13 +305,13 @@ class OffsetStore:
 
     # Changing
 
-    def build(self, changes: Iterable[Change]) -> NewBatch:
+    def build(self, changes: Iterable[Change]) -> validation.NewBatch:
         """The changes as one batch that can be staged. This is nearly all of the work: 1 to 5 ms for 500 changes."""
         return self._build(
             (records.encode_key(key), None if value is None else records.encode_value(value)) for key, value in changes
         )
 
-    def build_groups(self, groups: Mapping[str, messages.StoredGroup | None]) -> NewBatch:
+    def build_groups(self, groups: Mapping[str, messages.StoredGroup | None]) -> validation.NewBatch:
         """The same for members of groups, of which None are gone. Takes 2 ms for a thousand members."""
         now_ms = self._clock.now_ms()
         return self._build(
@@ -320,12 +319,16 @@ class OffsetStore:
             for group_id, group in groups.items()
         )
 
-    def _build(self, rows: Iterable[tuple[bytes, bytes | None]]) -> NewBatch:
+    def _build(self, rows: Iterable[tuple[bytes, bytes | None]]) -> validation.NewBatch:
         now_ms = self._clock.now_ms()
-        batch = memoryview(build_batch([NewRecord(timestamp=now_ms, key=key, value=value) for key, value in rows]))
-        return validate_new_batch(batch, message_bytes_max=INT32_MAX, now_ms=now_ms, timestamp_after_ms_max=INT32_MAX)
+        batch = memoryview(
+            batch_builder.build_batch([batch_builder.NewRecord(timestamp=now_ms, key=key, value=value) for key, value in rows])
+        )
+        return validation.validate_new_batch(batch, message_bytes_max=INT32_MAX, now_ms=now_ms, timestamp_after_ms_max=INT32_MAX)
 
-    def stage(self, offsets: CommittedOffsets, changes: Sequence[Change], batches: Sequence[NewBatch]) -> tuple[Partition, int]:
+    def stage(
+        self, offsets: CommittedOffsets, changes: Sequence[Change], batches: Sequence[validation.NewBatch]
+    ) -> tuple[Partition, int]:
         """Stage the changes, which belong to groups of one partition and were built into these batches; returns the partition,
         and how many bytes were staged. Apply them once the other replicas have what the turn has written. NotCoordinator:
         leadership was lost since `offsets` was obtained."""

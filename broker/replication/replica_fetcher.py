@@ -29,19 +29,8 @@ from functools import partial
 
 from broker import errors, logs
 from broker.config.settings import BrokerConfig
+from broker.protocol import replica_fetch
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.replica_fetch import (
-    FINAL_SESSION_EPOCH,
-    FIRST_SESSION_EPOCH,
-    NO_SESSION,
-    REPLICA_FETCH_VERSION,
-    ReplicaFetch,
-    ReplicaPartition,
-    ReplicaRecords,
-    encode_replica_fetch,
-    next_session_epoch,
-    parse_replica_answer,
-)
 from broker.replication.interfaces import PeerRequest, Peers, Replica, TopicIdPartition
 
 logger = logging.getLogger("broker.replication")
@@ -85,8 +74,8 @@ class _Entry:
 class _Session:
     """A session with the leader. Requests are counted from 0, even if the session epoch has wrapped around."""
 
-    session_id: int = NO_SESSION
-    epoch: int = FIRST_SESSION_EPOCH
+    session_id: int = replica_fetch.NO_SESSION
+    epoch: int = replica_fetch.FIRST_SESSION_EPOCH
     request_count: int = 0
     in_flight: int = 0
 
@@ -119,7 +108,7 @@ class ReplicaFetcher:
         self._session: _Session | None = None
         self._rests_until = -math.inf  # after an error for a whole request
         self._pause = _PAUSE_SECONDS_FIRST
-        self._arrived: deque[tuple[int, ReplicaRecords]] = deque()  # each with the number of the request it answers
+        self._arrived: deque[tuple[int, replica_fetch.ReplicaRecords]] = deque()  # each with the number of the request it answers
 
     # Events
 
@@ -214,7 +203,7 @@ class ReplicaFetcher:
     def _can_ask(self) -> bool:
         session = self._session
         if session is not None and (
-            session.in_flight >= IN_FLIGHT_MAX or (session.session_id == NO_SESSION and session.request_count)
+            session.in_flight >= IN_FLIGHT_MAX or (session.session_id == replica_fetch.NO_SESSION and session.request_count)
         ):
             return False
         return self._peers.is_reached(self._leader)
@@ -239,7 +228,7 @@ class ReplicaFetcher:
         partitions = [] if is_last else self._name(number)
         forgotten = list(self._to_forget)
         self._to_forget.clear()
-        fetch = ReplicaFetch(
+        fetch = replica_fetch.ReplicaFetch(
             self._config.broker_id,
             self._incarnation,
             self._cluster_id,
@@ -247,22 +236,22 @@ class ReplicaFetcher:
             _BYTES_MIN,
             self._config.replica_response_bytes_max,
             session.session_id,
-            FINAL_SESSION_EPOCH if is_last else session.epoch,
+            replica_fetch.FINAL_SESSION_EPOCH if is_last else session.epoch,
             partitions,
             forgotten,
         )
         session.request_count += 1
-        session.epoch = next_session_epoch(session.epoch)
+        session.epoch = replica_fetch.next_session_epoch(session.epoch)
         session.in_flight += 1
         if is_last:
             self._end_session()
-        request = PeerRequest(int(ApiKey.FETCH), REPLICA_FETCH_VERSION, encode_replica_fetch(fetch))
+        request = PeerRequest(int(ApiKey.FETCH), replica_fetch.REPLICA_FETCH_VERSION, replica_fetch.encode_replica_fetch(fetch))
         self._peers.send(self._leader, request, partial(self._answered, session, number))
 
-    def _name(self, number: int) -> list[ReplicaPartition]:
+    def _name(self, number: int) -> list[replica_fetch.ReplicaPartition]:
         """What is new or has moved; sorted by topic when a session begins, since each run of one topic sends its id once."""
         keys = sorted(self._to_name) if number == 0 else list(self._to_name)
-        rows: list[ReplicaPartition] = []
+        rows: list[replica_fetch.ReplicaPartition] = []
         for key in keys[:NAMED_MAX]:
             del self._to_name[key]
             entry = self._entries[key]
@@ -274,7 +263,7 @@ class ReplicaFetcher:
             if entry.first_named_in < 0:
                 entry.first_named_in = number
             rows.append(
-                ReplicaPartition(
+                replica_fetch.ReplicaPartition(
                     *key,
                     entry.epoch,
                     replica.end_offset,
@@ -296,10 +285,10 @@ class ReplicaFetcher:
         if body is None:
             self._end_session()
             return
-        answer = parse_replica_answer(body)
+        answer = replica_fetch.parse_replica_answer(body)
         if answer.error:
             self._refused(answer.error)
-        elif answer.session_id == NO_SESSION:  # the leader grants no session: as if it had forgotten it at once
+        elif answer.session_id == replica_fetch.NO_SESSION:  # the leader grants no session: as if it had forgotten it at once
             self._refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         else:
             session.session_id = answer.session_id
@@ -315,7 +304,7 @@ class ReplicaFetcher:
             logger.warning("broker %d rejected the fetch: error %d", self._leader, code)
         self._pause = min(self._pause * 2, self._pause_max)
 
-    def _take(self, number: int, row: ReplicaRecords) -> None:
+    def _take(self, number: int, row: replica_fetch.ReplicaRecords) -> None:
         """Handle one partition of an answer to request `number`."""
         key = row.topic_id, row.partition_index
         entry = self._entries.get(key)
@@ -342,7 +331,7 @@ class ReplicaFetcher:
             logs.log_bug("%s: handling fetched records failed", replica.name)
             self._rest(entry)
 
-    def _take_records(self, entry: _Entry, row: ReplicaRecords, *, is_current: bool) -> None:
+    def _take_records(self, entry: _Entry, row: replica_fetch.ReplicaRecords, *, is_current: bool) -> None:
         replica = entry.replica
         if len(row.records) and is_current:
             replica.append(row.records)
@@ -354,7 +343,7 @@ class ReplicaFetcher:
         if row.wanted_offset > replica.flushed_offset:
             replica.want_flush(row.wanted_offset)
 
-    def _take_error(self, entry: _Entry, row: ReplicaRecords) -> None:
+    def _take_error(self, entry: _Entry, row: replica_fetch.ReplicaRecords) -> None:
         if row.error in _RESET and row.log_start_offset >= 0:
             self._pause_for(entry, partial(entry.replica.reset, row.log_start_offset))
             return

@@ -25,23 +25,14 @@ from typing import NamedTuple
 from broker import errors
 from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSlice
+from broker.protocol import replica_fetch
 from broker.protocol.api import ErrorCode
 from broker.protocol.batch import NO_EPOCH
-from broker.protocol.replica_fetch import (
-    FINAL_SESSION_EPOCH,
-    FIRST_SESSION_EPOCH,
-    NO_OFFSET,
-    NO_SESSION,
-    ReplicaAnswer,
-    ReplicaFetch,
-    ReplicaPartition,
-    encode_replica_answer,
-)
 from broker.replication import fetch_sessions, interfaces, led_partition
 
 
 class _Row(NamedTuple):
-    answer: ReplicaAnswer
+    answer: replica_fetch.ReplicaAnswer
     piece: FileSlice | None = None
 
 
@@ -78,7 +69,9 @@ class ReplicaServer:
 
     # Requests
 
-    def fetch(self, fetch: ReplicaFetch, answer: fetch_sessions.Answer, now: float) -> fetch_sessions.FetchSession | None:
+    def fetch(
+        self, fetch: replica_fetch.ReplicaFetch, answer: fetch_sessions.Answer, now: float
+    ) -> fetch_sessions.FetchSession | None:
         """Handle a request; `answer` is called once, now or later. Returns its session, to be passed to `disconnected`."""
         if fetch.cluster_id is not None and fetch.cluster_id != self.cluster_id:
             self._refuse(ErrorCode.INCONSISTENT_CLUSTER_ID, answer)
@@ -97,11 +90,14 @@ class ReplicaServer:
         problems = [_Row(row) for part in fetch.partitions if (row := self._take(session, part, now))]
         if session.waiting is not None:
             self._release(session, session.waiting, now)
-        waits = fetch.session_epoch not in (FIRST_SESSION_EPOCH, FINAL_SESSION_EPOCH) and fetch.wait_ms_max > 0
+        waits = (
+            fetch.session_epoch not in (replica_fetch.FIRST_SESSION_EPOCH, replica_fetch.FINAL_SESSION_EPOCH)
+            and fetch.wait_ms_max > 0
+        )
         bytes_max = min(fetch.bytes_max, self._response_bytes_max)
         if problems or not waits or _has_urgent(session):
             self._answer(session, answer, bytes_max, now, problems)
-            if fetch.session_epoch == FINAL_SESSION_EPOCH:
+            if fetch.session_epoch == replica_fetch.FINAL_SESSION_EPOCH:
                 session.close()
         else:
             wait_seconds = min(fetch.wait_ms_max / 1000, self._wait_seconds_max)
@@ -110,15 +106,17 @@ class ReplicaServer:
         return session
 
     def _refuse(self, code: ErrorCode, answer: fetch_sessions.Answer) -> None:
-        answer(list(encode_replica_answer([], session_id=NO_SESSION, error=code)))
+        answer(list(replica_fetch.encode_replica_answer([], session_id=replica_fetch.NO_SESSION, error=code)))
 
-    def _session_of(self, fetch: ReplicaFetch, answer: fetch_sessions.Answer, now: float) -> fetch_sessions.FetchSession | None:
+    def _session_of(
+        self, fetch: replica_fetch.ReplicaFetch, answer: fetch_sessions.Answer, now: float
+    ) -> fetch_sessions.FetchSession | None:
         session = self._sessions.get(fetch.replica_id)
-        if fetch.session_epoch in (FIRST_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+        if fetch.session_epoch in (replica_fetch.FIRST_SESSION_EPOCH, replica_fetch.FINAL_SESSION_EPOCH):
             self._close(session)  # of an earlier connection, or of this one
-            is_opened = fetch.session_epoch == FIRST_SESSION_EPOCH
+            is_opened = fetch.session_epoch == replica_fetch.FIRST_SESSION_EPOCH
             opened = fetch_sessions.FetchSession(
-                next(self._session_ids) if is_opened else NO_SESSION, fetch.replica_id, fetch.replica_epoch
+                next(self._session_ids) if is_opened else replica_fetch.NO_SESSION, fetch.replica_id, fetch.replica_epoch
             )
             if is_opened:
                 self._sessions[fetch.replica_id] = opened
@@ -143,7 +141,7 @@ class ReplicaServer:
                 if entry.has_news:
                     rows.append(self._news(entry))
         session.note_answer(now)
-        waiting.answer(list(encode_replica_answer(rows, session_id=session.session_id)))
+        waiting.answer(list(replica_fetch.encode_replica_answer(rows, session_id=session.session_id)))
 
     def _close(self, session: fetch_sessions.FetchSession | None) -> None:
         if session is None:
@@ -164,7 +162,9 @@ class ReplicaServer:
 
     # One partition of a request
 
-    def _take(self, session: fetch_sessions.FetchSession, part: ReplicaPartition, now: float) -> ReplicaAnswer | None:
+    def _take(
+        self, session: fetch_sessions.FetchSession, part: replica_fetch.ReplicaPartition, now: float
+    ) -> replica_fetch.ReplicaAnswer | None:
         """Note what the follower has; returns an answer only if something is wrong."""
         key = part.topic_id, part.partition_index
         try:
@@ -173,12 +173,12 @@ class ReplicaServer:
         except errors.BrokerError as error:
             session.forget(key)
             # If out of range, the follower starts over at our log start offset.
-            start = self.led[key].log.log_start_offset if isinstance(error, errors.OffsetOutOfRange) else NO_OFFSET
-            return ReplicaAnswer(*key, self._code_of(error), NO_OFFSET, start)
+            start = self.led[key].log.log_start_offset if isinstance(error, errors.OffsetOutOfRange) else replica_fetch.NO_OFFSET
+            return replica_fetch.ReplicaAnswer(*key, self._code_of(error), replica_fetch.NO_OFFSET, start)
         if diverging is not None:
             session.forget(key)
             start, visible = led.log.log_start_offset, led.progress.visible_offset
-            return ReplicaAnswer(*key, 0, visible, start, diverging_epoch=diverging)
+            return replica_fetch.ReplicaAnswer(*key, 0, visible, start, diverging_epoch=diverging)
         entry = session.follow(led)
         # A request already in flight when its predecessor was answered does not reflect what that answer carried.
         if entry.is_awaited and entry.offset == part.fetch_offset and entry.sent_in == session.session_epoch - 1:
@@ -191,7 +191,7 @@ class ReplicaServer:
         return None
 
     def _check(
-        self, session: fetch_sessions.FetchSession, part: ReplicaPartition, key: interfaces.TopicIdPartition
+        self, session: fetch_sessions.FetchSession, part: replica_fetch.ReplicaPartition, key: interfaces.TopicIdPartition
     ) -> led_partition.LedPartition:
         led = self.led.get(key)
         if led is None:
@@ -209,7 +209,11 @@ class ReplicaServer:
         return led
 
     def _note_progress(
-        self, session: fetch_sessions.FetchSession, part: ReplicaPartition, led: led_partition.LedPartition, now: float
+        self,
+        session: fetch_sessions.FetchSession,
+        part: replica_fetch.ReplicaPartition,
+        led: led_partition.LedPartition,
+        now: float,
     ) -> None:
         progress = led.progress
         before = progress.replicated_offset, progress.visible_offset
@@ -313,7 +317,7 @@ class ReplicaServer:
                 is_first = False
         session.is_woken = False
         session.note_answer(now)
-        pieces = encode_replica_answer([row.answer for row in rows], session_id=session.session_id)
+        pieces = replica_fetch.encode_replica_answer([row.answer for row in rows], session_id=session.session_id)
         parts: list[bytes | FileSlice] = []
         for head, (_, piece) in zip(pieces, rows, strict=False):
             parts.append(head)
@@ -332,19 +336,21 @@ class ReplicaServer:
             piece = None if entry.is_awaited else self._records(session, entry, budget, is_first)
         except errors.BrokerError as error:
             session.forget(led.key)
-            return _Row(ReplicaAnswer(*led.key, self._code_of(error), NO_OFFSET, led.log.log_start_offset))
+            return _Row(
+                replica_fetch.ReplicaAnswer(*led.key, self._code_of(error), replica_fetch.NO_OFFSET, led.log.log_start_offset)
+            )
         size = 0
         if piece is not None:
             size = piece.length
             entry.is_awaited, entry.sent_in = True, session.session_epoch
         return _Row(self._news(entry, size), piece)
 
-    def _news(self, entry: fetch_sessions.Followed, size: int = 0) -> ReplicaAnswer:
+    def _news(self, entry: fetch_sessions.Followed, size: int = 0) -> replica_fetch.ReplicaAnswer:
         """What its follower does not know yet, followed by `size` bytes of records."""
         led, flush_offset = entry.led, entry.wanted_offset
         entry.sent_visible, entry.sent_start = led.progress.visible_offset, led.log.log_start_offset
         entry.sent_wanted = max(entry.sent_wanted, flush_offset)
-        return ReplicaAnswer(*led.key, 0, entry.sent_visible, entry.sent_start, size, None, flush_offset)
+        return replica_fetch.ReplicaAnswer(*led.key, 0, entry.sent_visible, entry.sent_start, size, None, flush_offset)
 
     def _records(
         self, session: fetch_sessions.FetchSession, entry: fetch_sessions.Followed, budget: int, is_first: bool
@@ -370,7 +376,7 @@ def _has_urgent(session: fetch_sessions.FetchSession) -> bool:
     return any(entry.is_urgent for entry in session.dirty.values())
 
 
-def _divergence(part: ReplicaPartition, led: led_partition.LedPartition) -> tuple[int, int] | None:
+def _divergence(part: replica_fetch.ReplicaPartition, led: led_partition.LedPartition) -> tuple[int, int] | None:
     """Where the follower's log diverges from ours, or None."""
     log, offset, epoch = led.log, part.fetch_offset, part.last_fetched_epoch
     start_offset, end_offset = log.log_start_offset, log.end_offset
@@ -383,6 +389,6 @@ def _divergence(part: ReplicaPartition, led: led_partition.LedPartition) -> tupl
     if epoch == led.progress.epoch:
         return (epoch, end_offset) if offset > end_offset else None
     known_epoch, known_end = log.end_of_epoch(epoch)
-    if known_end == NO_OFFSET:
+    if known_end == replica_fetch.NO_OFFSET:
         raise errors.OffsetOutOfRange(f"epoch {epoch} is unknown")
     return (known_epoch, known_end) if known_epoch < epoch or known_end < offset else None

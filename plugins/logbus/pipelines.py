@@ -29,9 +29,7 @@ from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.run import WINDOWS_PER_JOB_MAX
 from logbus.model import HOUR, Pipeline
-from logbus.operators.audit_window import AuditWindowOperator
-from logbus.operators.freeze_window import FreezeClosedWindowsOperator, FreezeWindowOperator
-from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators import audit_window, freeze_window, load_window
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
@@ -91,8 +89,8 @@ def hourly_ingest(
         "max_active_runs": 1,  # its loads share one pool slot anyway; a triggered hour runs before the hour that is due
     }
     with DAG(defined.name, **_dag_defaults(arguments, dag_arguments)) as dag:
-        freeze = FreezeWindowOperator(task_id="freeze", **common)
-        load = LoadWindowOperator(
+        freeze = freeze_window.FreezeWindowOperator(task_id="freeze", **common)
+        load = load_window.LoadWindowOperator(
             task_id="load",
             conn_id=connections.spark,
             pool=connections.pool,
@@ -100,7 +98,7 @@ def hourly_ingest(
             fill_gaps=fill_gaps,
             **common,
         )
-        audit = AuditWindowOperator(task_id="audit", also=FILLED, outlets=[assets.table_asset(defined)], **common)
+        audit = audit_window.AuditWindowOperator(task_id="audit", also=FILLED, outlets=[assets.table_asset(defined)], **common)
         freeze >> load >> audit
     return dag
 
@@ -156,12 +154,16 @@ def catch_up(
     given = {**(dag_arguments or {})}
     given["params"] = {**params, **given.get("params", {})}
     with DAG(f"{defined.name}_catchup", **_dag_defaults(arguments, given)) as dag:
-        freeze = FreezeClosedWindowsOperator(
+        freeze = freeze_window.FreezeClosedWindowsOperator(
             task_id="freeze", since="{{ params.since }}", until="{{ params.until }}", max_windows=max_windows, **common
         )
         windows = freeze.output["starts"]
-        load = LoadWindowOperator(task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common)
-        audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=[assets.table_asset(defined)], **common)
+        load = load_window.LoadWindowOperator(
+            task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common
+        )
+        audit = audit_window.AuditWindowOperator(
+            task_id="audit", windows=windows, outlets=[assets.table_asset(defined)], **common
+        )
         freeze >> load >> audit
     return dag
 

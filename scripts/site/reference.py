@@ -103,8 +103,8 @@ change by revisions (`logbus ledger version`), which only ever add.
 
 """
 SENTENCE = re.compile(r"^    (?P<table>\w+) +(?P<text>\S.*)$", re.MULTILINE)
-COLUMN = re.compile(r'^    Column\("(?P<column>\w+)".*?\),? *(?:# (?P<comment>.*))?$', re.MULTILINE)
-TABLE = re.compile(r"^\w+ = Table\(\s*", re.MULTILINE)
+COLUMN = re.compile(r'^    sa\.Column\("(?P<column>\w+)".*?\),? *(?:# (?P<comment>.*))?$', re.MULTILINE)
+TABLE = re.compile(r"^\w+ = sa\.Table\(\s*", re.MULTILINE)
 DIALECT = postgresql.dialect()
 
 

@@ -20,9 +20,7 @@ import click
 from click.exceptions import Exit
 
 from logbus import errors, exit_codes
-from logbus.cli import output
-from logbus.cli.signals import Stopped, discard_stdout, exit_code_of
-from logbus.cli.suggestions import ADDRESS_ORIGIN, with_suggestion
+from logbus.cli import output, signals, suggestions
 from logbus.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ class LazyGroup(click.Group):
         try:  # --help and --version print in here
             return super().make_context(*words, **extra)
         except BrokenPipeError:
-            discard_stdout()
+            signals.discard_stdout()
             raise Exit(ExitCode.BROKEN_PIPE) from None
         except OSError as error:
             if error.errno not in ERRORS_OF_THE_MACHINE:
@@ -126,16 +124,20 @@ def exit_with_status(ctx: click.Context, run: Callable[[], object]) -> object:
         return run()
     except errors.LogbusError as error:
         message, code = f"error: {error}", exit_codes.of_error(error)
-        if code is ExitCode.UNREACHABLE and isinstance(error, errors.BrokerUnavailable) and ADDRESS_ORIGIN in ctx.meta:
-            message += f"\n{ctx.meta[ADDRESS_ORIGIN]}"
+        if (
+            code is ExitCode.UNREACHABLE
+            and isinstance(error, errors.BrokerUnavailable)
+            and suggestions.ADDRESS_ORIGIN in ctx.meta
+        ):
+            message += f"\n{ctx.meta[suggestions.ADDRESS_ORIGIN]}"
     except click.UsageError as error:
-        raise with_suggestion(error) from None
-    except Stopped as stop:
+        raise suggestions.with_suggestion(error) from None
+    except signals.Stopped as stop:
         message, code = str(stop), stop.exit_code
     except KeyboardInterrupt as interrupt:
-        message, code = "interrupted", exit_code_of(interrupt)
+        message, code = "interrupted", signals.exit_code_of(interrupt)
     except BrokenPipeError:
-        discard_stdout()
+        signals.discard_stdout()
         message, code = "", ExitCode.BROKEN_PIPE
     except OSError as error:
         if error.errno not in ERRORS_OF_THE_MACHINE:
@@ -166,7 +168,7 @@ def os_error_line(error: OSError) -> str:
     try:
         sys.stdout.flush()
     except OSError:  # the output is what could not be written: it must not be tried again at exit
-        discard_stdout()
+        signals.discard_stdout()
     return f"error: {error.strerror or str(error) or type(error).__name__}"
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from logbus.cli import options, output
-from logbus.cli.topic import text
+from logbus.cli import options, output, topic
 from logbus.errors import UnderReplicated
 from logbus.formatting import many
 from logbus.kafka import client, cluster
@@ -32,7 +31,8 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
         if rows:
             output.show(partition_table(rows))
         output.echo_err(
-            f"cluster {text(facts.cluster_id)}: {many(len(facts.brokers), 'broker')}, {many(len(facts.partitions), 'partition')}"
+            f"cluster {topic.text(facts.cluster_id)}: {many(len(facts.brokers), 'broker')}, "
+            f"{many(len(facts.partitions), 'partition')}"
         )
     offline, behind = len(facts.offline), len(facts.under_replicated)
     if offline or behind:
@@ -48,7 +48,7 @@ def broker_table(facts: cluster.ClusterFacts) -> output.Table:
     for broker in facts.brokers:
         is_controller = "yes" if broker.broker_id == facts.controller else ""
         counts = map(str, facts.counts(broker.broker_id))
-        table.add_row(str(broker.broker_id), f"{broker.host}:{broker.port}", text(broker.rack), is_controller, *counts)
+        table.add_row(str(broker.broker_id), f"{broker.host}:{broker.port}", topic.text(broker.rack), is_controller, *counts)
     return table
 
 
@@ -63,7 +63,7 @@ def partition_table(rows: Iterable[cluster.PartitionReplicas]) -> output.Table:
             partition.adding,
             partition.removing,
         )
-        table.add_row(partition.topic, str(partition.partition), text(partition.leader), *map(ids, lists))
+        table.add_row(partition.topic, str(partition.partition), topic.text(partition.leader), *map(ids, lists))
     return table
 
 

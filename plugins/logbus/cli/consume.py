@@ -13,10 +13,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from logbus.cli import options, output
-from logbus.cli.completion import complete_groups, complete_topics
-from logbus.cli.produce import Delimiter
-from logbus.cli.signals import Stopped, stopping
+from logbus.cli import completion, options, output, produce, signals
 from logbus.formatting import many
 from logbus.kafka import console_format, groups, topics
 from logbus.kafka.client import ISOLATION_LEVELS, Client
@@ -41,7 +38,7 @@ RESETS: Mapping[PositionKind, str] = {
 
 
 @click.command("consume")
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", shell_complete=completion.complete_topics)
 @click.option(
     "-o",
     "--offset",
@@ -58,7 +55,13 @@ RESETS: Mapping[PositionKind, str] = {
     "--format", "template", help=r"kcat's: %s value, %k key, %o offset, %p partition, %t topic, %T time, %h headers, \n."
 )
 @click.option(
-    "-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="What follows each value."
+    "-D",
+    "--delimiter",
+    type=produce.Delimiter(),
+    default="\\n",
+    show_default=True,
+    metavar="DELIM",
+    help="What follows each value.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Continue at the end, and wait for new records, forever.")
 @click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; the default without -f.")
@@ -67,7 +70,7 @@ RESETS: Mapping[PositionKind, str] = {
 @click.option(
     "-G",
     "--group",
-    shell_complete=complete_groups,
+    shell_complete=completion.complete_groups,
     help="Read as a member of this group, and commit what was printed; with -p do not join it, and commit nothing.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the number of records at the end.")
@@ -145,12 +148,12 @@ def limits_of(
 def print_all(consumer: ConsoleConsumer, render: Render, quiet: bool) -> None:
     """Writes batch by batch; each is flushed before the group may commit it."""
     file: BinaryIO = sys.stdout.buffer
-    with stopping() as stop:
+    with signals.stopping() as stop:
         for batch in consumer.batches(lambda: bool(stop)):
             file.write(b"".join([render(message) for message in batch]))
             file.flush()
         if stop.exit_code is not None:
-            raise Stopped(f"interrupted: {many(consumer.records, 'record')} printed", stop.exit_code)
+            raise signals.Stopped(f"interrupted: {many(consumer.records, 'record')} printed", stop.exit_code)
     if not quiet:
         output.echo_err(f"{many(consumer.records, 'record')} of topic {consumer.request.topic}")
 

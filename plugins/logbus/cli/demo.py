@@ -30,9 +30,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 from logbus import errors, model, waiting
-from logbus.cli import options, output
-from logbus.cli.local_airflow import ApiDagRun
-from logbus.cli.signals import raising
+from logbus.cli import local_airflow, options, output, signals
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads import embedded
 from logbus.loads.engine import connect, libpq_uri
@@ -72,7 +70,10 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
     screen = Screen(console)
     home, project = home_of_log(home, log), project_directory()
     environment = os.environ
-    with raising(), LocalStack(home, project=project, environment=environment, ports=MEMORABLE_PORTS, say=screen.say) as stack:
+    with (
+        signals.raising(),
+        LocalStack(home, project=project, environment=environment, ports=MEMORABLE_PORTS, say=screen.say) as stack,
+    ):
         demo = Demo(stack, log, screen)
         try:
             result = demo.run()
@@ -269,7 +270,7 @@ class Demo:
         self._finished(run)
         return self._windows([window.interval.start])[0]
 
-    def _finished(self, run: ApiDagRun) -> ApiDagRun:
+    def _finished(self, run: local_airflow.ApiDagRun) -> local_airflow.ApiDagRun:
         return self._stack.airflow.api.wait(run, RUN_TIMEOUT_SECONDS)
 
     def _windows(self, starts: list[datetime]) -> list[model.FrozenWindow]:

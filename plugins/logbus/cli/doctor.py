@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from logbus import errors, exit_codes
-from logbus.cli import options, output
-from logbus.cli.completion import complete_pipelines
+from logbus.cli import completion, options, output
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
@@ -37,7 +36,9 @@ COLOURS: Mapping[checks.Severity, str] = {
 
 
 @click.command("doctor")
-@click.option("--pipeline", "pipeline_name", metavar="NAME", shell_complete=complete_pipelines, help="Check only this pipeline.")
+@click.option(
+    "--pipeline", "pipeline_name", metavar="NAME", shell_complete=completion.complete_pipelines, help="Check only this pipeline."
+)
 @click.option("--only", "areas", multiple=True, type=click.Choice([*AREAS, PIPELINES]), help="Check only this; may be repeated.")
 @click.option("--clean", is_flag=True, help="End attempts without a heartbeat, drop staging tables without an owner.")
 @options.warehouse_if_named_option

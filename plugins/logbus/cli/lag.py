@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from logbus import errors, model
-from logbus.cli import options, output
-from logbus.cli.completion import complete_pipelines
+from logbus.cli import completion, options, output
 from logbus.cli.pipeline import NO_PIPELINE
 from logbus.formatting import many
 from logbus.kafka import client, exact_reader, topics
@@ -27,7 +26,7 @@ DAY = timedelta(days=1)
     "pipeline_names",
     multiple=True,
     metavar="NAME",
-    shell_complete=complete_pipelines,
+    shell_complete=completion.complete_pipelines,
     help="A registered pipeline; may be repeated. By default all.",
 )
 @options.warehouse_option

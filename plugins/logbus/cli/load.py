@@ -8,9 +8,7 @@ from typing import Any
 import click
 
 from logbus import errors, loading, model, spark_submit
-from logbus.cli import options, output
-from logbus.cli.signals import raising
-from logbus.cli.window_views import folded, span_text
+from logbus.cli import options, output, signals, window_views
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, LoadPlan
 
 
@@ -41,7 +39,7 @@ def command(
     """
     loader = loading.Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.echo_err)
     load = loading.Load(pipeline=pipeline_name, **chosen)  # the other options have the names of its fields
-    with raising():
+    with signals.raising():
         reports = loader.load(load, (lambda plan: None) if is_agreed else ask)
     show_reports(reports, as_json)
 
@@ -76,10 +74,10 @@ def report_table(reports: list[model.AuditReport]) -> output.Table:
     """A line for each window: hour, read, loaded, dead-lettered, audited; one line for many empty ones in a row."""
     table = output.Table("window", "read", "loaded", "dead-lettered", "fingerprint", "audited")
     verdicts = {report.window.id: report.verdict for report in reports}
-    for windows in folded((report.window for report in reports), lambda window: verdicts[window.id]):
+    for windows in window_views.folded((report.window for report in reports), lambda window: verdicts[window.id]):
         counts, verdict = windows[0].counts or model.WindowCounts(), verdicts[windows[0].id]
         table.add_row(
-            span_text(windows),
+            window_views.span_text(windows),
             *map(str, (counts.read, counts.loaded, counts.dead_lettered)),
             windows[0].fingerprint or "-",
             verdict if len(windows) == 1 else f"{verdict}, {len(windows)} windows",

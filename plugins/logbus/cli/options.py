@@ -19,8 +19,7 @@ import click
 from click.core import ParameterSource
 
 from logbus import errors, model
-from logbus.cli.completion import complete_groups, complete_pipelines, complete_topics
-from logbus.cli.suggestions import note_origin
+from logbus.cli import completion, suggestions
 from logbus.kafka.client_config import read_client_config
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ pipeline_option: Decorator = click.option(
     "pipeline_name",
     required=True,
     metavar="NAME",
-    shell_complete=complete_pipelines,
+    shell_complete=completion.complete_pipelines,
     help="A registered pipeline.",
 )
 supersede_option: Decorator = click.option(
@@ -180,13 +179,15 @@ def json_option(function: Function) -> Function:
 
 def topics_argument(*, required: bool) -> Decorator:
     """Topics as arguments, or by kafka-topics' own option; the command gets `topics`."""
-    return names_argument("topics", "TOPIC", "--topic", "A topic, the way kafka-topics spells it.", complete_topics, required)
+    return names_argument(
+        "topics", "TOPIC", "--topic", "A topic, the way kafka-topics spells it.", completion.complete_topics, required
+    )
 
 
 def groups_argument(*, required: bool) -> Decorator:
     """Consumer groups as arguments, or by kafka-consumer-groups' own option; the command gets `groups`."""
     return names_argument(
-        "groups", "GROUP", "--group", "A group, the way kafka-consumer-groups spells it.", complete_groups, required
+        "groups", "GROUP", "--group", "A group, the way kafka-consumer-groups spells it.", completion.complete_groups, required
     )
 
 
@@ -220,7 +221,7 @@ def with_client(function: Function) -> Function:
         of_file = read_client_config(client_config) if client_config else {}
         context = click.get_current_context()
         file = client_config if "bootstrap.servers" in of_file else None
-        note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)
+        suggestions.note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)
         return function(*arguments, config={"bootstrap.servers": bootstrap, **of_file}, **options)
 
     return _bootstrap_option(_client_config_option(command))
@@ -233,7 +234,7 @@ def with_broker(function: Function) -> Function:
     def command(*arguments: Any, config: dict[str, Any], client_settings: Iterable[tuple[str, str]], **options: Any) -> Any:
         named = dict(client_settings)
         if address := named.get("bootstrap.servers"):
-            note_origin(click.get_current_context(), address, ParameterSource.COMMANDLINE)
+            suggestions.note_origin(click.get_current_context(), address, ParameterSource.COMMANDLINE)
         return function(*arguments, config={**config, **named}, **options)
 
     setting = click.option(

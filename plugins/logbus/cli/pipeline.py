@@ -10,17 +10,14 @@ from typing import Any
 import click
 
 from logbus import errors, model, pipeline_definition
-from logbus.cli import options, output
-from logbus.cli.completion import complete_pipelines, complete_topics
-from logbus.cli.window_views import behind_text
+from logbus.cli import completion, options, output, window_views
 from logbus.formatting import many
 from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.status.ledger_totals import PipelineFacts, read_windows
-from logbus.windows import recovery, registration
+from logbus.windows import missing, recovery, registration
 from logbus.windows.definition import definition_of, differences, in_words
-from logbus.windows.missing import Gap, behind, empty
 from logbus.windows.registration import PipelineRegistration
 
 NO_PIPELINE = "no pipeline is registered: `logbus pipeline register` registers one, and so does the first run of a DAG"
@@ -33,7 +30,9 @@ def command() -> None:
 
 @command.command("register")
 @click.argument("name")
-@click.option("--topic", required=True, metavar="NAME", shell_complete=complete_topics, help="The topic that is loaded.")
+@click.option(
+    "--topic", required=True, metavar="NAME", shell_complete=completion.complete_topics, help="The topic that is loaded."
+)
 @click.option("--table", required=True, help="Target table, as table or schema.table.")
 @click.option(
     "--parse",
@@ -111,7 +110,7 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
 
 
 @command.command("show")
-@click.argument("name", shell_complete=complete_pipelines)
+@click.argument("name", shell_complete=completion.complete_pipelines)
 @options.warehouse_option
 @options.with_client
 @options.json_option
@@ -145,7 +144,7 @@ def definitions_of_dags(ledger: Ledger, name: str) -> dict[str, str | None]:
 
 
 @command.command("rebase")
-@click.argument("name", shell_complete=complete_pipelines)
+@click.argument("name", shell_complete=completion.complete_pipelines)
 @options.warehouse_option
 @options.with_client
 @click.option("--other-cluster", is_flag=True, help="The topic has moved to another cluster for good.")
@@ -160,7 +159,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 
 
 @command.command("forget-dag")
-@click.argument("name", shell_complete=complete_pipelines)
+@click.argument("name", shell_complete=completion.complete_pipelines)
 @click.argument("dag_id")
 @options.warehouse_option
 def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
@@ -170,7 +169,7 @@ def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
 
 
 @command.command("delete")
-@click.argument("name", shell_complete=complete_pipelines)
+@click.argument("name", shell_complete=completion.complete_pipelines)
 @options.execute_option
 @options.warehouse_option
 @options.json_option
@@ -225,7 +224,7 @@ class Progress:
 
     pipeline: model.Pipeline
     facts: PipelineFacts
-    gaps: Sequence[Gap]
+    gaps: Sequence[missing.Gap]
     note: str | None = None  # what is missing in `gaps`, and why
 
     @property
@@ -262,8 +261,8 @@ class Progress:
             "loaded": self.loaded,
             "audited": self.audited,
             "loaded_up_to": self.loaded_up_to and model.instant_text(self.loaded_up_to),
-            "behind": behind(self.gaps) if self.is_known else None,
-            "empty": empty(self.gaps) if self.is_known else None,
+            "behind": missing.behind(self.gaps) if self.is_known else None,
+            "empty": missing.empty(self.gaps) if self.is_known else None,
             "note": self.note,
         }
 
@@ -273,7 +272,7 @@ class Progress:
         starts = model.instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
         numbers = map(str, (self.windows, self.loaded, self.audited))
         up_to = model.instant_text(self.loaded_up_to) if self.loaded_up_to else "-"
-        late = str(behind(self.gaps)) if self.is_known else "?"
+        late = str(missing.behind(self.gaps)) if self.is_known else "?"
         return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, late)
 
     def lines(self) -> Iterator[str]:
@@ -286,7 +285,7 @@ class Progress:
         yield from (f"  {name}: {value}" for name, value in sorted(pipeline.settings.items()))
         up_to = f", up to {model.instant_text(self.loaded_up_to)}" if self.loaded_up_to else ""
         yield f"  {many(self.windows, 'window')}, {self.loaded:,} loaded{up_to}, {self.audited:,} audited"
-        yield f"  {behind_text(pipeline, self.gaps)}" if self.is_known else "  how far behind is not known"
+        yield f"  {window_views.behind_text(pipeline, self.gaps)}" if self.is_known else "  how far behind is not known"
 
 
 class ProgressView:
@@ -306,7 +305,9 @@ class ProgressView:
         gaps = self.gaps(pipeline)
         return Progress(pipeline=pipeline, facts=self.facts[pipeline.name], gaps=gaps, note=self.note)
 
-    def gaps(self, pipeline: model.Pipeline, since: datetime | None = None, until: datetime | None = None) -> Sequence[Gap]:
+    def gaps(
+        self, pipeline: model.Pipeline, since: datetime | None = None, until: datetime | None = None
+    ) -> Sequence[missing.Gap]:
         """Closed windows that are not loaded; without the broker only those that the ledger shows."""
         if self.unreachable is None:
             self.note = None

@@ -15,9 +15,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from logbus.cli import options, output
-from logbus.cli.completion import complete_topics
-from logbus.cli.signals import Stop, Stopped, stopping
+from logbus.cli import completion, options, output, signals
 from logbus.errors import UserError
 from logbus.formatting import many
 from logbus.kafka import client, console_format, producing, topics
@@ -37,7 +35,7 @@ class Delimiter(click.ParamType[bytes]):
 
 
 @click.command("produce")
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", shell_complete=completion.complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("-K", "--key-delimiter", type=Delimiter(), metavar="DELIM", help="What is before it in a line is the key.")
 @click.option("-k", "--key", help="The key of every record that has none of its own.")
@@ -85,7 +83,7 @@ def command(
         empty_is_null=empty_is_null,
     )
     sending = producing.open_sending({**config, **({"compression.type": codec} if codec else {})}, topic, output.echo_err)
-    with ExitStack() as stack, stopping() as stop:
+    with ExitStack() as stack, signals.stopping() as stop:
         lines = console_format.records(opened(files, stack), form)
         is_typed = not files and output.stdin_is_terminal()
         send_all(sending, lines if is_typed else output.tracked(lines, topic), stop)
@@ -96,7 +94,7 @@ def command(
 
 
 def send_all(
-    sending: producing.Sending, lines: Iterable[Mapping[str, Any]], stop: Stop, seconds_max: float = FINISH_SECONDS_MAX
+    sending: producing.Sending, lines: Iterable[Mapping[str, Any]], stop: signals.Stop, seconds_max: float = FINISH_SECONDS_MAX
 ) -> None:
     """Sends and waits for every acknowledgement; if it is interrupted, `Stopped` says how far it got."""
     for record in stop.waiting_for(lines):
@@ -108,7 +106,9 @@ def send_all(
         return
     unknown = sending.finish(seconds_max)
     rest = f"; {many(unknown, 'record')} in flight may or may not be stored" if unknown else ""
-    raise Stopped(f"interrupted: {many(sending.acknowledged, 'record')} stored in topic {sending.topic}{rest}", stop.exit_code)
+    raise signals.Stopped(
+        f"interrupted: {many(sending.acknowledged, 'record')} stored in topic {sending.topic}{rest}", stop.exit_code
+    )
 
 
 def opened(paths: Sequence[Path], stack: ExitStack) -> Iterator[BinaryIO]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logbus import loading, model, spark_submit
-from logbus.cli import options, output
+from logbus.cli import options, output, signals
 from logbus.cli.load import show_reports
-from logbus.cli.signals import raising
 from logbus.formatting import many
 from logbus.kafka import client, exact_reader, topics
 from logbus.loads import comparison
@@ -104,7 +103,7 @@ def run(
         supersede=supersede,
         accept_other_records=accept_other_records,
     )
-    with raising():
+    with signals.raising():
         reports = loader.reload(load, chosen)
     show_reports(reports, as_json)
 

@@ -16,9 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from logbus import errors, exit_codes
-from logbus.cli import options, output
-from logbus.cli.completion import complete_topics
-from logbus.cli.signals import Stopped, stopping
+from logbus.cli import completion, options, output, signals
 from logbus.formatting import many
 from logbus.shipper import merged_lines, rotation, shipment
 from logbus.shipper.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
@@ -36,7 +34,7 @@ def default_state_path(topic: str) -> Path:
 
 @click.command("ship")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--topic", required=True, metavar="NAME", shell_complete=complete_topics, help="The topic to send to.")
+@click.option("--topic", required=True, metavar="NAME", shell_complete=completion.complete_topics, help="The topic to send to.")
 @click.option(
     "--partitions", type=click.IntRange(1), default=PARTITIONS_DEFAULT, show_default=True, help="If the topic is created."
 )
@@ -119,7 +117,7 @@ def command(
     if follow:
         broker = str(config["bootstrap.servers"])
         unwarned = True
-        with stopping() as stop:
+        with signals.stopping() as stop:
             for report in following(files, lambda present: run(present, None, lambda: bool(stop)), lambda: bool(stop)):
                 # Printed once: what is written later is written with the same clock.
                 for warning in warnings(report) if unwarned else ():
@@ -136,18 +134,18 @@ def command(
                             topic, broker, replace(report, unfinished=0, waiting=0, carriage_returns=()), line_bytes_max
                         ).split("\n")
                     )
-        raise Stopped(
+        raise signals.Stopped(
             "stopped: what was sent is acknowledged and recorded; run it again to continue",
             stop.exit_code or exit_codes.ExitCode.DONE,
         )
-    with _progress_bar(topic) as show_progress, stopping() as stop:
+    with _progress_bar(topic) as show_progress, signals.stopping() as stop:
         report = run(files, show_progress, lambda: bool(stop))
     for warning in warnings(report):
         output.echo_err(f"warning: {warning}")
     if stop.exit_code is not None:
         done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max, is_interrupted=True)
         done = "\n".join([done, *(f"warning: {sentence}" for sentence in out_of_sight(report))])
-        raise Stopped(
+        raise signals.Stopped(
             f"{done}\ninterrupted: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code
         )
     if as_json:

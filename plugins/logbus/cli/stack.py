@@ -21,9 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from logbus import errors, provider, spark_submit, waiting
-from logbus.cli.local_airflow import AirflowInstance, AirflowSettings
-from logbus.cli.local_brokers import LocalBrokers
-from logbus.cli.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
+from logbus.cli import local_airflow, local_brokers, processes
 from logbus.loads.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -56,15 +54,15 @@ class LocalStack:
         self.dags = dags and dags.absolute()
         self._environment = environment
         self._say = say
-        self._airflow_supervisor = Supervisor()
+        self._airflow_supervisor = processes.Supervisor()
         self._postgres = EmbeddedPostgres(self.home / "postgres", say=say)
         preferred = remembered_ports(self.home, 1 + brokers) or ports[: 1 + brokers]
-        self._ports = ReservedPorts(1 + LocalBrokers.ports_needed(brokers), preferred)
+        self._ports = processes.ReservedPorts(1 + local_brokers.LocalBrokers.ports_needed(brokers), preferred)
         self._airflow_port, *broker_ports = self._ports.numbers
         # Only the brokers' ports: Airflow's address is printed at each start, and no environment variable holds it.
         self.moved = {before: now for before, now in zip(preferred[1:], broker_ports, strict=False) if before != now}
-        self._brokers = LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports, say=say)
-        self._airflow: AirflowInstance | None = None
+        self._brokers = local_brokers.LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports, say=say)
+        self._airflow: local_airflow.AirflowInstance | None = None
         self._lock: int | None = None
 
     def __enter__(self) -> LocalStack:
@@ -91,16 +89,16 @@ class LocalStack:
         return {"bootstrap.servers": self.bootstrap_servers}
 
     @property
-    def airflow(self) -> AirflowInstance:
+    def airflow(self) -> local_airflow.AirflowInstance:
         if self._airflow is None:
-            raise StackError("Airflow is not started: call start_storage first")
+            raise processes.StackError("Airflow is not started: call start_storage first")
         return self._airflow
 
     def start_storage(self) -> None:
         """Starts PostgreSQL and the brokers; returns when all answer."""
         self._lock = lock_home(self.home)
         (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
-        end_leftovers(self.home / "run")
+        processes.end_leftovers(self.home / "run")
         self._postgres.start()
         airflow_database = self._postgres.create_database("airflow")
         self._postgres.create_database("logbus")
@@ -115,8 +113,8 @@ class LocalStack:
     def notes(self) -> list[str]:
         """What a user of an earlier start should know: which brokers have another address now."""
         return [
-            f"port {before} is taken by {holder_of(before)}, so the broker is at {now} this time: terminals that were opened "
-            "before have the old address"
+            f"port {before} is taken by {processes.holder_of(before)}, so the broker is at {now} this time: "
+            "terminals that were opened before have the old address"
             for before, now in self.moved.items()
         ]
 
@@ -149,10 +147,10 @@ class LocalStack:
             os.close(self._lock)
             self._lock = None
 
-    def _make_airflow(self, database_url: str) -> AirflowInstance:
+    def _make_airflow(self, database_url: str) -> local_airflow.AirflowInstance:
         airflow_home = self.home / "airflow"
         airflow_home.mkdir(exist_ok=True)
-        settings = AirflowSettings(
+        settings = local_airflow.AirflowSettings(
             home=airflow_home,
             run_directory=self.home / "run",
             project=self.project,
@@ -161,7 +159,9 @@ class LocalStack:
             connections=self._connections(),
             dags=self.dags,
         )
-        return AirflowInstance(settings, self._environment, self._airflow_supervisor, processes=[self], say=self._say)
+        return local_airflow.AirflowInstance(
+            settings, self._environment, self._airflow_supervisor, processes=[self], say=self._say
+        )
 
     def _connections(self) -> dict[str, dict[str, object]]:
         return {

@@ -21,8 +21,7 @@ import click
 from rich.console import Console
 from sqlalchemy import make_url
 
-from logbus.cli import options, output
-from logbus.cli.signals import raising
+from logbus.cli import options, output, signals
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads.embedded import binary
 
@@ -68,7 +67,7 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
             brokers=brokers,
             say=console.print,
         )
-        with raising(), stack_here as stack:
+        with signals.raising(), stack_here as stack:
             stack.start_storage()
             for note in stack.opened():
                 console.print(f"note: {note}", style="yellow")

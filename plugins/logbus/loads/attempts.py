@@ -17,22 +17,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Engine,
-    FromClause,
-    Integer,
-    func,
-    insert,
-    literal,
-    select,
-    text,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from logbus import errors, model
@@ -60,7 +45,7 @@ KEY_BYTES = 8
 
 
 def begin(
-    connection: Connection,
+    connection: sa.Connection,
     row: Row,
     definition: Definition,
     run_id: str,
@@ -92,29 +77,29 @@ def begin(
     # same time, and a commit of the older one, which takes the same lock, either completes before this or is refused.
     older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
     reason = f"attempt {number} of run {run_id} took over"
-    connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))
-    connection.execute(insert(attempt).values(values))
-    connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
+    connection.execute(sa.update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))
+    connection.execute(sa.insert(attempt).values(values))
+    connection.execute(sa.update(window).where(window.c.id == row["id"]).values(last_attempt=number))
     return to_attempt(values, row["pipeline"], model.Interval(row["starts_at"], row["ends_at"]))
 
 
-def among_attempts(attempts: Iterable[model.Attempt], row_of: FromClause = schema.attempt) -> ColumnElement[bool]:
+def among_attempts(attempts: Iterable[model.Attempt], row_of: sa.FromClause = schema.attempt) -> sa.ColumnElement[bool]:
     """With two parameters for all of them, as `among`."""
     pairs = [(attempt.window_id, attempt.number) for attempt in attempts]
     ids, numbers = (
-        literal([number for number, _ in pairs], ARRAY(BigInteger)),
-        literal([number for _, number in pairs], ARRAY(Integer)),
+        sa.literal([number for number, _ in pairs], sa.ARRAY(sa.BigInteger)),
+        sa.literal([number for _, number in pairs], sa.ARRAY(sa.Integer)),
     )
-    return tuple_(row_of.c.window_id, row_of.c.number).in_(select(func.unnest(ids), func.unnest(numbers)))
+    return sa.tuple_(row_of.c.window_id, row_of.c.number).in_(sa.select(sa.func.unnest(ids), sa.func.unnest(numbers)))
 
 
 def at_work(
-    connection: Connection, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
+    connection: sa.Connection, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
 ) -> dict[datetime, str]:
     """`Ledger.at_work_elsewhere`, in a transaction."""
     window, attempt = schema.window, schema.attempt
     query = (
-        select(window.c.starts_at, attempt.c.number, attempt.c.run_id, attempt.c.heartbeat_at)
+        sa.select(window.c.starts_at, attempt.c.number, attempt.c.run_id, attempt.c.heartbeat_at)
         .join(attempt, attempt.c.window_id == window.c.id)
         .where(window.c.pipeline == pipeline_name, is_alive(now))
     )
@@ -131,12 +116,12 @@ def _attempt_text(row: Any, silent_seconds: float) -> str:
     return f"attempt {row.number} at {hour} by run {row.run_id}, last heartbeat {silent_seconds:.0f} s ago"
 
 
-def find(connection: Connection, pipeline_name: str, token: str) -> model.Attempt:
+def find(connection: sa.Connection, pipeline_name: str, token: str) -> model.Attempt:
     """The attempt that a token names, whether or not it is still the newest."""
     start_text, _, number_text = token.rpartition("=")
     window, attempt = schema.window, schema.attempt
     query = (
-        select(attempt, window.c.starts_at, window.c.ends_at)
+        sa.select(attempt, window.c.starts_at, window.c.ends_at)
         .join(window, window.c.id == attempt.c.window_id)
         .where(window.c.pipeline == pipeline_name, window.c.starts_at == model.parse_instant(start_text))
         .where(attempt.c.number == int(number_text))
@@ -149,7 +134,7 @@ def find(connection: Connection, pipeline_name: str, token: str) -> model.Attemp
     return to_attempt(row, pipeline_name, model.Interval(row["starts_at"], row["ends_at"]))
 
 
-def lock_if_current(connection: Connection, attempt: model.Attempt) -> None:
+def lock_if_current(connection: sa.Connection, attempt: model.Attempt) -> None:
     """Locks the window's row until the transaction ends; `AttemptSuperseded` unless the attempt is its newest and still running.
 
     A ledger restored from a backup may assign the same number a second time: the key tells the two apart.
@@ -157,10 +142,10 @@ def lock_if_current(connection: Connection, attempt: model.Attempt) -> None:
     connection.execute(HOLD_BRIEFLY)
     window, row_of = schema.window, schema.attempt
     newest = connection.execute(
-        select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
+        sa.select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
     ).scalar_one()
     # The attempt's row as well: a process that tries to mark it failed has to wait, and then finds it committed.
-    query = select(row_of.c.state, row_of.c.key).where(among_attempts([attempt]))
+    query = sa.select(row_of.c.state, row_of.c.key).where(among_attempts([attempt]))
     row = connection.execute(query.with_for_update()).one_or_none()
     if row is None or row.key != attempt.key:
         raise errors.AttemptSuperseded(
@@ -173,13 +158,13 @@ def lock_if_current(connection: Connection, attempt: model.Attempt) -> None:
         )
 
 
-def state_of(engine: Engine, attempt: model.Attempt) -> str:
+def state_of(engine: sa.Engine, attempt: model.Attempt) -> str:
     with engine.connect() as connection:
-        state: str = connection.execute(select(schema.attempt.c.state).where(among_attempts([attempt]))).scalar_one()
+        state: str = connection.execute(sa.select(schema.attempt.c.state).where(among_attempts([attempt]))).scalar_one()
         return state
 
 
-def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[model.Attempt]:
+def end_expired(engine: sa.Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[model.Attempt]:
     """Marks attempts without a heartbeat for `expiry` as failed and drops what they staged; returns them.
 
     One that is alive after all is refused when it commits, as it would be after a newer attempt.
@@ -187,7 +172,7 @@ def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXP
     window, row_of = schema.window, schema.attempt
     silent = (row_of.c.state == ATTEMPT_RUNNING, row_of.c.heartbeat_at < now - expiry)
     query = (
-        select(row_of, window.c.pipeline, window.c.starts_at, window.c.ends_at)
+        sa.select(row_of, window.c.pipeline, window.c.starts_at, window.c.ends_at)
         .join(window, window.c.id == row_of.c.window_id)
         .where(*silent)
         .order_by(row_of.c.window_id)
@@ -201,36 +186,36 @@ def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXP
     return ended
 
 
-def set_where_running(connection: Connection, attempts: Iterable[model.Attempt], values: dict[str, Any]) -> None:
+def set_where_running(connection: sa.Connection, attempts: Iterable[model.Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
     for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # the order in which all transactions lock
         still_running = (among_attempts([attempt]), row_of.c.key == attempt.key, row_of.c.state == ATTEMPT_RUNNING)
-        connection.execute(update(row_of).where(*still_running).values(values))
+        connection.execute(sa.update(row_of).where(*still_running).values(values))
 
 
-def drop_stale_tables(engine: Engine, window_ids: Sequence[int]) -> None:
+def drop_stale_tables(engine: sa.Engine, window_ids: Sequence[int]) -> None:
     """Drops the tables of attempts that can no longer commit. A locked table stays for the next call."""
     row_of = schema.attempt
     over = row_of.c.state.in_([FAILED, SUPERSEDED])
-    query = select(row_of).where(among(row_of.c.window_id, window_ids), over, row_of.c.cleaned.is_(False))
+    query = sa.select(row_of).where(among(row_of.c.window_id, window_ids), over, row_of.c.cleaned.is_(False))
     with engine.connect() as connection:
         rows = connection.execute(query).mappings().all()
     for row in rows:
         _drop_tables_of(engine, row)
 
 
-def _drop_tables_of(engine: Engine, row: Row) -> None:
+def _drop_tables_of(engine: sa.Engine, row: Row) -> None:
     row_of = schema.attempt
     names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table).name)]
     with unless_locked(), engine.begin() as connection:
         drop_tables(connection, names)
         is_attempt = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
-        connection.execute(update(row_of).where(*is_attempt).values(cleaned=True))
+        connection.execute(sa.update(row_of).where(*is_attempt).values(cleaned=True))
 
 
-def drop_tables(connection: Connection, names: Iterable[str]) -> None:
-    connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
-    connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
+def drop_tables(connection: sa.Connection, names: Iterable[str]) -> None:
+    connection.execute(sa.text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
+    connection.execute(sa.text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
 
 
 @contextmanager
@@ -330,11 +315,11 @@ def why_not_loaded(outcomes: Sequence[AttemptOutcome]) -> errors.LoadFailed | No
     )
 
 
-def outcomes_of(engine: Engine, attempts: Sequence[model.Attempt], now: datetime) -> list[AttemptOutcome]:
+def outcomes_of(engine: sa.Engine, attempts: Sequence[model.Attempt], now: datetime) -> list[AttemptOutcome]:
     """The outcome of each of the attempts, in their order, by one query."""
     ours, newest, window = schema.attempt.alias("ours"), schema.attempt.alias("newest"), schema.window
     query = (
-        select(
+        sa.select(
             ours.c.window_id,
             ours.c.number,
             ours.c.state,
@@ -414,21 +399,21 @@ class Heartbeat:
 OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
 
 
-def ownerless(engine: Engine) -> list[str]:
+def ownerless(engine: sa.Engine) -> list[str]:
     """The tables, by name. The tables are listed before the owners: an attempt begun in between is not among the tables yet."""
     row = schema.attempt
-    owned = select(row.c.staging_table, row.c.dead_letter_table).where(row.c.state == ATTEMPT_RUNNING)
+    owned = sa.select(row.c.staging_table, row.c.dead_letter_table).where(row.c.state == ATTEMPT_RUNNING)
     with engine.connect() as connection:
-        listed = text("select tablename from pg_tables where schemaname = :schema order by tablename")
+        listed = sa.text("select tablename from pg_tables where schemaname = :schema order by tablename")
         present = connection.execute(listed, {"schema": STAGING_SCHEMA}).scalars().all()
         owners = {name for pair in connection.execute(owned) for table in pair for name in (table, sealed(table).name)}
     return [name for name in present if OURS.fullmatch(name) and name not in owners]
 
 
-def drop_ownerless(engine: Engine) -> list[str]:
+def drop_ownerless(engine: sa.Engine) -> list[str]:
     """Drops them and returns those that are gone; a locked table stays."""
     row = schema.attempt
-    over = select(row.c.window_id).where(row.c.state.in_([FAILED, SUPERSEDED]), row.c.cleaned.is_(False)).distinct()
+    over = sa.select(row.c.window_id).where(row.c.state.in_([FAILED, SUPERSEDED]), row.c.cleaned.is_(False)).distinct()
     before = ownerless(engine)
     with engine.connect() as connection:
         windows = connection.execute(over).scalars().all()

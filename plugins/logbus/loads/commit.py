@@ -21,22 +21,11 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, fingerprint, model, waiting
-from logbus.loads import checksum, stamped_hours
+from logbus.loads import checksum, stamped_hours, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.checksum import DEAD_LETTERS, Checksum, Published
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
-from logbus.loads.target import (
-    LEAF_CHECK,
-    ROWS_OF_WINDOW,
-    finding_partitions,
-    has_leaves,
-    parent_of,
-    relation_exists,
-    table_columns,
-    window_parameters,
-)
-from logbus.windows import schema, sql_errors
-from logbus.windows.rows import COMMITTED, count_values, to_counts
+from logbus.windows import rows, schema, sql_errors
 from logbus.windows.table_names import SCHEMA, TableName, leaf_name, quoted
 
 # The columns of a dead letter that its task has written.
@@ -112,7 +101,7 @@ def committed_counts(engine: Engine, attempt: model.Attempt) -> model.WindowCoun
         )
         is_attempt = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
         state = connection.execute(select(row_of.c.state).where(*is_attempt, row_of.c.key == attempt.key)).scalar_one_or_none()
-    return to_counts(row) if state == COMMITTED else None
+    return rows.to_counts(row) if state == rows.COMMITTED else None
 
 
 # Gives the checksum of what is public then, where that may be another than the sealed rows'.
@@ -160,23 +149,23 @@ def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     """The sealed rows become the window's rows in the target. Gives the checksum of what was inserted row by row: a trigger of
     the user's own may have changed it on its way."""
     add_new_columns(connection, load)
-    if has_leaves(connection, load.target):
+    if target.has_leaves(connection, load.target):
         leaf = leaf_name(load.target, load.attempt.interval.start)
-        if not relation_exists(connection, leaf) and attach(connection, load, leaf):
+        if not target.relation_exists(connection, leaf) and attach(connection, load, leaf):
             return None
         if may_swap(connection, load, leaf) and swap(connection, load, leaf):
             return None
     replace(connection, load)
     # Attached or swapped, the public table is the sealed one, whose checksum is known. Inserted row by row it has gone through
     # the target's own triggers and casts, so it is taken again from what is there now.
-    table, parameters = load.staged.table, window_parameters(load.window)
-    return table and checksum.take(connection, load.target, table.columns, ROWS_OF_WINDOW, parameters)
+    table, parameters = load.staged.table, target.window_parameters(load.window)
+    return table and checksum.take(connection, load.target, table.columns, target.ROWS_OF_WINDOW, parameters)
 
 
 def add_new_columns(connection: Connection, load: SealedWindow) -> None:
     """Columns the target got after the attempt's tables were made."""
-    present = table_columns(connection, load.rows)
-    for name, kind in table_columns(connection, load.target).items():
+    present = target.table_columns(connection, load.rows)
+    for name, kind in target.table_columns(connection, load.target).items():
         if name not in present:
             connection.execute(text(f"alter table {load.rows.sql} add column {quoted(name)} {kind}"))
 
@@ -194,7 +183,7 @@ def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
             connection.execute(
                 text(f"alter table {load.target.sql} attach partition {leaf.sql} for values from ('{start}') to ('{end}')")
             )
-            connection.execute(text(f"alter table {leaf.sql} drop constraint {LEAF_CHECK}"))
+            connection.execute(text(f"alter table {leaf.sql} drop constraint {target.LEAF_CHECK}"))
     except (ProgrammingError, IntegrityError) as error:
         if sql_errors.sqlstate_of(error) in (sql_errors.OVERLAPPING_PARTITION, sql_errors.CHECK_VIOLATION):
             return False
@@ -208,7 +197,9 @@ def may_swap(connection: Connection, load: SealedWindow, leaf: TableName) -> boo
     if max(loaded, sum(part.loaded for part in load.staged.tallies.values())) < SWAPPED_ROWS_MIN:
         return False
     has_index = text("select relhasindex from pg_class where oid = to_regclass(:name)")
-    return parent_of(connection, leaf) == load.target and not connection.scalar(has_index, {"name": load.target.identifier})
+    return target.parent_of(connection, leaf) == load.target and not connection.scalar(
+        has_index, {"name": load.target.identifier}
+    )
 
 
 def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
@@ -244,10 +235,10 @@ def holds_rows_out_of_window(connection: Connection, load: SealedWindow, leaf: T
 
 def replace(connection: Connection, load: SealedWindow) -> None:
     """Delete and insert: the predicate on `_window_start` keeps both inside one leaf."""
-    columns = ", ".join(quoted(name) for name in table_columns(connection, load.target))
-    parameters = window_parameters(load.window)
-    connection.execute(text(f"delete from {load.target.sql} where {ROWS_OF_WINDOW}"), parameters)
-    with finding_partitions(connection, load.target, load.attempt.interval):
+    columns = ", ".join(quoted(name) for name in target.table_columns(connection, load.target))
+    parameters = target.window_parameters(load.window)
+    connection.execute(text(f"delete from {load.target.sql} where {target.ROWS_OF_WINDOW}"), parameters)
+    with target.finding_partitions(connection, load.target, load.attempt.interval):
         connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
     connection.execute(text(f"drop table {load.rows.sql}"))
 
@@ -264,7 +255,7 @@ def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
 
 def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
     window, part, attempt = schema.window, schema.window_range, schema.attempt
-    loaded = {**count_values(done.counts), "fingerprint": load.records.fingerprint}
+    loaded = {**rows.count_values(done.counts), "fingerprint": load.records.fingerprint}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
     stamped = stamped_hours.write(connection, load.window.id, load.hours)
     others = {} if done.other_records is None else {"other_records": list(done.other_records)}
@@ -273,7 +264,7 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     for partition, span in load.staged.spans.items():
         is_range = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*is_range).values(first_timestamp=span.first, last_timestamp=span.last))
-    ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": load.records.partitions}
+    ended: dict[str, Any] = {"state": rows.COMMITTED, "ended_at": now, "cleaned": True, "partitions": load.records.partitions}
     # Which numbers of which producers arrived; how many streams there are.
     arrived = schema.producer_count
     connection.execute(delete(arrived).where(arrived.c.window_id == load.window.id))

@@ -12,12 +12,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from logbus import errors, model
+from logbus import errors, model, pipeline_settings
 from logbus.fingerprint import as_text
 from logbus.formatting import many, shown_value
 from logbus.loads import stamped_hours, tally
 from logbus.loads.tally import ReadTally
-from logbus.pipeline_settings import PipelineSettings
 from logbus.windows import schema
 from logbus.windows.table_names import TableName, parse_table, sealed
 
@@ -215,7 +214,7 @@ def _differences(former: LoadedRecords, load: LoadedRecords) -> str:
 # it was, and the failed attempt keeps a bounded sample of what did not parse, because its dead letters are dropped with the rest.
 
 
-def overrun(options: PipelineSettings, *, read: int, failed: int) -> str | None:
+def overrun(options: pipeline_settings.PipelineSettings, *, read: int, failed: int) -> str | None:
     """The limit that this many errors among this many records exceed; None if they exceed none."""
     most, rate = options.max_errors, options.max_error_rate
     if most is not None and failed > most:

@@ -17,31 +17,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pyiceberg import types
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestamptzType,
-)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-TYPES: dict[IcebergType, str] = {
-    StringType(): "VARCHAR",
-    IntegerType(): "INTEGER",
-    LongType(): "BIGINT",
-    FloatType(): "FLOAT",
-    DoubleType(): "DOUBLE",
-    BooleanType(): "BOOLEAN",
-    TimestamptzType(): "TIMESTAMPTZ",
-    BinaryType(): "BLOB",
+TYPES: dict[types.IcebergType, str] = {
+    types.StringType(): "VARCHAR",
+    types.IntegerType(): "INTEGER",
+    types.LongType(): "BIGINT",
+    types.FloatType(): "FLOAT",
+    types.DoubleType(): "DOUBLE",
+    types.BooleanType(): "BOOLEAN",
+    types.TimestamptzType(): "TIMESTAMPTZ",
+    types.BinaryType(): "BLOB",
 }
 NAME_MAPPING_PROPERTY = "schema.name-mapping.default"  # set where files without field ids were added to a table
 

@@ -16,8 +16,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 
 from logbus import errors, model
 from logbus.loads.ledger import Ledger
-from logbus.loads.sinks import sink_for
-from logbus.loads.sinks.snapshot_entry import LedgerEntry, dead_letters_kept, is_of_this_ledger, write_entry
+from logbus.loads.sinks import sink_for, snapshot_entry
 from logbus.windows import freezing, rows, schema
 from logbus.windows.chain import Chain
 
@@ -39,7 +38,7 @@ class Rebuilt:
 class TableWithEntries(Protocol):
     """A sink whose table carries the ledger's entries: Iceberg's, whose libraries are not imported for this."""
 
-    def entries(self) -> Iterator[LedgerEntry]: ...
+    def entries(self) -> Iterator[snapshot_entry.LedgerEntry]: ...
 
 
 class Conflict(Exception):
@@ -63,7 +62,7 @@ def rebuild(engine: Engine, pipeline_name: str) -> Rebuilt:
     return done
 
 
-def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntry, done: Rebuilt) -> None:
+def rebuild_window(connection: Connection, pipeline_name: str, entry: snapshot_entry.LedgerEntry, done: Rebuilt) -> None:
     rows.pipeline_row(connection, pipeline_name, lock=True)
     window = freezing.find_window(connection, pipeline_name, entry.interval)
     if window is not None:
@@ -73,17 +72,17 @@ def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntr
         return
     window_id = insert_window(connection, pipeline_name, entry) if window is None else window.id
     insert_attempt(connection, window_id, entry)
-    write_entry(connection, {"id": window_id}, entry)
+    snapshot_entry.write_entry(connection, {"id": window_id}, entry)
     done.rebuilt.append(entry.interval)
-    if not dead_letters_kept(connection, window_id, entry):
+    if not snapshot_entry.dead_letters_kept(connection, window_id, entry):
         done.without_dead_letters.append(entry.interval)
 
 
-def is_known(connection: Connection, window: model.FrozenWindow, entry: LedgerEntry) -> bool:
+def is_known(connection: Connection, window: model.FrozenWindow, entry: snapshot_entry.LedgerEntry) -> bool:
     """Whether the ledger already has this load of the window, or a later one."""
     if window.loaded_attempt is None or window.loaded_attempt < entry.attempt:
         return False
-    return window.loaded_attempt > entry.attempt or is_of_this_ledger(connection, window.id, entry)
+    return window.loaded_attempt > entry.attempt or snapshot_entry.is_of_this_ledger(connection, window.id, entry)
 
 
 def refuse_other_offsets(
@@ -96,7 +95,7 @@ def refuse_other_offsets(
         )
 
 
-def insert_window(connection: Connection, pipeline_name: str, entry: LedgerEntry) -> int:
+def insert_window(connection: Connection, pipeline_name: str, entry: snapshot_entry.LedgerEntry) -> int:
     chain = Chain(connection, pipeline_name, entry.topic_id)
     for part in entry.ranges:
         lower_anchor(connection, chain, part, entry)
@@ -116,7 +115,7 @@ def insert_window(connection: Connection, pipeline_name: str, entry: LedgerEntry
     return window_id
 
 
-def lower_anchor(connection: Connection, chain: Chain, part: model.OffsetRange, entry: LedgerEntry) -> None:
+def lower_anchor(connection: Connection, chain: Chain, part: model.OffsetRange, entry: snapshot_entry.LedgerEntry) -> None:
     """Registering again anchored the chain where the log begins today; the table's windows begin earlier."""
     chain.anchor(None, [(part.partition, part.start_offset)], entry.loaded_at)
     anchor = schema.anchor
@@ -128,7 +127,7 @@ def lower_anchor(connection: Connection, chain: Chain, part: model.OffsetRange, 
     connection.execute(update(anchor).where(*is_anchor, anchor.c.offset > part.start_offset).values(offset=part.start_offset))
 
 
-def freeze_boundaries(chain: Chain, part: model.OffsetRange, entry: LedgerEntry) -> None:
+def freeze_boundaries(chain: Chain, part: model.OffsetRange, entry: snapshot_entry.LedgerEntry) -> None:
     for at, offset in ((entry.interval.start, part.start_offset), (entry.interval.end, part.end_offset)):
         frozen, around = chain.boundary(part.partition, at), chain.neighbours(part.partition, at)
         fits = around.lower <= offset and (around.upper is None or offset <= around.upper)
@@ -141,7 +140,7 @@ def freeze_boundaries(chain: Chain, part: model.OffsetRange, entry: LedgerEntry)
             chain.freeze(part.partition, at, offset, None, entry.loaded_at)
 
 
-def insert_attempt(connection: Connection, window_id: int, entry: LedgerEntry) -> None:
+def insert_attempt(connection: Connection, window_id: int, entry: snapshot_entry.LedgerEntry) -> None:
     window, attempt = schema.window, schema.attempt
     row: rows.Row = connection.execute(select(window).where(window.c.id == window_id).with_for_update()).mappings().one()
     is_attempt = (attempt.c.window_id == window_id, attempt.c.number == entry.attempt)

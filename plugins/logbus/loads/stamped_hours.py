@@ -17,18 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Select,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    true,
-)
+import sqlalchemy as sa
 
 from logbus import errors, model
 from logbus.formatting import several
@@ -78,21 +67,21 @@ def bounded(histogram: Histogram, near_ms: int) -> dict[int, int]:
     return kept
 
 
-def write(connection: Connection, window_id: int, histogram: Histogram) -> dict[str, int]:
+def write(connection: sa.Connection, window_id: int, histogram: Histogram) -> dict[str, int]:
     """Replaces the window's histogram, in the transaction that makes its records public.
 
     Returns what belongs in the window's row, for its single update: a second update in the same transaction would make
     PostgreSQL check the row's foreign key again, and lock the pipeline's row against every freeze.
     """
     hours = schema.window_hour
-    connection.execute(delete(hours).where(hours.c.window_id == window_id))
+    connection.execute(sa.delete(hours).where(hours.c.window_id == window_id))
     rows = [
         {"window_id": window_id, "hour": model.instant(hour), "record_count": count}
         for hour, count in histogram.items()
         if hour >= 0
     ]
     if rows:
-        connection.execute(insert(hours), rows)
+        connection.execute(sa.insert(hours), rows)
     return {"unstamped_count": histogram.get(NO_HOUR, 0), "far_count": histogram.get(FAR_HOURS, 0)}
 
 
@@ -182,10 +171,10 @@ def is_remarkable(part: int, whole: int) -> bool:
     return part >= REMARKABLE_RECORDS and part >= REMARKABLE_SHARE * whole
 
 
-def stamped_hours(connection: Connection, window: model.FrozenWindow) -> StampedHours | None:
+def stamped_hours(connection: sa.Connection, window: model.FrozenWindow) -> StampedHours | None:
     """For one window; None if it is not loaded."""
     row_of = schema.window
-    query = select(row_of.c.unstamped_count, row_of.c.far_count).where(row_of.c.id == window.id)
+    query = sa.select(row_of.c.unstamped_count, row_of.c.far_count).where(row_of.c.id == window.id)
     unstamped, far = connection.execute(query).one()
     if unstamped is None:
         return None
@@ -209,21 +198,21 @@ def stamped_hours(connection: Connection, window: model.FrozenWindow) -> Stamped
     )
 
 
-def hours_held(connection: Connection, window: model.FrozenWindow) -> Iterator[HourCount]:
+def hours_held(connection: sa.Connection, window: model.FrozenWindow) -> Iterator[HourCount]:
     """The window's own histogram, in order of time."""
     hours = schema.window_hour
-    query = select(hours.c.hour, hours.c.record_count).where(hours.c.window_id == window.id).order_by(hours.c.hour)
+    query = sa.select(hours.c.hour, hours.c.record_count).where(hours.c.window_id == window.id).order_by(hours.c.hour)
     for hour, count in connection.execute(query):
         yield HourCount(window=window.interval.start, hour=hour, count=count)
 
 
-def windows_holding(connection: Connection, pipeline_name: str, span: model.Interval) -> dict[datetime, int]:
+def windows_holding(connection: sa.Connection, pipeline_name: str, span: model.Interval) -> dict[datetime, int]:
     """Starts of the loaded windows with records stamped with hours that overlap the span, in order, and how many each has."""
     hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
     near = hours.c.hour > span.start - model.INTERVAL_LONGEST  # for the index
     touches = (near, hours.c.hour + pipeline.c.interval > span.start, hours.c.hour < span.end)
     query = (
-        select(window.c.starts_at, func.sum(hours.c.record_count))
+        sa.select(window.c.starts_at, sa.func.sum(hours.c.record_count))
         .join(window, window.c.id == hours.c.window_id)
         .join(pipeline, pipeline.c.name == window.c.pipeline)
         .where(window.c.pipeline == pipeline_name, *touches)
@@ -233,30 +222,32 @@ def windows_holding(connection: Connection, pipeline_name: str, span: model.Inte
     return {start: int(count) for start, count in connection.execute(query)}
 
 
-def newest_stamped() -> Select[Any]:
+def newest_stamped() -> sa.Select[Any]:
     """By pipeline, the records of its newest loaded windows, and those stamped with another hour than their window's."""
     hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
-    is_elsewhere = or_(hours.c.hour < window.c.starts_at, hours.c.hour >= window.c.ends_at)
+    is_elsewhere = sa.or_(hours.c.hour < window.c.starts_at, hours.c.hour >= window.c.ends_at)
     newest = (
-        select(counted_hours().label("held"), counted_hours(is_elsewhere).label("elsewhere"), window.c.far_count)
+        sa.select(counted_hours().label("held"), counted_hours(is_elsewhere).label("elsewhere"), window.c.far_count)
         .where(window.c.pipeline == pipeline.c.name, window.c.unstamped_count.is_not(None))
         .order_by(window.c.starts_at.desc())
         .limit(NEWEST_WINDOWS)
         .lateral()
     )
-    total, elsewhere = (func.sum(count + newest.c.far_count) for count in (newest.c.held, newest.c.elsewhere))
-    query = select(pipeline.c.name.label("pipeline"), total.label("held"), elsewhere.label("elsewhere"))
-    return query.select_from(pipeline.join(newest, true())).group_by(pipeline.c.name)
+    total, elsewhere = (sa.func.sum(count + newest.c.far_count) for count in (newest.c.held, newest.c.elsewhere))
+    query = sa.select(pipeline.c.name.label("pipeline"), total.label("held"), elsewhere.label("elsewhere"))
+    return query.select_from(pipeline.join(newest, sa.true())).group_by(pipeline.c.name)
 
 
-def counted_hours(*which: ColumnElement[bool]) -> ColumnElement[Any]:
+def counted_hours(*which: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
     """The sum over the hours of a window's histogram that satisfy `which`."""
     hours = schema.window_hour
-    query = select(func.coalesce(func.sum(hours.c.record_count), 0)).where(hours.c.window_id == schema.window.c.id, *which)
+    query = sa.select(sa.func.coalesce(sa.func.sum(hours.c.record_count), 0)).where(
+        hours.c.window_id == schema.window.c.id, *which
+    )
     return query.correlate(schema.window).scalar_subquery()
 
 
-def elsewhere_notes(connection: Connection, pipeline_names: Collection[str]) -> list[str]:
+def elsewhere_notes(connection: sa.Connection, pipeline_names: Collection[str]) -> list[str]:
     """A line for each of these pipelines whose newest windows hold a remarkable share of records of other hours."""
     return [
         f"{row.pipeline}: {row.elsewhere} of the {row.held} records in its newest windows are stamped with other hours than "
@@ -278,7 +269,7 @@ def holding_span(pipeline: model.Pipeline, span: model.Interval, lateness: timed
 
 
 def missing_of_stamped(
-    engine: Engine, pipeline_name: str, span: model.Interval, lateness: timedelta | None, *, audited: bool = False
+    engine: sa.Engine, pipeline_name: str, span: model.Interval, lateness: timedelta | None, *, audited: bool = False
 ) -> model.Interval | None:
     """The first part of `holding_span` that is not loaded (or audited) yet; None when all of it is."""
     with engine.connect() as connection:

@@ -15,13 +15,12 @@ from airflow.sdk import Context
 from logbus import assets, errors, model, pipeline_definition, spark_submit, task_context
 from logbus.loads.ledger import Ledger
 from logbus.loads.run import WINDOWS_PER_JOB_MAX, LoadRun, in_groups
-from logbus.operators.spark_submit_window import SparkWindowOperator
-from logbus.operators.waiting_runs import Beside, is_loaded_since_asked
+from logbus.operators import spark_submit_window, waiting_runs
 from logbus.status import replay
 from logbus.status.replay import Span
 
 
-class LoadWindowOperator(SparkWindowOperator):
+class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
     """Load the run's window, or all of `windows`, exactly as frozen. A rerun replaces the rows with the same rows.
 
     If other runs of the DAG wait at this task (a backfill, many cleared hours), the first of them loads their closed hours in its
@@ -40,7 +39,7 @@ class LoadWindowOperator(SparkWindowOperator):
         was never created while the scheduler was down
     """
 
-    template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "accept_other_records")
+    template_fields: Sequence[str] = (*spark_submit_window.SparkWindowOperator.template_fields, "accept_other_records")
     registers = True
     verb: ClassVar[str] = "load"  # in the name of the Spark application
     ui_color = "#fbe9d0"
@@ -80,7 +79,7 @@ class LoadWindowOperator(SparkWindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
         with task_context.fail_without_retry():
-            is_adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
+            is_adopted = self._shares and waiting_runs.is_loaded_since_asked(ledger, self.pipeline, starts, context)
             if is_adopted:
                 self.log.info("Another run's application has loaded this hour since this run was requested")
             else:
@@ -163,7 +162,7 @@ class LoadWindowOperator(SparkWindowOperator):
         if not self._shares:
             return []
         room = self.max_windows_per_application - len(own)
-        beside = Beside(
+        beside = waiting_runs.Beside(
             ledger=ledger,
             log=self.broker.log_offsets(),
             pipeline_name=self.pipeline.name,

@@ -24,18 +24,10 @@ from typing import IO, NamedTuple
 
 from logbus.errors import UnreadableLog
 from logbus.model import instant
-from logbus.shipper import line_reader
+from logbus.shipper import line_reader, timestamp_extractor
 from logbus.shipper.line_reader import is_compressed, open_log, whole_lines
 from logbus.shipper.line_timestamps import NO_STAMP, Stamp
 from logbus.shipper.sources import UNKNOWN_INODE, Source
-from logbus.shipper.timestamp_extractor import (
-    AHEAD_MS_MAX,
-    APART_DAYS,
-    LOOKED_AT_LINES,
-    TimeOptions,
-    TimestampExtractor,
-    extractor_for,
-)
 
 EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
 DAY_MS = 86_400_000
@@ -75,9 +67,9 @@ class LineReading(NamedTuple):
     now_ms: int
     line_bytes_max: int
     include_partial_line: bool
-    times: TimeOptions = TimeOptions()
+    times: timestamp_extractor.TimeOptions = timestamp_extractor.TimeOptions()
     # By source; those of other sources are chosen when they are read.
-    extractors: Mapping[str, TimestampExtractor] = MappingProxyType({})
+    extractors: Mapping[str, timestamp_extractor.TimestampExtractor] = MappingProxyType({})
     joins: bool = False  # a line without a time of its own continues the record of the line before
 
 
@@ -108,13 +100,13 @@ def _readable(source: Source, reading: LineReading, notes: ReadingNotes | None) 
 
 
 def _stamped(source: Source, reading: LineReading, notes: ReadingNotes) -> Iterator[TimestampedLine]:
-    extractor = reading.extractors.get(source.source_id) or extractor_for(
+    extractor = reading.extractors.get(source.source_id) or timestamp_extractor.extractor_for(
         Path(source.path), reading.line_bytes_max, reading.times
     )
     timestamp_ms, borrowed_of = source.timestamp_ms, TimeOf.LINE_BEFORE
     if timestamp_ms is None:
         timestamp_ms, borrowed_of = _first_time(source, reading, notes, extractor)
-    latest_ms = reading.now_ms + AHEAD_MS_MAX
+    latest_ms = reading.now_ms + timestamp_extractor.AHEAD_MS_MAX
     days = notes.days.setdefault(source.source_id, {})
     day_ms, tally = -DAY_MS, [0]
     source_id, new_line = source.source_id, tuple.__new__  # as in line_reader.read_lines
@@ -160,7 +152,7 @@ def months_away(days: Mapping[int, int]) -> dict[int, int]:
     groups: list[dict[int, int]] = []
     last = None
     for day in sorted(days):
-        if last is None or day - last > APART_DAYS:
+        if last is None or day - last > timestamp_extractor.APART_DAYS:
             groups.append({})
         groups[-1][day] = days[day]
         last = day
@@ -174,18 +166,20 @@ def day_text(day: int) -> str:
     return instant(day * DAY_MS).date().isoformat()
 
 
-def _first_time(source: Source, reading: LineReading, notes: ReadingNotes, extractor: TimestampExtractor) -> tuple[int, TimeOf]:
+def _first_time(
+    source: Source, reading: LineReading, notes: ReadingNotes, extractor: timestamp_extractor.TimestampExtractor
+) -> tuple[int, TimeOf]:
     """The time for lines before any line that has one."""
-    for line in islice(_lines(source, reading, notes), LOOKED_AT_LINES):
+    for line in islice(_lines(source, reading, notes), timestamp_extractor.LOOKED_AT_LINES):
         own_ms = extractor.stamp(line.text).timestamp_ms if line.text is not None else None
-        if own_ms is not None and EARLIEST_MS <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
+        if own_ms is not None and EARLIEST_MS <= own_ms <= reading.now_ms + timestamp_extractor.AHEAD_MS_MAX:
             return own_ms, TimeOf.LINE_AFTER
     written_ms = Path(source.path).stat().st_mtime_ns // 1_000_000
     return max(0, min(written_ms, reading.now_ms)), TimeOf.FILE
 
 
 def _records(
-    source: Source, reading: LineReading, notes: ReadingNotes, extractor: TimestampExtractor
+    source: Source, reading: LineReading, notes: ReadingNotes, extractor: timestamp_extractor.TimestampExtractor
 ) -> Iterator[line_reader.Line]:
     """Lines, or if they are to be joined, those that belong together as one, with the file's own line endings between them, so
     that what was sent can be compared with the file byte by byte. The last record of a file that is being written waits for the

@@ -27,17 +27,9 @@ from logbus.model import instant, instant_text, milliseconds, utc, utc_now
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
 from logbus.parsing.columns import column_names
 from logbus.parsing.json_format import inferred_columns
+from logbus.shipper import timestamp_extractor
 from logbus.shipper.merged_lines import DAY_MS, LineReading, ReadingNotes, TimeOf, TimestampedLine, merged, months_away
 from logbus.shipper.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
-from logbus.shipper.timestamp_extractor import (
-    DIRECTIVE,
-    FIELDS_DIRECTIVE,
-    LOOKED_AT_LINES,
-    TimeOptions,
-    TimestampExtractor,
-    extractor_for,
-    timestamp_problem,
-)
 from logbus.windows.table_names import target_named_after
 
 SHARE_MIN = 0.9  # of the records must be as a parser expects them
@@ -63,14 +55,19 @@ def _csv_settings(lines: Sequence[TimestampedLine]) -> Mapping[str, Any] | None:
 def _named_by_directive(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
     """The fields are those of the line `#Fields: date time ...`. Zeek writes tabs between names and values, IIS blanks, and
     Amazon's CloudFront blanks between the names and tabs between the values."""
-    named = next(filter(None, map(FIELDS_DIRECTIVE.match, texts)), None)
+    named = next(filter(None, map(timestamp_extractor.FIELDS_DIRECTIVE.match, texts)), None)
     if named is None:
         return None
     names = column_names(named[1].decode(errors="replace").split())
-    records = [text for text in texts if not text.startswith(DIRECTIVE)]
+    records = [text for text in texts if not text.startswith(timestamp_extractor.DIRECTIVE)]
     for delimiter in "\t ":
         if records and sum(len(_csv_fields(text, delimiter)) == len(names) for text in records) >= SHARE_MIN * len(records):
-            return {"fields": names, "delimiter": delimiter, "comment": DIRECTIVE.decode(), "null_value": NO_VALUE.decode()}
+            return {
+                "fields": names,
+                "delimiter": delimiter,
+                "comment": timestamp_extractor.DIRECTIVE.decode(),
+                "null_value": NO_VALUE.decode(),
+            }
     return None
 
 
@@ -183,8 +180,8 @@ class LogProposal:
 
     path: Path
     records: int
-    times: TimeOptions  # with which it was examined
-    extractor: TimestampExtractor
+    times: timestamp_extractor.TimeOptions  # with which it was examined
+    extractor: timestamp_extractor.TimestampExtractor
     dated: int
     zoneless: int
     first: datetime | None
@@ -208,7 +205,10 @@ class LogProposal:
     def trouble(self) -> str | None:
         """Why `logbus ship` would refuse the file, or a load most of its records, if that is so."""
         now_ms = milliseconds(utc_now())
-        return timestamp_problem(self.path, self.extractor, self.times, now_ms, joins=self.joins) or self.why_unparsed
+        return (
+            timestamp_extractor.timestamp_problem(self.path, self.extractor, self.times, now_ms, joins=self.joins)
+            or self.why_unparsed
+        )
 
     @property
     def why_unparsed(self) -> str | None:
@@ -229,7 +229,7 @@ class LogProposal:
 
 def propose(
     path: Path,
-    times: TimeOptions,
+    times: timestamp_extractor.TimeOptions,
     line_bytes_max: int,
     *,
     joins: bool = False,
@@ -239,7 +239,7 @@ def propose(
     """Examines the first records; raises UnreadableLog, or UserError for settings that the parser cannot use."""
     path = path.absolute()
     check_readable(path)
-    extractor = extractor_for(path, line_bytes_max, times)
+    extractor = timestamp_extractor.extractor_for(path, line_bytes_max, times)
     lines, is_damaged = _first_records(path, times, line_bytes_max, extractor, joins)
     if is_damaged and not lines:
         raise UnreadableLog(f"{path} is damaged: not one line of it can be unpacked")
@@ -276,18 +276,27 @@ def propose(
 
 
 def _first_records(
-    path: Path, times: TimeOptions, line_bytes_max: int, extractor: TimestampExtractor, joins: bool
+    path: Path,
+    times: timestamp_extractor.TimeOptions,
+    line_bytes_max: int,
+    extractor: timestamp_extractor.TimestampExtractor,
+    joins: bool,
 ) -> tuple[list[TimestampedLine], bool]:
     """The first records, and whether the file is damaged after them. Read by the same reader as in `ship`, with its extractor,
     zone and joining: a proposal that read lines differently would promise what ship does not do."""
     source = Source(source_id="", path=str(path), device=0, inode=UNKNOWN_INODE, head=Fingerprint())
     reading, notes = LineReading(milliseconds(utc_now()), line_bytes_max, True, times, {"": extractor}, joins), ReadingNotes()
-    lines = [line for line in islice(merged([source], reading, notes), LOOKED_AT_LINES) if line.text is not None]
+    lines = [
+        line for line in islice(merged([source], reading, notes), timestamp_extractor.LOOKED_AT_LINES) if line.text is not None
+    ]
     return lines, bool(notes.damaged)
 
 
 def _candidates(
-    lines: Sequence[TimestampedLine], extractor: TimestampExtractor, parse: str | None, settings: Mapping[str, Any]
+    lines: Sequence[TimestampedLine],
+    extractor: timestamp_extractor.TimestampExtractor,
+    parse: str | None,
+    settings: Mapping[str, Any],
 ) -> list[tuple[str, Mapping[str, Any]]]:
     """Parsers that may fit, with their settings, those that extract most first; or the one the user asked about."""
     if parse is not None:

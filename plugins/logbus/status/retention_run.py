@@ -21,8 +21,7 @@ from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, te
 from sqlalchemy.dialects.postgresql import insert as insert_or_update
 
 from logbus import errors, model
-from logbus.kafka import topics
-from logbus.kafka.client import LATEST
+from logbus.kafka import client, topics
 from logbus.loads.ledger import Ledger
 from logbus.status.retention_plan import DELETE, Deletion, Hold, RetentionPolicy, TopicPlan, TopicState, plan_topic
 from logbus.windows import pipeline_chains, schema
@@ -144,7 +143,7 @@ class RetentionRun:
 
     def _state(self, policy: RetentionPolicy, now: datetime) -> TopicState:
         facts = self.log.topic(policy.topic)
-        ends = self.log.end_offsets(facts.name, facts.partitions, LATEST)
+        ends = self.log.end_offsets(facts.name, facts.partitions, client.LATEST)
         return TopicState(
             topic=facts.name,
             topic_id=facts.topic_id,

@@ -20,9 +20,7 @@ from logbus.loads.history import AttemptRecord, WindowHistory, window_history
 from logbus.loads.ledger import Ledger
 from logbus.status import replay
 from logbus.status.replay import Span
-from logbus.web import access
-from logbus.web.dag_runs import AirflowRest, DagRun, run_url
-from logbus.web.request_context import ContextDep, RequestContext, answer, http_errors, wanted_instant
+from logbus.web import access, dag_runs, request_context
 
 REDRIVE_DAG = "logbus_redrive"
 SINK_WITH_ROWS = "postgres"  # the one that is changed row by row
@@ -36,9 +34,9 @@ class Hour:
     """The hour that a request names, of a pipeline that the caller may see, and those of its Dags that they may see. `frozen`
     is its window; if there is none yet, the hour is one that could be frozen: closed, and one of the pipeline's."""
 
-    def __init__(self, context: ContextDep, pipeline: str, start: str) -> None:
-        self.context, self.pipeline, begin = context, pipeline, wanted_instant(start)
-        with http_errors():
+    def __init__(self, context: request_context.ContextDep, pipeline: str, start: str) -> None:
+        self.context, self.pipeline, begin = context, pipeline, request_context.wanted_instant(start)
+        with request_context.http_errors():
             engine = context.source.engine()
             self.dag_ids = access.require_visible(engine, pipeline, context.user)
             self.registered = registered = Ledger(engine).pipeline(pipeline)
@@ -176,7 +174,7 @@ async def rerun(request: Request, hour: HourDep) -> Response:
     """Clears the Dag run of the hour; if there is none, triggers one. The run freezes the hour if it is not frozen yet."""
     await _raise_if_not_allowed(_why_no_rerun, hour)
     allowed = await run_in_threadpool(_dags_allowed, hour, "PUT")
-    airflow = AirflowRest(request)
+    airflow = dag_runs.AirflowRest(request)
     if (run := await _run_of(airflow, hour, allowed)) is not None:
         await _raise_if_not_allowed(_why_idle, run.dag_id)
         if not run.is_over:
@@ -189,7 +187,7 @@ async def rerun(request: Request, hour: HourDep) -> Response:
     raise HTTPException(409, f"no run of {' or '.join(allowed)} covers exactly this hour; {by_hand(hour)}")
 
 
-async def _run_of(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> DagRun | None:
+async def _run_of(airflow: dag_runs.AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> dag_runs.DagRun | None:
     """The run whose data interval is the window. A run that loaded it along with its own hour, or among many, does not count."""
     runs = [run for dag_id in dag_ids for run in await airflow.runs_at(dag_id, hour.interval.start)]
     for attempt in reversed(hour.attempts):
@@ -199,7 +197,7 @@ async def _run_of(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> D
     return next((run for run in runs if run.interval == hour.interval), None)
 
 
-async def _hourly_dag(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
+async def _hourly_dag(airflow: dag_runs.AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
     """A Dag whose runs have data intervals as long as the hour."""
     length = hour.interval.end - hour.interval.start
     for dag_id in dag_ids:
@@ -225,7 +223,9 @@ async def redrive(request: Request, target: TargetDep) -> Response:
         "kafka_conn_id": target.context.kafka_conn_id,
         "warehouse_conn_id": target.context.warehouse_conn_id,
     }
-    return done("the dead letters are being parsed again", await AirflowRest(request).trigger(REDRIVE_DAG, {"conf": conf}))
+    return done(
+        "the dead letters are being parsed again", await dag_runs.AirflowRest(request).trigger(REDRIVE_DAG, {"conf": conf})
+    )
 
 
 async def _raise_if_not_allowed(why_not_of: Callable[[Asked], str | None], target: Asked) -> None:
@@ -234,18 +234,18 @@ async def _raise_if_not_allowed(why_not_of: Callable[[Asked], str | None], targe
         raise HTTPException(403 if why_not.startswith("you may not") else 409, why_not)
 
 
-def done(message: str, run: DagRun) -> Response:
-    url = run_url(run.run_id, run.dag_id)
-    return answer({"ok": True, "message": message, "dag_id": run.dag_id, "run_id": run.run_id, "url": url})
+def done(message: str, run: dag_runs.DagRun) -> Response:
+    url = dag_runs.run_url(run.run_id, run.dag_id)
+    return request_context.answer({"ok": True, "message": message, "dag_id": run.dag_id, "run_id": run.run_id, "url": url})
 
 
 @router.get("/replay_plan")
 def replay_plan(target: TargetDep) -> Response:
     """What `logbus replay plan` shows about the window. Changes nothing."""
-    context: RequestContext = target.context
+    context: request_context.RequestContext = target.context
     starts: tuple[datetime, ...] = (target.interval.start,)
-    with http_errors():
+    with request_context.http_errors():
         plan = replay.plan(
             Ledger(context.source.engine()), context.source.log_offsets(), target.pipeline, Span(starts=starts), context.now
         )
-    return answer({**plan.summary(), "command": command_of(target)})
+    return request_context.answer({**plan.summary(), "command": command_of(target)})

@@ -18,16 +18,14 @@ from fastapi.responses import JSONResponse
 
 from logbus.loads.ledger import Ledger
 from logbus.model import utc_now
-from logbus.web import access, actions, routes, shell
-from logbus.web.request_context import ContextDep, answer, http_errors, instant
-from logbus.web.sources import PageSources
+from logbus.web import access, actions, request_context, routes, shell, sources
 
 WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
 
 # No OpenAPI description either: it would be served without a login.
 app = FastAPI(title="logbus", openapi_url=None, dependencies=[Depends(requires_access_view(AccessView.PLUGINS))])
 app.state.now = utc_now
-app.state.sources = PageSources(now=utc_now, clock=time.monotonic)
+app.state.sources = sources.PageSources(now=utc_now, clock=time.monotonic)
 app.include_router(shell.router)
 app.include_router(routes.router)
 app.include_router(actions.router)
@@ -49,7 +47,7 @@ Accept = Annotated[str, Header()]
 @app.get("/windows/{pipeline}")
 def windows(
     request: Request,
-    context: ContextDep,
+    context: request_context.ContextDep,
     pipeline: str,
     since: str | None = None,
     until: str | None = None,
@@ -59,21 +57,23 @@ def windows(
     """The pipeline's newest windows between two instants."""
     if _wants_page(form, accept):
         return shell.to_page(request, "ingestion", pipeline=pipeline, warehouse_conn_id=context.warehouse_conn_id)
-    with http_errors():
+    with request_context.http_errors():
         engine = context.source.engine()
         access.require_visible(engine, pipeline, context.user)
-        history = Ledger(engine).windows(pipeline, since=instant(since), until=instant(until))[-WINDOWS_SHOWN_MAX:]
-    return answer([window.summary() for window in history])
+        history = Ledger(engine).windows(pipeline, since=request_context.instant(since), until=request_context.instant(until))[
+            -WINDOWS_SHOWN_MAX:
+        ]
+    return request_context.answer([window.summary() for window in history])
 
 
 @app.get("/windows/{pipeline}/{start}")
 def window(
-    request: Request, context: ContextDep, pipeline: str, start: str, form: Form = None, accept: Accept = "*/*"
+    request: Request, context: request_context.ContextDep, pipeline: str, start: str, form: Form = None, accept: Accept = "*/*"
 ) -> Response:
     """The window that begins at `start`."""
     if _wants_page(form, accept):
         return shell.to_page(request, "window", pipeline=pipeline, start=start, warehouse_conn_id=context.warehouse_conn_id)
-    return answer(actions.Target(context, pipeline, start).history.window.summary())
+    return request_context.answer(actions.Target(context, pipeline, start).history.window.summary())
 
 
 def _wants_page(form: str | None, accept: str) -> bool:

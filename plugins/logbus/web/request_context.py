@@ -15,9 +15,8 @@ from logbus import errors, model
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.status.fleet import Registered
-from logbus.web import access
+from logbus.web import access, overview
 from logbus.web.access import GetUserDep
-from logbus.web.overview import FleetReading
 from logbus.web.reading import Reading
 from logbus.web.sources import NotConfigured, PageSource, PageSources
 from logbus.windows.sql_errors import ledger_errors
@@ -71,7 +70,7 @@ class RequestContext:
         except errors.UserError as error:
             return None, self.warehouse_state(error)
 
-    def visible(self, reading: FleetReading | Registered | None) -> dict[str, list[str]]:
+    def visible(self, reading: overview.FleetReading | Registered | None) -> dict[str, list[str]]:
         """The pipelines that the user may see, each with those of its Dags that the user may read."""
         return {} if reading is None else access.visible_pipelines(self.user, reading.names, reading.dag_ids)
 

@@ -16,13 +16,9 @@ from logbus import errors, model
 from logbus.kafka import console_consumer, topic_list
 from logbus.kafka.groups import group_json
 from logbus.status import fleet, window_facts
-from logbus.web import access, actions, details, overview
-from logbus.web.dag_runs import AirflowRest
+from logbus.web import access, actions, dag_runs, details, overview, request_context, sources, topic_records
 from logbus.web.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
 from logbus.web.reading import REFRESH_SECONDS
-from logbus.web.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, http_errors, instant, wanted_instant
-from logbus.web.sources import PageSource
-from logbus.web.topic_records import RECORDS_DEFAULT, RECORDS_MAX, RecordsLook, look_at
 from logbus.windows import log_changes, sql_errors
 from logbus.windows.rows import Row
 
@@ -38,7 +34,7 @@ async def interval_of_run(request: Request, dag_id: str | None = None, run_id: s
     if dag_id is None or run_id is None:
         return None
     try:
-        run = await AirflowRest(request).run(dag_id, run_id)
+        run = await dag_runs.AirflowRest(request).run(dag_id, run_id)
     except HTTPException:
         return None
     return None if run is None else run.interval
@@ -54,7 +50,13 @@ def view_of(
 ) -> View:
     """What the request asks to see; 400 if that is not a span."""
     run = (dag_id, run_id) if dag_id is not None and run_id is not None else None
-    view = View(since=instant(since), until=instant(until), hours=hours, run=run, run_interval=run_interval)
+    view = View(
+        since=request_context.instant(since),
+        until=request_context.instant(until),
+        hours=hours,
+        run=run,
+        run_interval=run_interval,
+    )
     if view.since is not None and view.until is not None and view.until <= view.since:
         raise HTTPException(400, f"until ({until}) must be after since ({since})")
     return view
@@ -62,7 +64,7 @@ def view_of(
 
 @router.get("/overview")
 def get_overview(
-    context: ContextDep,
+    context: request_context.ContextDep,
     view: Annotated[View, Depends(view_of)],
     dag_id: str | None = None,
 ) -> Response:
@@ -80,9 +82,9 @@ def get_overview(
             warehouse = context.warehouse_state(error)
         else:
             if not names:
-                warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
+                warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": request_context.NO_LEDGER_ADVICE}
     broker = context.broker_state(reading.broker_error if reading else _read_or_error(context.source.topics.get)[1])
-    return answer(
+    return request_context.answer(
         {
             "now": model.instant_text(reading.at if reading else context.now),
             "refresh_seconds": context.source.fleet.refresh_seconds(),
@@ -103,7 +105,7 @@ def latest_of(reading: FleetReading | None, names: Collection[str]) -> str | Non
     return model.instant_text(max(ends)) if ends else None
 
 
-def _begin_reading(context: RequestContext, view: View) -> None:
+def _begin_reading(context: request_context.RequestContext, view: View) -> None:
     """Ledger and broker in parallel: the span to be shown is guessed from the previous reading. A wrong guess costs a reading."""
     context.source.fleet.begin()
     if view.run is None:
@@ -113,7 +115,7 @@ def _begin_reading(context: RequestContext, view: View) -> None:
 
 
 def shown(
-    context: RequestContext, reading: FleetReading, names: Collection[str], view: View
+    context: request_context.RequestContext, reading: FleetReading, names: Collection[str], view: View
 ) -> tuple[dict[str, Any], list[orjson.Fragment]]:
     """The span, and the pipelines of these names in it; both as of the reading: a new hour may have begun since."""
     # What a run worked on is known from its windows, so it is for those who may see one of its Dag's pipelines.
@@ -132,7 +134,7 @@ def shown(
     return shown_span, pipelines
 
 
-def span_of_run(source: PageSource, view: View) -> model.Interval | None:
+def span_of_run(source: sources.PageSource, view: View) -> model.Interval | None:
     """The span that the view's Dag run worked on; if it has done nothing yet, its data interval."""
     if view.run is None:
         return None
@@ -144,7 +146,7 @@ def span_of_run(source: PageSource, view: View) -> model.Interval | None:
 def get_window(request: Request, target: actions.TargetDep) -> Response:
     """One window: everything the ledger knows of it, and what the user may do with it."""
     target.context.source.fleet.begin()
-    with http_errors():
+    with request_context.http_errors():
         engine = target.context.source.engine()
         # While the ledger is read, the broker answers in a thread of its own (`begin` above): a page costs the slower of the
         # two, not both.
@@ -159,7 +161,7 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
 def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
     """An hour that is not frozen: whether it is open, what is known of it, and what the user may do about it."""
     context, registered = hour.context, hour.registered
-    with http_errors():
+    with request_context.http_errors():
         engine = context.source.engine()
         reading = context.source.fleet.get()
         waiting = {} if hour.frozen is not None else overview.waiting_json(engine, reading, hour.pipeline, hour.interval)
@@ -185,10 +187,10 @@ def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
 
 
 @router.get("/pipelines/{pipeline}")
-def get_pipeline(context: ContextDep, pipeline: str) -> Response:
+def get_pipeline(context: request_context.ContextDep, pipeline: str) -> Response:
     """One pipeline: its definition, its progress, its recent hours and attempts."""
     context.source.fleet.begin()
-    with http_errors():
+    with request_context.http_errors():
         engine = context.source.engine()
         dag_ids = access.require_visible(engine, pipeline, context.user)
         page = details.pipeline_detail(engine, pipeline)
@@ -199,7 +201,7 @@ def get_pipeline(context: ContextDep, pipeline: str) -> Response:
 
 
 @router.get("/topics")
-def get_topics(context: ContextDep) -> Response:
+def get_topics(context: request_context.ContextDep) -> Response:
     """Every topic; pipelines are named if the user may see them."""
     context.source.topics.begin()
     registered, warehouse = context.query_ledger(context.source.registered.get)
@@ -213,19 +215,19 @@ def get_topics(context: ContextDep) -> Response:
 
 @router.get("/topics/{topic}/records")
 def get_records(
-    context: ContextDep,
+    context: request_context.ContextDep,
     topic: str,
     partition: Annotated[int | None, Query(ge=0)] = None,
     since: str | None = None,
     offset: Annotated[int | None, Query(ge=0)] = None,
-    count: Annotated[int, Query(ge=1, le=RECORDS_MAX)] = RECORDS_DEFAULT,
+    count: Annotated[int, Query(ge=1, le=topic_records.RECORDS_MAX)] = topic_records.RECORDS_DEFAULT,
 ) -> Response:
     """Records of a topic: the last ones, or those from an instant or an offset on."""
     _require_visible_records(context, topic)
-    look = RecordsLook(topic=topic, span=_place_of(since, offset, count), count=count, partition=partition)
-    with http_errors():
-        records = look_at(context.source.broker, look)
-    return answer({**records, "now": model.instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
+    look = topic_records.RecordsLook(topic=topic, span=_place_of(since, offset, count), count=count, partition=partition)
+    with request_context.http_errors():
+        records = topic_records.look_at(context.source.broker, look)
+    return request_context.answer({**records, "now": model.instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
 
 
 def _place_of(since: str | None, offset: int | None, count: int) -> console_consumer.PositionSpan:
@@ -233,14 +235,14 @@ def _place_of(since: str | None, offset: int | None, count: int) -> console_cons
         raise HTTPException(400, "give since or offset, not both: each says where to begin")
     if since is not None:
         return console_consumer.PositionSpan(
-            kind=console_consumer.PositionKind.SINCE, number=model.milliseconds(wanted_instant(since))
+            kind=console_consumer.PositionKind.SINCE, number=model.milliseconds(request_context.wanted_instant(since))
         )
     if offset is not None:
         return console_consumer.PositionSpan(kind=console_consumer.PositionKind.OFFSET, number=offset)
     return console_consumer.PositionSpan(kind=console_consumer.PositionKind.BEFORE_END, number=count)
 
 
-def _require_visible_records(context: RequestContext, topic: str) -> None:
+def _require_visible_records(context: request_context.RequestContext, topic: str) -> None:
     """403 unless the user may read the connection to the broker, or see a pipeline that loads this topic of this broker."""
     if access.may_read_connection(context.user, context.kafka_conn_id):
         return
@@ -251,9 +253,9 @@ def _require_visible_records(context: RequestContext, topic: str) -> None:
         raise HTTPException(403, NOT_YOURS.format(topic=topic, conn_id=context.kafka_conn_id))
 
 
-def _is_of_this_broker(context: RequestContext, row: Row) -> bool:
+def _is_of_this_broker(context: request_context.RequestContext, row: Row) -> bool:
     """Whether the broker's topic is the pipeline's own: a Dag may name another broker, whose topic has the same name."""
-    with http_errors():
+    with request_context.http_errors():
         try:
             log_changes.topic_on_its_cluster(row, context.source.log_offsets())
         except errors.AnotherCluster:
@@ -268,7 +270,7 @@ NOT_YOURS = (
 
 
 @router.get("/groups")
-def get_groups(context: ContextDep) -> Response:
+def get_groups(context: request_context.ContextDep) -> Response:
     """Every consumer group, its members, and how far each is behind."""
     groups, error = _read_or_error(context.source.groups.get)
     listed = [group_json(group, groups.ends) for group in groups.groups] if groups else []

@@ -29,301 +29,291 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    DateTime,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Identity,
-    Index,
-    Integer,
-    Interval,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from logbus.windows.table_names import SCHEMA
 
-metadata = MetaData(schema=SCHEMA)
+metadata = sa.MetaData(schema=SCHEMA)
 
-pipeline = Table(
+pipeline = sa.Table(
     "pipeline",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("topic", Text, nullable=False),
-    Column("topic_id", Text, nullable=False),  # the broker's: a recreated topic has another
-    Column("table_name", Text, nullable=False, unique=True),
-    Column("parse", Text, nullable=False),
-    Column("interval", Interval, nullable=False),
-    Column("lateness", Interval, nullable=False),  # how long after its end a window stays open
-    Column("starts_at", DateTime(timezone=True)),  # null: at the earliest record
-    Column("isolation_level", Text, nullable=False),
-    Column("settings", JSONB, nullable=False),
-    Column("registered_at", DateTime(timezone=True), nullable=False),
-    Column("cluster_id", Text),  # the cluster that has the topic; null: not asked yet
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("topic_id", sa.Text, nullable=False),  # the broker's: a recreated topic has another
+    sa.Column("table_name", sa.Text, nullable=False, unique=True),
+    sa.Column("parse", sa.Text, nullable=False),
+    sa.Column("interval", sa.Interval, nullable=False),
+    sa.Column("lateness", sa.Interval, nullable=False),  # how long after its end a window stays open
+    sa.Column("starts_at", sa.DateTime(timezone=True)),  # null: at the earliest record
+    sa.Column("isolation_level", sa.Text, nullable=False),
+    sa.Column("settings", JSONB, nullable=False),
+    sa.Column("registered_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("cluster_id", sa.Text),  # the cluster that has the topic; null: not asked yet
 )
 
-inferred_column = Table(
+inferred_column = sa.Table(
     "inferred_column",
     metadata,
-    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("type", Text, nullable=False),
-    Column("found_at", DateTime(timezone=True), nullable=False),
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("found_at", sa.DateTime(timezone=True), nullable=False),
 )
 
-pipeline_dag = Table(
+pipeline_dag = sa.Table(
     "pipeline_dag",
     metadata,
-    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
-    Column("dag_id", Text, primary_key=True),
-    Column("seen_at", DateTime(timezone=True), nullable=False),  # first
-    Column("definition", JSONB),  # of the pipeline, as the DAG last defined it
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), primary_key=True),
+    sa.Column("dag_id", sa.Text, primary_key=True),
+    sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),  # first
+    sa.Column("definition", JSONB),  # of the pipeline, as the DAG last defined it
 )
 
-anchor = Table(
+anchor = sa.Table(
     "anchor",
     metadata,
-    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
-    Column("topic_id", Text, primary_key=True),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("at", DateTime(timezone=True)),  # null: from the beginning of time
-    Column("offset", BigInteger, nullable=False),
-    Column("frozen_at", DateTime(timezone=True), nullable=False),
-    Column("lost_until", DateTime(timezone=True)),  # windows that begin earlier may lack records that are gone; null: none do
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), primary_key=True),
+    sa.Column("topic_id", sa.Text, primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.DateTime(timezone=True)),  # null: from the beginning of time
+    sa.Column("offset", sa.BigInteger, nullable=False),
+    sa.Column("frozen_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column(
+        "lost_until", sa.DateTime(timezone=True)
+    ),  # windows that begin earlier may lack records that are gone; null: none do
 )
 
-boundary = Table(
+boundary = sa.Table(
     "boundary",
     metadata,
-    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
-    Column("topic_id", Text, primary_key=True),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("at", DateTime(timezone=True), primary_key=True),  # T: where one window ends and the next begins
-    Column("offset", BigInteger, nullable=False),
-    Column("leader_epoch", Integer),
-    Column("frozen_at", DateTime(timezone=True), nullable=False),
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), primary_key=True),
+    sa.Column("topic_id", sa.Text, primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.DateTime(timezone=True), primary_key=True),  # T: where one window ends and the next begins
+    sa.Column("offset", sa.BigInteger, nullable=False),
+    sa.Column("leader_epoch", sa.Integer),
+    sa.Column("frozen_at", sa.DateTime(timezone=True), nullable=False),
     # The last record before the offset, as it was when the boundary was frozen; null: there was none, or it was not read.
-    Column("witness_offset", BigInteger),
-    Column("witness_epoch", Integer),
-    Column("witness_ms", BigInteger),  # its timestamp
-    Column("witness_hash", BigInteger),  # logbus.fingerprint, signed
+    sa.Column("witness_offset", sa.BigInteger),
+    sa.Column("witness_epoch", sa.Integer),
+    sa.Column("witness_ms", sa.BigInteger),  # its timestamp
+    sa.Column("witness_hash", sa.BigInteger),  # logbus.fingerprint, signed
 )
 
 
-def what_was_loaded() -> list[Column[Any]]:
+def what_was_loaded() -> list[sa.Column[Any]]:
     """An attempt has these columns, and the window has them for the attempt that is public."""
     return [
-        Column("read_count", BigInteger),
-        Column("loaded_count", BigInteger),
-        Column("dead_lettered_count", BigInteger),
-        Column("filtered_count", BigInteger),
-        Column("late_count", BigInteger),  # stamped before the window
-        Column("early_count", BigInteger),  # stamped after it
-        Column("lost_count", BigInteger),  # deleted before they were read
-        Column("byte_count", BigInteger),
-        Column("fingerprint", Text),
+        sa.Column("read_count", sa.BigInteger),
+        sa.Column("loaded_count", sa.BigInteger),
+        sa.Column("dead_lettered_count", sa.BigInteger),
+        sa.Column("filtered_count", sa.BigInteger),
+        sa.Column("late_count", sa.BigInteger),  # stamped before the window
+        sa.Column("early_count", sa.BigInteger),  # stamped after it
+        sa.Column("lost_count", sa.BigInteger),  # deleted before they were read
+        sa.Column("byte_count", sa.BigInteger),
+        sa.Column("fingerprint", sa.Text),
     ]
 
 
-window = Table(
+window = sa.Table(
     "window",
     metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("pipeline", Text, ForeignKey(pipeline.c.name), nullable=False),
-    Column("topic_id", Text, nullable=False),
-    Column("starts_at", DateTime(timezone=True), nullable=False),
-    Column("ends_at", DateTime(timezone=True), nullable=False),
-    Column("head_unknown", Boolean, nullable=False, server_default="false"),  # retention was faster: never audited
-    Column("frozen_at", DateTime(timezone=True), nullable=False),
-    Column("last_attempt", Integer, nullable=False, server_default="0"),  # the fence: only this one may commit
-    Column("loaded_attempt", Integer),  # the attempt whose rows are public; null: none; 0: proven empty by its boundaries
-    Column("loaded_at", DateTime(timezone=True)),
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), nullable=False),
+    sa.Column("topic_id", sa.Text, nullable=False),
+    sa.Column("starts_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("ends_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("head_unknown", sa.Boolean, nullable=False, server_default="false"),  # retention was faster: never audited
+    sa.Column("frozen_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("last_attempt", sa.Integer, nullable=False, server_default="0"),  # the fence: only this one may commit
+    sa.Column("loaded_attempt", sa.Integer),  # the attempt whose rows are public; null: none; 0: proven empty by its boundaries
+    sa.Column("loaded_at", sa.DateTime(timezone=True)),
     *what_was_loaded(),
-    Column("audited_at", DateTime(timezone=True)),
-    Column("audit_problems", JSONB),
-    Column("unstamped_count", BigInteger),  # without a usable timestamp
-    Column("far_count", BigInteger),  # stamped with hours far from the window's own, too many to count each of them
-    Column("values_hash", JSONB),  # checksums over what was published, taken at commit: logbus.loads.checksum; null: nothing was
-    Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; kept forever
-    Column("loss_accepted", JSONB),  # who accepted the loss of a window whose head is unknown, by name
-    UniqueConstraint("pipeline", "starts_at"),
+    sa.Column("audited_at", sa.DateTime(timezone=True)),
+    sa.Column("audit_problems", JSONB),
+    sa.Column("unstamped_count", sa.BigInteger),  # without a usable timestamp
+    sa.Column("far_count", sa.BigInteger),  # stamped with hours far from the window's own, too many to count each of them
+    sa.Column(
+        "values_hash", JSONB
+    ),  # checksums over what was published, taken at commit: logbus.loads.checksum; null: nothing was
+    sa.Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; kept forever
+    sa.Column("loss_accepted", JSONB),  # who accepted the loss of a window whose head is unknown, by name
+    sa.UniqueConstraint("pipeline", "starts_at"),
 )
 
-window_range = Table(
+window_range = sa.Table(
     "window_range",
     metadata,
-    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("start_offset", BigInteger, nullable=False),
-    Column("end_offset", BigInteger, nullable=False),  # exclusive
-    Column("lost", BigInteger, nullable=False, server_default="0"),
-    Column("first_timestamp", DateTime(timezone=True)),
-    Column("last_timestamp", DateTime(timezone=True)),
+    sa.Column("window_id", sa.BigInteger, sa.ForeignKey(window.c.id), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("start_offset", sa.BigInteger, nullable=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),  # exclusive
+    sa.Column("lost", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("first_timestamp", sa.DateTime(timezone=True)),
+    sa.Column("last_timestamp", sa.DateTime(timezone=True)),
 )
 
-window_hour = Table(
+window_hour = sa.Table(
     "window_hour",
     metadata,
-    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True, autoincrement=False),
-    Column("hour", DateTime(timezone=True), primary_key=True),  # with which the records are stamped, not the window's
-    Column("record_count", BigInteger, nullable=False),
-    Index("ix_logbus_window_hour_hour", "hour"),
+    sa.Column("window_id", sa.BigInteger, sa.ForeignKey(window.c.id), primary_key=True, autoincrement=False),
+    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),  # with which the records are stamped, not the window's
+    sa.Column("record_count", sa.BigInteger, nullable=False),
+    sa.Index("ix_logbus_window_hour_hour", "hour"),
 )
 
-attempt = Table(
+attempt = sa.Table(
     "attempt",
     metadata,
-    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("state", Text, nullable=False),
-    Column("run_id", Text, nullable=False),
-    Column("try_number", Integer, nullable=False),
-    Column("staging_table", Text, nullable=False),
-    Column("dead_letter_table", Text, nullable=False),
-    Column("cleaned", Boolean, nullable=False, server_default="false"),
-    Column("began_at", DateTime(timezone=True), nullable=False),
-    Column("heartbeat_at", DateTime(timezone=True), nullable=False),
-    Column("ended_at", DateTime(timezone=True)),
-    Column("error", Text),
+    sa.Column("window_id", sa.BigInteger, sa.ForeignKey(window.c.id), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("try_number", sa.Integer, nullable=False),
+    sa.Column("staging_table", sa.Text, nullable=False),
+    sa.Column("dead_letter_table", sa.Text, nullable=False),
+    sa.Column("cleaned", sa.Boolean, nullable=False, server_default="false"),
+    sa.Column("began_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("ended_at", sa.DateTime(timezone=True)),
+    sa.Column("error", sa.Text),
     *what_was_loaded(),  # if it is committed
-    Column("partitions", JSONB),
-    Column("error_samples", JSONB),  # of an attempt over its error budget: what did not parse
-    Column("streams", Integer),  # how many streams of numbered records it holds; null: not committed
+    sa.Column("partitions", JSONB),
+    sa.Column("error_samples", JSONB),  # of an attempt over its error budget: what did not parse
+    sa.Column("streams", sa.Integer),  # how many streams of numbered records it holds; null: not committed
     # The Airflow task that began it; null: the command line.
-    Column("dag_id", Text),
-    Column("task_id", Text),
-    Column("map_index", Integer),  # null: the task is not mapped
-    Column("key", Text, nullable=False),  # random: distinguishes it from an attempt with the same number in a restored ledger
-    Column("definition", JSONB),  # of the pipeline, as it was when the attempt began: what the driver uses; null: rebuilt
-    Column("error_kind", Text),  # the class of the error, if the driver itself reported why it failed
+    sa.Column("dag_id", sa.Text),
+    sa.Column("task_id", sa.Text),
+    sa.Column("map_index", sa.Integer),  # null: the task is not mapped
+    sa.Column(
+        "key", sa.Text, nullable=False
+    ),  # random: distinguishes it from an attempt with the same number in a restored ledger
+    sa.Column("definition", JSONB),  # of the pipeline, as it was when the attempt began: what the driver uses; null: rebuilt
+    sa.Column("error_kind", sa.Text),  # the class of the error, if the driver itself reported why it failed
     # A reload that finds other records than the load before may replace them; explicitly allowed for this run.
-    Column("accepts_other_records", Boolean, nullable=False, server_default="false"),
+    sa.Column("accepts_other_records", sa.Boolean, nullable=False, server_default="false"),
 )
 
-dead_letter = Table(
+dead_letter = sa.Table(
     "dead_letter",
     metadata,
-    Column("topic", Text, nullable=False),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("offset", BigInteger, primary_key=True, autoincrement=False),
-    Column("window_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("timestamp", DateTime(timezone=True)),
-    Column("key", LargeBinary),
-    Column("value", LargeBinary),
-    Column("headers", JSONB),
-    Column("error_class", Text, nullable=False),
-    Column("error", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("fingerprint", BigInteger, nullable=False),
-    Column("run_id", Text),
-    ForeignKeyConstraint(["window_id"], [window.c.id]),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("offset", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("window_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("timestamp", sa.DateTime(timezone=True)),
+    sa.Column("key", sa.LargeBinary),
+    sa.Column("value", sa.LargeBinary),
+    sa.Column("headers", JSONB),
+    sa.Column("error_class", sa.Text, nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("fingerprint", sa.BigInteger, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.ForeignKeyConstraint(["window_id"], [window.c.id]),
 )
 
-redrive = Table(
+redrive = sa.Table(
     "redrive",
     metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("window_id", BigInteger, ForeignKey(window.c.id), nullable=False, index=True),
-    Column("attempt", Integer, nullable=False),
-    Column("run_id", Text, nullable=False),
-    Column("redriven_at", DateTime(timezone=True), nullable=False),
-    Column("tried_count", BigInteger, nullable=False),  # dead letters it looked at
-    Column("loaded_count", BigInteger, nullable=False),
-    Column("dead_lettered_count", BigInteger, nullable=False),
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("window_id", sa.BigInteger, sa.ForeignKey(window.c.id), nullable=False, index=True),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("redriven_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("tried_count", sa.BigInteger, nullable=False),  # dead letters it looked at
+    sa.Column("loaded_count", sa.BigInteger, nullable=False),
+    sa.Column("dead_lettered_count", sa.BigInteger, nullable=False),
 )
 
-producer_count = Table(
+producer_count = sa.Table(
     "producer_count",
     metadata,
-    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True, autoincrement=False),
-    Column("stream", Text, primary_key=True),
-    Column("attempt", Integer, nullable=False),
-    Column("record_count", BigInteger, nullable=False),
-    Column("first_number", BigInteger, nullable=False),
-    Column("last_number", BigInteger, nullable=False),
-    Column("runs", JSONB(none_as_null=True)),  # [first, last] each; null: too many to keep
-    Index("ix_logbus_producer_count_stream", "stream", "last_number"),
+    sa.Column("window_id", sa.BigInteger, sa.ForeignKey(window.c.id), primary_key=True, autoincrement=False),
+    sa.Column("stream", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("record_count", sa.BigInteger, nullable=False),
+    sa.Column("first_number", sa.BigInteger, nullable=False),
+    sa.Column("last_number", sa.BigInteger, nullable=False),
+    sa.Column("runs", JSONB(none_as_null=True)),  # [first, last] each; null: too many to keep
+    sa.Index("ix_logbus_producer_count_stream", "stream", "last_number"),
 )
 
-retention_policy = Table(
+retention_policy = sa.Table(
     "retention_policy",
     metadata,
-    Column("topic", Text, primary_key=True),
-    Column("retain", Interval),  # null: whatever its age
-    Column("retain_bytes", BigInteger),  # null: whatever its size
-    Column("max_hold", Interval, nullable=False),
-    Column("when_overdue", Text, nullable=False),
-    Column("adopted", JSONB),  # the topic's own settings, as they were before adoption
-    Column("changed_at", DateTime(timezone=True), nullable=False),
+    sa.Column("topic", sa.Text, primary_key=True),
+    sa.Column("retain", sa.Interval),  # null: whatever its age
+    sa.Column("retain_bytes", sa.BigInteger),  # null: whatever its size
+    sa.Column("max_hold", sa.Interval, nullable=False),
+    sa.Column("when_overdue", sa.Text, nullable=False),
+    sa.Column("adopted", JSONB),  # the topic's own settings, as they were before adoption
+    sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
 )
 
-retention_hold = Table(
+retention_hold = sa.Table(
     "retention_hold",
     metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("topic", Text, nullable=False),
-    Column("until", DateTime(timezone=True)),  # null: until it is released
-    Column("reason", Text, nullable=False),
-    Column("made_at", DateTime(timezone=True), nullable=False),
-    Column("released_at", DateTime(timezone=True)),
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("until", sa.DateTime(timezone=True)),  # null: until it is released
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("made_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("released_at", sa.DateTime(timezone=True)),
 )
 
-retention_run = Table(
+retention_run = sa.Table(
     "retention_run",
     metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("run_id", Text, nullable=False),
-    Column("began_at", DateTime(timezone=True), nullable=False),
-    Column("ended_at", DateTime(timezone=True)),
-    Column("alarms", JSONB),
-    Column("error", Text),
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("began_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("ended_at", sa.DateTime(timezone=True)),
+    sa.Column("alarms", JSONB),
+    sa.Column("error", sa.Text),
 )
 
-retention_deletion = Table(
+retention_deletion = sa.Table(
     "retention_deletion",
     metadata,
-    Column("run", BigInteger, ForeignKey(retention_run.c.id), primary_key=True),
-    Column("topic", Text, primary_key=True),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("topic_id", Text, nullable=False),
-    Column("start_offset", BigInteger, nullable=False),
-    Column("end_offset", BigInteger, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("log_start_offset", BigInteger),
-    Column("deleted_at", DateTime(timezone=True)),
+    sa.Column("run", sa.BigInteger, sa.ForeignKey(retention_run.c.id), primary_key=True),
+    sa.Column("topic", sa.Text, primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("topic_id", sa.Text, nullable=False),
+    sa.Column("start_offset", sa.BigInteger, nullable=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("log_start_offset", sa.BigInteger),
+    sa.Column("deleted_at", sa.DateTime(timezone=True)),
 )
 
-watcher = Table(
+watcher = sa.Table(
     "watcher",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("pipeline", Text, nullable=False),  # by name: it may be watched before it is registered
-    Column("stage", Text, nullable=False),
-    Column("began_at", DateTime(timezone=True), nullable=False),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("pipeline", sa.Text, nullable=False),  # by name: it may be watched before it is registered
+    sa.Column("stage", sa.Text, nullable=False),
+    sa.Column("began_at", sa.DateTime(timezone=True), nullable=False),
 )
 
-announcement = Table(
+announcement = sa.Table(
     "announcement",
     metadata,
-    Column("watcher", Text, ForeignKey(watcher.c.name), primary_key=True),
-    Column("starts_at", DateTime(timezone=True), primary_key=True),
-    Column("announced_at", DateTime(timezone=True), nullable=False),
+    sa.Column("watcher", sa.Text, sa.ForeignKey(watcher.c.name), primary_key=True),
+    sa.Column("starts_at", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("announced_at", sa.DateTime(timezone=True), nullable=False),
 )
 
-taken_window = Table(
+taken_window = sa.Table(
     "taken_window",
     metadata,
-    Column("consumer", Text, primary_key=True),
-    Column("pipeline", Text, primary_key=True),
-    Column("starts_at", DateTime(timezone=True), primary_key=True),
-    Column("run_id", Text, nullable=False),
-    Column("taken_at", DateTime(timezone=True), nullable=False),
+    sa.Column("consumer", sa.Text, primary_key=True),
+    sa.Column("pipeline", sa.Text, primary_key=True),
+    sa.Column("starts_at", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("taken_at", sa.DateTime(timezone=True), nullable=False),
 )

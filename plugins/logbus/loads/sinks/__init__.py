@@ -20,8 +20,7 @@ from typing import Any, Protocol, cast
 from sqlalchemy import Engine
 
 from logbus import errors, model
-from logbus.loads import checksum, tally
-from logbus.loads.commit_checks import SealedWindow
+from logbus.loads import checksum, commit_checks, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class Sink(Protocol):
         `files` are those that the winners reported. Raises `AttemptSuperseded`.
         """
 
-    def commit(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
+    def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
         """Makes the window public: rows, dead letters and ledger.
 
         Raises `AttemptSuperseded`, `EquationMismatch` (both: nothing became public) or `LoadFailed`.

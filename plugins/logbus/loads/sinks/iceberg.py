@@ -40,23 +40,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus import errors, model
-from logbus.loads import checksum, tally, target
+from logbus.loads import checksum, commit_checks, tally, target
 from logbus.loads.commit import commit_in, committed_counts, connection_died
-from logbus.loads.commit_checks import LoadedRecords, SealedWindow
 from logbus.loads.directory import AttemptFile, Directory
 from logbus.loads.engine import copy_uri
-from logbus.loads.sinks import MaintenanceOptions
-from logbus.loads.sinks.data_files import (
-    COUNTED_COLUMNS,
-    compare_files,
-    content_hashes,
-    count_batches,
-    counted_batches,
-    with_dead_letters,
-)
-from logbus.loads.sinks.iceberg_table import ensure_table, load_table, open_catalog, table_exists
+from logbus.loads.sinks import MaintenanceOptions, data_files, iceberg_table, snapshot_entry
 from logbus.loads.sinks.postgres import create_dead_letters, create_for_current, seal
-from logbus.loads.sinks.snapshot_entry import LedgerEntry, attempts_in, bring_up_ledger, committed_attempts, entry_of, from_json
 from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.table_names import TableName, parse_table
 
@@ -86,15 +75,15 @@ class IcebergSink:
         self.target: TableName = parse_table(pipeline.table)
         self._table: Table | None = None
         # By window: what the table holds and the ledger lacks.
-        self._unsettled: dict[datetime, LedgerEntry | None] = {}
+        self._unsettled: dict[datetime, snapshot_entry.LedgerEntry | None] = {}
 
     def has_target(self) -> bool:
-        return table_exists(open_catalog(self.pipeline, self.engine), self.pipeline)
+        return iceberg_table.table_exists(iceberg_table.open_catalog(self.pipeline, self.engine), self.pipeline)
 
     def table(self) -> Table:
         """The table as it is now."""
         if self._table is None:
-            self._table = load_table(open_catalog(self.pipeline, self.engine), self.pipeline)
+            self._table = iceberg_table.load_table(iceberg_table.open_catalog(self.pipeline, self.engine), self.pipeline)
         else:
             self._table.refresh()
         return self._table
@@ -110,7 +99,9 @@ class IcebergSink:
         with self.engine.begin() as connection:
             target.lock_target(connection, self.target)  # catalogs race if two create a table
             try:
-                self._table = ensure_table(open_catalog(self.pipeline, self.engine), self.pipeline, columns)
+                self._table = iceberg_table.ensure_table(
+                    iceberg_table.open_catalog(self.pipeline, self.engine), self.pipeline, columns
+                )
             except OSError as error:
                 raise errors.UserError(f"cannot create or read the Iceberg table {self.target}: {error}") from error
 
@@ -123,7 +114,7 @@ class IcebergSink:
         public = newest_entries(self.table())
         for attempt in attempts:
             start = attempt.interval.start
-            self._unsettled[start] = bring_up_ledger(self.engine, attempt, public.get(start))
+            self._unsettled[start] = snapshot_entry.bring_up_ledger(self.engine, attempt, public.get(start))
         return create_for_current(self.engine, attempts, create_dead_letters)
 
     def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
@@ -131,10 +122,10 @@ class IcebergSink:
         dead = seal(self.engine, attempt, winners)
         directory = self.directory()
         paths = [directory.path_of(file) for file in files]
-        rows = count_batches(lambda: counted_batches(paths, directory.filesystem))
-        return replace(with_dead_letters(rows, dead), files=content_hashes(directory, paths))
+        rows = data_files.count_batches(lambda: data_files.counted_batches(paths, directory.filesystem))
+        return replace(data_files.with_dead_letters(rows, dead), files=data_files.content_hashes(directory, paths))
 
-    def commit(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
+    def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
         try:
             counts = self._commit_both(load, now)
         except (errors.EquationMismatch, errors.ErrorBudgetExceeded, errors.OtherRecords, errors.AttemptSuperseded):
@@ -145,13 +136,13 @@ class IcebergSink:
             self._remove_leftovers(load.attempt)
         return counts
 
-    def _commit_both(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
+    def _commit_both(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
         before = self._published_before(load)
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             try:
                 with self.engine.begin() as connection:
                     done = commit_in(connection, load, now, _put_none, before)
-                    self.publish(entry_of(load, now, done.values, done.other_records), load.files)
+                    self.publish(snapshot_entry.entry_of(load, now, done.values, done.other_records), load.files)
                 return done.counts
             except (OperationalError, InterfaceError) as error:
                 if not connection_died(error):
@@ -165,16 +156,16 @@ class IcebergSink:
                     ) from error
         raise AssertionError("the last try returns or raises")
 
-    def _published_before(self, load: SealedWindow) -> LoadedRecords | None:
+    def _published_before(self, load: commit_checks.SealedWindow) -> commit_checks.LoadedRecords | None:
         """What the table holds and the ledger lacks; if that is of other offsets, there is nothing to compare with."""
         entry = self._unsettled.get(load.window.interval.start)
         if entry is None or entry.ranges != load.window.ranges:
             return None
-        return LoadedRecords(
+        return commit_checks.LoadedRecords(
             attempt=entry.attempt, fingerprint=entry.fingerprint, read=entry.counts.read, partitions=entry.partitions
         )
 
-    def publish(self, entry: LedgerEntry, files: Sequence[str]) -> None:
+    def publish(self, entry: snapshot_entry.LedgerEntry, files: Sequence[str]) -> None:
         """The table's own commit: the window's files are these and no others. Doing it again changes nothing.
 
         Raises `AttemptSuperseded` if a newer attempt has published, `LoadFailed` if it failed or its outcome is not certain.
@@ -193,17 +184,17 @@ class IcebergSink:
                 if not tries_left and not self._has_published(entry):
                     raise errors.LoadFailed(f"window {entry.interval} was not committed to {self.target}: {error}") from error
 
-    def _has_published(self, entry: LedgerEntry) -> bool:
+    def _has_published(self, entry: snapshot_entry.LedgerEntry) -> bool:
         public = self.public_entry(entry.interval.start)
         return public is not None and _is_same_attempt(public, entry)
 
     # What the table holds.
 
-    def public_entry(self, start: datetime) -> LedgerEntry | None:
+    def public_entry(self, start: datetime) -> snapshot_entry.LedgerEntry | None:
         """The table's own entry for the window that begins at `start`, if that is loaded."""
         return _newest_entry(self.table(), start)
 
-    def entries(self) -> Iterator[LedgerEntry]:
+    def entries(self) -> Iterator[snapshot_entry.LedgerEntry]:
         """The newest entry of every window, oldest window first."""
         newest = newest_entries(self.table())
         return (newest[start] for start in sorted(newest))
@@ -213,14 +204,14 @@ class IcebergSink:
         with self.engine.connect() as connection:
             dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
         try:
-            rows = count_batches(lambda: self._public_batches(window.interval))
+            rows = data_files.count_batches(lambda: self._public_batches(window.interval))
         except FileNotFoundError:  # `compare_values` reports which one
             rows = tally.Counted()
-        return with_dead_letters(rows, dead_letters).tallies
+        return data_files.with_dead_letters(rows, dead_letters).tallies
 
     def _public_batches(self, interval: model.Interval) -> Iterable[pa.RecordBatch]:
         """The window's public rows, only the columns that are counted."""
-        scan = self.table().scan(row_filter=_window_filter(interval), selected_fields=tuple(COUNTED_COLUMNS))
+        scan = self.table().scan(row_filter=_window_filter(interval), selected_fields=tuple(data_files.COUNTED_COLUMNS))
         return scan.to_arrow_batch_reader()
 
     def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
@@ -234,14 +225,14 @@ class IcebergSink:
         directory = self.directory()
         tasks = self.table().scan(row_filter=_window_filter(window.interval)).plan_files()
         paths = [directory.path_of(task.file.file_path) for task in tasks]
-        return checksum.join(compare_files(directory, then.files, paths), dead_letters)
+        return checksum.join(data_files.compare_files(directory, then.files, paths), dead_letters)
 
     # Files that are no longer needed.
 
     def maintain(self, options: MaintenanceOptions) -> list[str]:
         """Expires snapshots, and removes files that are not public, unless they are recent or their attempt is running."""
         done = self._expire_snapshots(options.now)
-        is_needed, running = self._is_needed(), attempts_in(self.engine, self.pipeline.name, ATTEMPT_RUNNING)
+        is_needed, running = self._is_needed(), snapshot_entry.attempts_in(self.engine, self.pipeline.name, ATTEMPT_RUNNING)
         over = [
             file
             for file in self.directory().all_attempt_files()
@@ -270,9 +261,9 @@ class IcebergSink:
         table, name = self.table(), self.pipeline.name
         live = {urlsplit(task.file.file_path).path for task in table.scan().plan_files()}
         published = {(entry.interval.start, entry.attempt) for entry in _all_entries(table)}
-        over = attempts_in(self.engine, name, FAILED, SUPERSEDED) - published
+        over = snapshot_entry.attempts_in(self.engine, name, FAILED, SUPERSEDED) - published
         if set(table.refs()) == {MAIN_BRANCH}:  # a tag keeps files alive that no entry mentions
-            over |= _replaced_attempts(attempts_in(self.engine, name, COMMITTED), published)
+            over |= _replaced_attempts(snapshot_entry.attempts_in(self.engine, name, COMMITTED), published)
         return lambda file: file.path in live or (file.start, file.number) not in over
 
     def discard(self, attempt: model.Attempt) -> None:
@@ -288,11 +279,11 @@ class IcebergSink:
             return  # the usual case, without a query of target or ledger
         # The attempts of every remaining snapshot, so that time travel keeps working.
         kept = {entry.attempt for entry in _all_entries(self.table()) if entry.interval.start == start}
-        kept |= committed_attempts(self.engine, attempt.window_id)
+        kept |= snapshot_entry.committed_attempts(self.engine, attempt.window_id)
         self.directory().remove_attempts(start, lambda number: number < attempt.number and number not in kept)
 
 
-def _put_none(connection: Connection, load: SealedWindow) -> checksum.Checksum | None:
+def _put_none(connection: Connection, load: commit_checks.SealedWindow) -> checksum.Checksum | None:
     """The rows are not in this database."""
     return None
 
@@ -306,7 +297,7 @@ class CommitTransaction(Transaction):
         return super().table_metadata if self._updates else self._table.metadata
 
 
-def _is_same_attempt(public: LedgerEntry, entry: LedgerEntry) -> bool:
+def _is_same_attempt(public: snapshot_entry.LedgerEntry, entry: snapshot_entry.LedgerEntry) -> bool:
     """If two have the same number, one may be from before the ledger was restored from a backup."""
     return (public.attempt, public.key) == (entry.attempt, entry.key)
 
@@ -326,7 +317,7 @@ def _window_filter(interval: model.Interval) -> EqualTo:
     return EqualTo("_window_start", interval.start.isoformat())
 
 
-def replace_files(table: Table, entry: LedgerEntry, files: Sequence[str]) -> None:
+def replace_files(table: Table, entry: snapshot_entry.LedgerEntry, files: Sequence[str]) -> None:
     """Commits one snapshot: the window's files are these. The predicate makes concurrent changes of the window a conflict."""
     window = _window_filter(entry.interval)
     former = [task.file for task in table.scan(row_filter=window).plan_files()]
@@ -341,7 +332,7 @@ def replace_files(table: Table, entry: LedgerEntry, files: Sequence[str]) -> Non
             snapshot.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, file))
 
 
-def snapshot_properties(entry: LedgerEntry) -> dict[str, str]:
+def snapshot_properties(entry: snapshot_entry.LedgerEntry) -> dict[str, str]:
     return {
         "logbus.pipeline": entry.pipeline,
         WINDOW_PROPERTY: model.instant_text(entry.interval.start),
@@ -350,15 +341,15 @@ def snapshot_properties(entry: LedgerEntry) -> dict[str, str]:
     }
 
 
-def _newest_entry(table: Table, start: datetime) -> LedgerEntry | None:
+def _newest_entry(table: Table, start: datetime) -> snapshot_entry.LedgerEntry | None:
     """The window's newest. Most snapshots are of other windows: a property shows that without parsing the entry."""
     name = model.instant_text(start)
     of_window = (snapshot for snapshot in history(table) if _property_of(snapshot, WINDOW_PROPERTY) == name)
     return next((entry for entry in map(_entry_in, of_window) if entry is not None), None)
 
 
-def newest_entries(table: Table) -> dict[datetime, LedgerEntry]:
-    newest: dict[datetime, LedgerEntry] = {}
+def newest_entries(table: Table) -> dict[datetime, snapshot_entry.LedgerEntry]:
+    newest: dict[datetime, snapshot_entry.LedgerEntry] = {}
     for entry in map(_entry_in, history(table)):
         if entry is not None:
             newest.setdefault(entry.interval.start, entry)
@@ -376,18 +367,18 @@ def _property_of(snapshot: Snapshot, name: str) -> str | None:
     return value
 
 
-def _all_entries(table: Table) -> Iterator[LedgerEntry]:
+def _all_entries(table: Table) -> Iterator[snapshot_entry.LedgerEntry]:
     """The entries of every snapshot that the table still has, in no particular order."""
     return (entry for entry in map(_entry_in, table.metadata.snapshots) if entry is not None)
 
 
-def _entry_in(snapshot: Snapshot) -> LedgerEntry | None:
+def _entry_in(snapshot: Snapshot) -> snapshot_entry.LedgerEntry | None:
     """The entry a snapshot carries. Snapshots of other writers (compaction, a delete by hand) carry none."""
     carried = _property_of(snapshot, ENTRY_PROPERTY)
     if carried is None:
         return None
     try:
-        return from_json(carried)
+        return snapshot_entry.from_json(carried)
     except (ValueError, KeyError, TypeError) as error:
         raise errors.LogbusError(
             f"snapshot {snapshot.snapshot_id} carries a ledger entry that cannot be read: {error!r}"

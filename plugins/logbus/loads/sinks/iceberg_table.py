@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from pyiceberg import types
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
@@ -16,17 +17,6 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestamptzType,
-)
 from sqlalchemy import Engine
 
 from logbus import errors, model
@@ -43,15 +33,15 @@ TABLE_PROPERTIES = {
 }
 
 # By PostgreSQL's names, with which parsers declare columns. Iceberg has no JSON type: it is text there.
-TYPES: Mapping[str, IcebergType] = {
-    "text": StringType(),
-    "integer": IntegerType(),
-    "bigint": LongType(),
-    "double precision": DoubleType(),
-    "boolean": BooleanType(),
-    "timestamptz": TimestamptzType(),
-    "jsonb": StringType(),
-    "bytea": BinaryType(),
+TYPES: Mapping[str, types.IcebergType] = {
+    "text": types.StringType(),
+    "integer": types.IntegerType(),
+    "bigint": types.LongType(),
+    "double precision": types.DoubleType(),
+    "boolean": types.BooleanType(),
+    "timestamptz": types.TimestamptzType(),
+    "jsonb": types.StringType(),
+    "bytea": types.BinaryType(),
 }
 
 
@@ -130,9 +120,9 @@ def create_table(catalog: Catalog, pipeline: model.Pipeline, definitions: Mappin
     return catalog.create_table(identifier(pipeline), Schema(*fields), partition_spec=PartitionSpec(part), properties=properties)
 
 
-def _new_field(number: int, name: str, definition: str) -> NestedField:
+def _new_field(number: int, name: str, definition: str) -> types.NestedField:
     is_required = definition.endswith(" not null")
-    return NestedField(number, name, TYPES[definition.removesuffix(" not null")], required=is_required)
+    return types.NestedField(number, name, TYPES[definition.removesuffix(" not null")], required=is_required)
 
 
 def _validate_partition_spec(table: Table, pipeline: model.Pipeline) -> None:
@@ -145,7 +135,7 @@ def _validate_partition_spec(table: Table, pipeline: model.Pipeline) -> None:
         )
 
 
-def validate_types(present: Mapping[str, IcebergType], definitions: Mapping[str, str], pipeline: model.Pipeline) -> None:
+def validate_types(present: Mapping[str, types.IcebergType], definitions: Mapping[str, str], pipeline: model.Pipeline) -> None:
     for name, definition in definitions.items():
         kind = TYPES[definition.removesuffix(" not null")]
         if name in present and present[name] != kind:

@@ -22,9 +22,8 @@ from sqlalchemy.exc import ProgrammingError
 
 from logbus import errors, model
 from logbus.loads import attempts as attempts_of
-from logbus.loads import checksum, commit, maintenance, tally, target
+from logbus.loads import checksum, commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
-from logbus.loads.commit_checks import SealedWindow
 from logbus.loads.engine import copy_uri
 from logbus.loads.sinks import MaintenanceOptions
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
@@ -81,7 +80,7 @@ class PostgresSink:
     def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         return seal(self.engine, attempt, winners, has_rows=True, filled=self.filled)
 
-    def commit(self, load: SealedWindow, now: datetime) -> model.WindowCounts:
+    def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
         return commit.commit_window(self.engine, load, now)
 
     def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:

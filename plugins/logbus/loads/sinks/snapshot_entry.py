@@ -16,8 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus import errors, model
-from logbus.loads import checksum, stamped_hours, tally
-from logbus.loads.commit_checks import SealedWindow
+from logbus.loads import checksum, commit_checks, stamped_hours, tally
 from logbus.windows import rows, schema
 
 # Raised with every change that an older reader would misunderstand.
@@ -71,7 +70,10 @@ class LedgerEntry:
 
 
 def entry_of(
-    load: SealedWindow, now: datetime, values: checksum.Published, other_records: Sequence[Mapping[str, Any]] | None = None
+    load: commit_checks.SealedWindow,
+    now: datetime,
+    values: checksum.Published,
+    other_records: Sequence[Mapping[str, Any]] | None = None,
 ) -> LedgerEntry:
     """The entry of what a load is about to make public."""
     window = load.window
